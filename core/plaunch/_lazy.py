@@ -1,0 +1,33 @@
+"""Lazy public names, so that importing a package does not import every module in it."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def attach(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Build `__getattr__`, `__dir__` and `__all__` of a package whose names load on first use.
+
+    `modules` maps a module below `package` (as in `".process.std"`) to the public names that it
+    defines, separated by spaces.
+    """
+    homes = {name: module for module, names in modules.items() for name in names.split()}
+
+    def __getattr__(name: str) -> object:  # noqa: N807 - the hook of PEP 562
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value: object = getattr(importlib.import_module(home, package), name)
+        importlib.import_module(package).__dict__[name] = value
+        return value
+
+    def __dir__() -> list[str]:  # noqa: N807 - the hook of PEP 562
+        return sorted(homes)
+
+    return __getattr__, __dir__, sorted(homes)

@@ -1,0 +1,210 @@
+"""What an agent runs: the specification of its workers, the workers, and how they ended."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from plaunch.process.failures import ProcessFailure
+    from plaunch.process.std import Std
+    from plaunch.rendezvous.api import RendezvousHandler, Store
+
+
+class WorkerState(str, enum.Enum):
+    """State of a worker group; names and values are torchrun's.
+
+    A worker group starts in INIT, becomes HEALTHY once its workers run, and ends SUCCEEDED or
+    FAILED. STOPPED is a group that its agent has stopped, normally to start it again; UNHEALTHY
+    has workers that are alive but stuck.
+    """
+
+    UNKNOWN = "UNKNOWN"
+    INIT = "INIT"
+    HEALTHY = "HEALTHY"
+    UNHEALTHY = "UNHEALTHY"
+    STOPPED = "STOPPED"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+
+    @staticmethod
+    def is_running(state: WorkerState) -> bool:
+        """Whether a group in `state` has live worker processes."""
+        return state in (WorkerState.HEALTHY, WorkerState.UNHEALTHY)
+
+
+@dataclass
+class WorkerSpec:
+    """What to run on one node. Names and defaults are torchrun's.
+
+    Args:
+        role: the name of these workers; part of the default console prefix.
+        local_world_size: the number of workers on this node.
+        rdzv_handler: finds the other nodes.
+        fn: an older name of `entrypoint`.
+        entrypoint: a function, or the path of a program.
+        args: its arguments; `${local_rank}` in a string argument is replaced for each worker.
+        max_restarts: how many failures are followed by a restart.
+        monitor_interval: the longest period of the agent's loop, in seconds.
+        master_port: overrides the port that the rendezvous found.
+        master_addr: overrides the address that the rendezvous found.
+        local_addr: the address of this node, or None.
+        event_log_handler: the name of the event handler.
+        duplicate_stdout_filters: teed lines that contain one of these go to a file of their own.
+        duplicate_stderr_filters: the same for stderr.
+        log_dir: with `redirects` and `tee`, the arguments that torchrun had before logs specs.
+
+    Raises:
+        UsageError: `local_world_size` or `monitor_interval` is not positive, or there is no
+            entrypoint.
+    """
+
+    role: str
+    local_world_size: int
+    rdzv_handler: RendezvousHandler
+    fn: Callable[..., Any] | None = None
+    entrypoint: Callable[..., Any] | str | None = None
+    args: tuple[Any, ...] = ()
+    max_restarts: int = 3
+    monitor_interval: float = 0.1
+    master_port: int | None = None
+    master_addr: str | None = None
+    local_addr: str | None = None
+    event_log_handler: str = "null"
+    duplicate_stdout_filters: list[str] | None = None
+    duplicate_stderr_filters: list[str] | None = None
+    log_dir: str | None = None
+    redirects: Std | Mapping[int, Std] | None = None
+    tee: Std | Mapping[int, Std] | None = None
+
+    def __post_init__(self) -> None:
+        from plaunch.errors import UsageError  # noqa: PLC0415
+
+        if self.local_world_size < 1:
+            raise UsageError(
+                f"local_world_size is {self.local_world_size}; a node runs at least one worker"
+            )
+        if self.monitor_interval <= 0:
+            raise UsageError(f"monitor_interval is {self.monitor_interval}; it must be above 0 s")
+        if self.max_restarts < 0:
+            raise UsageError(f"max_restarts is {self.max_restarts}; it cannot be negative")
+        if self.fn is not None:
+            self.entrypoint = self.fn
+        if self.entrypoint is None:
+            raise UsageError("a WorkerSpec needs an entrypoint: a function or a program")
+
+    def get_entrypoint_name(self) -> str:
+        """The function's qualified name, or the program's base name."""
+        if isinstance(self.entrypoint, str):
+            return self.entrypoint.rpartition("/")[2]
+        name: str = getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
+        return name
+
+
+class Worker:
+    """One worker as its agent knows it; names are torchrun's. Ranks are -1 until assigned."""
+
+    __slots__ = ("global_rank", "id", "local_rank", "role_rank", "role_world_size", "world_size")
+
+    def __init__(
+        self,
+        local_rank: int,
+        global_rank: int = -1,
+        role_rank: int = -1,
+        world_size: int = -1,
+        role_world_size: int = -1,
+    ) -> None:
+        self.id: Any = None  # what the agent's _start_workers returned for it: a pid, with ours
+        self.local_rank = local_rank
+        self.global_rank = global_rank
+        self.role_rank = role_rank
+        self.world_size = world_size
+        self.role_world_size = role_world_size
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"Worker({fields})"
+
+
+class WorkerGroup:
+    """The workers of one agent, and the round that they are in; names are torchrun's."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.spec = spec
+        self.workers = [Worker(local_rank=rank) for rank in range(spec.local_world_size)]
+        self.store: Store | None = None
+        self.group_rank: int | None = None
+        self.group_world_size: int | None = None
+        self.master_addr: str | None = None
+        self.master_port: int | None = None
+        self.state = WorkerState.INIT
+
+
+@dataclass
+class RunResult:
+    """How a run ended, by global rank; names are torchrun's.
+
+    `return_values` has an entry for every worker of this agent that succeeded (None for programs),
+    `failures` one for every worker that failed. `stopped` is plaunch's: the exit code of every
+    worker that was ended because of another one (-15 for SIGTERM).
+    """
+
+    state: WorkerState
+    return_values: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, ProcessFailure] = field(default_factory=dict)
+    stopped: dict[int, int] = field(default_factory=dict)
+
+    def is_failed(self) -> bool:
+        """Whether the workers failed."""
+        return self.state == WorkerState.FAILED
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """One worker as plugins see it. `pid` is None before it is started."""
+
+    local_rank: int
+    global_rank: int
+    role_rank: int
+    world_size: int
+    role_world_size: int
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """One agent's worker group as plugins see it; new fields may be added.
+
+    Before the first round is complete, `group_rank` and `group_world_size` are -1, the address is
+    empty and the port 0. `attempt` is `TORCHELASTIC_RESTART_COUNT`; `round` counts the worlds that
+    were formed, from 0.
+    """
+
+    run_id: str
+    role: str
+    state: WorkerState
+    attempt: int
+    round: int
+    max_restarts: int
+    group_rank: int
+    group_world_size: int
+    master_addr: str
+    master_port: int
+    workers: tuple[WorkerInfo, ...]
+
+
+@dataclass(frozen=True)
+class WorkerExit:
+    """How one worker ended.
+
+    `exitcode` is negative for a signal (-9 for SIGKILL). `stopped` says that the agent ended it.
+    """
+
+    worker: WorkerInfo
+    exitcode: int
+    stopped: bool
+    failure: ProcessFailure | None = None

@@ -1,0 +1,111 @@
+"""Every way in which plaunch itself can fail, and the exit code of each.
+
+A worker's failure is reported by `plaunch.process.ChildFailedError`, which carries that worker's
+own exit code; everything here is the launcher's.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import signal
+
+
+class ExitCode(enum.IntEnum):
+    """The launcher's own exit codes; any other code is a worker's, or 128+n for signal n."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    PLUGIN = 110
+    RENDEZVOUS_TIMEOUT = 111
+    RENDEZVOUS_CLOSED = 112
+    CONTROL_PLANE_LOST = 113
+    UNKILLABLE_WORKER = 114
+
+
+class PlaunchError(Exception):
+    """The root of every exception that plaunch raises on purpose."""
+
+    exit_code: ClassVar[int] = ExitCode.INTERNAL
+
+
+class UsageError(PlaunchError, ValueError):
+    """A value that the user gave cannot be used; nothing has been started yet."""
+
+    exit_code = ExitCode.USAGE
+
+
+class UnknownNameError(UsageError):
+    """A plugin name that nobody offers."""
+
+
+class DuplicateNameError(UsageError):
+    """A plugin name that more than one provider offers, selected without saying whose."""
+
+
+class LogDirectoryError(UsageError, NotADirectoryError):
+    """The log directory is a file, or cannot be written to.
+
+    torchrun raises `NotADirectoryError` for the first of the two.
+    """
+
+
+class PluginError(PlaunchError, RuntimeError):
+    """A plugin is at fault: it cannot be loaded, or it breaks the rules of its hook."""
+
+    exit_code = ExitCode.PLUGIN
+
+
+class PluginLoadError(PluginError):
+    """A plugin that was selected, or that is always on, cannot be imported or registered."""
+
+
+class RendezvousError(PlaunchError, RuntimeError):
+    """The root of all rendezvous errors; the name is torchrun's."""
+
+
+class RendezvousClosedError(RendezvousError):
+    """The rendezvous has been closed, or has refused this node; the name is torchrun's."""
+
+    exit_code = ExitCode.RENDEZVOUS_CLOSED
+
+
+class RendezvousTimeoutError(RendezvousError):
+    """The rendezvous did not complete in time; the name is torchrun's."""
+
+    exit_code = ExitCode.RENDEZVOUS_TIMEOUT
+
+
+class RendezvousConnectionError(RendezvousError):
+    """The store behind the rendezvous cannot be reached; the name is torchrun's."""
+
+    exit_code = ExitCode.CONTROL_PLANE_LOST
+
+
+class RendezvousStateError(RendezvousError):
+    """What the store holds is not a valid rendezvous; the name is torchrun's."""
+
+    exit_code = ExitCode.CONTROL_PLANE_LOST
+
+
+class RendezvousGracefulExitError(RendezvousError):
+    """This node is not needed and leaves without harm; the name is torchrun's."""
+
+    exit_code = ExitCode.OK
+
+
+class UnkillableWorkerError(PlaunchError, RuntimeError):
+    """A worker did not end within the bound after SIGKILL, as one in uninterruptible sleep does."""
+
+    exit_code = ExitCode.UNKILLABLE_WORKER
+
+
+class SignalException(PlaunchError):  # noqa: N818 - the name is torchrun's
+    """A stop signal ended the job; `sigval` is the signal. Name and signature are torchrun's."""
+
+    def __init__(self, msg: str, sigval: signal.Signals) -> None:
+        super().__init__(msg)
+        self.sigval = sigval

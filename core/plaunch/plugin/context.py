@@ -1,0 +1,27 @@
+"""What a component is told when it is created."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class PluginContext:
+    """The launch that a component is created for; new fields may be added.
+
+    Args:
+        run_id: the id of the job.
+        role: the role of this agent's workers.
+        host: the name of this host.
+        log_dir: the base log directory that the user gave, or None.
+        settings: the fields of the launch's `LaunchConfig`, by name.
+        options: options given for this component alone; empty where there are none.
+    """
+
+    run_id: str
+    role: str
+    host: str
+    log_dir: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,197 @@
+"""The hooks of plaunch.
+
+Three sorts: hooks that *offer* named components, one that *contributes* to the workers'
+environment, and hooks that are *told* what happens. All run in the launcher's process; none runs
+in a worker. An implementation may leave out arguments that it does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import pluggy
+
+from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+from plaunch.events import EventHandler
+from plaunch.plugin.context import PluginContext
+from plaunch.process.logs import LogsSpecs
+from plaunch.process.signals import SignalPolicy
+from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _F = TypeVar("_F", bound=Callable[..., object])
+
+    def hookspec(function: _F) -> _F:
+        """Mark a hook specification."""
+        return function
+else:
+    hookspec = pluggy.HookspecMarker("plaunch")
+
+
+RendezvousFactory = Callable[[RendezvousParameters], RendezvousHandler]
+LogsSpecsFactory = type[LogsSpecs]
+EventHandlerFactory = Callable[[PluginContext], EventHandler]
+DeviceCounter = Callable[[], int]
+SignalPolicyFactory = Callable[[PluginContext], SignalPolicy]
+
+
+# --- offer ----------------------------------------------------------------------------------------
+
+
+@hookspec
+def plaunch_rendezvous_backends() -> Mapping[str, RendezvousFactory]:  # type: ignore[empty-body]
+    """Offer rendezvous backends.
+
+    Called: once per launch, when a backend is looked up by name; never for `--help`.
+    Parameters: none.
+    Result: factories by name; the chosen one is called once with `RendezvousParameters` and returns
+    a `RendezvousHandler`. Import heavy packages inside the factory, not before.
+    Process: the launcher.
+    """
+
+
+@hookspec
+def plaunch_logs_specs() -> Mapping[str, LogsSpecsFactory]:  # type: ignore[empty-body]
+    """Offer logs specs.
+
+    Called: once per launch, when a logs spec is looked up by name.
+    Parameters: none.
+    Result: `LogsSpecs` classes by name; the chosen one is constructed once with torchrun's four
+    keyword arguments `log_dir`, `redirects`, `tee` and `local_ranks_filter`.
+    Process: the launcher.
+    """
+
+
+@hookspec
+def plaunch_event_handlers() -> Mapping[str, EventHandlerFactory]:  # type: ignore[empty-body]
+    """Offer event handlers.
+
+    Called: once per launch, when an event handler is looked up by name.
+    Parameters: none.
+    Result: factories by name; the chosen one is called once with a `PluginContext` and returns an
+    `EventHandler`.
+    Process: the launcher.
+    """
+
+
+@hookspec
+def plaunch_device_counts() -> Mapping[str, DeviceCounter]:  # type: ignore[empty-body]
+    """Offer device counters, the words that `--nproc-per-node` takes instead of a number.
+
+    Called: once per launch, when `--nproc-per-node` is a word.
+    Parameters: none.
+    Result: functions by name; the chosen one is called once, without arguments, and returns the
+    number of workers to start on this node. 0 is a valid answer and becomes a usage error that
+    names the counter. It must not import torch in the launcher.
+    Process: the launcher.
+    """
+
+
+@hookspec
+def plaunch_signal_policies() -> Mapping[str, SignalPolicyFactory]:  # type: ignore[empty-body]
+    """Offer signal policies.
+
+    Called: once per launch, when a signal policy is looked up by name.
+    Parameters: none.
+    Result: factories by name; the chosen one is called once with a `PluginContext` and returns a
+    `SignalPolicy`.
+    Process: the launcher.
+    """
+
+
+# --- contribute -----------------------------------------------------------------------------------
+
+
+@hookspec
+def plaunch_worker_env(worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str] | None:
+    """Contribute environment variables to one worker.
+
+    Called: before every start of the workers, once for each worker of this node.
+    Parameters: `worker`, whose ranks are known and whose pid is not; `env`, read-only, the
+    variables that plaunch itself sets for it.
+    Result: more variables, or None. Results are merged in the order of plugin names. A variable
+    that plaunch itself sets, or that two plugins give different values, is an error that names the
+    plugins and ends the job before the workers start.
+    Process: the launcher.
+    """
+
+
+# --- tell -----------------------------------------------------------------------------------------
+
+
+@hookspec
+def plaunch_before_rendezvous(group: GroupInfo) -> None:
+    """Tell that the agent is about to join a round.
+
+    Called: before the first round and before every further one (restart, membership change).
+    Parameters: `group`, this agent's worker group; its ranks are those of the last round, -1 before
+    the first.
+    Result: ignored.
+    Process: the launcher, in the agent's loop; an implementation that raises, or takes longer than
+    one second, is reported by name and switched off.
+    """
+
+
+@hookspec
+def plaunch_after_rendezvous(group: GroupInfo) -> None:
+    """Tell that a round is complete: ranks, world and address of the workers' store are known.
+
+    Called: after every round, before its workers start.
+    Parameters: `group`, this agent's worker group in that round.
+    Result: ignored.
+    Process: the launcher, in the agent's loop; an implementation that raises, or takes longer than
+    one second, is reported by name and switched off.
+    """
+
+
+@hookspec
+def plaunch_workers_started(group: GroupInfo) -> None:
+    """Tell that all workers of this node have been started.
+
+    Called: once per round, after the last worker's process exists.
+    Parameters: `group`, with the workers' pids.
+    Result: ignored.
+    Process: the launcher, in the agent's loop; an implementation that raises, or takes longer than
+    one second, is reported by name and switched off.
+    """
+
+
+@hookspec
+def plaunch_worker_exited(group: GroupInfo, exit: WorkerExit) -> None:
+    """Tell that one worker has ended.
+
+    Called: once for every worker that was started, in the order in which the exits were seen.
+    Parameters: `group`, this agent's worker group; `exit`, the worker, its exit code (negative for
+    a signal), whether the agent stopped it, and its failure if it is one.
+    Result: ignored.
+    Process: the launcher, in the agent's loop; an implementation that raises, or takes longer than
+    one second, is reported by name and switched off.
+    """
+
+
+@hookspec
+def plaunch_state_changed(group: GroupInfo, old: WorkerState, new: WorkerState) -> None:
+    """Tell that the worker group's state has changed.
+
+    Called: at every change, after it.
+    Parameters: `group`, this agent's worker group; `old` and `new`, which always differ.
+    Result: ignored.
+    Process: the launcher, in the agent's loop; an implementation that raises, or takes longer than
+    one second, is reported by name and switched off.
+    """
+
+
+@hookspec
+def plaunch_agent_finished(group: GroupInfo, result: RunResult | None) -> None:
+    """Tell that the agent is done.
+
+    Called: once per launch, last of all, however the job ended.
+    Parameters: `group`, in its final state; `result`, or None when a signal or an error of
+    plaunch's own ended the job.
+    Result: ignored.
+    Process: the launcher; an implementation that raises, or takes longer than one second, is
+    reported by name.
+    """

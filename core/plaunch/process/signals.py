@@ -1,0 +1,58 @@
+"""What a signal to the launcher means: the contract of signal policies."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from plaunch.errors import SignalException, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["SignalAction", "SignalException", "SignalPolicy", "parse_signals"]
+
+
+class SignalAction(enum.Enum):
+    """What the launcher does with a signal that it received."""
+
+    STOP = "stop"  # stop the workers with this signal and end the job
+    NOTIFY = "notify"  # pass it on to the workers; the job goes on
+    IGNORE = "ignore"
+
+
+@runtime_checkable
+class SignalPolicy(Protocol):
+    """Says which signals the launcher handles and what each one means. Plugins implement it.
+
+    Both methods run in the launcher. `action` is called in the agent's loop, not inside the
+    signal handler, so it may log and take locks, but must not block.
+    """
+
+    def signals(self) -> Collection[signal.Signals]:
+        """The signals to install a handler for; all others keep their disposition."""
+
+    def action(self, signum: signal.Signals) -> SignalAction:
+        """What to do about `signum`, one of `signals()`."""
+
+
+def parse_signals(names: str) -> tuple[signal.Signals, ...]:
+    """Parse `"SIGTERM,SIGINT"`, the form of torchrun's `--signals-to-handle`.
+
+    Raises:
+        UsageError: a name is not a signal of this system, or one that no handler can catch.
+    """
+    parsed: list[signal.Signals] = []
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        try:
+            signum = signal.Signals[name.upper()]
+        except KeyError:
+            raise UsageError(
+                f"{name!r} is not a signal of this system; write names such as SIGTERM,SIGINT"
+            ) from None
+        if signum in (signal.SIGKILL, signal.SIGSTOP):
+            raise UsageError(f"{name!r} cannot be handled by any process; leave it out")
+        if signum not in parsed:
+            parsed.append(signum)
+    return tuple(parsed)

@@ -1,0 +1,70 @@
+"""Which of a worker's output streams a setting is about."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from plaunch.errors import UsageError
+
+
+class Std(enum.IntFlag):
+    """Output streams of a worker; names and values are torchrun's."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    ALL = OUT | ERR
+
+    @classmethod
+    def from_str(cls, vm: str) -> Std | dict[int, Std]:
+        """Parse `"3"` (all workers) or `"0:3,10-12:1"` (by local rank).
+
+        torchrun takes single local ranks of one digit; here a rank has any number of digits and
+        may be a range with both ends included.
+
+        Raises:
+            UsageError: `vm` has another form, a value above 3, or names a local rank twice.
+        """
+        if ":" not in vm:
+            return _parse_std(vm, vm)
+        streams: dict[int, Std] = {}
+        for item in vm.split(","):
+            ranks, _, value = item.partition(":")
+            std = _parse_std(value, vm)
+            for rank in _parse_ranks(ranks, vm):
+                if rank in streams:
+                    raise UsageError(f"{vm!r} names local rank {rank} more than once")
+                streams[rank] = std
+        return streams
+
+
+def _parse_std(text: str, whole: str) -> Std:
+    if text not in ("0", "1", "2", "3"):
+        raise _malformed(whole)
+    return Std(int(text))
+
+
+def _parse_ranks(text: str, whole: str) -> range:
+    first, dash, last = text.partition("-")
+    if not (first.isascii() and first.isdecimal()):
+        raise _malformed(whole)
+    if not dash:
+        return range(int(first), int(first) + 1)
+    if not (last.isascii() and last.isdecimal()) or int(last) < int(first):
+        raise _malformed(whole)
+    return range(int(first), int(last) + 1)
+
+
+def _malformed(text: str) -> UsageError:
+    return UsageError(
+        f"{text!r} does not say which streams: write 0 (none), 1 (stdout), 2 (stderr) or 3 (both), "
+        "or a value per local rank as in '0:3,1:0' or '0-7:1'"
+    )
+
+
+def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
+    """Spell a setting out for each of `local_world_size` local ranks; absent ranks get `NONE`."""
+    if isinstance(val_or_map, Std):
+        return dict.fromkeys(range(local_world_size), val_or_map)
+    return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}

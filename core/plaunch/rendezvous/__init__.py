@@ -1,0 +1,17 @@
+"""The rendezvous contract that backends implement; names are torchrun's where it has them."""
+
+from plaunch.errors import RendezvousClosedError as RendezvousClosedError
+from plaunch.errors import RendezvousConnectionError as RendezvousConnectionError
+from plaunch.errors import RendezvousError as RendezvousError
+from plaunch.errors import RendezvousGracefulExitError as RendezvousGracefulExitError
+from plaunch.errors import RendezvousStateError as RendezvousStateError
+from plaunch.errors import RendezvousTimeoutError as RendezvousTimeoutError
+from plaunch.rendezvous.api import ChangeKind as ChangeKind
+from plaunch.rendezvous.api import MembershipChange as MembershipChange
+from plaunch.rendezvous.api import ObservableRendezvous as ObservableRendezvous
+from plaunch.rendezvous.api import RendezvousHandler as RendezvousHandler
+from plaunch.rendezvous.api import RendezvousHandlerCreator as RendezvousHandlerCreator
+from plaunch.rendezvous.api import RendezvousInfo as RendezvousInfo
+from plaunch.rendezvous.api import RendezvousParameters as RendezvousParameters
+from plaunch.rendezvous.api import RendezvousStoreInfo as RendezvousStoreInfo
+from plaunch.rendezvous.api import Store as Store
