@@ -53,6 +53,29 @@ class LogDirectoryError(UsageError, NotADirectoryError):
     """
 
 
+class RankMappingError(UsageError, RuntimeError):
+    """A value by local rank does not name exactly the ranks that it must.
+
+    torchrun raises `RuntimeError`.
+    """
+
+
+class WorkerStartError(PlaunchError, RuntimeError):
+    """The system refused to start a worker; those started before it have been stopped."""
+
+
+class ProgramNotFoundError(WorkerStartError, UsageError, FileNotFoundError):
+    """The program to run does not exist."""
+
+    exit_code = ExitCode.USAGE
+
+
+class ProgramNotExecutableError(WorkerStartError, UsageError, PermissionError):
+    """The program to run exists but the system does not execute it."""
+
+    exit_code = ExitCode.USAGE
+
+
 class PluginError(PlaunchError, RuntimeError):
     """A plugin is at fault: it cannot be loaded, or it breaks the rules of its hook."""
 

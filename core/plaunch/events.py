@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 EventMetadataValue = str | int | float | bool | None
 

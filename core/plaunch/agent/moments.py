@@ -20,9 +20,13 @@ class BeforeRendezvous:
 
 @dataclass(frozen=True)
 class AfterRendezvous:
-    """A round is complete; ranks are known and workers are about to start."""
+    """A round is complete; ranks are known and workers are about to start.
+
+    `duration` is how long the node waited for it, in seconds.
+    """
 
     group: GroupInfo
+    duration: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,12 @@ class AgentFinished:
 
 
 Moment = (
-    BeforeRendezvous | AfterRendezvous | WorkersStarted | WorkerExited | StateChanged | AgentFinished
+    BeforeRendezvous
+    | AfterRendezvous
+    | WorkersStarted
+    | WorkerExited
+    | StateChanged
+    | AgentFinished
 )
 Notify = Callable[[Moment], None]
 WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]

@@ -1,1 +1,14 @@
-"""Part of plaunch."""
+"""The command line: `main` is the process boundary, `run` raises and returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch._lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch.cli.main import entry_point as entry_point
+    from plaunch.cli.main import main as main
+    from plaunch.cli.main import run as run
+
+__getattr__, __dir__, __all__ = attach(__name__, {".main": "entry_point main run"})

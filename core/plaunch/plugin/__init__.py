@@ -1,1 +1,40 @@
-"""Part of plaunch."""
+"""Plugins: how to write one, and how those of a launch are found, loaded and called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch._lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch.plugin.context import PluginContext as PluginContext
+    from plaunch.plugin.hookspecs import hookimpl as hookimpl
+    from plaunch.plugin.loading import LoadedPlugin as LoadedPlugin
+    from plaunch.plugin.manager import PluginManager as PluginManager
+    from plaunch.plugin.registry import DEVICE_COUNTS as DEVICE_COUNTS
+    from plaunch.plugin.registry import EVENT_HANDLERS as EVENT_HANDLERS
+    from plaunch.plugin.registry import KINDS as KINDS
+    from plaunch.plugin.registry import LOGS_SPECS as LOGS_SPECS
+    from plaunch.plugin.registry import RENDEZVOUS as RENDEZVOUS
+    from plaunch.plugin.registry import SIGNAL_POLICIES as SIGNAL_POLICIES
+    from plaunch.plugin.registry import DeviceCounter as DeviceCounter
+    from plaunch.plugin.registry import EventHandlerFactory as EventHandlerFactory
+    from plaunch.plugin.registry import Kind as Kind
+    from plaunch.plugin.registry import LogsSpecsFactory as LogsSpecsFactory
+    from plaunch.plugin.registry import RendezvousFactory as RendezvousFactory
+    from plaunch.plugin.registry import SignalPolicyFactory as SignalPolicyFactory
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        ".context": "PluginContext",
+        ".hookspecs": "hookimpl",
+        ".loading": "LoadedPlugin",
+        ".manager": "PluginManager",
+        ".registry": (
+            "DEVICE_COUNTS EVENT_HANDLERS KINDS LOGS_SPECS RENDEZVOUS SIGNAL_POLICIES "
+            "DeviceCounter EventHandlerFactory Kind LogsSpecsFactory RendezvousFactory "
+            "SignalPolicyFactory"
+        ),
+    },
+)

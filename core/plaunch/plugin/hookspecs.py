@@ -2,25 +2,28 @@
 
 Three sorts: hooks that *offer* named components, one that *contributes* to the workers'
 environment, and hooks that are *told* what happens. All run in the launcher's process; none runs
-in a worker. An implementation may leave out arguments that it does not need.
+in a worker. An implementation may leave out arguments that it does not need. Each implementation
+is called on its own, so that there is nothing for pluggy's hook wrappers to wrap: they are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import pluggy
 
-from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
-from plaunch.events import EventHandler
-from plaunch.plugin.context import PluginContext
-from plaunch.process.logs import LogsSpecs
-from plaunch.process.signals import SignalPolicy
-from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
-
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from typing import TypeVar
+
+    from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+    from plaunch.plugin.registry import (
+        DeviceCounter,
+        EventHandlerFactory,
+        LogsSpecsFactory,
+        RendezvousFactory,
+        SignalPolicyFactory,
+    )
 
     _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -30,12 +33,8 @@ if TYPE_CHECKING:
 else:
     hookspec = pluggy.HookspecMarker("plaunch")
 
-
-RendezvousFactory = Callable[[RendezvousParameters], RendezvousHandler]
-LogsSpecsFactory = type[LogsSpecs]
-EventHandlerFactory = Callable[[PluginContext], EventHandler]
-DeviceCounter = Callable[[], int]
-SignalPolicyFactory = Callable[[PluginContext], SignalPolicy]
+# Marks a function or method as the implementation of the hook of its name.
+hookimpl = pluggy.HookimplMarker("plaunch")
 
 
 # --- offer ----------------------------------------------------------------------------------------
@@ -112,9 +111,9 @@ def plaunch_worker_env(worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[st
     Called: before every start of the workers, once for each worker of this node.
     Parameters: `worker`, whose ranks are known and whose pid is not; `env`, read-only, the
     variables that plaunch itself sets for it.
-    Result: more variables, or None. Results are merged in the order of plugin names. A variable
-    that plaunch itself sets, or that two plugins give different values, is an error that names the
-    plugins and ends the job before the workers start.
+    Result: more variables, or None. Results are merged in the order of plugin names. A plugin that
+    changes a variable of plaunch's own, or gives one another value than a second plugin does, is an
+    error that names the plugins and ends the job before the workers start.
     Process: the launcher.
     """
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Std(enum.IntFlag):

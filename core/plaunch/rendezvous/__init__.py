@@ -15,3 +15,5 @@ from plaunch.rendezvous.api import RendezvousInfo as RendezvousInfo
 from plaunch.rendezvous.api import RendezvousParameters as RendezvousParameters
 from plaunch.rendezvous.api import RendezvousStoreInfo as RendezvousStoreInfo
 from plaunch.rendezvous.api import Store as Store
+from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
+from plaunch.rendezvous.ports import HeldPort as HeldPort

@@ -143,6 +143,15 @@ class RendezvousHandler(abc.ABC):
     def shutdown(self) -> bool:
         """Release what the handler holds; False if that did not work. May be called twice."""
 
+    def leave(self) -> bool:
+        """Release what the handler holds when this node was told to stop, instead of `shutdown`.
+
+        The job may go on without this node, and the node may come back. torchrun calls nothing at
+        all in this case, because its handlers close the rendezvous for everybody in `shutdown`; a
+        handler that does so must not do it here. The default calls `shutdown`.
+        """
+        return self.shutdown()
+
 
 class ChangeKind(enum.Enum):
     """What happened to the membership of a job."""
@@ -167,10 +176,16 @@ class ObservableRendezvous(Protocol):
     """What a handler adds to wake the agent by itself instead of being asked."""
 
     def fileno(self) -> int:
-        """A descriptor, the same for the handler's life, readable while there are changes."""
+        """A descriptor, the same for the handler's life, readable while there are changes.
+
+        -1 if nothing ever changes.
+        """
 
     def changes(self) -> Sequence[MembershipChange]:
-        """Take all changes since the last call; makes the descriptor unreadable again."""
+        """Take all changes since the last call; makes the descriptor unreadable again.
+
+        Changes that led to the round which `next_rendezvous` returned last are not among them.
+        """
 
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
@@ -305,7 +320,8 @@ class RendezvousParameters:
 
     def _not(self, what: str, key: str, value: object) -> UsageError:
         return UsageError(
-            f"option {key!r} of rendezvous backend {self.backend!r} is {value!r}, which is not {what}"
+            f"option {key!r} of rendezvous backend {self.backend!r} is {value!r}, "
+            f"which is not {what}"
         )
 
 

@@ -1,1 +1,20 @@
-"""Part of plaunch."""
+"""What tests of plugins and of launches need: fakes, and a plugin manager of one's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch._lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch.testing.plugins import plugin_manager as plugin_manager
+    from plaunch.testing.rendezvous import FakeElasticRendezvous as FakeElasticRendezvous
+    from plaunch.testing.rendezvous import FakeRendezvous as FakeRendezvous
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        ".plugins": "plugin_manager",
+        ".rendezvous": "FakeElasticRendezvous FakeRendezvous",
+    },
+)

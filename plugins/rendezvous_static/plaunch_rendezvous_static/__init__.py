@@ -1,1 +1,5 @@
-"""Placeholder until its author fills it."""
+"""The `static` rendezvous backend: ranks from the command line, or one node on loop-back."""
+
+from plaunch_rendezvous_static.handler import SingleNodeRendezvous as SingleNodeRendezvous
+from plaunch_rendezvous_static.handler import StaticRendezvous as StaticRendezvous
+from plaunch_rendezvous_static.handler import create_static_handler as create_static_handler

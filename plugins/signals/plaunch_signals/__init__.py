@@ -1,1 +1,7 @@
-"""Placeholder until its author fills it."""
+"""The built-in signal policies."""
+
+from __future__ import annotations
+
+from plaunch_signals.torchrun import TorchrunSignalPolicy
+
+__all__ = ["TorchrunSignalPolicy"]

@@ -1,0 +1,268 @@
+"""What a launch costs beside the workers: plaunch, torchrun and the bare interpreter in turn.
+
+    python benchmarks/startup.py [--repeat N] [--json FILE] [--check]
+
+Every measurement is taken of all launchers in one round before the next round begins, so that a
+busy machine disturbs them alike; medians of N rounds are shown. All of them run under the
+interpreter that runs this script. benchmarks/README.md says how to read the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+LAUNCHERS = {
+    "bare": [],
+    "plaunch": ["-m", "plaunch"],
+    "torchrun": ["-m", "torch.distributed.run"],
+}
+HEAVY = ("torch", "numpy", "etcd3", "grpc", "sklearn")
+WORKERS = "--nproc-per-node=2"
+LIMIT = 120.0  # seconds for one command
+
+
+class BenchmarkError(Exception):
+    """A command did not do what it is measured for."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What plaunch must reach: `value` of plaunch is at most `limit`, in words `text`."""
+
+    text: str
+    value: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.limit
+
+
+@dataclass
+class Measurement:
+    """The samples of one thing, by launcher, and its unit (`ms` or `MB`)."""
+
+    name: str
+    unit: str
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, launcher: str, value: float) -> None:
+        self.samples.setdefault(launcher, []).append(value)
+
+    def median(self, launcher: str) -> float:
+        return statistics.median(self.samples[launcher])
+
+    def ratio(self, of: str, to: str) -> float:
+        return self.median(of) / self.median(to)
+
+
+def command(launcher: str, *words: str) -> list[str]:
+    """The command line of a launcher; that of `bare` is an interpreter that runs an empty file."""
+    return [sys.executable, *LAUNCHERS[launcher], *words]
+
+
+def start(
+    argv: Sequence[str], stdout: int = subprocess.DEVNULL, stderr: int = subprocess.DEVNULL
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+
+
+def finish(process: subprocess.Popen[bytes]) -> bytes:
+    """Wait for the end, insist on success, and return what was written to a pipe."""
+    try:
+        out, err = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise BenchmarkError(f"{process.args!r} did not end within {LIMIT:.0f} s") from None
+    if process.returncode != 0:
+        raise BenchmarkError(f"{process.args!r} ended with exit code {process.returncode}")
+    return out or err or b""
+
+
+def wall(argv: Sequence[str]) -> float:
+    """Milliseconds from the start of a command to its end."""
+    begin = time.perf_counter()
+    finish(start(argv))
+    return (time.perf_counter() - begin) * 1e3
+
+
+def peak_memory(argv: Sequence[str]) -> float:
+    """The peak memory of a command's own process in MB, its children not counted.
+
+    It is the kernel's high-water mark (VmHWM), asked for again and again while the process lives.
+    The resource usage that `wait4` returns will not do: it includes the largest child, and what
+    this very process had in memory when it started the command.
+    """
+    process = start(argv)
+    peak = 0
+    deadline = time.monotonic() + LIMIT
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/status") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    peak = max(peak, int(line.split()[1]))
+        time.sleep(0.001)
+    finish(process)
+    return peak / 1e3
+
+
+def import_time(module: str) -> float:
+    """Milliseconds that `import module` takes in a fresh interpreter, without its own start."""
+    code = (
+        f"import time; begin = time.perf_counter(); import {module}; "
+        "print((time.perf_counter() - begin) * 1e3)"
+    )
+    process = start([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    return float(finish(process))
+
+
+def imported_modules(argv: Sequence[str]) -> dict[str, float]:
+    """Every module that a command's own process imports, with the milliseconds it took by itself.
+
+    `-X importtime` makes the interpreter list them; workers are other processes and are not told.
+    """
+    process = start([argv[0], "-X", "importtime", *argv[1:]], stderr=subprocess.PIPE)
+    modules = {}
+    for line in finish(process).decode(errors="replace").splitlines():
+        own, bar, rest = line.removeprefix("import time:").partition("|")
+        if bar and own.strip().isdecimal():
+            modules[rest.rpartition("|")[2].strip()] = int(own) / 1e3
+    return modules
+
+
+def rounds(script: str, launchers: Sequence[str]) -> list[tuple[Measurement, Callable[[], None]]]:
+    """Each measurement, and a function that takes one sample of it from every launcher."""
+    empty = {name: command(name, WORKERS, script) for name in launchers}
+    empty["bare"] = command("bare", script)
+    usage = {name: command(name, "--help") for name in launchers}
+    usage["bare"] = command("bare", script)
+    imports = {"plaunch": "plaunch", "torchrun": "torch.distributed.run"}
+
+    def of(
+        name: str, unit: str, sample: Callable[[str], float], names: Sequence[str]
+    ) -> tuple[Measurement, Callable[[], None]]:
+        measurement = Measurement(name, unit)
+
+        def take() -> None:
+            for launcher in names:
+                measurement.add(launcher, sample(launcher))
+
+        return measurement, take
+
+    everyone = ["bare", *launchers]
+    return [
+        of("empty job, 2 workers", "ms", lambda name: wall(empty[name]), everyone),
+        of("--help", "ms", lambda name: wall(usage[name]), everyone),
+        of("import", "ms", lambda name: import_time(imports[name]), launchers),
+        of("peak memory, empty job", "MB", lambda name: peak_memory(empty[name]), everyone),
+        of("peak memory, --help", "MB", lambda name: peak_memory(usage[name]), everyone),
+    ]
+
+
+def goals(measurements: Sequence[Measurement], heavy: Sequence[str]) -> Iterator[Goal]:
+    job, usage, load, memory, _ = measurements
+    if "torchrun" in job.samples:
+        yield Goal("empty job: at most 1/12 of torchrun", job.ratio("plaunch", "torchrun"), 1 / 12)
+    yield Goal("empty job: memory at most 40 MB", memory.median("plaunch"), 40)
+    yield Goal("--help: at most 6 bare interpreters", usage.ratio("plaunch", "bare"), 6)
+    yield Goal("import plaunch: at most 10 ms", load.median("plaunch"), 10)
+    yield Goal("empty job: heavy packages imported", len(heavy), 0)
+
+
+def print_table(measurements: Sequence[Measurement]) -> None:
+    columns = f"{'bare':>9} {'plaunch':>11} {'torchrun':>11}"
+    print(f"{'':24} {columns}   plaunch : bare   torchrun : plaunch")
+    for measurement in measurements:
+        cells = []
+        for launcher, width in (("bare", 6), ("plaunch", 8), ("torchrun", 8)):
+            known = launcher in measurement.samples
+            text = f"{measurement.median(launcher):{width}.1f} {measurement.unit}" if known else "-"
+            cells.append(text.rjust(width + 3))
+        for of, to, width in (("plaunch", "bare", 16), ("torchrun", "plaunch", 20)):
+            known = {of, to} <= measurement.samples.keys()
+            cells.append((f"{measurement.ratio(of, to):.1f}" if known else "-").rjust(width))
+        print(f"{measurement.name:24}", *cells)
+
+
+def print_imports(modules: dict[str, float], count: int) -> None:
+    print(f"\nthe launcher of an empty job imports {len(modules)} modules; the dearest, in ms:")
+    for name in sorted(modules, key=lambda name: -modules[name])[:count]:
+        print(f"  {modules[name]:6.1f}  {name}")
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeat", type=int, default=9, metavar="N", help="rounds (default: 9)")
+    parser.add_argument("--json", metavar="FILE", help="also write all samples to FILE")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
+    parser.add_argument("--no-torchrun", action="store_true", help="leave torchrun out")
+    parser.add_argument(
+        "--imports", type=int, default=0, metavar="N", help="show the N dearest imports of plaunch"
+    )
+    args = parser.parse_args()
+    if args.repeat < 1:
+        parser.error(f"--repeat is {args.repeat}; it must be at least 1")
+    return args
+
+
+def main() -> int:
+    args = parse_args()
+    launchers = ["plaunch"] if args.no_torchrun else ["plaunch", "torchrun"]
+    with tempfile.TemporaryDirectory() as folder:
+        script = os.path.join(folder, "none.py")
+        with open(script, "w"):
+            pass  # an empty file: what is measured is the launcher
+        taken = rounds(script, launchers)
+        for number in range(-1, args.repeat):
+            for measurement, take in taken:
+                take()
+                if number < 0:
+                    measurement.samples.clear()  # the first round only fills caches
+        modules = imported_modules(command("plaunch", WORKERS, script))
+    measurements = [measurement for measurement, _ in taken]
+    heavy = sorted(name for name in HEAVY if name in modules)
+
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.platform()}")
+    print(f"medians of {args.repeat} rounds\n")
+    print_table(measurements)
+    if args.imports:
+        print_imports(modules, args.imports)
+    reached = list(goals(measurements, heavy))
+    print()
+    for goal in reached:
+        print(f"{'met   ' if goal.met else 'MISSED'} {goal.text} (is {goal.value:.3g})")
+    if args.json:
+        report = {
+            "python": sys.version,
+            "measurements": {
+                measurement.name: {"unit": measurement.unit, "samples": measurement.samples}
+                for measurement in measurements
+            },
+            "heavy_imports": heavy,
+            "goals": {goal.text: goal.met for goal in reached},
+        }
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(report, file, indent=2)
+    return int(args.check and not all(goal.met for goal in reached))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchmarkError as error:
+        sys.exit(f"startup.py: {error}")

@@ -1,0 +1,59 @@
+"""Calls that may block for long, kept away from the agent's loop."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from plaunch.agent.signals import WakeUp
+
+
+class BackgroundCall:
+    """One call in a daemon thread; wakes the loop when it is done."""
+
+    def __init__(self, name: str, function: Callable[[], object], wake_up: WakeUp) -> None:
+        self.result: object = None
+        self.error: BaseException | None = None
+        self.duration = 0.0
+        self._function = function
+        self._wake_up = wake_up
+        self._done = False
+        self._thread = threading.Thread(target=self._run, name=f"plaunch-{name}", daemon=True)
+        # Signals must reach the main thread, where Python's handlers run.
+        with _signals_blocked():
+            self._thread.start()
+
+    def is_done(self) -> bool:
+        """Whether the call has returned or raised."""
+        return self._done
+
+    def join(self) -> None:
+        """Wait for the thread to end, which it is about to do once `is_done`."""
+        # Forking with another thread alive is an error in waiting, so be sure that it is gone.
+        self._thread.join()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        try:
+            self.result = self._function()
+        except BaseException as error:  # noqa: BLE001 - handed to the loop, which raises it
+            self.error = error
+        self.duration = time.monotonic() - began
+        self._done = True
+        self._wake_up.wake()
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Start a thread that no signal is delivered to: it inherits this thread's mask."""
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)

@@ -1,0 +1,49 @@
+"""The environment of a worker: the variables that plaunch sets, all of them torchrun's but one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from plaunch.agent.worker import Worker, WorkerGroup
+
+
+def worker_environment(
+    group: WorkerGroup,
+    worker: Worker,
+    *,
+    attempt: int,
+    round: int,
+    environ: Mapping[str, str],
+) -> dict[str, str]:
+    """The variables of one worker, beside those that it inherits from the launcher.
+
+    `PLAUNCH_ROUND` is plaunch's own: how many worlds were formed before this one.
+    `TORCHELASTIC_ERROR_FILE` is added by the logs spec, which knows where files go.
+    """
+    spec = group.spec
+    handler = spec.rdzv_handler
+    env = {
+        "LOCAL_RANK": str(worker.local_rank),
+        "RANK": str(worker.global_rank),
+        "GROUP_RANK": str(group.group_rank),
+        "ROLE_RANK": str(worker.role_rank),
+        "ROLE_NAME": spec.role,
+        "LOCAL_WORLD_SIZE": str(spec.local_world_size),
+        "WORLD_SIZE": str(worker.world_size),
+        "GROUP_WORLD_SIZE": str(group.group_world_size),
+        "ROLE_WORLD_SIZE": str(worker.role_world_size),
+        "MASTER_ADDR": str(group.master_addr),
+        "MASTER_PORT": str(group.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
+        "TORCHELASTIC_RUN_ID": handler.get_run_id(),
+        "TORCHELASTIC_USE_AGENT_STORE": str(handler.use_agent_store),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        "PLAUNCH_ROUND": str(round),
+    }
+    if "OMP_NUM_THREADS" in environ:
+        env["OMP_NUM_THREADS"] = environ["OMP_NUM_THREADS"]
+    return env

@@ -1,0 +1,207 @@
+"""The agent that runs its workers as local processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from plaunch.agent import moments
+from plaunch.agent.agent import SimpleElasticAgent
+from plaunch.agent.arguments import macros
+from plaunch.agent.env import worker_environment
+from plaunch.agent.worker import RunResult, Worker, WorkerExit, WorkerGroup, WorkerSpec, WorkerState
+from plaunch.errors import UsageError
+from plaunch.process.start import start_processes
+from plaunch.process.std import Std
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from plaunch.process.context import PContext, ProcessExit, RunProcsResult
+    from plaunch.process.logs import LogsSpecs
+    from plaunch.process.signals import SignalPolicy
+
+DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
+
+
+def _nothing_more(worker: object, env: Mapping[str, str]) -> Mapping[str, str]:
+    del worker, env
+    return {}
+
+
+class LocalElasticAgent(SimpleElasticAgent):
+    """Runs the workers of one node as processes of this host; the name is torchrun's.
+
+    Args:
+        spec: what to run.
+        logs_specs: where the workers' streams go; by default the console, or what the older
+            arguments `log_dir`, `redirects` and `tee` of `spec` say.
+        start_method: `spawn`, `fork` or `forkserver`, for functions.
+        exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
+        log_line_prefix_template: the prefix of teed lines; `${role_name}`, `${local_rank}` and
+            `${rank}` are replaced.
+        shutdown_timeout: how long workers may take to stop before they are killed, in seconds, on
+            every path (torchrun: only when a signal ends the job).
+        signal_policy: what signals mean; by default those of `TORCHELASTIC_SIGNALS_TO_HANDLE` stop
+            the job.
+        notify: is called at every moment of `plaunch.agent.moments`.
+        worker_env: is asked for more variables for each worker.
+
+    Raises:
+        UsageError: both `logs_specs` and the older arguments are given.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        logs_specs: LogsSpecs | None = None,
+        start_method: str = "spawn",
+        exit_barrier_timeout: float = 300,
+        log_line_prefix_template: str | None = None,
+        shutdown_timeout: float = 30,
+        *,
+        signal_policy: SignalPolicy | None = None,
+        notify: moments.Notify | None = None,
+        worker_env: moments.WorkerEnv = _nothing_more,
+    ) -> None:
+        super().__init__(
+            spec,
+            exit_barrier_timeout,
+            shutdown_timeout,
+            signal_policy=signal_policy,
+            **({} if notify is None else {"notify": notify}),
+        )
+        self._logs_specs = logs_specs or _logs_specs_of(spec)
+        if logs_specs is not None and _has_older_arguments(spec):
+            raise UsageError(
+                "logs are configured twice: by logs_specs and by log_dir, redirects or tee of the "
+                "WorkerSpec; keep one"
+            )
+        self._start_method = start_method
+        self._log_line_prefix_template = log_line_prefix_template or DEFAULT_PREFIX
+        self._worker_env = worker_env
+        self._pcontext: PContext | None = None
+        self._gone: set[int] = set()  # local ranks of this round that have ended
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        spec = worker_group.spec
+        args: dict[int, tuple[Any, ...]] = {}
+        envs: dict[int, dict[str, str]] = {}
+        prefixes: dict[int, str] = {}
+        for worker in worker_group.workers:
+            rank = worker.local_rank
+            args[rank] = tuple(macros.substitute(list(spec.args), str(rank)))
+            envs[rank] = self._environment(worker_group, worker)
+            prefixes[rank] = Template(self._log_line_prefix_template).safe_substitute(
+                role_name=spec.role, rank=worker.global_rank, local_rank=rank
+            )
+        if spec.entrypoint is None:
+            raise UsageError("a WorkerSpec needs an entrypoint: a function or a program")
+        self._gone.clear()
+        self._pcontext = start_processes(
+            name=spec.role,
+            entrypoint=spec.entrypoint,
+            args=args,
+            envs=envs,
+            logs_specs=self._logs_specs,
+            log_line_prefixes=prefixes,
+            start_method=self._start_method,
+            duplicate_stdout_filters=spec.duplicate_stdout_filters,
+            duplicate_stderr_filters=spec.duplicate_stderr_filters,
+            shutdown_timeout=self._shutdown_timeout,
+            handle_signals=False,
+        )
+        return dict(self._pcontext.pids())
+
+    def _environment(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
+        state = self._machine
+        env = worker_environment(
+            group, worker, attempt=state.attempt, round=state.round, environ=os.environ
+        )
+        env.update(self._worker_env(self._worker_info(worker), env))
+        return env
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._close(self._death_signal, self._shutdown_timeout)
+
+    def _shutdown(
+        self, death_sig: signal.Signals = signal.SIGTERM, timeout: float | None = None
+    ) -> None:
+        self._close(death_sig, self._shutdown_timeout if timeout is None else timeout)
+
+    def _close(self, death_sig: signal.Signals, timeout: float) -> None:
+        if self._pcontext is None:
+            return
+        try:
+            self._pcontext.close(death_sig, timeout)
+        finally:
+            self._tell_exits(None)
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if self._pcontext is None:
+            return RunResult(WorkerState.UNKNOWN)
+        result = self._pcontext.wait(0)
+        self._tell_exits(result)
+        if result is None:
+            return RunResult(WorkerState.HEALTHY)
+        ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
+        for rank, failure in result.failures.items():
+            failure.global_rank = ranks[rank]
+            failure.host = self._host
+        return RunResult(
+            state=WorkerState.FAILED if result.is_failed() else WorkerState.SUCCEEDED,
+            return_values={ranks[rank]: value for rank, value in result.return_values.items()},
+            failures={ranks[rank]: failure for rank, failure in result.failures.items()},
+            stopped={ranks[rank]: code for rank, code in result.stopped.items()},
+        )
+
+    def _exit_fds(self) -> Sequence[int] | None:
+        return None if self._pcontext is None else self._pcontext.exit_fds()
+
+    def _signal_workers(self, signum: signal.Signals) -> None:
+        if self._pcontext is None:
+            return
+        # A worker that is not known to have ended is at least a zombie of ours, so that its pid
+        # cannot belong to anybody else.
+        self._tell_exits(None)
+        for rank, pid in self._pcontext.pids().items():
+            if rank not in self._gone:
+                os.kill(pid, signum)
+
+    def _hurry(self) -> None:
+        if self._pcontext is not None:
+            self._pcontext.hurry()
+
+    def _tell_exits(self, result: RunProcsResult | None) -> None:
+        if self._pcontext is None:
+            return
+        for process_exit in self._pcontext.take_exits():
+            self._gone.add(process_exit.local_rank)
+            failure = None if result is None else result.failures.get(process_exit.local_rank)
+            self._tell_exit(process_exit, failure)
+
+    def _tell_exit(self, process_exit: ProcessExit, failure: Any) -> None:
+        worker = self._worker_group.workers[process_exit.local_rank]
+        exited = WorkerExit(
+            worker=self._worker_info(worker),
+            exitcode=process_exit.exitcode,
+            stopped=process_exit.stopped,
+            failure=failure,
+        )
+        self._notify(moments.WorkerExited(self._group_info(), exited))
+
+
+def _has_older_arguments(spec: WorkerSpec) -> bool:
+    return not (spec.log_dir is None and spec.redirects is None and spec.tee is None)
+
+
+def _logs_specs_of(spec: WorkerSpec) -> LogsSpecs:
+    from plaunch.process.layout import RunLayout  # noqa: PLC0415 - agents built by hand only
+
+    return RunLayout(
+        log_dir=spec.log_dir,
+        redirects=Std.NONE if spec.redirects is None else spec.redirects,
+        tee=Std.NONE if spec.tee is None else spec.tee,
+    )

@@ -1,0 +1,114 @@
+"""Which ranks the workers of a node have in a round."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plaunch.agent.worker import Worker
+from plaunch.errors import RendezvousStateError
+
+if TYPE_CHECKING:
+    from plaunch.rendezvous.api import Store
+
+_ROLE_INFO = "torchelastic/role_info/"
+_ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """What one node brings to a round."""
+
+    role: str
+    local_world_size: int
+
+
+@dataclass(frozen=True)
+class NodeRanks:
+    """The first ranks of one node's workers, and the sizes of the worlds that they are in."""
+
+    first_global: int
+    world_size: int
+    first_role: int
+    role_world_size: int
+
+    def workers(self, local_world_size: int) -> list[Worker]:
+        """The node's workers, with their ranks."""
+        return [
+            Worker(
+                local_rank=local_rank,
+                global_rank=self.first_global + local_rank,
+                role_rank=self.first_role + local_rank,
+                world_size=self.world_size,
+                role_world_size=self.role_world_size,
+            )
+            for local_rank in range(local_world_size)
+        ]
+
+
+def assign(nodes: list[NodeInfo]) -> list[NodeRanks]:
+    """Number the workers of all `nodes`, which are in order of their group rank.
+
+    Global ranks are contiguous per node; role ranks are the same among the nodes of one role.
+    """
+    starts = list(itertools.accumulate((n.local_world_size for n in nodes), initial=0))
+    sizes: dict[str, int] = {}
+    role_starts: list[int] = []
+    for node in nodes:
+        role_starts.append(sizes.get(node.role, 0))
+        sizes[node.role] = role_starts[-1] + node.local_world_size
+    return [
+        NodeRanks(start, starts[-1], role_start, sizes[node.role])
+        for node, start, role_start in zip(nodes, starts, role_starts, strict=False)
+    ]
+
+
+def assign_alike(node: NodeInfo, group_rank: int, group_world_size: int) -> NodeRanks:
+    """Number the workers of one node when all nodes are like it, without asking anybody."""
+    first = group_rank * node.local_world_size
+    world_size = group_world_size * node.local_world_size
+    return NodeRanks(first, world_size, first, world_size)
+
+
+def assign_through_store(
+    store: Store, node: NodeInfo, group_rank: int, group_world_size: int
+) -> NodeRanks:
+    """Number the workers of one node by exchanging sizes and roles over the round's store.
+
+    Keys and values are torchrun's, so that agents of both kinds could meet in one round. Blocks
+    until node 0 has heard from all nodes; bounded by the store's own time-out.
+
+    Raises:
+        RendezvousStateError: the store holds something else under these keys.
+    """
+    store.set(
+        f"{_ROLE_INFO}{group_rank}",
+        json.dumps(
+            {"role": node.role, "rank": group_rank, "local_world_size": node.local_world_size}
+        ),
+    )
+    try:
+        if group_rank == 0:
+            nodes = [
+                NodeInfo(str(info["role"]), int(info["local_world_size"]))
+                for info in (
+                    json.loads(store.get(f"{_ROLE_INFO}{rank}")) for rank in range(group_world_size)
+                )
+            ]
+            for rank, ranks in enumerate(assign(nodes)):
+                values = (
+                    ranks.first_global,
+                    ranks.world_size,
+                    ranks.first_role,
+                    ranks.role_world_size,
+                )
+                store.set(f"{_ASSIGNED_RANKS}{rank}", json.dumps(values))
+        answer = json.loads(store.get(f"{_ASSIGNED_RANKS}{group_rank}"))
+        first_global, world_size, first_role, role_world_size = map(int, answer)
+    except (ValueError, TypeError, KeyError) as error:
+        raise RendezvousStateError(
+            f"the round's store holds no valid ranks for node {group_rank}: {error}"
+        ) from error
+    return NodeRanks(first_global, world_size, first_role, role_world_size)

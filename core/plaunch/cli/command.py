@@ -1,0 +1,76 @@
+"""What each worker runs: the interpreter and the script, a module, a program, or runpy."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+
+def worker_command(args: argparse.Namespace) -> tuple[Callable[..., Any] | str, list[str]]:
+    """The entrypoint and its arguments.
+
+    Scripts and modules run under `PYTHON_EXEC`, or this interpreter, with `-u`, as in torchrun.
+
+    Raises:
+        UsageError: there is no script, it does not exist, or options contradict each other.
+    """
+    script: str | None = args.training_script
+    rest: list[str] = args.training_script_args
+    if script is None:
+        raise UsageError("there is no script to run; write plaunch [options] script [arguments]")
+    if args.no_python and args.module:
+        raise UsageError(
+            f"--no-python and --module contradict each other for {script!r}: a module needs "
+            "python; leave one out"
+        )
+    if args.run_path and args.module:
+        raise UsageError(
+            f"--run-path and --module contradict each other for {script!r}: leave one out"
+        )
+    if args.run_path:
+        _check_file(script)
+        return run_script_path, [script, *rest]
+    if args.no_python:
+        _check_program(script)
+        return script, rest
+    python = os.environ.get("PYTHON_EXEC", sys.executable)
+    if "PYTHON_EXEC" in os.environ:
+        _check_program(python, "variable PYTHON_EXEC names")
+    if args.module:
+        return python, ["-u", "-m", script, *rest]
+    _check_file(script)
+    return python, ["-u", script, *rest]
+
+
+def run_script_path(training_script: str, *training_script_args: str) -> None:
+    """Run a script in this process as `python script` would; the name is torchrun's."""
+    import runpy  # noqa: PLC0415 - workers only
+
+    sys.argv = [training_script, *training_script_args]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(training_script)))
+    runpy.run_path(training_script, run_name="__main__")
+
+
+def _check_file(script: str) -> None:
+    # A folder or a zip file with a __main__.py is a script to python, too.
+    if not os.path.exists(script):
+        raise UsageError(
+            f"the script {script!r} does not exist (current folder: {os.getcwd()}); give its path, "
+            "or -m for a module, or --no-python for a program"
+        )
+
+
+def _check_program(program: str, who: str = "--no-python runs") -> None:
+    import shutil  # noqa: PLC0415 - programs only
+
+    if shutil.which(program) is None:
+        raise UsageError(
+            f"{who} {program!r}, which is not an executable file and is not found on PATH"
+        )

@@ -1,0 +1,225 @@
+"""From parsed options to a `LaunchConfig`, with torchrun's defaults."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from plaunch.config import LaunchConfig
+from plaunch.errors import UsageError
+from plaunch.launch import make_run_id
+from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
+from plaunch.process.signals import parse_signals
+from plaunch.process.std import Std
+
+if TYPE_CHECKING:
+    import argparse
+
+    from plaunch.plugin.manager import PluginManager
+    from plaunch.process.logs import LogsSpecs
+
+logger = logging.getLogger("plaunch")
+
+DEFAULT_MASTER_ADDR = "127.0.0.1"
+DEFAULT_MASTER_PORT = 29500
+
+
+def config_from_args(args: argparse.Namespace, manager: PluginManager) -> LaunchConfig:
+    """Build the configuration that the options describe.
+
+    Raises:
+        UsageError: a value is malformed or out of range; the message names the option.
+    """
+    min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
+    parse_signals(args.signals_to_handle)
+    if args.standalone:
+        _override_for_standalone(args)
+        min_nodes = max_nodes = 1
+    nproc = determine_local_world_size(args.nproc_per_node, manager)
+    static = args.rdzv_backend == "static"
+    rdzv_configs: dict[str, object] = dict(parse_rdzv_conf(args.rdzv_conf))
+    if static:
+        rdzv_configs["rank"] = args.node_rank
+    else:
+        _warn_about_static_options(args)
+    worker_env: dict[str, str] = {}
+    if nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
+        # torchrun's choice: one thread each, so that workers do not fight over the cores.
+        logger.info("OMP_NUM_THREADS is set to 1 for each of %d workers", nproc)
+        worker_env["OMP_NUM_THREADS"] = "1"
+    return LaunchConfig(
+        min_nodes=min_nodes,
+        max_nodes=max_nodes,
+        nproc_per_node=nproc,
+        logs_specs=_logs_specs(args, manager),
+        run_id=_run_id(args, static and max_nodes == 1),
+        role=args.role,
+        rdzv_endpoint=_endpoint(args, max_nodes),
+        rdzv_backend=args.rdzv_backend,
+        rdzv_configs=rdzv_configs,
+        max_restarts=args.max_restarts,
+        monitor_interval=args.monitor_interval,
+        start_method=args.start_method,
+        local_addr=args.local_addr,
+        event_log_handler=args.event_log_handler,
+        signals_to_handle=args.signals_to_handle,
+        duplicate_stdout_filters=args.duplicate_stdout_filters or None,
+        duplicate_stderr_filters=args.duplicate_stderr_filters or None,
+        shutdown_timeout=args.shutdown_timeout,
+        signal_policy=args.signal_policy,
+        worker_env=worker_env,
+    )
+
+
+def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
+    """Parse `"4"` or `"2:4"`; the name is torchrun's.
+
+    Raises:
+        UsageError: the text has another form, or 0 < minimum <= maximum does not hold.
+    """
+    low, colon, high = nnodes.partition(":")
+    try:
+        min_nodes = int(low)
+        max_nodes = int(high) if colon else min_nodes
+    except ValueError:
+        raise UsageError(f"--nnodes is {nnodes!r}; write a number, or MIN:MAX as in 2:4") from None
+    if not 0 < min_nodes <= max_nodes:
+        raise UsageError(f"--nnodes is {nnodes!r}; it needs 0 < minimum <= maximum")
+    return min_nodes, max_nodes
+
+
+def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> int:
+    """The number that `--nproc-per-node` stands for; a word is looked up among device counters.
+
+    Raises:
+        UsageError: the number is below 1, or nobody offers the word.
+    """
+    try:
+        count = int(nproc_per_node)
+    except ValueError:
+        count = manager.get(DEVICE_COUNTS, nproc_per_node)()
+        if count < 1:
+            raise UsageError(
+                f"--nproc-per-node={nproc_per_node} found no device on this node; give a number, "
+                "or another device counter"
+            ) from None
+        return count
+    if count < 1:
+        raise UsageError(f"--nproc-per-node is {nproc_per_node}; a node runs at least one worker")
+    return count
+
+
+def parse_rdzv_conf(text: str) -> dict[str, str]:
+    """Parse `"key=value,key=value"`; spaces around either are dropped.
+
+    Raises:
+        UsageError: a part has no `=`, or no key, or no value, or a key is given twice.
+    """
+    options: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value):
+            raise UsageError(f"--rdzv-conf has {part!r} in {text!r}; write key=value,key=value")
+        if key in options:
+            raise UsageError(f"--rdzv-conf gives {key!r} twice in {text!r}")
+        options[key] = value
+    return options
+
+
+def parse_ranks(text: str) -> set[int] | None:
+    """Parse `"0,8-15"`, local ranks and ranges of them; None for an empty text, meaning all.
+
+    Raises:
+        UsageError: a part is neither a number nor a range.
+    """
+    ranks: set[int] = set()
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        first, dash, last = part.partition("-")
+        if not dash:
+            last = first
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+            raise UsageError(
+                f"--local-ranks-filter has {part!r} in {text!r}; write local ranks and ranges, as "
+                "in 0,8-15"
+            )
+        ranks.update(range(int(first), int(last) + 1))
+    return ranks or None
+
+
+def _streams(option: str, text: str) -> Std | dict[int, Std]:
+    try:
+        return Std.from_str(text)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _logs_specs(args: argparse.Namespace, manager: PluginManager) -> LogsSpecs:
+    create = manager.get(LOGS_SPECS, args.logs_specs)
+    return create(
+        log_dir=args.log_dir,
+        redirects=_streams("--redirects", args.redirects),
+        tee=_streams("--tee", args.tee),
+        local_ranks_filter=parse_ranks(args.local_ranks_filter),
+    )
+
+
+def _override_for_standalone(args: argparse.Namespace) -> None:
+    overridden = [
+        option
+        for option, is_default in (
+            ("--rdzv-backend", args.rdzv_backend == "static"),
+            ("--rdzv-endpoint", not args.rdzv_endpoint),
+            ("--rdzv-id", args.rdzv_id == "none"),
+            ("--rdzv-conf", not args.rdzv_conf),
+            ("--nnodes", args.nnodes in ("1", "1:1")),
+            ("--node-rank", args.node_rank == 0),
+            ("--master-addr", args.master_addr is None),
+            ("--master-port", args.master_port is None),
+        )
+        if not is_default
+    ]
+    if overridden:
+        logger.warning("--standalone overrides %s", ", ".join(overridden))
+    args.rdzv_backend = "static"
+    args.rdzv_endpoint = args.rdzv_conf = ""
+    args.rdzv_id = "none"
+    args.node_rank = 0
+    args.master_addr = args.master_port = None
+
+
+def _warn_about_static_options(args: argparse.Namespace) -> None:
+    ignored = [
+        option
+        for option, is_default in (
+            ("--node-rank", args.node_rank == 0),
+            ("--master-addr", args.master_addr is None),
+            ("--master-port", args.master_port is None),
+        )
+        if not is_default
+    ]
+    if ignored:
+        logger.warning(
+            "rendezvous backend %r does not use %s; only 'static' does",
+            args.rdzv_backend,
+            ", ".join(ignored),
+        )
+
+
+def _run_id(args: argparse.Namespace, alone: bool) -> str:
+    run_id: str = args.rdzv_id
+    # On one node nobody else must know the id, and a constant one would mix up logs.
+    return make_run_id() if alone and run_id == "none" else run_id
+
+
+def _endpoint(args: argparse.Namespace, max_nodes: int) -> str:
+    endpoint: str = args.rdzv_endpoint
+    if args.rdzv_backend != "static" or endpoint:
+        return endpoint
+    if max_nodes == 1 and args.master_port is None and args.master_addr is None:
+        return ""
+    address = DEFAULT_MASTER_ADDR if args.master_addr is None else args.master_addr
+    port = DEFAULT_MASTER_PORT if args.master_port is None else args.master_port
+    if ":" in address:
+        address = f"[{address}]"
+    return f"{address}:{port}"

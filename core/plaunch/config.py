@@ -1,0 +1,132 @@
+"""What a launch is configured with: one validated object, made from flags, variables or code."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from plaunch.process.logs import LogsSpecs
+
+START_METHODS = ("spawn", "fork", "forkserver")
+SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+DEFAULT_SHUTDOWN_TIMEOUT = 30.0
+
+
+@dataclass
+class LaunchConfig:
+    """The settings of one launch. Names and defaults are torchrun's, but for the backend's.
+
+    Args:
+        min_nodes: how few nodes may form a world.
+        max_nodes: how many nodes a world has at most.
+        nproc_per_node: the number of workers on this node.
+        logs_specs: where logs go; None means the logs spec named `default`.
+        run_id: the id of the job, the same on all nodes; made up when empty.
+        role: the name of the workers.
+        rdzv_endpoint: where the rendezvous is.
+        rdzv_backend: the name of the rendezvous backend (torchrun's default is `etcd`).
+        rdzv_configs: options of the backend.
+        rdzv_timeout: an older way to set the backend option `timeout`, in seconds; -1 leaves it.
+        max_restarts: how many failures are followed by a restart of all workers.
+        monitor_interval: the longest period of the agent's loop, in seconds.
+        start_method: `spawn`, `fork` or `forkserver`, for functions.
+        log_line_prefix_template: the prefix of teed lines; None takes it from
+            `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
+        local_addr: the address of this node, or None.
+        event_log_handler: the name of the event handler.
+        signals_to_handle: the signals that stop the job, separated by commas.
+        duplicate_stdout_filters: teed lines that contain one of these go to a file of their own.
+        duplicate_stderr_filters: the same for stderr.
+        shutdown_timeout: how long workers may take to stop before they are killed, in seconds, on
+            every path; None takes it from `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, else 30.
+        signal_policy: the name of the signal policy (plaunch's own).
+        worker_env: more environment variables for all workers (plaunch's own).
+
+    Raises:
+        UsageError: a value is out of its range; the message names it.
+    """
+
+    min_nodes: int
+    max_nodes: int
+    nproc_per_node: int
+    logs_specs: LogsSpecs | None = None
+    run_id: str = ""
+    role: str = "default_role"
+    rdzv_endpoint: str = ""
+    rdzv_backend: str = "static"
+    rdzv_configs: dict[str, Any] = field(default_factory=dict)
+    rdzv_timeout: int = -1
+    max_restarts: int = 3
+    monitor_interval: float = 0.1
+    start_method: str = "spawn"
+    log_line_prefix_template: str | None = None
+    local_addr: str | None = None
+    event_log_handler: str = "null"
+    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    duplicate_stdout_filters: list[str] | None = None
+    duplicate_stderr_filters: list[str] | None = None
+    shutdown_timeout: float | None = None
+    signal_policy: str = "torchrun"
+    worker_env: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min_nodes <= self.max_nodes:
+            raise UsageError(
+                f"the node range is {self.min_nodes}:{self.max_nodes} (--nnodes); it needs "
+                "0 < minimum <= maximum"
+            )
+        if self.nproc_per_node < 1:
+            raise UsageError(
+                f"nproc_per_node is {self.nproc_per_node} (--nproc-per-node); a node runs at "
+                "least one worker"
+            )
+        if self.max_restarts < 0:
+            raise UsageError(
+                f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative"
+            )
+        if not self.monitor_interval > 0:
+            raise UsageError(
+                f"monitor_interval is {self.monitor_interval} (--monitor-interval); it must be "
+                "above 0 seconds"
+            )
+        if self.start_method not in START_METHODS:
+            raise UsageError(
+                f"start method {self.start_method!r} is unknown (--start-method); choices: "
+                f"{', '.join(START_METHODS)}"
+            )
+        if self.rdzv_timeout != -1:
+            self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}
+        if self.shutdown_timeout is None:
+            self.shutdown_timeout = shutdown_timeout_of(os.environ)
+        if not self.shutdown_timeout >= 0:
+            raise UsageError(
+                f"shutdown_timeout is {self.shutdown_timeout} (--shutdown-timeout); it cannot be "
+                "negative"
+            )
+
+    def settings(self) -> dict[str, object]:
+        """The fields by name, as plugins see them."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+def shutdown_timeout_of(environ: Mapping[str, str]) -> float:
+    """The grace in seconds that `TORCH_ELASTIC_SHUTDOWN_TIMEOUT` asks for, else 30.
+
+    Raises:
+        UsageError: the variable is not a number.
+    """
+    text = environ.get(SHUTDOWN_TIMEOUT_VARIABLE)
+    if text is None:
+        return DEFAULT_SHUTDOWN_TIMEOUT
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(
+            f"{SHUTDOWN_TIMEOUT_VARIABLE} is {text!r}, which is not a number of seconds"
+        ) from None

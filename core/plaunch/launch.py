@@ -1,0 +1,232 @@
+"""Launching from code: a configuration and an entrypoint in, results or a typed exception out."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from plaunch.agent.local import LocalElasticAgent
+from plaunch.agent.recorder import EventRecorder
+from plaunch.agent.worker import WorkerSpec
+from plaunch.errors import SignalException, UsageError
+from plaunch.plugin.context import PluginContext
+from plaunch.plugin.manager import PluginManager
+from plaunch.plugin.registry import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.process.failures import ChildFailedError
+from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from plaunch.agent.moments import Moment
+    from plaunch.agent.worker import RunResult, WorkerInfo
+    from plaunch.config import LaunchConfig
+    from plaunch.process.logs import LogsSpecs
+
+logger = logging.getLogger("plaunch")
+
+
+class elastic_launch:  # noqa: N801 - the name is torchrun's
+    """Launches workers on this node, as torchrun's class of the name does.
+
+    `elastic_launch(config, entrypoint)(*args)` runs `entrypoint` (a function, or a program such as
+    "python") with `args` in every worker and returns each worker's value by global rank; programs
+    return None. `plugins` are more plugins for this one launch.
+    """
+
+    def __init__(
+        self,
+        config: LaunchConfig,
+        entrypoint: Callable[..., Any] | str | None,
+        *,
+        plugins: Sequence[object] = (),
+    ) -> None:
+        self._config = config
+        self._entrypoint = entrypoint
+        self._plugins = plugins
+
+    def __call__(self, *args: Any) -> dict[int, Any]:
+        """Run the workers to the end; see `launch_agent`."""
+        return launch_agent(self._config, self._entrypoint, list(args), plugins=self._plugins)
+
+
+def launch_agent(
+    config: LaunchConfig,
+    entrypoint: Callable[..., Any] | str | None,
+    args: list[Any],
+    *,
+    plugins: Sequence[object] = (),
+    manager: PluginManager | None = None,
+) -> dict[int, Any]:
+    """Run `entrypoint` with `args` in the workers of this node and wait for the end.
+
+    Args:
+        config: the settings; a missing `run_id` is made up and written into it.
+        entrypoint: a function, or the path of a program.
+        args: arguments of every worker; `${local_rank}` in a string is replaced.
+        plugins: plugins for this launch alone, beside the installed ones.
+        manager: a plugin manager to use instead of a fresh one; `plugins` is then not allowed.
+
+    Returns:
+        The return value of each worker of this node by global rank; None for programs.
+
+    Raises:
+        ChildFailedError: workers failed and no restart was left.
+        SignalException: a stop signal ended the job.
+        UsageError: a setting cannot be used; nothing was started.
+        PluginError: a plugin cannot be loaded, or broke the rules.
+        RendezvousError: the nodes could not meet.
+    """
+    if manager is not None and plugins:
+        raise UsageError("give plugins either to launch_agent or to its manager, not to both")
+    if entrypoint is None:
+        raise UsageError("there is nothing to launch: the entrypoint is None")
+    if manager is None:
+        manager = PluginManager.create(plugins)
+    if not config.run_id:
+        config.run_id = make_run_id()
+    return _Launch(config, entrypoint, args, manager).run()
+
+
+def make_run_id() -> str:
+    """Make up a run id: 16 hexadecimal digits at random."""
+    return os.urandom(8).hex()
+
+
+def entrypoint_name(entrypoint: Callable[..., Any] | str, args: Sequence[Any]) -> str:
+    """What users call the thing that is launched: a function's name, a program, or a script."""
+    import sys  # noqa: PLC0415
+
+    if not isinstance(entrypoint, str):
+        name: str = getattr(entrypoint, "__qualname__", repr(entrypoint))
+        return name
+    if entrypoint in (sys.executable, os.environ.get("PYTHON_EXEC")):
+        return next((str(arg) for arg in args if not str(arg).startswith("-")), entrypoint)
+    return entrypoint
+
+
+class _Launch:
+    """One launch: the components, chosen and created in the order in which users expect errors."""
+
+    def __init__(
+        self,
+        config: LaunchConfig,
+        entrypoint: Callable[..., Any] | str,
+        args: list[Any],
+        manager: PluginManager,
+    ) -> None:
+        self._config = config
+        self._manager = manager
+        self._entrypoint = entrypoint
+        self._args = args
+        self._name = entrypoint_name(entrypoint, args)
+
+    def run(self) -> dict[int, Any]:
+        config, manager = self._config, self._manager
+        logs_specs = config.logs_specs or manager.get(LOGS_SPECS, "default")()
+        log_dir = logs_specs.root_log_dir
+        context = PluginContext(
+            run_id=config.run_id,
+            role=config.role,
+            host=os.uname().nodename,
+            log_dir=None if log_dir is None else str(log_dir),
+            settings=config.settings(),
+        )
+        policy = manager.get(SIGNAL_POLICIES, config.signal_policy)(context)
+        create_event_handler = manager.get(EVENT_HANDLERS, config.event_log_handler)
+        handler = self._create_rendezvous()
+        release = handler.shutdown
+        try:
+            recorder = EventRecorder(create_event_handler(context), config.rdzv_backend, self._name)
+
+            def notify(moment: Moment) -> None:
+                manager.notify(moment)
+                recorder(moment)
+
+            agent = LocalElasticAgent(
+                spec=self._worker_spec(handler),
+                logs_specs=logs_specs,
+                start_method=config.start_method,
+                log_line_prefix_template=_prefix_template(config),
+                shutdown_timeout=_seconds(config.shutdown_timeout),
+                signal_policy=policy,
+                notify=notify,
+                worker_env=self._worker_env,
+            )
+            result = agent.run()
+            return self._conclude(result, logs_specs)
+        except SignalException:
+            release = handler.leave
+            _close_logs(logs_specs, succeeded=False)
+            raise
+        except BaseException:
+            _close_logs(logs_specs, succeeded=False)
+            raise
+        finally:
+            _release(release)
+
+    def _create_rendezvous(self) -> RendezvousHandler:
+        config = self._config
+        factory = self._manager.get(RENDEZVOUS, config.rdzv_backend)
+        params = RendezvousParameters(
+            backend=config.rdzv_backend,
+            endpoint=config.rdzv_endpoint,
+            run_id=config.run_id,
+            min_nodes=config.min_nodes,
+            max_nodes=config.max_nodes,
+            local_addr=config.local_addr,
+            **config.rdzv_configs,
+        )
+        return factory(params)
+
+    def _worker_spec(self, handler: RendezvousHandler) -> WorkerSpec:
+        config = self._config
+        return WorkerSpec(
+            role=config.role,
+            local_world_size=config.nproc_per_node,
+            entrypoint=self._entrypoint,
+            args=tuple(self._args),
+            rdzv_handler=handler,
+            max_restarts=config.max_restarts,
+            monitor_interval=config.monitor_interval,
+            local_addr=config.local_addr,
+            event_log_handler=config.event_log_handler,
+            duplicate_stdout_filters=config.duplicate_stdout_filters,
+            duplicate_stderr_filters=config.duplicate_stderr_filters,
+        )
+
+    def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
+        return {**self._config.worker_env, **self._manager.worker_env(worker, env)}
+
+    def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:
+        if result.is_failed():
+            raise ChildFailedError(self._name, result.failures, stopped=result.stopped)
+        _close_logs(logs_specs, succeeded=True)
+        return result.return_values
+
+
+def _prefix_template(config: LaunchConfig) -> str | None:
+    if config.log_line_prefix_template is not None:
+        return config.log_line_prefix_template
+    return os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+
+
+def _seconds(value: float | None) -> float:
+    # LaunchConfig has replaced None by a number in its __post_init__.
+    return 0.0 if value is None else value
+
+
+def _close_logs(logs_specs: LogsSpecs, *, succeeded: bool) -> None:
+    try:
+        logs_specs.close(succeeded)
+    except OSError as error:
+        logger.warning("the logs spec could not clean up: %s", error)
+
+
+def _release(release: Callable[[], bool]) -> None:
+    try:
+        if not release():
+            logger.warning("the rendezvous could not be shut down cleanly")
+    except Exception as error:  # noqa: BLE001 - must not hide how the job ended
+        logger.warning("the rendezvous could not be shut down cleanly: %s", error)

@@ -1,0 +1,163 @@
+"""The installed plugins by kind and name, and which of them may be used in this launch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from plaunch._names import suggest
+from plaunch.errors import DuplicateNameError, UnknownNameError, UsageError
+from plaunch.plugin.metadata import normalise
+from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE, LOGS_SPECS
+from plaunch.plugin.words import AUTOLOAD_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from plaunch.plugin.metadata import EntryPoint
+    from plaunch.plugin.registry import Kind
+    from plaunch.plugin.words import Word, Words
+
+FIRST_PARTY = "plaunch"
+
+
+class Catalogue:
+    """The entry points of one launch, sorted, each usable, blocked, or not loaded unless named."""
+
+    def __init__(self, entries: Iterable[EntryPoint], words: Words) -> None:
+        self.words = words
+        self._usable: dict[str, list[EntryPoint]] = {kind.name: [] for kind in ALL_KINDS}
+        self._blocked: dict[str, list[tuple[EntryPoint, Word]]] = {k.name: [] for k in ALL_KINDS}
+        self._hidden: dict[str, list[EntryPoint]] = {kind.name: [] for kind in ALL_KINDS}
+        kinds = {group: kind for kind in ALL_KINDS for group in kind.groups}
+        for entry in entries:
+            self._sort_in(kinds[entry.group], entry)
+
+    def usable(self, kind: Kind[Any]) -> list[EntryPoint]:
+        """The plugins of `kind` that may be used, by name, with all providers of each name."""
+        return sorted(self._usable[kind.name], key=lambda entry: entry.name)
+
+    def blocked(self, kind: Kind[Any]) -> list[tuple[EntryPoint, Word]]:
+        """The plugins of `kind` that a word blocks, and the word."""
+        return list(self._blocked[kind.name])
+
+    def hidden(self, kind: Kind[Any]) -> list[EntryPoint]:
+        """The plugins of `kind` that nobody named while automatic loading is off."""
+        return list(self._hidden[kind.name])
+
+    def named(self, word: Word) -> list[tuple[Kind[Any], str]]:
+        """The kinds and names of usable plugins that `word` means, plugins of hooks first."""
+        found = {
+            (kind.name, entry.name): kind
+            for kind in ALL_KINDS
+            for entry in self.usable(kind)
+            if word.matches(kind, entry.name, entry.distribution.key)
+        }
+        return [(kind, name) for (_, name), kind in found.items()]
+
+    def blocker_of(self, word: Word) -> Word | None:
+        """The word that blocks a plugin which `word` asks for, or None."""
+        for kind in ALL_KINDS:
+            for entry, blocker in self._blocked[kind.name]:
+                if word.matches(kind, entry.name, entry.distribution.key):
+                    return blocker
+        return None
+
+    def all_names(self) -> list[str]:
+        """The names of all usable plugins of every kind, sorted."""
+        return sorted({entry.name for kind in ALL_KINDS for entry in self._usable[kind.name]})
+
+    def find(
+        self, kind: Kind[Any], name: str, offers: Iterable[EntryPoint] = ()
+    ) -> EntryPoint | None:
+        """The plugin of `kind` that `name` or `distribution:name` means; None if none is usable.
+
+        `offers` are what plugins that are loaded already offer beside their own entry points.
+
+        Raises:
+            DuplicateNameError: there is more than one.
+        """
+        return _choose(
+            kind, name, [e for e in (*self._usable[kind.name], *offers) if _means(name, e)]
+        )
+
+    def refusal(self, kind: Kind[Any], name: str, choices: Sequence[str]) -> UsageError:
+        """The error about a name of `kind` that cannot be used: blocked, hidden, or unknown."""
+        selection = f"{kind.label} {name!r} ({kind.flag})"
+        for entry, word in self._blocked[kind.name]:
+            if _means(name, entry):
+                return UsageError(f"{selection} is blocked by {word.source}; drop one of the two")
+        for entry in self._hidden[kind.name]:
+            if _means(name, entry):
+                return UnknownNameError(
+                    f"{selection} of distribution {entry.distribution.name!r} is not loaded, "
+                    f"because {AUTOLOAD_VARIABLE} is set; add -p {kind.name}:{entry.name}"
+                )
+        blocker = self.words.blocker(kind, name)
+        if blocker is not None:
+            return UsageError(f"{selection} is blocked by {blocker.source}; drop one of the two")
+        return UnknownNameError(
+            f"{kind.label} {name!r} is unknown ({kind.flag}){suggest(name, choices)}; reinstall "
+            "the package if you just added it"
+        )
+
+    def _sort_in(self, kind: Kind[Any], entry: EntryPoint) -> None:
+        key = entry.distribution.key
+        blocker = self.words.blocker(kind, entry.name, key)
+        if blocker is not None:
+            self._blocked[kind.name].append((entry, blocker))
+        elif self._is_on(kind, entry.name, key):
+            self._usable[kind.name].append(entry)
+        else:
+            self._hidden[kind.name].append(entry)
+
+    def _is_on(self, kind: Kind[Any], name: str, distribution: str) -> bool:
+        if self.words.autoload or self.words.names(kind, name, distribution):
+            return True
+        return kind is not LIFECYCLE and distribution == FIRST_PARTY
+
+
+def _means(name: str, entry: EntryPoint) -> bool:
+    if entry.name == name:
+        return True
+    owner, _, bare = name.partition(":")
+    return bare == entry.name and normalise(owner) == entry.distribution.key
+
+
+def _choose(kind: Kind[Any], name: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
+    by_distribution: dict[str, list[EntryPoint]] = {}
+    for entry in candidates:
+        by_distribution.setdefault(entry.distribution.key, []).append(entry)
+    if len(by_distribution) > 1 and kind is LOGS_SPECS and name == "default":
+        by_distribution.pop("torch", None)  # what torchrun uses itself; ours stands in for it
+    if len(by_distribution) > 1:
+        raise _several(kind, name, [entries[0] for entries in by_distribution.values()])
+    for entries in by_distribution.values():
+        preferred = min(_preference(kind, entry) for entry in entries)
+        best = [entry for entry in entries if _preference(kind, entry) == preferred]
+        if len({entry.value for entry in best}) > 1:
+            raise _listed_twice(kind, name, best)
+        return best[0]
+    return None
+
+
+def _preference(kind: Kind[Any], entry: EntryPoint) -> int:
+    return kind.groups.index(entry.group) if entry.group in kind.groups else len(kind.groups)
+
+
+def _several(kind: Kind[Any], name: str, entries: Sequence[EntryPoint]) -> DuplicateNameError:
+    bare = entries[0].name
+    owners = sorted(entry.distribution.name for entry in entries)
+    spelled = [f"{owner}:{bare}" for owner in owners]
+    choice = f"write {kind.flag} {' or '.join(spelled)}, or " if kind is not LIFECYCLE else ""
+    return DuplicateNameError(
+        f"{kind.label} {name!r} is offered by more than one distribution: {', '.join(owners)}; "
+        f"{choice}block one with -p no:{spelled[-1]}"
+    )
+
+
+def _listed_twice(kind: Kind[Any], name: str, entries: Sequence[EntryPoint]) -> DuplicateNameError:
+    values = ", ".join(sorted({entry.value for entry in entries}))
+    return DuplicateNameError(
+        f"{kind.label} {name!r} is listed more than once by distribution "
+        f"{entries[0].distribution.name!r}: {values}; its author must rename one of them"
+    )

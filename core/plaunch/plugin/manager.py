@@ -1,0 +1,375 @@
+"""The plugins of one launch: which there are, which are loaded, and how they are called."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from plaunch._names import suggest
+from plaunch.errors import (
+    DuplicateNameError,
+    PluginError,
+    PluginLoadError,
+    SignalException,
+    UnknownNameError,
+    UsageError,
+)
+from plaunch.plugin import environment, hookspecs
+from plaunch.plugin.catalogue import FIRST_PARTY, Catalogue
+from plaunch.plugin.loading import (
+    LoadedPlugin,
+    checked,
+    describe,
+    has_hooks,
+    instance_of,
+    load_entry,
+    load_module,
+    one_line,
+    title_of,
+)
+from plaunch.plugin.metadata import EntryPoint, scan
+from plaunch.plugin.registry import GROUPS, LIFECYCLE, Kind, T
+from plaunch.plugin.telling import Teller
+from plaunch.plugin.words import Words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plaunch.agent.moments import Moment
+    from plaunch.agent.worker import WorkerInfo
+    from plaunch.plugin.metadata import Distribution
+    from plaunch.plugin.words import Word
+
+_HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("plaunch_"))
+_NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
+
+
+class _Registration:
+    """A plugin that is registered with pluggy; without a distribution it was not installed."""
+
+    def __init__(
+        self, name: str, plugin: object, who: str, distribution: Distribution | None
+    ) -> None:
+        self.name = name
+        self.plugin = plugin
+        self.who = who
+        self.distribution = distribution
+        self.offers: dict[str, dict[str, object]] = {}  # what it offers, by kind, once asked
+
+
+class PluginManager:
+    """Finds plugins by kind and name, loads those that are selected, and calls their hooks.
+
+    There is one for each launch, and nothing of it is shared: see `create`.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, clock: Callable[[], float], *, with_traceback: bool = False
+    ) -> None:
+        self._catalogue = catalogue
+        self._pluggy = pluggy.PluginManager("plaunch")
+        self._pluggy.add_hookspecs(hookspecs)
+        self._registrations: dict[str, _Registration] = {}
+        self._of_entry: dict[EntryPoint, _Registration] = {}
+        self._instances: dict[type, object] = {}
+        self._loaded: list[LoadedPlugin] = []
+        self._teller = Teller(self._implementations, clock, with_traceback=with_traceback)
+
+    @classmethod
+    def create(
+        cls,
+        plugins: Sequence[object] = (),
+        *,
+        words: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        path: Sequence[str] | None = None,
+        first_party_only: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> PluginManager:
+        """Look up what is installed, and load what is always on and what is named.
+
+        Args:
+            plugins: plugins passed in code: modules, objects or classes with hooks.
+            words: the arguments of `-p`.
+            environ: the environment variables; by default this process's.
+            path: folders to look for installed plugins in; by default `sys.path`.
+            first_party_only: whether to see no plugins but plaunch's own and the given ones.
+            clock: tells seconds, monotonically.
+
+        Raises:
+            PluginLoadError: a plugin that is always on, named, or given, cannot be used.
+            UsageError: a word names nothing, or more than one thing.
+        """
+        environ = os.environ if environ is None else environ
+        entries = scan(GROUPS, path)
+        if first_party_only:
+            entries = [entry for entry in entries if entry.distribution.key == FIRST_PARTY]
+        manager = cls(
+            Catalogue(entries, Words(words, environ)),
+            clock,
+            with_traceback=environ.get("PLAUNCH_DEBUG") == "1",
+        )
+        manager.load_initial(plugins)
+        return manager
+
+    def get(self, kind: Kind[T], name: str) -> T:
+        """What plugin `name` of `kind` gives; loads it if it is not loaded yet.
+
+        `name` may be written `distribution:name`. A plugin passed in code comes before an
+        installed one of the same name.
+
+        Raises:
+            UnknownNameError: nobody offers the name.
+            DuplicateNameError: more than one plugin does.
+            UsageError: the plugin is blocked.
+            PluginLoadError: the plugin cannot be loaded, or does not offer its own name.
+        """
+        in_code = self._offering_in_code(kind, name)
+        if len(in_code) > 1:
+            plugins = " and ".join(registration.who for registration in in_code)
+            raise DuplicateNameError(
+                f"{kind.label} {name!r} ({kind.flag}) is offered by {plugins}; keep one of them"
+            )
+        if in_code:
+            return checked(kind, in_code[0].who, self._offers(in_code[0], kind)[name])
+        entry = self._catalogue.find(kind, name, self._offered_beside(kind))
+        if entry is None:
+            raise self._catalogue.refusal(kind, name, self.names(kind))
+        registration = self._registrations.get(entry.value) if entry.group == kind.hook else None
+        if registration is None:
+            registration = self._load(kind, entry)
+        offers = self._offers(registration, kind)
+        if entry.name not in offers:
+            offered = ", ".join(map(repr, sorted(offers))) or f"nothing in {kind.hook}"
+            raise PluginLoadError(
+                f"{registration.who} does not offer a {kind.label} {entry.name!r}, as its entry "
+                f"point says; it offers {offered}"
+            )
+        return checked(kind, registration.who, offers[entry.name])
+
+    def names(self, kind: Kind[Any]) -> list[str]:
+        """All names of `kind` that can be selected, sorted; imports nothing."""
+        names = {entry.name for entry in self._catalogue.usable(kind)}
+        names.update(entry.name for entry in self._offered_beside(kind))
+        for registration in self._registrations.values():
+            if registration.distribution is None:
+                offers = self._offers(registration, kind)
+                names.update(n for n in offers if not self._catalogue.words.blocker(kind, n))
+        return sorted(names)
+
+    def notify(self, moment: Moment) -> None:
+        """Tell the plugins of a moment in the agent's life; none of them can harm the job."""
+        self._teller.tell(moment)
+
+    def worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> dict[str, str]:
+        """The variables that plugins add for `worker`, beside those in `env`.
+
+        Raises:
+            PluginError: a plugin fails, changes a variable of `env`, or contradicts another one.
+        """
+        return environment.contributions(self._implementations(environment.HOOK), worker, env)
+
+    def selected(self) -> list[LoadedPlugin]:
+        """The plugins that are loaded so far, in the order of loading, and where they come from."""
+        return list(self._loaded)
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    def load_initial(self, plugins: Sequence[object] = ()) -> None:
+        """Load what needs no selection: `plugins`, those that are always on, those named by words.
+
+        Called once, by `create`; raises what that does.
+        """
+        for plugin in plugins:
+            self._register_object(plugin)
+        for name in dict.fromkeys(entry.name for entry in self._catalogue.usable(LIFECYCLE)):
+            self._load_named(LIFECYCLE, name)
+        for word in self._catalogue.words.loads:
+            self._load_word(word)
+
+    def _load_word(self, word: Word) -> None:
+        named = self._catalogue.named(word)
+        for kind, name in named:
+            # A word that tells the distribution is looked up as it is, any other one by the name.
+            self._load_named(kind, name if word.matches(kind, name) else word.text)
+        if named:
+            return
+        blocker = self._catalogue.blocker_of(word)
+        if blocker is not None:
+            raise UsageError(f"{word.source} names what {blocker.source} blocks; drop one of them")
+        module = None if ":" in word.text else load_module(word.text)
+        if module is None:
+            raise UnknownNameError(
+                f"{word.source} names neither an installed plugin nor a module"
+                f"{suggest(word.text, self._catalogue.all_names())}; reinstall the package if you "
+                "just added it"
+            )
+        self._register(
+            f"{LIFECYCLE.name}:{word.text}",
+            module,
+            describe(LIFECYCLE.label, word.text, None, word.text),
+            LoadedPlugin(LIFECYCLE.name, word.text, "", "", word.text),
+            None,
+        )
+
+    def _load_named(self, kind: Kind[Any], name: str) -> None:
+        entry = self._catalogue.find(kind, name)
+        if entry is not None:
+            self._load(kind, entry)
+
+    def _load(self, kind: Kind[Any], entry: EntryPoint) -> _Registration:
+        registration = self._of_entry.get(entry)
+        if registration is not None:
+            return registration
+        distribution, module = entry.distribution, entry.value.partition(":")[0].strip()
+        try:
+            plugin = load_entry(kind, entry, self._instances)
+            name = f"{kind.name}:{entry.name}"
+            if name in self._registrations:
+                name = f"{kind.name}:{distribution.key}:{entry.name}"
+            registration = self._register(
+                name,
+                plugin,
+                describe(kind.label, entry.name, distribution, module),
+                LoadedPlugin(
+                    kind.name, entry.name, distribution.name, distribution.version, module
+                ),
+                distribution,
+            )
+        except PluginLoadError as error:
+            if kind is LIFECYCLE:
+                error.args = (f"{error}; to go on without it, give -p no:{entry.name}",)
+            raise
+        self._of_entry[entry] = registration
+        return registration
+
+    def _register_object(self, plugin: object) -> None:
+        """Register a plugin that was passed in code, unless its name is blocked."""
+        name, module = title_of(plugin)
+        if self._catalogue.words.blocker(LIFECYCLE, name) is not None:
+            return
+        who = describe(LIFECYCLE.label, name, None, module)
+        if not has_hooks(who, plugin):
+            raise PluginLoadError(
+                f"{who}, passed in code, has no hooks: nothing in {plugin!r} is marked with "
+                "plaunch.hookimpl"
+            )
+        try:
+            plugin = instance_of(plugin, self._instances)
+        except (KeyboardInterrupt, SignalException):
+            raise
+        except BaseException as error:
+            raise PluginLoadError(f"{who} cannot be created: {one_line(error)}") from error
+        number, unique = 1, f"code:{name}"
+        while unique in self._registrations:
+            number += 1
+            unique = f"code:{name}#{number}"
+        self._register(unique, plugin, who, LoadedPlugin("code", name, "", "", module), None)
+
+    def _register(
+        self,
+        name: str,
+        plugin: object,
+        who: str,
+        loaded: LoadedPlugin,
+        distribution: Distribution | None,
+    ) -> _Registration:
+        """Register a plugin with pluggy, once, however many entry points name it."""
+        for registration in self._registrations.values():
+            if registration.plugin is plugin:
+                self._loaded.append(loaded)
+                return registration
+        try:
+            self._pluggy.register(plugin, name)
+        except (pluggy.PluginValidationError, ValueError) as error:
+            # pluggy spreads over several lines what does not fit: the hook and its arguments.
+            raise PluginLoadError(f"{who} cannot be registered: {one_line(error)}") from error
+        try:
+            self._check_implementations(who, plugin)
+        except PluginLoadError:
+            self._pluggy.unregister(plugin, name)
+            raise
+        registration = _Registration(name, plugin, who, distribution)
+        self._registrations[name] = registration
+        self._loaded.append(loaded)
+        return registration
+
+    def _check_implementations(self, who: str, plugin: object) -> None:
+        for hook, caller in vars(self._pluggy.hook).items():
+            for implementation in caller.get_hookimpls():
+                if implementation.plugin is not plugin:
+                    continue
+                if not caller.has_spec():
+                    if implementation.optionalhook:
+                        continue
+                    raise PluginLoadError(
+                        f"{who} implements hook {hook!r}, which does not exist"
+                        f"{suggest(hook, _HOOKS)}"
+                    )
+                if implementation.wrapper or implementation.hookwrapper:
+                    raise PluginLoadError(
+                        f"{who} implements {hook} as a hook wrapper; each implementation is called "
+                        "on its own, so that there is nothing to wrap"
+                    )
+                if any(is_other(implementation.function) for is_other in _NOT_PLAIN):
+                    raise PluginLoadError(
+                        f"{who} implements {hook} as a generator or a coroutine; calling it would "
+                        "do nothing: make it a plain function"
+                    )
+
+    # --- calling ----------------------------------------------------------------------------------
+
+    def _implementations(self, hook: str) -> list[pluggy.HookImpl]:
+        """The implementations of a hook in the order of plugin names, but for pluggy's marks."""
+        implementations: list[pluggy.HookImpl] = getattr(self._pluggy.hook, hook).get_hookimpls()
+        return sorted(implementations, key=lambda i: (i.trylast - i.tryfirst, i.plugin_name))
+
+    def _offering_in_code(self, kind: Kind[Any], name: str) -> list[_Registration]:
+        if self._catalogue.words.blocker(kind, name) is not None:
+            return []
+        return [
+            registration
+            for registration in self._registrations.values()
+            if registration.distribution is None and name in self._offers(registration, kind)
+        ]
+
+    def _offered_beside(self, kind: Kind[Any]) -> list[EntryPoint]:
+        """What loaded plugins offer, as if it were entry points; the value is the plugin's name."""
+        return [
+            EntryPoint(kind.hook, name, registration.name, registration.distribution)
+            for registration in self._registrations.values()
+            if registration.distribution is not None
+            for name in self._offers(registration, kind)
+            if self._catalogue.words.blocker(kind, name, registration.distribution.key) is None
+        ]
+
+    def _offers(self, registration: _Registration, kind: Kind[Any]) -> Mapping[str, object]:
+        """What one plugin offers of `kind`; its hook is called once."""
+        offers = registration.offers.get(kind.name)
+        if offers is None:
+            offers = registration.offers[kind.name] = {}
+            for implementation in self._implementations(kind.hook):
+                if implementation.plugin is registration.plugin:
+                    offers.update(_ask(registration.who, kind.hook, implementation))
+        return offers
+
+
+def _ask(who: str, hook: str, implementation: pluggy.HookImpl) -> Mapping[str, object]:
+    try:
+        offers = implementation.function()
+    except (KeyboardInterrupt, SignalException):
+        raise
+    except BaseException as error:
+        raise PluginError(f"{who} failed in {hook}: {one_line(error)}") from error
+    if not (isinstance(offers, Mapping) and all(isinstance(name, str) for name in offers)):
+        raise PluginError(f"{who} returned {offers!r} from {hook}, which maps no names to anything")
+    return offers

@@ -1,0 +1,98 @@
+"""The kinds of named component, and what a name of each kind gives.
+
+Importing this module costs next to nothing: neither pluggy nor any plugin is needed to know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from plaunch.events import EventHandler
+from plaunch.plugin.context import PluginContext
+from plaunch.process.logs import LogsSpecs
+from plaunch.process.signals import SignalPolicy
+from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
+
+RendezvousFactory = Callable[[RendezvousParameters], RendezvousHandler]
+LogsSpecsFactory = type[LogsSpecs]
+EventHandlerFactory = Callable[[PluginContext], EventHandler]
+DeviceCounter = Callable[[], int]
+SignalPolicyFactory = Callable[[PluginContext], SignalPolicy]
+
+T = TypeVar("T")
+
+TORCHRUN_HANDLERS = "torchrun.handlers"
+TORCHRUN_LOGS_SPECS = "torchrun.logs_specs"
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """A kind of plugin. `T` is what a name of this kind gives.
+
+    Args:
+        name: the word for the kind in `-p KIND:NAME` and in the list of plugins.
+        label: what messages call one plugin of the kind.
+        groups: its entry-point groups; where one distribution offers a name in two of them, the
+            first one counts.
+        flag: the option that selects by name.
+        hook: the hook that offers names; empty for plugins that are not selected by name.
+    """
+
+    name: str
+    label: str
+    groups: tuple[str, ...]
+    flag: str
+    hook: str
+
+
+RENDEZVOUS: Kind[RendezvousFactory] = Kind(
+    name="rendezvous",
+    label="rendezvous backend",
+    groups=("plaunch.rendezvous", TORCHRUN_HANDLERS),
+    flag="--rdzv-backend",
+    hook="plaunch_rendezvous_backends",
+)
+LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
+    name="logs_specs",
+    label="logs spec",
+    groups=(TORCHRUN_LOGS_SPECS,),
+    flag="--logs-specs",
+    hook="plaunch_logs_specs",
+)
+EVENT_HANDLERS: Kind[EventHandlerFactory] = Kind(
+    name="event_handlers",
+    label="event handler",
+    groups=("plaunch.event_handlers",),
+    flag="--event-log-handler",
+    hook="plaunch_event_handlers",
+)
+DEVICE_COUNTS: Kind[DeviceCounter] = Kind(
+    name="device_counts",
+    label="device counter",
+    groups=("plaunch.device_counts",),
+    flag="--nproc-per-node",
+    hook="plaunch_device_counts",
+)
+SIGNAL_POLICIES: Kind[SignalPolicyFactory] = Kind(
+    name="signal_policies",
+    label="signal policy",
+    groups=("plaunch.signal_policies",),
+    flag="--signal-policy",
+    hook="plaunch_signal_policies",
+)
+KINDS: tuple[Kind[Any], ...] = (
+    RENDEZVOUS,
+    LOGS_SPECS,
+    EVENT_HANDLERS,
+    DEVICE_COUNTS,
+    SIGNAL_POLICIES,
+)
+
+# Plugins that only implement hooks: always on, never selected by name.
+LIFECYCLE: Kind[object] = Kind(
+    name="plugin", label="plugin", groups=("plaunch.plugins",), flag="-p", hook=""
+)
+ALL_KINDS: tuple[Kind[Any], ...] = (LIFECYCLE, *KINDS)
+GROUPS = frozenset(group for kind in ALL_KINDS for group in kind.groups)

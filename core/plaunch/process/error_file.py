@@ -1,0 +1,178 @@
+"""The JSON file in which a worker says why it failed.
+
+The format is torch's, in both directions. plaunch adds one field, `timestamp_ns` beside torch's
+`timestamp`: torch reads the latter with `int()` and would refuse a fraction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import stat
+from typing import Any
+
+from plaunch.errors import PlaunchError
+
+MAX_READ_BYTES = 8 << 20
+MAX_TEXT_CHARS = 256 << 10  # of the message, and of the traceback, that is written
+
+
+class ErrorFileError(PlaunchError, ValueError):
+    """An error file that is there and cannot be understood; the message says why."""
+
+
+def read_error_file(path: str) -> dict[str, Any]:
+    """Read an error file, whoever wrote it; its `message` is a string or an object.
+
+    Raises:
+        ErrorFileError: it cannot be read, is larger than `MAX_READ_BYTES`, or is not in the format
+            (a worker that was killed while writing leaves half a file).
+    """
+    import json  # noqa: PLC0415 - failures only
+
+    try:
+        raw = _read_bounded(path)
+    except OSError as error:
+        raise ErrorFileError(f"error file {path!r} cannot be read: {error}") from error
+    if not raw.strip():
+        raise ErrorFileError(f"error file {path!r} is empty")
+    if len(raw) > MAX_READ_BYTES:
+        raise ErrorFileError(
+            f"error file {path!r} is larger than {MAX_READ_BYTES >> 20} MiB and was not read"
+        )
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise ErrorFileError(
+            f"error file {path!r} is not valid JSON, or was cut off: {error}"
+        ) from error
+    if not isinstance(data, dict) or not isinstance(data.get("message"), (str, dict)):
+        raise ErrorFileError(f"error file {path!r} has no 'message' field as torch's format has")
+    return data
+
+
+def write_error_file(path: str, data: dict[str, Any]) -> None:
+    """Write an error file such that a reader sees all of it or nothing.
+
+    A target that cannot be replaced (a device, a pipe, a file that is mounted by itself such as
+    Kubernetes' `/dev/termination-log`) is written in place.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import json  # noqa: PLC0415 - failures only
+
+    text = json.dumps(data, default=str)
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not os.path.isfile(target):
+        _write(target, text)
+        return
+    scratch = f"{target}.{os.getpid()}.tmp"
+    try:
+        _write(scratch, text)
+        os.replace(scratch, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(scratch)
+        _write(target, text)
+
+
+def describe_exception(error: BaseException, now_ns: int) -> dict[str, Any]:
+    """What an error file says about `error`, in torch's nested form.
+
+    `now_ns` is the time of the failure, in nanoseconds since the epoch.
+    """
+    import traceback  # noqa: PLC0415 - failures only
+
+    summary = traceback.TracebackException(type(error), error, error.__traceback__)
+    text = _cut(f"{type(error).__name__}: {_text(error)}")
+    return {
+        "message": {
+            "message": text,
+            "extraInfo": {
+                "py_callstack": _cut("".join(summary.format())),
+                "timestamp": str(now_ns // 1_000_000_000),
+                "timestamp_ns": now_ns,
+            },
+        }
+    }
+
+
+def text_of(message: str | dict[str, Any]) -> str:
+    """The error itself, without the traceback: `"ValueError: bad shape"`."""
+    if isinstance(message, str):
+        return message
+    text = message.get("message")
+    return text if isinstance(text, str) else ""
+
+
+def traceback_of(message: str | dict[str, Any]) -> str:
+    """The Python traceback that the worker recorded; empty if there is none."""
+    extra = message.get("extraInfo") if isinstance(message, dict) else None
+    text = extra.get("py_callstack") if isinstance(extra, dict) else None
+    return text if isinstance(text, str) else ""
+
+
+def timestamp_of(data: dict[str, Any], written_at: float, now: float) -> float:
+    """When the failure happened, in seconds since the epoch; `now` if the file does not say.
+
+    torch records whole seconds, which would put a failure before another one that really came
+    first. The time at which the file was written (`written_at`) supplies the fraction when it fits.
+    """
+    message = data["message"]
+    if isinstance(message, dict):
+        extra = message.get("extraInfo")
+        fields = extra if isinstance(extra, dict) else {}
+    else:
+        fields = data
+    precise = _number(fields.get("timestamp_ns")) / 1e9
+    if precise > 0:
+        return min(precise, now)
+    seconds = _number(fields.get("timestamp"))
+    if seconds <= 0:
+        return now
+    if seconds.is_integer() and seconds <= written_at < seconds + 2:
+        seconds = written_at
+    return min(seconds, now)
+
+
+def _read_bounded(path: str) -> bytes:
+    # Not blocking, and regular files only: a named pipe would keep the launcher waiting for ever.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(f"{path!r} is not a regular file")
+        return file.read(MAX_READ_BYTES + 1)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001 - user code; the report must get through
+        return f"<its text cannot be had: {type(failed).__name__}>"
+
+
+def _cut(text: str) -> str:
+    """Keep the two ends of a long text: how it started, and the last call and the error."""
+    if len(text) <= MAX_TEXT_CHARS:
+        return text
+    half = MAX_TEXT_CHARS // 2
+    left_out = len(text) - 2 * half
+    return f"{text[:half]}\n... {left_out} characters left out ...\n{text[-half:]}"
+
+
+def _number(value: object) -> float:
+    """`value` as a float; 0 for what is no finite number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return 0.0
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return 0.0
+    return number if math.isfinite(number) else 0.0

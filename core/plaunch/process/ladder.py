@@ -1,0 +1,188 @@
+"""The one way in which workers are stopped, step by step.
+
+Soft signal to the leaders, grace, SIGKILL to everything; what a leader left behind when it ended is
+ended soon after it. `StopLadder` decides and never waits; whoever drives it does the waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import time
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+_log = logging.getLogger("plaunch")
+
+LEFT_BEHIND_GRACE = 0.5  # seconds for what a leader left behind, between soft signal and SIGKILL
+KILL_WAIT = 10.0  # seconds for a process to end after SIGKILL; freeing much memory takes some
+_NOTICE_AFTER = 1.0  # seconds after which the log says who is waited for
+_LEFT_BEHIND_LOOK = 0.01  # seconds between two looks at processes that are not our children
+
+
+class Session(Protocol):
+    """A worker and all that it started, as the ladder acts on it."""
+
+    pid: int
+
+    def signal_leader(self, signum: signal.Signals) -> None:
+        """Send a signal to the worker itself, if it is still there."""
+
+    def signal_all(self, signum: signal.Signals) -> None:
+        """Send a signal to the worker and to everything that it started."""
+
+    def survivors(self) -> list[int]:
+        """What is alive of a worker that has ended itself: the process ids."""
+
+
+class StopLadder:
+    """Stops workers, and clears up behind those that have ended.
+
+    Call `step` with the local ranks whose worker is alive; it sends the signals that are due and
+    says for how long nothing more is. Call it again then, or earlier when a worker has ended or
+    after `hurry`, until it says None.
+
+    Args:
+        sessions: the workers by local rank, including those that have ended.
+        name: what the workers are, for the log.
+        death_sig: the soft signal.
+        grace: seconds for the workers between soft signal and SIGKILL.
+        left_behind_grace: the same for what a worker left behind.
+        kill_wait: seconds after SIGKILL after which a process counts as unkillable.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        sessions: Mapping[int, Session],
+        *,
+        name: str,
+        death_sig: signal.Signals,
+        grace: float,
+        left_behind_grace: float = LEFT_BEHIND_GRACE,
+        kill_wait: float = KILL_WAIT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.stuck: dict[int, list[int]] = {}
+        self._sessions = sessions
+        self._name = name
+        self._death_sig = death_sig
+        self._grace = grace
+        self._left_behind_grace = left_behind_grace
+        self._kill_wait = kill_wait
+        self._clock = clock
+        self._is_hurried = death_sig is signal.SIGKILL
+        self._began_at: float | None = None
+        self._notice_at = self._kill_at = self._give_up_at = math.inf
+        self._left_behind: dict[int, _LeftBehind] = {}
+        self._cleared: set[int] = set()
+
+    def hurry(self) -> None:
+        """Let the next step be SIGKILL; may be called from a signal handler."""
+        self._is_hurried = True
+
+    def step(self, live: Collection[int]) -> float | None:
+        """Do what is due and return the seconds until more is; None when there is no more to do.
+
+        After None, `stuck` names the processes, by local rank, that outlived SIGKILL.
+        """
+        now = self._clock()
+        if self._began_at is None:
+            self._began_at = now
+            self._begin(live, now)
+        if live:
+            self._step_leaders(live, now, now - self._began_at)
+        for rank in self._sessions:
+            if rank not in live and rank not in self._cleared:
+                self._step_left_behind(rank, now)
+        if len(self._cleared) == len(self._sessions):
+            return None
+        due = [left.due_at for left in self._left_behind.values()]
+        due.extend((self._notice_at, self._kill_at, self._give_up_at) if live else ())
+        return max(min(due) - now, 0.0)
+
+    def _begin(self, live: Collection[int], now: float) -> None:
+        self._kill_at = now + self._grace
+        self._notice_at = now + min(_NOTICE_AFTER, self._grace / 2)
+        if self._is_hurried:
+            return
+        for rank in live:
+            _log.debug(
+                "%s %d: %s to pid %d", self._name, rank, self._death_sig.name, self._pid(rank)
+            )
+            self._sessions[rank].signal_leader(self._death_sig)
+            # A stopped process (SIGSTOP) gets no other signal than SIGKILL until it is continued.
+            self._sessions[rank].signal_leader(signal.SIGCONT)
+
+    def _step_leaders(self, live: Collection[int], now: float, elapsed: float) -> None:
+        if now >= self._give_up_at:
+            for rank in live:
+                self.stuck[rank] = [self._pid(rank)]
+                self._cleared.add(rank)
+        elif self._give_up_at == math.inf and (self._is_hurried or now >= self._kill_at):
+            if self._death_sig is not signal.SIGKILL:
+                _log.warning(
+                    "%s: local ranks %s did not end within %.3g s of %s; they get SIGKILL",
+                    self._name,
+                    _format(live),
+                    elapsed,
+                    self._death_sig.name,
+                )
+            for rank in live:
+                self._sessions[rank].signal_all(signal.SIGKILL)
+            self._kill_at = self._notice_at = math.inf
+            self._give_up_at = now + self._kill_wait
+        elif now >= self._notice_at:
+            _log.warning(
+                "%s: waiting for local ranks %s to end after %s; SIGKILL in %.0f s",
+                self._name,
+                _format(live),
+                self._death_sig.name,
+                self._kill_at - now,
+            )
+            self._notice_at = math.inf
+
+    def _step_left_behind(self, rank: int, now: float) -> None:
+        session = self._sessions[rank]
+        pids = session.survivors()
+        if not pids:
+            self._left_behind.pop(rank, None)
+            self._cleared.add(rank)
+            return
+        left = self._left_behind.get(rank)
+        if left is None:
+            left = self._left_behind[rank] = _LeftBehind(kill_at=now + self._left_behind_grace)
+            _log.info("%s %d: ending what it left behind: pids %s", self._name, rank, _format(pids))
+            if not self._is_hurried:
+                session.signal_all(self._death_sig)
+                session.signal_all(signal.SIGCONT)
+        if left.give_up_at == math.inf and (self._is_hurried or now >= left.kill_at):
+            session.signal_all(signal.SIGKILL)
+            left.give_up_at = now + self._kill_wait
+        elif now >= left.give_up_at:
+            self.stuck[rank] = pids
+            self._left_behind.pop(rank)
+            self._cleared.add(rank)
+            return
+        left.due_at = now + _LEFT_BEHIND_LOOK
+
+    def _pid(self, rank: int) -> int:
+        return self._sessions[rank].pid
+
+
+class _LeftBehind:
+    """The deadlines of what one worker left behind."""
+
+    def __init__(self, kill_at: float) -> None:
+        self.kill_at = kill_at
+        self.give_up_at = math.inf
+        self.due_at = kill_at
+
+
+def _format(numbers: Iterable[int]) -> str:
+    from plaunch.process.report import format_ranks  # noqa: PLC0415 - only when there is trouble
+
+    return format_ranks(numbers)

@@ -1,0 +1,279 @@
+"""Where the files of one launch go: torchrun's layout, in folders that are never used twice."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from plaunch.errors import LogDirectoryError
+from plaunch.process.logs import LogsDest, LogsSpecs
+from plaunch.process.std import Std, to_map
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Mapping
+
+_MAX_NAME_CHARS = 120  # of a run id inside a folder name; file systems allow 255 bytes
+
+
+class RunLayout(LogsSpecs):
+    """Files below `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/`, as torchrun has them.
+
+    A rank's folder holds `stdout.log` and `stderr.log`, where asked for, and `error.json`. A
+    further start with the same restart count gets `attempt_<n>.1`, `attempt_<n>.2` and so on: no
+    folder is used twice, and none below a given `log_dir` is ever removed.
+
+    Without `log_dir`, error files alone go to a temporary folder that `close` removes, and that is
+    all; if streams are redirected or teed, the folder stays and its place is logged. With
+    `os.devnull` there are no files: workers get no error file, redirects are ignored, and teed
+    streams only go to the console.
+
+    Nothing is created before the first `reify`. Concurrent agents may share `log_dir`.
+
+    Args:
+        log_dir: base directory; created if missing.
+        redirects: streams that go to a file instead of the console, for all or by local rank.
+        tee: streams that go to a file and to the console.
+        local_ranks_filter: the local ranks that are shown on the console; None or empty means
+            all. Other ranks' teed streams only go to their files, their unredirected ones nowhere.
+
+    Raises:
+        LogDirectoryError: `log_dir` is a file or below one, or cannot be written to.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Std | Mapping[int, Std] = Std.NONE,
+        tee: Std | Mapping[int, Std] = Std.NONE,
+        local_ranks_filter: set[int] | None = None,
+    ) -> None:
+        base = os.fspath(log_dir) if log_dir else None
+        if base is not None and base != os.devnull:
+            _check_base(base)
+        super().__init__(base, redirects, tee, local_ranks_filter)
+        self._run_dir: str | None = None
+        self._temporary = False
+        self._has_logs = False
+
+    @property
+    def root_log_dir(self) -> str | None:
+        """`log_dir` as given; else the temporary folder once there is one; None if no files."""
+        if self._root_log_dir == os.devnull:
+            return None
+        return self._root_log_dir or self._run_dir
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Create the folders of one start and say where each stream goes.
+
+        Reads `TORCHELASTIC_RUN_ID` and `TORCHELASTIC_RESTART_COUNT` and sets
+        `TORCHELASTIC_ERROR_FILE` in `envs`.
+
+        Raises:
+            LogDirectoryError: a folder cannot be created.
+        """
+        dest = LogsDest()
+        if not envs:
+            return dest
+        redirects = to_map(self._redirects, max(envs) + 1)
+        tee = to_map(self._tee, max(envs) + 1)
+        self._has_logs |= any(redirects[rank] | tee[rank] for rank in envs)
+        attempt_dir = self._create_attempt_dir(next(iter(envs.values())))
+        if attempt_dir:
+            dest.filtered_stdout = os.path.join(attempt_dir, "filtered_stdout.log")
+            dest.filtered_stderr = os.path.join(attempt_dir, "filtered_stderr.log")
+        for rank, env in envs.items():
+            rank_dir = os.path.join(attempt_dir, str(rank)) if attempt_dir else ""
+            if rank_dir:
+                _mkdir(rank_dir)
+            self._place_stream(
+                rank,
+                os.path.join(rank_dir, "stdout.log") if rank_dir else "",
+                Std.OUT in redirects[rank],
+                Std.OUT in tee[rank],
+                dest.stdouts,
+                dest.tee_stdouts,
+            )
+            self._place_stream(
+                rank,
+                os.path.join(rank_dir, "stderr.log") if rank_dir else "",
+                Std.ERR in redirects[rank],
+                Std.ERR in tee[rank],
+                dest.stderrs,
+                dest.tee_stderrs,
+            )
+            error_file = os.path.join(rank_dir, "error.json") if rank_dir else ""
+            dest.error_files[rank] = error_file or os.devnull
+            env["TORCHELASTIC_ERROR_FILE"] = error_file
+        return dest
+
+    def close(self, succeeded: bool) -> None:
+        """Remove the temporary folder, unless logs were asked for; called once, after the job.
+
+        A failed job's error files have been read into its report by then.
+        """
+        del succeeded
+        if not self._temporary or self._run_dir is None or self._has_logs:
+            return
+        folder, self._run_dir = self._run_dir, None
+        try:
+            _remove_tree(folder)
+        except OSError as error:
+            _logger().warning("temporary folder %r cannot be removed: %s", folder, error)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(root_log_dir={self._root_log_dir}, "
+            f"redirects={self._redirects}, tee={self._tee}, "
+            f"local_ranks_filter={self._local_ranks_filter})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RunLayout):
+            return NotImplemented
+        return (
+            self._root_log_dir == other._root_log_dir
+            and self._redirects == other._redirects
+            and self._tee == other._tee
+            and self._local_ranks_filter == other._local_ranks_filter
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # equal by value, as torchrun's
+
+    def _place_stream(
+        self,
+        rank: int,
+        path: str,
+        redirected: bool,
+        teed: bool,
+        paths: dict[int, str],
+        tee_paths: dict[int, str],
+    ) -> None:
+        """Decide one stream of one rank; `path` is its file, empty if there are no files."""
+        paths[rank] = path if redirected or teed else ""
+        shown = not self._local_ranks_filter or rank in self._local_ranks_filter
+        if teed and shown:
+            tee_paths[rank] = path or os.devnull
+        if not shown and not paths[rank]:
+            paths[rank] = os.devnull
+
+    def _create_attempt_dir(self, env: Mapping[str, str]) -> str:
+        """Create the folder of one start; empty if there are to be no files."""
+        if self._root_log_dir == os.devnull:
+            return ""
+        if self._run_dir is None:
+            run_id = env.get("TORCHELASTIC_RUN_ID") or "run"
+            if self._root_log_dir is not None:
+                self._run_dir = _create_run_dir(self._root_log_dir, run_id, 0o777)
+            else:
+                self._run_dir = self._create_temporary_dir(run_id)
+            if not self._run_dir:
+                return ""
+        attempt = _folder_name(env.get("TORCHELASTIC_RESTART_COUNT") or "0")
+        name = os.path.join(self._run_dir, f"attempt_{attempt}")
+        path, k = name, 0
+        while not _try_mkdir(path, 0o777):
+            k += 1
+            path = f"{name}.{k}"
+        return path
+
+    def _create_temporary_dir(self, run_id: str) -> str:
+        try:
+            folder = _create_run_dir(_temporary_base(), f"plaunch_{run_id}", 0o700)
+        except LogDirectoryError as error:
+            if self._has_logs:
+                raise
+            # A read-only container can still train: only its error files are missed.
+            _logger().warning("workers get no error files: %s", error)
+            return ""
+        self._temporary = True
+        if self._has_logs:
+            _logger().warning("no log directory was given; logs go to %s", folder)
+        return folder
+
+
+def _check_base(base: str) -> None:
+    """Raise LogDirectoryError now if `base` is of no use, rather than when workers start."""
+    existing = os.path.abspath(base)
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        what = "it is a file" if os.path.isfile(existing) else "it is not a directory"
+        if existing != os.path.abspath(base):
+            what = what.replace("it is", f"{existing!r} is")
+        raise LogDirectoryError(f"log directory {base!r} cannot be used: {what}; name another one")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise LogDirectoryError(
+            f"log directory {base!r} cannot be used: {existing!r} is not writable for this user; "
+            "name another one"
+        )
+
+
+def _temporary_base() -> str:
+    """The directory for temporary folders, found as the standard library's tempfile does."""
+    candidates = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+    for candidate in (*candidates, "/tmp", "/var/tmp", "/usr/tmp"):  # noqa: S108
+        if candidate and os.path.isdir(candidate) and os.access(candidate, os.W_OK | os.X_OK):
+            return candidate
+    raise LogDirectoryError(
+        "there is no writable directory for temporary files; set TMPDIR, or give a log directory"
+    )
+
+
+def _create_run_dir(base: str, run_id: str, mode: int) -> str:
+    """Create a folder that no other launch has, and return its absolute path."""
+    base = os.path.abspath(base)
+    try:
+        os.makedirs(base, exist_ok=True)
+    except OSError as error:
+        raise LogDirectoryError(f"log directory {base!r} cannot be created: {error}") from error
+    prefix = os.path.join(base, _folder_name(run_id))
+    while True:
+        path = f"{prefix}_{os.urandom(4).hex()}"
+        if _try_mkdir(path, mode):
+            return path
+
+
+def _try_mkdir(path: str, mode: int) -> bool:
+    """Create `path`; False if it exists already."""
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise LogDirectoryError(f"log folder {path!r} cannot be created: {error}") from error
+    return True
+
+
+def _mkdir(path: str) -> None:
+    if not _try_mkdir(path, 0o777):
+        raise LogDirectoryError(f"log folder {path!r} exists already; nothing else may write there")
+
+
+def _folder_name(text: str) -> str:
+    """`text` as one component of a path: no separators, no spaces, not hidden, not too long."""
+    name = "".join(
+        char if char.isascii() and (char.isalnum() or char in "-_.+=@") else "_"
+        for char in text[:_MAX_NAME_CHARS]
+    )
+    return "_" + name[1:] if name.startswith(".") else name
+
+
+def _remove_tree(folder: str) -> None:
+    """Remove `folder` and all that is in it; a symbolic link is removed, never followed."""
+    for parent, folders, files in os.walk(folder, topdown=False):
+        for name in files:
+            os.unlink(os.path.join(parent, name))
+        for name in folders:
+            path = os.path.join(parent, name)
+            if os.path.islink(path):
+                os.unlink(path)
+            else:
+                os.rmdir(path)
+    os.rmdir(folder)
+
+
+def _logger() -> logging.Logger:
+    import logging  # noqa: PLC0415 - rare paths only
+
+    return logging.getLogger("plaunch")

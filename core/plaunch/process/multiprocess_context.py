@@ -1,0 +1,226 @@
+"""Workers that are functions; the name of the context is torchrun's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import PlaunchError, UsageError, WorkerStartError
+from plaunch.process.child import ChildProcess, ServedProcess
+from plaunch.process.failures import ProcessFailure
+from plaunch.process.function_worker import Call, InheritedFd, Task, run
+from plaunch.process.results import ResultPipe
+from plaunch.process.supervised import SupervisedContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from plaunch.process.child import WorkerProcess
+    from plaunch.process.context import ProcessExit
+    from plaunch.process.logs import LogsSpecs
+
+_RECEIVE_BUDGET = 0.05  # seconds that one look may spend on large values that are coming
+_START_METHODS = ("fork", "forkserver", "spawn")
+
+
+class MultiprocessContext(SupervisedContext):
+    """Runs the same function once per local rank, in a process of its own.
+
+    Exceptions are reported through the error file, as by `record`. The return value of every worker
+    is sent to the launcher, whatever its size; it must be picklable.
+
+    Args:
+        start_method: `spawn`, `fork` or `forkserver`, with multiprocessing's meaning. A spawned
+            worker has its environment before anything is imported, a worker of the fork server
+            before the function's module is.
+
+    All other arguments are those of `PContext`.
+
+    Raises:
+        UsageError: there is no such start method, or `entrypoint` cannot be called.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        entrypoint: Callable[..., Any],
+        args: Mapping[int, Any],
+        envs: Mapping[int, Mapping[str, Any]],
+        start_method: str,
+        logs_specs: LogsSpecs,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if start_method not in _START_METHODS:
+            raise UsageError(
+                f"start method {start_method!r} is unknown. Choices: {', '.join(_START_METHODS)}"
+            )
+        if not callable(entrypoint):
+            raise UsageError(
+                f"entrypoint is {entrypoint!r}; give a function or the path of a program"
+            )
+        super().__init__(
+            name,
+            entrypoint,
+            args,
+            envs,
+            logs_specs,
+            log_line_prefixes,
+            duplicate_stdout_filters,
+            duplicate_stderr_filters,
+            **kwargs,
+        )
+        self.start_method = start_method
+        self._function = entrypoint
+        self._pipes: dict[int, ResultPipe] = {}
+        self._coming: dict[int, ResultPipe] = {}
+        self._return_values: dict[int, Any] = {}
+        self._stream_fds: list[int] = []
+
+    def _start_worker(
+        self, local_rank: int, stdout: int | None, stderr: int | None
+    ) -> WorkerProcess:
+        pipe = self._pipes[local_rank] = ResultPipe()
+        call = Call(self._function, self.args[local_rank])
+        task = Task(local_rank, call, InheritedFd(pipe.child_fd))
+        env = {**os.environ, **self.envs[local_rank]}
+        try:
+            worker = self._start_process(task, env, stdout, stderr)
+        except PlaunchError:
+            raise
+        except (OSError, EOFError) as error:
+            raise WorkerStartError(
+                f"the system cannot start local rank {local_rank} of {self.name!r}: {error}"
+            ) from error
+        finally:
+            call.close()
+            pipe.close_child_end()
+        self._coming[local_rank] = pipe
+        if self._watch is not None:
+            self._watch.add_fd(pipe.fd)
+        return worker
+
+    def _start_process(
+        self, task: Task, env: dict[str, str], stdout: int | None, stderr: int | None
+    ) -> WorkerProcess:
+        process = (
+            _multiprocessing()
+            .get_context(self.start_method)
+            .Process(target=run, args=(task,), name=f"{self.name}{task.local_rank}", daemon=False)
+        )
+        if self.start_method == "spawn":
+            from plaunch.process.spawned import SpawnPopen  # noqa: PLC0415 - this start method only
+
+            spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr)
+            return ChildProcess(spawned, spawned.close)
+        task.env = env
+        if self.start_method == "forkserver":
+            # The server is older than this start: it has other streams and another environment.
+            task.stdout = _inherit(stdout, 1)
+            task.stderr = _inherit(stderr, 2)
+            served = process._Popen(process)
+            return ServedProcess(served, served.close)
+        task.stdout = None if stdout is None else InheritedFd(stdout)
+        task.stderr = None if stderr is None else InheritedFd(stderr)
+        task.close_fds = self._launcher_fds()
+        self._stream_fds += [fd for fd in (stdout, stderr) if fd is not None]
+        # Until the worker has its own handlers, the launcher's would take its signals.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        task.signal_mask = frozenset(mask)
+        try:
+            forked = process._Popen(process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return ChildProcess(forked, forked.close)
+
+    def _launcher_fds(self) -> tuple[int, ...]:
+        """What a forked worker has of the launcher and of earlier workers, and must not keep."""
+        fds = [pipe.fd for pipe in self._pipes.values()]
+        if self._watch is not None:
+            fds += self._watch.own_fds()
+        return (*fds, *self._stream_fds)
+
+    def _receive(self) -> None:
+        deadline = time.monotonic() + _RECEIVE_BUDGET
+        for rank, pipe in list(self._coming.items()):
+            pipe.receive(deadline)
+            if pipe.is_over:
+                self._stop_receiving(rank)
+
+    def _stop_receiving(self, local_rank: int) -> None:
+        pipe = self._coming.pop(local_rank, None)
+        if pipe is not None and self._watch is not None:
+            self._watch.remove_fd(pipe.fd)
+
+    def _judge(self, seen: ProcessExit) -> ProcessFailure | None:
+        pipe = self._pipes[seen.local_rank]
+        pipe.receive_rest()
+        self._stop_receiving(seen.local_rank)
+        problem = ""
+        if seen.exitcode == 0:
+            problem = self._take_value(seen.local_rank, pipe)
+            if not problem:
+                return None
+        failure = ProcessFailure(
+            local_rank=seen.local_rank,
+            pid=seen.pid,
+            exitcode=seen.exitcode or 1,  # a failure must not look like a success to anybody
+            error_file=self.error_files.get(seen.local_rank, ""),
+        )
+        if problem:
+            failure.message = problem
+        return failure
+
+    def _take_value(self, local_rank: int, pipe: ResultPipe) -> str:
+        """Keep a worker's return value; say what is wrong with it if it cannot be had."""
+        if not pipe.is_complete:
+            return (
+                "the worker ended with exit code 0 but without a return value; os._exit, or a "
+                "library that calls it, ends a process in this way"
+            )
+        try:
+            self._return_values[local_rank] = pipe.take_value()
+        except Exception as error:  # noqa: BLE001 - any exception may come from the user's class
+            return (
+                "the worker's return value cannot be unpickled in the launcher: "
+                f"{type(error).__name__}: {error}"
+            )
+        return ""
+
+    def _collect_return_values(self) -> dict[int, Any]:
+        return {rank: self._return_values[rank] for rank in range(self.nprocs)}
+
+    def _release(self) -> None:
+        for rank in list(self._coming):
+            self._stop_receiving(rank)
+        for pipe in self._pipes.values():
+            pipe.close()
+
+
+def _multiprocessing() -> Any:
+    """PyTorch's multiprocessing once torch is loaded, so that arguments may hold tensors."""
+    if "torch" in sys.modules:
+        with contextlib.suppress(ImportError):  # something else of that name
+            import torch.multiprocessing
+
+            return torch.multiprocessing
+    import multiprocessing  # noqa: PLC0415 - function workers only
+
+    return multiprocessing
+
+
+def _inherit(fd: int | None, own: int) -> InheritedFd | None:
+    """What a worker gets as a stream; without one of its own, the launcher's, if that is open."""
+    if fd is None:
+        try:
+            os.fstat(own)
+        except OSError:
+            return None
+        fd = own
+    return InheritedFd(fd)

@@ -1,0 +1,169 @@
+"""The failure report: what failed first and why, then what else failed, then what was stopped."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from plaunch.process.error_file import text_of, traceback_of
+from plaunch.process.failures import describe_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from plaunch.process.failures import ProcessFailure
+
+MAX_STDERR_LINES = 20
+MAX_TRACEBACK_LINES = 200
+MAX_OTHER_FAILURES = 32
+MAX_SUMMARY_CHARS = 160
+
+# Colours and other control sequences: a pseudo-terminal makes Python 3.13 colour its tracebacks.
+_TERMINAL_SEQUENCE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+
+
+def format_report(
+    name: str,
+    failures: Mapping[int, ProcessFailure],
+    *,
+    first: int,
+    stopped: Mapping[int, int],
+    border: str = "",
+    section: str = "",
+) -> str:
+    """Write the report about `failures` (by global rank), of which rank `first` comes first.
+
+    `stopped` has the exit codes of the ranks that plaunch ended. `border` and `section`, if given,
+    are repeated into rules around and between the parts.
+    """
+    root = failures[first]
+    title = f"{name} FAILED: rank {first} on {root.host}: {root.describe_exit()}"
+    parts = [_first_failure(first, root)]
+    others = [rank for rank in failures if rank != first]
+    if others:
+        parts.append(_other_failures(others, failures))
+    if stopped:
+        parts.append([_stopped_line(stopped)])
+    width = min(len(title), 80)
+    lines = [title]
+    for part in parts:
+        lines.append((section * width)[:width])
+        lines.extend(part)
+    if border:
+        rule = (border * width)[:width]
+        lines = [rule, *lines, rule]
+    return "\n".join(lines)
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Ranks in short, sorted: `"1-3,7"`."""
+    spans: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
+    lines = [
+        "First failure:",
+        f"  host:       {failure.host}",
+        f"  rank:       {rank} (local rank {failure.local_rank})",
+        f"  pid:        {failure.pid}",
+        f"  time:       {_full_time(failure.timestamp)}",
+        f"  ended:      {failure.describe_exit()}",
+        f"  error file: {failure.error_file}",
+    ]
+    if failure.has_reply:
+        callstack = traceback_of(failure.message)
+        if callstack:
+            return lines + _block("Python traceback:", callstack.splitlines(), MAX_TRACEBACK_LINES)
+        text = text_of(failure.message)
+        if text:
+            lines += _block("what it reported:", text.splitlines(), MAX_TRACEBACK_LINES)
+    elif failure.message != failure.exit_sentence():
+        # The error file was of no use, or the context knows more than the exit code.
+        lines.append(f"  message:    {_clean(text_of(failure.message))}")
+    if failure.last_lines:
+        kept = failure.last_lines[-MAX_STDERR_LINES:]
+        return lines + _block("last lines of its stderr:", kept, MAX_STDERR_LINES)
+    return [*lines, "  It wrote nothing to stderr."]
+
+
+def _other_failures(ranks: Sequence[int], failures: Mapping[int, ProcessFailure]) -> list[str]:
+    lines = [f"Other failures ({len(ranks)}):"]
+    by_time = sorted(ranks, key=lambda rank: failures[rank].timestamp)
+    for rank in by_time[:MAX_OTHER_FAILURES]:
+        failure = failures[rank]
+        summary = _summary(failure)
+        lines.append(
+            f"  rank {rank} (local rank {failure.local_rank}) on {failure.host}, pid {failure.pid},"
+            f" at {_clock_time(failure.timestamp)}: {failure.describe_exit()}"
+            + (f": {summary}" if summary else "")
+        )
+    rest = by_time[MAX_OTHER_FAILURES:]
+    if rest:
+        lines.append(f"  and {len(rest)} more: {_ranks(rest)}")
+    return lines
+
+
+def _stopped_line(stopped: Mapping[int, int]) -> str:
+    """One line for all ranks that plaunch ended, grouped by how they ended."""
+    groups: dict[int, list[int]] = {}
+    for rank, exitcode in sorted(stopped.items()):
+        groups.setdefault(exitcode, []).append(rank)
+    return "Stopped by plaunch: " + ", ".join(
+        f"{_ranks(ranks)} ({_short_exit(exitcode)})" for exitcode, ranks in groups.items()
+    )
+
+
+def _short_exit(exitcode: int) -> str:
+    words = describe_exit(exitcode)
+    return words.removeprefix("killed by ").partition(" (signal")[0] if exitcode < 0 else words
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"
+
+
+def _summary(failure: ProcessFailure) -> str:
+    """One line about the cause: the exception, else the last thing that was written to stderr."""
+    text = text_of(failure.message) if failure.has_reply else ""
+    lines = [_clean(line).strip() for line in text.splitlines() or reversed(failure.last_lines)]
+    line = next(filter(None, lines), "")
+    return line if len(line) <= MAX_SUMMARY_CHARS else line[: MAX_SUMMARY_CHARS - 3] + "..."
+
+
+def _block(header: str, lines: Sequence[str], limit: int) -> list[str]:
+    """`lines`, indented below a header; of too many, the first few and the last ones."""
+    shown = [f"    {_clean(line)}".rstrip() for line in lines]
+    if len(shown) > limit:
+        head = limit // 4
+        tail = limit - head
+        left_out = f"    ... {len(shown) - limit} lines left out ..."
+        shown = [*shown[:head], left_out, *shown[-tail:]]
+    return [f"  {header}", *shown]
+
+
+def _clean(line: str) -> str:
+    """What a terminal would show of one line: no colours, and the last state of a progress bar."""
+    visible = _TERMINAL_SEQUENCE.sub("", line.rstrip("\r\n")).rpartition("\r")[2]
+    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", visible)
+
+
+def _full_time(timestamp: float) -> str:
+    from datetime import datetime  # noqa: PLC0415 - failures only
+
+    moment = datetime.fromtimestamp(timestamp).astimezone()
+    return f"{moment:%Y-%m-%d %H:%M:%S.%f %z}"
+
+
+def _clock_time(timestamp: float) -> str:
+    from datetime import datetime  # noqa: PLC0415 - failures only
+
+    return f"{datetime.fromtimestamp(timestamp):%H:%M:%S.%f}"

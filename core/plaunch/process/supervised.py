@@ -1,0 +1,300 @@
+"""The half that plaunch's own two kinds of context have in common.
+
+Starting workers one after the other with their streams, noticing their ends, stopping them with
+the ladder, and putting the result together. A kind says how one worker is started and what its
+exit means.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import UnkillableWorkerError, UsageError, WorkerStartError
+from plaunch.process.context import SHUTDOWN_TIMEOUT, PContext, ProcessExit, RunProcsResult
+from plaunch.process.ladder import StopLadder
+from plaunch.process.session import WorkerSession, describe_process
+from plaunch.process.streams import Streams
+from plaunch.process.watch import ExitWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from plaunch.process.child import WorkerProcess
+    from plaunch.process.failures import ProcessFailure
+
+_log = logging.getLogger("plaunch")
+
+_Reply = tuple[int, int, int]  # what tells one error file from another at the same path
+
+
+class SupervisedContext(PContext):
+    """A context whose workers plaunch starts and watches itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._watch: ExitWatch | None = None
+        self._streams: Streams | None = None
+        self._workers: dict[int, WorkerProcess] = {}
+        self._exits: dict[int, ProcessExit] = {}
+        self._untold: list[ProcessExit] = []
+        self._failures: dict[int, ProcessFailure] = {}
+        self._ladder: StopLadder | None = None
+        self._ended_by_us: frozenset[int] = frozenset()
+        self._is_hurried = False
+        self._is_closed = False
+        self._old_replies: dict[int, _Reply | None] = {}
+        self._result: RunProcsResult | None = None
+
+    @abc.abstractmethod
+    def _start_worker(
+        self, local_rank: int, stdout: int | None, stderr: int | None
+    ) -> WorkerProcess:
+        """Start one worker with these descriptors as its streams; None inherits the launcher's."""
+
+    @abc.abstractmethod
+    def _judge(self, seen: ProcessExit) -> ProcessFailure | None:
+        """What the exit of a worker means that ended by itself; None if it succeeded."""
+
+    @abc.abstractmethod
+    def _collect_return_values(self) -> dict[int, Any]:
+        """The return values by local rank; called once all workers have succeeded."""
+
+    def _receive(self) -> None:
+        """Take what the workers sent; called again and again, and never waits for long."""
+
+    def _release(self) -> None:
+        """Close what belongs to the kind; called once, when all workers are gone."""
+
+    def pids(self) -> dict[int, int]:
+        """The process ids of the workers by local rank, also of those that have ended."""
+        return {rank: worker.pid for rank, worker in self._workers.items()}
+
+    def exit_fds(self) -> list[int] | None:
+        """One descriptor that is readable when `wait(0)` has something to do.
+
+        None where the kernel has no pidfds; the context must then be polled.
+        """
+        if self._is_closed:
+            return []
+        fd = None if self._watch is None else self._watch.fileno()
+        return None if fd is None else [fd]
+
+    def take_exits(self) -> list[ProcessExit]:
+        """The exits seen since the last call, in the order seen."""
+        exits, self._untold = self._untold, []
+        return exits
+
+    def hurry(self) -> None:
+        """Skip the grace of the stop in progress, or of the one that will come."""
+        self._is_hurried = True
+        if self._ladder is not None:
+            self._ladder.hurry()
+        if self._watch is not None:
+            self._watch.wake()
+        if self._streams is not None:
+            self._streams.hurry()
+
+    def _start(self) -> None:
+        _restore_sigchld()
+        with self._held_signals():
+            self._watch = ExitWatch()
+            self._streams = Streams(
+                self._logs_dest,
+                self.nprocs,
+                prefixes=self._log_line_prefixes,
+                stdout_filters=self._stdout_filters,
+                stderr_filters=self._stderr_filters,
+                capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
+            )
+            # A logs spec may name the same file again, with what an earlier worker wrote.
+            self._old_replies = {rank: self._find_reply(rank) for rank in range(self.nprocs)}
+            for rank in range(self.nprocs):
+                worker = self._start_worker(rank, *self._streams.child_fds(rank))
+                self._workers[rank] = worker
+                self._watch.add(rank, worker.pid, _end_of(worker), fd=worker.exit_fd())
+            self._streams.start()
+
+    def _start_tails(self) -> None:
+        """Nothing to do: teed streams pass through the launcher."""
+
+    def _idle(self, remaining: float | None, period: float) -> None:
+        del period  # there is no need to look in between
+        if self._watch is not None:
+            self._watch.wait(remaining)
+
+    def _poll(self) -> RunProcsResult | None:
+        if self._result is not None:
+            return self._result
+        if self._watch is None:
+            raise UsageError(f"the workers of {self.name!r} were not started; call start() first")
+        with self._held_signals():
+            self._note_exits()
+            if self._live() and not self._failures:
+                return None
+            try:
+                self.close()
+            finally:
+                self._result = self._conclude()
+            return self._result
+
+    def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:
+        if self._is_closed or self._watch is None:
+            return
+        with self._held_signals(), contextlib.ExitStack() as stack:
+            stack.callback(self._finish)
+            self._note_exits()
+            live = self._live()
+            self._ended_by_us = frozenset(rank for rank in live if not self._has_replied(rank))
+            self._ladder = StopLadder(
+                {rank: WorkerSession(worker) for rank, worker in self._workers.items()},
+                name=self.name,
+                death_sig=death_sig,
+                grace=timeout,
+            )
+            if self._is_hurried:
+                self._ladder.hurry()
+            self._climb(self._ladder, self._watch)
+            if self._ladder.stuck:
+                raise self._unkillable(self._ladder.stuck)
+
+    def _climb(self, ladder: StopLadder, watch: ExitWatch) -> None:
+        try:
+            while (delay := ladder.step(self._live())) is not None:
+                watch.wait(delay)
+                self._note_exits()
+        except BaseException:
+            # Whatever interrupts a stop (KeyboardInterrupt above all) must leave no worker behind.
+            ladder.hurry()
+            while (delay := ladder.step(self._live())) is not None:
+                watch.wait(delay)
+                self._note_exits()
+            raise
+
+    def _finish(self) -> None:
+        """Release everything once the workers are gone, or have turned out to be unkillable."""
+        self._is_closed = True
+        with contextlib.ExitStack() as stack:
+            if self._logs_to_close is not None:
+                succeeded = all(seen.exitcode == 0 for seen in self._exits.values())
+                stack.callback(
+                    self._logs_to_close.close,
+                    succeeded and len(self._exits) == self.nprocs and not self._failures,
+                )
+            if self._watch is not None:
+                stack.callback(self._watch.close)
+            stack.callback(self._release)
+            for rank, worker in self._workers.items():
+                stack.callback(worker.release)
+                if rank in self._exits:
+                    worker.reap()
+            if self._streams is not None:
+                self._streams.finish()
+                for rank, failure in self._failures.items():
+                    failure.last_lines = self._streams.last_lines(rank)
+
+    def _live(self) -> list[int]:
+        return [rank for rank in self._workers if rank not in self._exits]
+
+    def _has_replied(self, local_rank: int) -> bool:
+        """Whether a worker that still runs has already reported its own exception.
+
+        Its interpreter then only takes its time to end, and it failed by itself, maybe first.
+        """
+        return self._find_reply(local_rank) not in (None, self._old_replies.get(local_rank))
+
+    def _find_reply(self, local_rank: int) -> _Reply | None:
+        path = self.error_files.get(local_rank)
+        if not path or path == os.devnull:
+            return None
+        try:
+            status = os.stat(path)
+        except OSError:
+            return None
+        return (status.st_ino, status.st_mtime_ns, status.st_size) if status.st_size else None
+
+    def _note_exits(self) -> None:
+        """Record every end of a worker that has not been recorded, in the order seen."""
+        if self._watch is None:
+            return
+        self._receive()
+        for rank in self._watch.ended():
+            worker = self._workers[rank]
+            exitcode = worker.poll()
+            if exitcode is None:
+                raise RuntimeError(f"pid {worker.pid} has ended without an exit code")
+            stopped = rank in self._ended_by_us
+            seen = ProcessExit(rank, worker.pid, exitcode, time.time(), stopped)
+            self._exits[rank] = seen
+            self._untold.append(seen)
+            failure = None if stopped else self._judge(seen)
+            if failure is not None:
+                self._failures[rank] = failure
+                _log.info(
+                    "%s %d (pid %d) failed: %s",
+                    self.name,
+                    rank,
+                    worker.pid,
+                    failure.describe_exit(),
+                )
+
+    def _conclude(self) -> RunProcsResult:
+        result = RunProcsResult(
+            failures=dict(self._failures),
+            stdouts=dict(self.stdouts),
+            stderrs=dict(self.stderrs),
+            stopped={rank: seen.exitcode for rank, seen in self._exits.items() if seen.stopped},
+        )
+        if len(self._exits) == self.nprocs and not result.failures and not result.stopped:
+            result.return_values = self._collect_return_values()
+        return result
+
+    def _unkillable(self, stuck: dict[int, list[int]]) -> UnkillableWorkerError:
+        named = "; ".join(
+            f"local rank {rank}: {', '.join(describe_process(pid) for pid in pids)}"
+            for rank, pids in sorted(stuck.items())
+        )
+        cause = "".join(
+            f" They were stopped because local rank {rank} (pid {failure.pid}) failed: "
+            f"{failure.describe_exit()}."
+            for rank, failure in list(self._failures.items())[:1]
+        )
+        message = (
+            f"processes of {self.name!r} outlive SIGKILL: {named}. A process in state D sleeps "
+            f"uninterruptibly in the kernel; this host probably needs a restart.{cause}"
+        )
+        _log.error(message)
+        return UnkillableWorkerError(message)
+
+    def _held_signals(self) -> AbstractContextManager[None]:
+        if self._stop_signals is None:
+            return contextlib.nullcontext()
+        return self._stop_signals.held()
+
+
+def _end_of(worker: WorkerProcess) -> Callable[[], bool]:
+    return lambda: worker.poll() is not None
+
+
+def _restore_sigchld() -> None:
+    """Undo an inherited "SIGCHLD is ignored", with which the kernel forgets exit codes.
+
+    Raises:
+        WorkerStartError: it is ignored, and only the main thread could change that.
+    """
+    if signal.getsignal(signal.SIGCHLD) != signal.SIG_IGN:
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise WorkerStartError(
+            "SIGCHLD is ignored in this process, so that the exit codes of workers are lost; call "
+            "signal.signal(signal.SIGCHLD, signal.SIG_DFL) on the main thread first"
+        )
+    _log.warning("SIGCHLD was ignored, so that exit codes would be lost; it is restored")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)

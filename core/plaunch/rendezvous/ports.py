@@ -1,0 +1,98 @@
+"""Ports that stay ours between finding them and a worker's bind.
+
+A socket that is bound with SO_REUSEADDR and does not listen keeps the kernel from giving its port
+to anybody who asks for any free port, and does not hinder a server that binds the very number with
+SO_REUSEADDR, as TCPStore does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+
+from plaunch.errors import UsageError
+
+
+class HeldPort:
+    """A port that this process keeps from everybody who does not ask for it by number."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self.port: int = sock.getsockname()[1]
+
+    @classmethod
+    def any(cls) -> HeldPort:
+        """Hold a port that the kernel picks.
+
+        Raises:
+            OSError: no port is free.
+        """
+        return cls(_bind(0))
+
+    @classmethod
+    def given(cls, port: int, option: str) -> HeldPort:
+        """Hold the port that the user named with `option`.
+
+        Raises:
+            UsageError: another program listens on it, or this user may not bind it.
+        """
+        try:
+            return cls(_bind(port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                owner = port_owner(port)
+                by = f" by {owner}" if owner else ""
+                raise UsageError(
+                    f"port {port} ({option}) is taken{by}; end that program or choose another port"
+                ) from error
+            raise UsageError(
+                f"port {port} ({option}) cannot be bound: {error.strerror}; choose another port"
+            ) from error
+
+    def close(self) -> None:
+        """Let the port go; may be called twice."""
+        self._socket.close()
+
+
+def _bind(port: int) -> socket.socket:
+    # One dual-stack socket covers both families, as TCPStore's own does; hosts without IPv6 have
+    # only the other.
+    try:
+        return _bind_family(socket.AF_INET6, "::", port)
+    except OSError as error:
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        return _bind_family(socket.AF_INET, "0.0.0.0", port)  # noqa: S104 - never listens
+
+
+def _bind_family(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind((host, port))
+        stack.pop_all()
+        return sock
+
+
+def port_owner(port: int) -> str:
+    """Who listens on TCP `port` of this host: "pid 12 (python)"; empty if it cannot be told."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
+            next(lines, None)
+            for line in lines:
+                fields = line.split()
+                if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "0A":
+                    inodes.add(f"socket:[{fields[9]}]")
+    for pid in filter(str.isdecimal, os.listdir("/proc") if inodes else ()):
+        # Other users' processes cannot be looked into, and any may end meanwhile.
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{fd}") in inodes:
+                    with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as comm:
+                        return f"pid {pid} ({comm.read().strip()})"
+    return ""

@@ -1,0 +1,31 @@
+"""A plugin manager for unit tests of plugins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.plugin.manager import PluginManager
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def plugin_manager(
+    *plugins: object, words: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> PluginManager:
+    """Create a fresh manager that sees plaunch's own plugins and the given ones, nothing else.
+
+    Neither what else is installed nor the environment of the test run has any influence, and there
+    is nothing to unregister.
+
+    Args:
+        plugins: the plugins under test: modules, objects or classes with hooks.
+        words: words as `-p` takes them.
+        environ: the environment variables to see; none by default.
+
+    Raises:
+        PluginLoadError: a plugin cannot be used.
+    """
+    return PluginManager.create(
+        plugins, words=words, environ={} if environ is None else environ, first_party_only=True
+    )

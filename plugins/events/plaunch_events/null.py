@@ -1,0 +1,22 @@
+"""The event handler for launches in which nobody looks at events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from plaunch.events import Event
+    from plaunch.plugin import PluginContext
+
+
+class NullEventHandler:
+    """Drops every event; the default, as in torchrun."""
+
+    def __init__(self, context: PluginContext) -> None:
+        del context
+
+    def handle(self, event: Event) -> None:
+        """Drop one event."""
+
+    def close(self) -> None:
+        """Do nothing."""

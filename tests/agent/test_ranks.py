@@ -1,0 +1,100 @@
+"""Which ranks workers get, alone, among equals, and over a store."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plaunch.agent.ranks import NodeInfo, NodeRanks, assign, assign_alike, assign_through_store
+from plaunch.errors import RendezvousStateError
+
+NODES = st.lists(
+    st.builds(NodeInfo, st.sampled_from(["trainer", "reader", "critic"]), st.integers(1, 5)),
+    min_size=1,
+    max_size=12,
+)
+
+
+def test_nodes_of_different_sizes_and_roles():
+    nodes = [NodeInfo("trainer", 2), NodeInfo("reader", 1), NodeInfo("trainer", 3)]
+    assert assign(nodes) == [
+        NodeRanks(first_global=0, world_size=6, first_role=0, role_world_size=5),
+        NodeRanks(first_global=2, world_size=6, first_role=0, role_world_size=1),
+        NodeRanks(first_global=3, world_size=6, first_role=2, role_world_size=5),
+    ]
+
+
+@given(NODES)
+def test_every_rank_is_given_once(nodes):
+    workers = [
+        (node.role, worker)
+        for node, ranks in zip(nodes, assign(nodes), strict=True)
+        for worker in ranks.workers(node.local_world_size)
+    ]
+    total = sum(node.local_world_size for node in nodes)
+    assert [worker.global_rank for _, worker in workers] == list(range(total))
+    assert {worker.world_size for _, worker in workers} == {total}
+    for role in {role for role, _ in workers}:
+        same = [worker for other, worker in workers if other == role]
+        assert [worker.role_rank for worker in same] == list(range(len(same)))
+        assert {worker.role_world_size for worker in same} == {len(same)}
+
+
+@given(st.integers(1, 5), st.integers(1, 9))
+def test_equal_nodes_need_not_ask(local_world_size, nodes):
+    node = NodeInfo("trainer", local_world_size)
+    asked = assign([node] * nodes)
+    assert [assign_alike(node, rank, nodes) for rank in range(nodes)] == asked
+
+
+class Store:
+    """A store that threads share."""
+
+    def __init__(self):
+        self.values = {}
+        self.changed = threading.Condition()
+
+    def set(self, key, value):
+        with self.changed:
+            self.values[key] = value.encode()
+            self.changed.notify_all()
+
+    def get(self, key):
+        with self.changed:
+            assert self.changed.wait_for(lambda: key in self.values, 30)
+            return self.values[key]
+
+
+def test_nodes_agree_over_the_store_whatever_their_order():
+    nodes = [NodeInfo("trainer", 2), NodeInfo("reader", 1), NodeInfo("trainer", 3)]
+    store, answers = Store(), {}
+
+    def join(rank):
+        answers[rank] = assign_through_store(store, nodes[rank], rank, len(nodes))
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in (2, 0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [answers[rank] for rank in range(3)] == assign(nodes)
+
+
+def test_torchruns_agents_understand_what_is_written():
+    api = pytest.importorskip("torch.distributed.elastic.agent.server.api")
+    store = Store()
+    assign_through_store(store, NodeInfo("trainer", 2), 0, 1)
+    theirs = api._RoleInstanceInfo.deserialize(store.values["torchelastic/role_info/0"])
+    assert (theirs.role, theirs.rank, theirs.local_world_size) == ("trainer", 0, 2)
+    assert json.loads(store.values["torchelastic/assigned_ranks/0"]) == [0, 2, 0, 2]
+
+
+@pytest.mark.parametrize("garbage", ["not json", "[1]", "[1, 2, 3, null]", '{"a": 1}'])
+def test_garbage_in_the_store_is_named(garbage):
+    store = Store()
+    store.set("torchelastic/assigned_ranks/1", garbage)
+    with pytest.raises(RendezvousStateError, match="no valid ranks for node 1"):
+        assign_through_store(store, NodeInfo("trainer", 1), 1, 2)

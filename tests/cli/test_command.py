@@ -1,0 +1,80 @@
+"""What each worker runs."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from plaunch.cli.command import run_script_path, worker_command
+from plaunch.cli.parser import parse
+from plaunch.errors import UsageError
+
+SCRIPT = """\
+import pathlib, sys
+pathlib.Path(sys.argv[1]).write_text(__name__ + " " + sys.argv[0])
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+def command(*argv):
+    return worker_command(parse(argv, {}))
+
+
+@pytest.fixture(autouse=True)
+def _default_interpreter(monkeypatch):
+    monkeypatch.delenv("PYTHON_EXEC", raising=False)
+
+
+def test_a_script_runs_unbuffered_under_this_interpreter(script):
+    assert command(script, "--lr", "1") == (sys.executable, ["-u", script, "--lr", "1"])
+
+
+def test_a_module(script):
+    assert command("-m", "pkg.train", "-x") == (sys.executable, ["-u", "-m", "pkg.train", "-x"])
+
+
+def test_a_program():
+    assert command("--no-python", "sh", "-c", "true") == ("sh", ["-c", "true"])
+
+
+def test_another_interpreter(monkeypatch, script):
+    monkeypatch.setenv("PYTHON_EXEC", "/bin/sh")
+    assert command(script) == ("/bin/sh", ["-u", script])
+
+
+def test_run_path(monkeypatch, script, tmp_path):
+    entrypoint, args = command("--run-path", script, str(tmp_path / "out"))
+    assert entrypoint is run_script_path
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    entrypoint(*args)
+    assert (tmp_path / "out").read_text() == f"__main__ {script}"
+    assert sys.path[0] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "there is no script to run"),
+        (["nowhere.py"], "the script 'nowhere.py' does not exist"),
+        (["--run-path", "nowhere.py"], "the script 'nowhere.py' does not exist"),
+        (["--no-python", "-m", "x"], "--no-python and --module contradict each other for 'x'"),
+        (["--run-path", "-m", "x"], "--run-path and --module contradict"),
+        (["--no-python", "no-such-program"], "'no-such-program', which is not an executable"),
+    ],
+)
+def test_mistakes_are_named(argv, message):
+    with pytest.raises(UsageError, match=message):
+        command(*argv)
+
+
+def test_an_interpreter_that_does_not_exist(monkeypatch, script):
+    monkeypatch.setenv("PYTHON_EXEC", "/no/python")
+    with pytest.raises(UsageError, match="PYTHON_EXEC names '/no/python'"):
+        command(script)

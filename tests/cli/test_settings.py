@@ -1,0 +1,167 @@
+"""From options to a configuration."""
+
+from __future__ import annotations
+
+import pytest
+from plaunch.cli import settings
+from plaunch.cli.parser import parse
+from plaunch.errors import UsageError
+from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
+from plaunch.process import Std
+from plaunch.process.layout import RunLayout
+
+
+class Manager:
+    """Stands for a plugin manager with one logs spec and a few device counters."""
+
+    counters = {"six": lambda: 6, "none": lambda: 0}  # noqa: RUF012
+
+    def get(self, kind, name):
+        if kind is LOGS_SPECS:
+            assert name == "default"
+            return RunLayout
+        assert kind is DEVICE_COUNTS
+        if name not in self.counters:
+            raise UsageError(f"no device counter {name!r}")
+        return self.counters[name]
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", raising=False)
+
+
+def config(*argv):
+    return settings.config_from_args(parse([*argv, "x.py"], {}), Manager())
+
+
+def test_the_default_is_one_worker_on_one_node_with_an_id_of_its_own():
+    first, second = config(), config()
+    assert (first.min_nodes, first.max_nodes, first.nproc_per_node) == (1, 1, 1)
+    assert (first.rdzv_backend, first.rdzv_endpoint) == ("static", "")
+    assert first.run_id != second.run_id
+    assert (first.role, first.max_restarts, first.shutdown_timeout) == ("default", 0, 30)
+    assert first.worker_env == {}
+
+
+def test_options_arrive():
+    result = config(
+        "--nnodes=2:4",
+        "--nproc-per-node=six",
+        "--rdzv-backend=other",
+        "--rdzv-endpoint=node0:1",
+        "--rdzv-id=job",
+        "--rdzv-conf=join_timeout=5, is_host = 1",
+        "--max-restarts=3",
+        "--role=trainer",
+        "--shutdown-timeout=1.5",
+        "--event-log-handler=console",
+        "--signal-policy=notify",
+        "--signals-to-handle=SIGTERM",
+        "--local-addr=10.0.0.1",
+        "--monitor-interval=2",
+    )
+    assert (result.min_nodes, result.max_nodes, result.nproc_per_node) == (2, 4, 6)
+    assert (result.rdzv_backend, result.rdzv_endpoint, result.run_id) == ("other", "node0:1", "job")
+    assert result.rdzv_configs == {"join_timeout": "5", "is_host": "1"}
+    assert (result.max_restarts, result.role, result.shutdown_timeout) == (3, "trainer", 1.5)
+    assert (result.event_log_handler, result.signal_policy) == ("console", "notify")
+    assert (result.signals_to_handle, result.local_addr) == ("SIGTERM", "10.0.0.1")
+    assert result.monitor_interval == 2
+
+
+def test_logs(tmp_path):
+    result = config(
+        f"--log-dir={tmp_path}", "--redirects=3", "--tee=0:1", "--local-ranks-filter=0,8-10"
+    )
+    expected = RunLayout(str(tmp_path), Std.ALL, {0: Std.OUT}, {0, 8, 9, 10})
+    assert vars(result.logs_specs) == vars(expected)
+
+
+@pytest.mark.parametrize(
+    ("argv", "endpoint"),
+    [
+        (["--nnodes=2"], "127.0.0.1:29500"),
+        (["--nnodes=2", "--master-addr=node0"], "node0:29500"),
+        (["--nnodes=2", "--master-addr=::1", "--master-port=7"], "[::1]:7"),
+        (["--nnodes=2", "--rdzv-endpoint=node1:8", "--master-port=7"], "node1:8"),
+        (["--master-port=7"], "127.0.0.1:7"),
+        (["--master-addr=node0"], "node0:29500"),
+    ],
+)
+def test_static_endpoints_are_torchruns(argv, endpoint):
+    assert config(*argv).rdzv_endpoint == endpoint
+
+
+def test_static_nodes_know_their_rank():
+    result = config("--nnodes=3", "--node-rank=2")
+    assert result.rdzv_configs == {"rank": 2}
+    assert result.run_id == "none"
+
+
+def test_static_options_mean_nothing_to_other_backends(caplog):
+    result = config("--rdzv-backend=other", "--node-rank=2", "--master-port=7")
+    assert result.rdzv_configs == {}
+    assert "'other' does not use --node-rank, --master-port" in caplog.text
+
+
+def test_standalone_overrides_with_a_warning(caplog):
+    result = config(
+        "--standalone", "--rdzv-backend=other", "--rdzv-id=job", "--nnodes=3", "--master-port=7"
+    )
+    assert (result.rdzv_backend, result.rdzv_endpoint, result.max_nodes) == ("static", "", 1)
+    assert result.run_id != "job"
+    assert "overrides --rdzv-backend, --rdzv-id, --nnodes, --master-port" in caplog.text
+
+
+def test_standalone_alone_says_nothing(caplog):
+    config("--standalone")
+    assert caplog.text == ""
+
+
+def test_several_workers_get_one_thread_each_unless_told_otherwise(monkeypatch):
+    assert config("--nproc-per-node=2").worker_env == {"OMP_NUM_THREADS": "1"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert config("--nproc-per-node=2").worker_env == {}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--nproc-per-node=0", "--nproc-per-node is 0; a node runs at least one worker"),
+        ("--nproc-per-node=-3", "--nproc-per-node is -3"),
+        ("--nproc-per-node=many", "no device counter 'many'"),
+        ("--nproc-per-node=none", "--nproc-per-node=none found no device on this node"),
+        ("--nnodes=3:2", "--nnodes is '3:2'; it needs 0 < minimum <= maximum"),
+        ("--nnodes=0", "--nnodes is '0'; it needs"),
+        ("--nnodes=1:2:3", "--nnodes is '1:2:3'; write a number"),
+        ("--nnodes=two", "--nnodes is 'two'"),
+        ("--rdzv-conf=timeout", "--rdzv-conf has 'timeout' in 'timeout'; write key=value"),
+        ("--rdzv-conf=a=1,=2", "--rdzv-conf has '=2'"),
+        ("--rdzv-conf=a=1,a=2", "gives 'a' twice"),
+        ("--redirects=4", "--redirects: '4' does not say which streams"),
+        ("--redirects=0:1,0:2", "--redirects: '0:1,0:2' names local rank 0 more than once"),
+        ("--tee=x", "--tee: 'x' does not say"),
+        ("--local-ranks-filter=0,a", "--local-ranks-filter has 'a' in '0,a'"),
+        ("--local-ranks-filter=3-1", "--local-ranks-filter has '3-1'"),
+        ("--signals-to-handle=SIGNOPE", "'SIGNOPE' is not a signal"),
+        ("--signals-to-handle=SIGKILL", "'SIGKILL' cannot be handled"),
+        ("--max-restarts=-1", "max_restarts is -1"),
+        ("--monitor-interval=0", "monitor_interval is 0"),
+        ("--monitor-interval=nan", "monitor_interval is nan"),
+        ("--shutdown-timeout=-1", "shutdown_timeout is -1"),
+        ("--start-method=beam", "start method 'beam' is unknown"),
+    ],
+)
+def test_bad_values_are_named(option, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        config(option)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_log_directory_that_is_a_file(tmp_path):
+    path = tmp_path / "file"
+    path.touch()
+    with pytest.raises(NotADirectoryError, match=str(path)):
+        config(f"--log-dir={path}")

@@ -1,0 +1,1 @@
+"""A third party's plugins for plaunch; they use public names only."""

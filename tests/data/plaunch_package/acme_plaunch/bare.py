@@ -1,0 +1,38 @@
+"""Bare things: what the names of their kinds give, without any hook."""
+
+import signal
+
+from plaunch.process import LogsDest, LogsSpecs, SignalAction
+
+
+class AcmeLogsSpecs(LogsSpecs):
+    @property
+    def root_log_dir(self):
+        return self._root_log_dir
+
+    def reify(self, envs):
+        return LogsDest(stdouts=dict.fromkeys(envs, ""), stderrs=dict.fromkeys(envs, ""))
+
+
+class AcmeEventHandler:
+    def __init__(self, context):
+        self.context = context
+        self.events = []
+
+    def handle(self, event):
+        self.events.append(event)
+
+    def close(self):
+        self.events.clear()
+
+
+class AcmePolicy:
+    def signals(self):
+        return [signal.SIGTERM]
+
+    def action(self, signum):
+        return SignalAction.STOP
+
+
+def create_policy(context):
+    return AcmePolicy()

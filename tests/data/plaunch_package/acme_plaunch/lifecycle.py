@@ -1,0 +1,16 @@
+"""A class of hooks that is always on."""
+
+from plaunch.plugin import hookimpl
+
+
+class Recorder:
+    def __init__(self):
+        self.told = []
+
+    @hookimpl
+    def plaunch_worker_env(self, worker):
+        return {"ACME_RANK": str(worker.global_rank)}
+
+    @hookimpl
+    def plaunch_state_changed(self, old, new):
+        self.told.append((old, new))

@@ -1,0 +1,1 @@
+"""Plugins for torchrun, written against torch alone; nothing here knows plaunch."""

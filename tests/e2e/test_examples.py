@@ -1,0 +1,140 @@
+"""The training example learns, survives the loss of a worker, and also runs under torchrun."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRAIN = str(Path(__file__).parents[2] / "examples/train_ddp.py")
+LAUNCHERS = {"plaunch": "plaunch", "torchrun": "torch.distributed.run"}
+TIMEOUT = 90.0  # seconds for one training; workers import torch, which takes its time
+
+pytestmark = pytest.mark.slow
+
+
+class Training:
+    """One launch of the example with two workers, and what it has printed so far."""
+
+    def __init__(self, module, folder, environ, *argv):
+        self.errors = folder / "stderr.txt"
+        self.lines = []
+        with self.errors.open("w") as errors:
+            self.launcher = subprocess.Popen(
+                [sys.executable, "-m", module, "--nproc-per-node=2", *argv],
+                cwd=folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def read_until(self, text):
+        """Read lines up to the first one that contains `text`, and return that one."""
+        for line in self.launcher.stdout:
+            self.lines.append(line.rstrip())
+            if text in line:
+                return self.lines[-1]
+        pytest.fail(f"{text!r} was never printed: {self.lines}\n{self.errors.read_text()}")
+
+    def finish(self):
+        """Read the rest, insist on success, and return the accuracy of the last line."""
+        self.lines += [line.rstrip() for line in self.launcher.stdout]
+        assert self.launcher.wait() == 0, self.errors.read_text()
+        return float(re.fullmatch(r"done: \d+ epochs, test accuracy (.*)%", self.lines[-1])[1])
+
+    def losses(self):
+        """The loss that was printed last for each epoch."""
+        found = (re.match(r"epoch +(\d+)/\d+  loss (\S+)", line) for line in self.lines)
+        return {int(match[1]): match[2] for match in found if match}
+
+    def pid_of_rank(self, rank):
+        """The process id of a worker; the launcher's children are searched for its variable."""
+        for children in Path(f"/proc/{self.launcher.pid}/task").glob("*/children"):
+            for pid in children.read_text().split():
+                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if f"RANK={rank}".encode() in variables:
+                    return int(pid)
+        pytest.fail(f"no child of the launcher has RANK={rank}")
+
+
+@pytest.fixture
+def train(plaunch):
+    """Start trainings in one folder; what still runs at the end of the test is killed."""
+    trainings = []
+
+    def start(launcher, *argv):
+        environ = dict(plaunch.environ)
+        if launcher == "torchrun":
+            # Else the workers of a second attempt find the first one's addresses in its store and
+            # may hang: torch 2.13 keeps one store for all attempts.
+            environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        training = Training(LAUNCHERS[launcher], plaunch.folder, environ, *argv)
+        trainings.append(training)
+        return training
+
+    yield start
+    for training in trainings:
+        training.launcher.kill()
+        training.launcher.stdout.close()
+        training.launcher.wait()
+
+
+@pytest.mark.timeout(TIMEOUT)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_two_workers_recognise_nine_digits_in_ten(train, launcher):
+    training = train(launcher, TRAIN, "--epochs=5")
+    assert training.finish() > 90
+    assert training.lines[0] == "2 workers on cpu, 1437 images, from the beginning"
+    assert len(training.lines) == 1 + 5 + 1
+    losses = [float(loss) for loss in training.losses().values()]
+    assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.timeout(2 * TIMEOUT)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_killed_worker_costs_at_most_an_epoch(train, launcher):
+    undisturbed = train(launcher, TRAIN, "--epochs=60", "--checkpoint=checkpoint-2.pt")
+    undisturbed.finish()
+    training = train(launcher, "--max-restarts=1", TRAIN, "--epochs=60")
+    training.read_until("epoch   5/60")
+    os.kill(training.pid_of_rank(1), signal.SIGKILL)
+    again = training.read_until("continuing after epoch")
+    before = max(training.losses())
+    assert before < 60, "the training ended before the worker was killed"
+    assert before - 1 <= int(again.rpartition(" ")[2]) <= before
+    training.finish()
+    # Not only does it go on: it goes on as if nothing had happened.
+    assert training.losses() == undisturbed.losses()
+
+
+@pytest.mark.timeout(3 * TIMEOUT)
+def test_a_new_job_starts_anew_unless_it_is_told_to_resume(train):
+    train("plaunch", TRAIN, "--epochs=2").finish()
+    second = train("plaunch", TRAIN, "--epochs=1")
+    second.finish()
+    assert second.lines[0].endswith("from the beginning")
+    third = train("plaunch", TRAIN, "--epochs=2", "--resume")
+    third.finish()
+    assert third.lines[0].endswith("continuing after epoch 1")
+    assert list(third.losses()) == [2]
+
+
+def test_without_a_launcher_it_says_what_to_do(plaunch):
+    done = subprocess.run(
+        [sys.executable, TRAIN],
+        cwd=plaunch.folder,
+        env=plaunch.environ,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "started by plaunch or torchrun" in done.stderr

@@ -1,0 +1,469 @@
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import subprocess
+import sys
+import warnings
+
+import pytest
+from plaunch.errors import LogDirectoryError, UsageError
+from plaunch.process import LogsDest, LogsSpecs, RunLayout, Std
+from plaunch_logs_default import DefaultLogsSpecs
+
+
+def make_envs(nprocs, run_id="exp7", restarts=0):
+    return {
+        rank: {"TORCHELASTIC_RUN_ID": run_id, "TORCHELASTIC_RESTART_COUNT": str(restarts)}
+        for rank in range(nprocs)
+    }
+
+
+def tree(folder):
+    """All files and folders below `folder`, with random suffixes taken off."""
+    found = []
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            relative = os.path.relpath(os.path.join(parent, name), folder)
+            run, *rest = relative.split(os.sep)
+            found.append("/".join([run.rpartition("_")[0], *rest]))
+    return sorted(found)
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    """An empty place for temporary folders."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def only_user(monkeypatch):
+    """Permission checks as for a user who is not root."""
+
+    def access(path, mode):
+        writable = bool(os.stat(path).st_mode & stat.S_IWUSR)
+        return writable or not mode & os.W_OK
+
+    monkeypatch.setattr(os, "access", access)
+
+
+@pytest.fixture
+def run_python():
+    """Run a program and return what it prints."""
+
+    def run(code):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode()
+
+    return run
+
+
+# --- the layout -----------------------------------------------------------------------------------
+
+
+def test_it_is_the_layout_of_the_core():
+    assert issubclass(DefaultLogsSpecs, RunLayout)
+    assert issubclass(DefaultLogsSpecs, LogsSpecs)
+
+
+def test_every_stream_of_every_rank(tmp_path):
+    redirects = {0: Std.OUT, 1: Std.ALL, 2: Std.NONE, 3: Std.NONE}
+    tee = {0: Std.ERR, 1: Std.OUT, 2: Std.ALL}
+    specs = DefaultLogsSpecs(str(tmp_path), redirects, tee)
+    envs = make_envs(4)
+    dest = specs.reify(envs)
+    (run,) = tmp_path.iterdir()
+    assert run.name.startswith("exp7_")
+    attempt = f"{run}/attempt_0"
+    assert dest == LogsDest(
+        stdouts={
+            0: f"{attempt}/0/stdout.log",
+            1: f"{attempt}/1/stdout.log",
+            2: f"{attempt}/2/stdout.log",
+            3: "",
+        },
+        stderrs={
+            0: f"{attempt}/0/stderr.log",
+            1: f"{attempt}/1/stderr.log",
+            2: f"{attempt}/2/stderr.log",
+            3: "",
+        },
+        tee_stdouts={1: f"{attempt}/1/stdout.log", 2: f"{attempt}/2/stdout.log"},
+        tee_stderrs={0: f"{attempt}/0/stderr.log", 2: f"{attempt}/2/stderr.log"},
+        error_files={rank: f"{attempt}/{rank}/error.json" for rank in range(4)},
+        filtered_stdout=f"{attempt}/filtered_stdout.log",
+        filtered_stderr=f"{attempt}/filtered_stderr.log",
+    )
+    for rank in range(4):
+        assert envs[rank]["TORCHELASTIC_ERROR_FILE"] == f"{attempt}/{rank}/error.json"
+        assert os.path.isdir(f"{attempt}/{rank}")
+
+
+def test_the_paths_are_those_of_torch(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing")
+    cases = [
+        (Std.NONE, Std.NONE, None),
+        (Std.ALL, Std.NONE, None),
+        (Std.NONE, Std.ALL, {0, 2}),
+        ({0: Std.OUT}, {0: Std.ERR, 2: Std.OUT}, {1}),
+        (Std.ERR, {1: Std.ALL}, set()),
+    ]
+    for number, (redirects, tee, shown) in enumerate(cases):
+        paths = []
+        for make, to_std in ((DefaultLogsSpecs, Std), (theirs.DefaultLogsSpecs, theirs.Std)):
+            base = tmp_path / f"{number}_{make.__module__}"
+            converted = [
+                {rank: to_std(int(std)) for rank, std in setting.items()}
+                if isinstance(setting, dict)
+                else to_std(int(setting))
+                for setting in (redirects, tee)
+            ]
+            specs = make(str(base), *converted, shown)
+            envs = make_envs(3)
+            dest = specs.reify(envs)
+            (run,) = base.iterdir()
+            assert run.name.startswith("exp7_")
+            paths.append(repr((vars(dest), envs)).replace(str(run), "RUN"))
+        assert paths[0] == paths[1]
+
+
+def test_a_setting_without_a_map_is_for_all_ranks(tmp_path):
+    dest = DefaultLogsSpecs(str(tmp_path), redirects=Std.ERR).reify(make_envs(12))
+    assert all(dest.stderrs[rank].endswith(f"/{rank}/stderr.log") for rank in range(12))
+    assert set(dest.stdouts.values()) == {""}
+
+
+def test_a_map_may_name_ranks_of_any_number_of_digits_and_ranks_of_larger_nodes(tmp_path):
+    specs = DefaultLogsSpecs(str(tmp_path), redirects={10: Std.OUT, 100: Std.OUT})
+    dest = specs.reify(make_envs(11))
+    assert dest.stdouts[10].endswith("/10/stdout.log")
+    assert set(dest.stdouts) == set(range(11))
+
+
+@pytest.mark.parametrize("envs", [{0: {}, 1: {}}, {0: {"TORCHELASTIC_RUN_ID": ""}}])
+def test_variables_may_be_missing(tmp_path, envs):
+    DefaultLogsSpecs(str(tmp_path)).reify(envs)
+    assert tree(tmp_path)[:2] == ["run", "run/attempt_0"]
+
+
+def test_no_workers_need_no_folder(tmp_path):
+    assert DefaultLogsSpecs(str(tmp_path)).reify({}) == LogsDest()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_environment_keeps_its_other_variables(tmp_path):
+    envs = {0: {"RANK": "3"}}
+    DefaultLogsSpecs(str(tmp_path)).reify(envs)
+    assert set(envs[0]) == {"RANK", "TORCHELASTIC_ERROR_FILE"}
+
+
+# --- folders are never used twice -----------------------------------------------------------------
+
+
+def test_every_start_has_a_folder_of_its_own(tmp_path):
+    specs = DefaultLogsSpecs(str(tmp_path), redirects=Std.OUT)
+    for restarts in (0, 0, 0, 1, 1, 10):
+        dest = specs.reify(make_envs(1, restarts=restarts))
+        with open(dest.stdouts[0], "x") as file:
+            file.write("kept")
+    specs.close(succeeded=True)
+    assert [entry for entry in tree(tmp_path) if entry.count("/") == 1] == [
+        "exp7/attempt_0",
+        "exp7/attempt_0.1",
+        "exp7/attempt_0.2",
+        "exp7/attempt_1",
+        "exp7/attempt_1.1",
+        "exp7/attempt_10",
+    ]
+    assert len([entry for entry in tree(tmp_path) if entry.endswith("stdout.log")]) == 6
+
+
+def test_agents_that_share_a_directory_do_not_meet(tmp_path):
+    agents = [DefaultLogsSpecs(str(tmp_path)) for _ in range(20)]
+    files = {agent.reify(make_envs(1)).error_files[0] for agent in agents}
+    assert len(files) == 20
+    assert len(list(tmp_path.iterdir())) == 20
+
+
+def test_a_name_that_is_taken_is_not_used(tmp_path, monkeypatch):
+    numbers = iter([b"\0\0\0\1", b"\0\0\0\1", b"\0\0\0\2"])
+    monkeypatch.setattr(os, "urandom", lambda _count: next(numbers))
+    for _ in range(2):
+        DefaultLogsSpecs(str(tmp_path)).reify(make_envs(1))
+    assert sorted(os.listdir(tmp_path)) == ["exp7_00000001", "exp7_00000002"]
+
+
+@pytest.mark.parametrize(
+    ("run_id", "name"),
+    [
+        ("exp-7.b_2@x+y=z", "exp-7.b_2@x+y=z"),
+        ("../../etc/passwd", "_._.._etc_passwd"),
+        ("/abs/olute", "_abs_olute"),
+        ("..", "_."),
+        (".hidden", "_hidden"),
+        ("two words\nand\0more", "two_words_and_more"),
+        ("ünï", "_n_"),
+        ("a" * 500, "a" * 120),
+    ],
+)
+def test_a_run_id_cannot_leave_the_directory(tmp_path, run_id, name):
+    base = tmp_path / "logs"
+    dest = DefaultLogsSpecs(str(base)).reify(make_envs(1, run_id=run_id))
+    (run,) = base.iterdir()
+    assert run.name.rpartition("_")[0] == name
+    assert os.path.realpath(dest.error_files[0]).startswith(f"{run}{os.sep}")
+    assert os.listdir(tmp_path) == ["logs"]
+
+
+# --- the directory that the user gave -------------------------------------------------------------
+
+
+def test_nothing_is_created_before_the_first_start(tmp_path):
+    specs = DefaultLogsSpecs(str(tmp_path / "deep" / "er"))
+    assert list(tmp_path.iterdir()) == []
+    specs.reify(make_envs(1))
+    assert specs.root_log_dir == str(tmp_path / "deep" / "er")
+    assert os.path.isdir(tmp_path / "deep" / "er")
+
+
+def test_a_relative_directory_gives_absolute_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    specs = DefaultLogsSpecs("logs", tee=Std.OUT)
+    dest = specs.reify(make_envs(1))
+    assert specs.root_log_dir == "logs"
+    for path in (dest.stdouts[0], dest.error_files[0], dest.filtered_stdout):
+        assert path.startswith(f"{tmp_path}/logs/")
+
+
+def test_a_path_object_is_taken(tmp_path):
+    assert DefaultLogsSpecs(tmp_path / "logs").root_log_dir == str(tmp_path / "logs")
+
+
+def test_a_directory_that_is_a_file_is_refused_at_once(tmp_path):
+    file = tmp_path / "logs"
+    file.touch()
+    for given, what in ((file, "it is a file"), (file / "below", f"{str(file)!r} is a file")):
+        with pytest.raises(LogDirectoryError) as caught:
+            DefaultLogsSpecs(str(given))
+        assert str(caught.value) == (
+            f"log directory {str(given)!r} cannot be used: {what}; name another one"
+        )
+        assert isinstance(caught.value, NotADirectoryError)
+        assert isinstance(caught.value, UsageError)
+
+
+def test_a_dangling_link_and_a_pipe_are_refused_at_once(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        with pytest.raises(LogDirectoryError, match="it is not a directory"):
+            DefaultLogsSpecs(str(tmp_path / name))
+
+
+def test_a_directory_that_is_not_writable_is_refused_at_once(tmp_path, only_user):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    for given in (locked, locked / "below" / "it"):
+        with pytest.raises(LogDirectoryError) as caught:
+            DefaultLogsSpecs(str(given))
+        assert f"{str(locked)!r} is not writable for this user" in str(caught.value)
+        assert repr(str(given)) in str(caught.value)
+
+
+def test_a_directory_that_turns_bad_later_is_named(tmp_path):
+    specs = DefaultLogsSpecs(str(tmp_path / "logs"))
+    (tmp_path / "logs").touch()
+    with pytest.raises(LogDirectoryError, match=r"logs' cannot be created"):
+        specs.reify(make_envs(1))
+
+
+def test_a_run_folder_that_vanishes_is_named(tmp_path):
+    specs = DefaultLogsSpecs(str(tmp_path))
+    specs.reify(make_envs(1))
+    (run,) = tmp_path.iterdir()
+    run.rename(tmp_path / "elsewhere")
+    with pytest.raises(LogDirectoryError, match=r"log folder .* cannot be created"):
+        specs.reify(make_envs(1, restarts=1))
+
+
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_close_never_touches_it(tmp_path, succeeded):
+    specs = DefaultLogsSpecs(str(tmp_path))
+    specs.reify(make_envs(1))
+    before = tree(tmp_path)
+    specs.close(succeeded)
+    assert tree(tmp_path) == before
+
+
+# --- no directory ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("log_dir", [None, ""])
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_error_files_alone_are_temporary(scratch, log_dir, succeeded):
+    specs = DefaultLogsSpecs(log_dir)
+    assert specs.root_log_dir is None
+    dest = specs.reify(make_envs(2))
+    (folder,) = scratch.iterdir()
+    assert specs.root_log_dir == str(folder)
+    assert folder.name.startswith("plaunch_exp7_")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert set(dest.stdouts.values()) | set(dest.stderrs.values()) == {""}
+    with open(dest.error_files[1], "w") as file:
+        file.write("{}")
+    (folder / "core").mkdir()
+    (folder / "link").symlink_to("/")
+    (folder / "core" / "dump").touch()
+    specs.close(succeeded)
+    specs.close(succeeded)
+    assert list(scratch.iterdir()) == []
+    assert os.path.isdir("/")
+
+
+def test_logs_that_were_asked_for_stay_and_their_place_is_said_once(scratch, caplog):
+    specs = DefaultLogsSpecs(tee={0: Std.OUT})
+    for restarts in range(3):
+        specs.reify(make_envs(1, restarts=restarts))
+    specs.close(succeeded=True)
+    (folder,) = scratch.iterdir()
+    assert [entry.getMessage() for entry in caplog.records] == [
+        f"no log directory was given; logs go to {folder}"
+    ]
+    assert specs.root_log_dir == str(folder)
+
+
+def test_logs_that_were_asked_for_of_other_ranks_only_do_not_count(scratch, caplog):
+    specs = DefaultLogsSpecs(redirects={7: Std.ALL}, tee={0: Std.NONE})
+    specs.reify(make_envs(2))
+    specs.close(succeeded=True)
+    assert list(scratch.iterdir()) == []
+    assert caplog.records == []
+
+
+def test_a_temporary_folder_that_cannot_be_removed_is_logged(scratch, monkeypatch, caplog):
+    specs = DefaultLogsSpecs()
+    specs.reify(make_envs(1))
+
+    def refuse(_path):
+        raise OSError("busy")
+
+    monkeypatch.setattr(os, "rmdir", refuse)
+    specs.close(succeeded=True)
+    assert "cannot be removed: busy" in caplog.text
+
+
+def test_without_any_place_for_temporary_folders_there_are_no_error_files(
+    monkeypatch, caplog, tmp_path
+):
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)
+    envs = make_envs(1)
+    specs = DefaultLogsSpecs()
+    dest = specs.reify(envs)
+    assert dest.error_files == {0: os.devnull}
+    assert envs[0]["TORCHELASTIC_ERROR_FILE"] == ""
+    assert "workers get no error files" in caplog.text
+    assert "set TMPDIR" in caplog.text
+    specs.close(succeeded=True)
+    with pytest.raises(LogDirectoryError, match="set TMPDIR"):
+        DefaultLogsSpecs(redirects=Std.OUT).reify(make_envs(1))
+
+
+def test_close_without_a_start_does_nothing(scratch):
+    DefaultLogsSpecs().close(succeeded=True)
+    assert list(scratch.iterdir()) == []
+
+
+# --- no files -------------------------------------------------------------------------------------
+
+
+def test_the_null_device_means_no_files(scratch, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    specs = DefaultLogsSpecs(os.devnull, redirects=Std.ALL, tee={1: Std.OUT})
+    assert specs.root_log_dir is None
+    envs = make_envs(2)
+    assert specs.reify(envs) == LogsDest(
+        stdouts={0: "", 1: ""},
+        stderrs={0: "", 1: ""},
+        tee_stdouts={1: os.devnull},
+        error_files={0: os.devnull, 1: os.devnull},
+    )
+    assert [env["TORCHELASTIC_ERROR_FILE"] for env in envs.values()] == ["", ""]
+    specs.close(succeeded=True)
+    assert os.listdir(tmp_path) == ["scratch"]
+    assert list(scratch.iterdir()) == []
+
+
+# --- the local-rank filter ------------------------------------------------------------------------
+
+
+def test_other_ranks_are_not_shown(tmp_path):
+    tee = {0: Std.OUT, 1: Std.OUT}
+    specs = DefaultLogsSpecs(str(tmp_path), redirects={1: Std.OUT}, tee=tee, local_ranks_filter={0})
+    dest = specs.reify(make_envs(2))
+    assert set(dest.tee_stdouts) == {0}
+    assert dest.stdouts[1].endswith("/1/stdout.log")
+    assert dest.stderrs == {0: "", 1: os.devnull}
+
+
+def test_other_ranks_are_not_shown_without_files_either():
+    specs = DefaultLogsSpecs(os.devnull, tee=Std.ALL, local_ranks_filter={1})
+    dest = specs.reify(make_envs(2))
+    assert dest.stdouts == dest.stderrs == {0: os.devnull, 1: ""}
+    assert dest.tee_stdouts == dest.tee_stderrs == {1: os.devnull}
+
+
+def test_an_empty_filter_shows_all(tmp_path):
+    dest = DefaultLogsSpecs(str(tmp_path), local_ranks_filter=set()).reify(make_envs(2))
+    assert dest.stdouts == {0: "", 1: ""}
+
+
+# --- the object -----------------------------------------------------------------------------------
+
+
+def test_repr_names_all_settings():
+    specs = DefaultLogsSpecs("/tmp", Std.OUT, {0: Std.ERR}, {1})
+    assert repr(specs) == (
+        f"DefaultLogsSpecs(root_log_dir=/tmp, redirects={Std.OUT}, tee={{0: {Std.ERR!r}}}, "
+        "local_ranks_filter={1})"
+    )
+
+
+def test_equal_settings_are_equal(tmp_path):
+    one, other = DefaultLogsSpecs(str(tmp_path), Std.OUT), DefaultLogsSpecs(str(tmp_path), Std.OUT)
+    one.reify(make_envs(1))
+    assert one == other
+    for different in (
+        DefaultLogsSpecs(None, Std.OUT),
+        DefaultLogsSpecs(str(tmp_path), Std.ERR),
+        DefaultLogsSpecs(str(tmp_path), Std.OUT, Std.OUT),
+        DefaultLogsSpecs(str(tmp_path), Std.OUT, Std.NONE, {0}),
+    ):
+        assert one != different
+    assert one != "DefaultLogsSpecs"
+
+
+def test_choosing_it_loads_little(run_python):
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import plaunch_logs_default, os\n"
+        "specs = plaunch_logs_default.DefaultLogsSpecs()\n"
+        "specs.reify({0: {}}); specs.close(True)\n"
+        "print(sorted({'torch', 'json', 'logging', 'shutil', 'tempfile', 'pluggy'}"
+        " & (set(sys.modules) - before)))"
+    )
+    assert run_python(code) == "[]\n"
+
+
+def test_warnings_go_to_the_plaunch_logger(scratch, caplog):
+    with caplog.at_level(logging.WARNING, logger="plaunch"):
+        DefaultLogsSpecs(redirects=Std.ALL).reify(make_envs(1))
+    assert {entry.name for entry in caplog.records} == {"plaunch"}

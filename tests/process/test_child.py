@@ -1,0 +1,85 @@
+"""The exit code of a worker: known once it has ended, not lost, and never taken for a success."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from plaunch.process.child import LOST_EXIT_CODE, ChildProcess
+
+
+def start(code):
+    program = subprocess.Popen([sys.executable, "-c", code])
+    return program, ChildProcess(program, release=lambda: None)
+
+
+def wait_for_end(program):
+    os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.parametrize(
+    ("code", "exitcode"),
+    [
+        ("", 0),
+        ("raise SystemExit(17)", 17),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os; os.kill(os.getpid(), 15)", -15),
+    ],
+)
+def test_the_exit_code_is_read_without_reaping(code, exitcode):
+    program, worker = start(code)
+    wait_for_end(program)
+    assert worker.poll() == exitcode
+    assert worker.poll() == exitcode
+    assert program.returncode is None, "it was reaped, and its number may be given to another"
+    worker.reap()
+    assert program.returncode == exitcode
+
+
+def test_a_running_process_has_no_exit_code():
+    program, worker = start("import time; time.sleep(600)")
+    assert worker.poll() is None
+    program.kill()
+    wait_for_end(program)
+    assert worker.poll() == -9
+    worker.reap()
+
+
+@pytest.mark.parametrize("exitcode", [0, 3])
+def test_what_was_reaped_through_its_own_handle_is_known(exitcode):
+    program, worker = start(f"raise SystemExit({exitcode})")
+    program.wait()
+    assert worker.poll() == exitcode
+
+
+def test_what_somebody_else_has_reaped_is_no_success(caplog):
+    program, worker = start("")
+    os.waitpid(program.pid, 0)  # as a program does that waits for any child
+    assert worker.poll() == LOST_EXIT_CODE
+    assert f"pid {program.pid} was reaped by other code" in caplog.text
+    worker.reap()
+
+
+def test_release_is_passed_on():
+    program, _ = start("")
+    released = []
+    worker = ChildProcess(program, release=lambda: released.append(program.pid))
+    worker.release()
+    assert released == [program.pid]
+    program.wait()
+
+
+def test_a_child_needs_no_descriptor():
+    program, worker = start("")
+    assert worker.exit_fd() is None
+    program.wait()
+
+
+def test_systems_without_waitid_reap(monkeypatch):
+    program, worker = start("raise SystemExit(4)")
+    wait_for_end(program)
+    monkeypatch.delattr(os, "waitid")
+    assert worker.poll() == 4
+    assert program.returncode == 4

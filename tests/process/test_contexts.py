@@ -1,0 +1,247 @@
+"""`PContext` as a base class: what a subclass that was written for torchrun gets from it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+
+import plaunch.process
+import pytest
+from plaunch.errors import SignalException, UsageError
+from plaunch.process import LogsDest, LogsSpecs, PContext, RunProcsResult
+
+BOUND = 60.0
+
+
+class Nowhere(LogsSpecs):
+    root_log_dir = None
+
+    def __init__(self, **dest):
+        super().__init__()
+        self.dest = dest
+
+    def reify(self, envs):
+        nothing = dict.fromkeys(envs, "")
+        return LogsDest(**{"stdouts": nothing, "stderrs": nothing, **self.dest})
+
+
+class ThreadContext(PContext):
+    """Threads as workers; it has torchrun's four methods and nothing else."""
+
+    def __init__(self, *args, polls=1, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.polls_left = polls
+        self.closed = []
+
+    def _start(self):
+        self.threads = [
+            threading.Thread(target=self.entrypoint, args=self.args[rank])
+            for rank in range(self.nprocs)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def _poll(self):
+        if any(thread.is_alive() for thread in self.threads):
+            return None
+        self.polls_left -= 1
+        if self.polls_left > 0:
+            return None
+        self.close()
+        return RunProcsResult(return_values=dict.fromkeys(range(self.nprocs)))
+
+    def pids(self):
+        return dict.fromkeys(range(self.nprocs), os.getpid())
+
+    def _close(self, death_sig, timeout=30):
+        self.closed.append((death_sig, timeout))
+        for thread in getattr(self, "threads", []):
+            thread.join()
+
+
+def make(entrypoint=lambda: None, args=None, logs_specs=None, **options):
+    args = args or {0: (), 1: ()}
+    envs = {rank: {} for rank in args}
+    return ThreadContext("t", entrypoint, args, envs, logs_specs or Nowhere(), **options)
+
+
+def test_it_is_started_polled_and_closed():
+    done = []
+    context = make(done.append, {0: ("a",), 1: ("b",)})
+    context.start()
+    result = context.wait(BOUND, period=0.001)
+    assert sorted(done) == ["a", "b"]
+    assert result.return_values == {0: None, 1: None}
+    assert context.closed == [(signal.SIGTERM, 30.0)]
+
+
+def test_it_takes_torchruns_arguments_by_position():
+    context = ThreadContext(
+        "t", print, {0: ()}, {0: {}}, Nowhere(), {0: "prefix"}, ["out"], ["err"]
+    )
+    assert (context.name, context.nprocs, context.stdouts, context.error_files) == (
+        "t",
+        1,
+        {0: ""},
+        {},
+    )
+
+
+def test_looking_does_not_wait():
+    context = make(polls=3)
+    context.start()
+    for thread in context.threads:
+        thread.join()
+    assert [context.wait(0), context.wait(0)] == [None, None]
+    assert context.wait(0) is not None
+
+
+def test_it_is_polled_at_the_period(monkeypatch):
+    sleeps = []
+    monkeypatch.setattr(time, "sleep", sleeps.append)
+    context = make(polls=4)
+    context.start()
+    for thread in context.threads:
+        thread.join()
+    assert context.wait(-1, period=0.25) is not None
+    assert sleeps == [0.25, 0.25, 0.25]
+
+
+def test_the_period_does_not_exceed_the_timeout(monkeypatch):
+    clock = [100.0]
+    sleeps = []
+
+    def sleep(seconds):
+        sleeps.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", sleep)
+    context = make(polls=100)
+    context.threads = []
+    assert context.wait(2.5, period=1) is None
+    assert sleeps == [1, 1, 0.5]
+
+
+def test_it_has_no_descriptors_and_tells_no_exits():
+    context = make()
+    assert context.exit_fds() is None
+    assert context.take_exits() == []
+    context.hurry()
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        ((), (signal.SIGTERM, 12.5)),
+        ((signal.SIGINT,), (signal.SIGINT, 12.5)),
+        ((signal.SIGINT, 3), (signal.SIGINT, 3)),
+        ((None, 0), (signal.SIGTERM, 0)),
+        ((None, -1), (signal.SIGTERM, 0)),
+    ],
+)
+def test_close_fills_in_what_is_not_said(asked, given):
+    context = make(shutdown_timeout=12.5)
+    context.close(*asked)
+    assert context.closed == [given]
+
+
+def test_a_signal_raises_and_close_restores():
+    before = signal.getsignal(signal.SIGTERM)
+    release = threading.Event()
+    context = make(release.wait)
+    context.start()
+    with pytest.raises(SignalException) as caught:
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert caught.value.sigval is signal.SIGTERM
+    release.set()
+    context.close(caught.value.sigval)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_handlers_are_restored_even_if_close_fails():
+    before = signal.getsignal(signal.SIGTERM)
+
+    class Broken(ThreadContext):
+        def _close(self, death_sig, timeout=30):
+            raise RuntimeError("cannot close")
+
+    context = Broken("t", print, {0: ()}, {0: {}}, Nowhere())
+    context.start()
+    with pytest.raises(RuntimeError, match="cannot close"):
+        context.close()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_start_on_another_thread_warns(caplog):
+    context = make()
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        starter = threading.Thread(target=context.start)
+        starter.start()
+        starter.join()
+    assert "no signal handlers are installed" in caplog.text
+    context.close()
+
+
+def test_a_start_that_fails_is_cleaned_up():
+    class Broken(ThreadContext):
+        def _start(self):
+            raise RuntimeError("no more threads")
+
+    before = signal.getsignal(signal.SIGTERM)
+    context = Broken("t", print, {0: ()}, {0: {}}, Nowhere())
+    with pytest.raises(RuntimeError, match="no more threads"):
+        context.start()
+    assert context.closed == [(signal.SIGTERM, 30.0)]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_it_is_started_once():
+    context = make()
+    context.start()
+    with pytest.raises(UsageError, match="already started"):
+        context.start()
+    context.close()
+
+
+def test_teed_files_are_shown_and_matches_collected(tmp_path, capsys):
+    """Its workers write to the files, as torchrun's do."""
+    paths = {rank: str(tmp_path / str(rank)) for rank in (0, 1)}
+    spec = Nowhere(
+        stdouts=paths, tee_stdouts={0: paths[0]}, filtered_stdout=str(tmp_path / "matches")
+    )
+
+    def work(rank):
+        with open(paths[rank], "w") as file:
+            file.write(f"hello from {rank}\nloss 0.5\n")
+
+    context = make(work, {0: (0,), 1: (1,)}, spec, duplicate_stdout_filters=["loss"])
+    context.start()
+    context.wait(BOUND, period=0.001)
+    assert capsys.readouterr().out == "[t0]:hello from 0\n[t0]:loss 0.5\n"
+    assert (tmp_path / "matches").read_text() == "[t0]:loss 0.5\n"
+
+
+def test_no_files_are_followed_when_there_are_none():
+    threads = threading.active_count()
+    nothing = {0: os.devnull, 1: os.devnull}
+    release = threading.Event()
+    context = make(release.wait, None, Nowhere(tee_stdouts=nothing, tee_stderrs=nothing))
+    context.start()
+    assert threading.active_count() == threads + 2
+    release.set()
+    context.close()
+
+
+def test_every_public_name_loads():
+    for name in plaunch.process.__all__:
+        assert callable(getattr(plaunch.process, name)), name
+    assert set(plaunch.process.__all__) <= set(dir(plaunch.process))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'start_process'"):
+        plaunch.process.start_process  # noqa: B018

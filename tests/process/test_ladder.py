@@ -1,0 +1,270 @@
+"""The stop ladder's decisions, against a clock and processes that are made up."""
+
+from __future__ import annotations
+
+import logging
+import signal
+
+import pytest
+from plaunch.process.ladder import StopLadder
+
+TERM, KILL, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGCONT
+
+
+class FakeSession:
+    """A worker that dies of the signals in `dies_of`, `delay` seconds after the first of them."""
+
+    def __init__(self, world, rank, *, dies_of=(TERM, KILL), delay=0.0001, leaves=()):
+        self.world = world
+        self.rank = rank
+        self.pid = 1000 + rank
+        self.dies_of = set(dies_of)
+        self.delay = delay
+        self.dead_at = None
+        self.left_behind = list(leaves)
+        self.left_behind_dies_of = {TERM, KILL}
+
+    def signal_leader(self, signum):
+        self.world.sent.append((self.world.now, self.rank, signum.name, "leader"))
+        self._receive(signum)
+
+    def signal_all(self, signum):
+        self.world.sent.append((self.world.now, self.rank, signum.name, "all"))
+        self._receive(signum)
+        if signum in self.left_behind_dies_of:
+            self.left_behind.clear()
+
+    def survivors(self):
+        assert not self.is_alive(), "asked about a worker that has not ended"
+        return list(self.left_behind)
+
+    def is_alive(self):
+        return self.dead_at is None or self.world.now < self.dead_at
+
+    def _receive(self, signum):
+        if self.dead_at is None and signum in self.dies_of:
+            self.dead_at = self.world.now + self.delay
+
+
+class World:
+    def __init__(self):
+        self.now = 0.0
+        self.sent = []
+        self.sessions = {}
+
+    def worker(self, **how):
+        rank = len(self.sessions)
+        self.sessions[rank] = FakeSession(self, rank, **how)
+        return self.sessions[rank]
+
+    def ladder(self, *, death_sig=TERM, grace=30.0, **options):
+        return StopLadder(
+            self.sessions,
+            name="trainer",
+            death_sig=death_sig,
+            grace=grace,
+            clock=lambda: self.now,
+            **options,
+        )
+
+    def live(self):
+        return [rank for rank, session in self.sessions.items() if session.is_alive()]
+
+    def climb(self, ladder, until=1000.0):
+        """Drive the ladder as a context does: woken by deadlines and by workers that end."""
+        while (delay := ladder.step(self.live())) is not None:
+            assert delay >= 0
+            ends = [s.dead_at for s in self.sessions.values() if s.dead_at and s.dead_at > self.now]
+            self.now = min([self.now + max(delay, 1e-6), *ends])
+            assert self.now < until, "the ladder does not end"
+
+    def signals(self, rank=None):
+        return [
+            (name, scope)
+            for _, who, name, scope in self.sent
+            if name != "SIGCONT" and rank in (None, who)
+        ]
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_a_cooperative_worker_gets_the_soft_signal_only_and_only_itself(world):
+    world.worker()
+    ladder = world.ladder()
+    world.climb(ladder)
+    assert world.signals() == [("SIGTERM", "leader")]
+    assert world.now < 0.001
+    assert ladder.stuck == {}
+
+
+def test_the_soft_signal_is_the_one_asked_for(world):
+    world.worker(dies_of=[signal.SIGINT])
+    world.climb(world.ladder(death_sig=signal.SIGINT))
+    assert world.signals() == [("SIGINT", "leader")]
+
+
+def test_a_stopped_worker_is_continued_after_the_soft_signal(world):
+    world.worker()
+    world.climb(world.ladder())
+    assert [name for _, _, name, _ in world.sent] == ["SIGTERM", "SIGCONT"]
+
+
+def test_it_ends_as_soon_as_the_last_worker_has_ended(world):
+    world.worker(delay=3)
+    world.worker(delay=7)
+    world.climb(world.ladder(grace=600))
+    assert world.now == pytest.approx(7, abs=0.01)
+    assert KILL.name not in [name for name, _ in world.signals()]
+
+
+def test_who_ignores_the_soft_signal_is_killed_with_its_group_after_the_grace(world):
+    world.worker(dies_of=[KILL])
+    world.worker()
+    world.climb(world.ladder(grace=5))
+    assert world.signals(rank=0) == [("SIGTERM", "leader"), ("SIGKILL", "all")]
+    assert world.signals(rank=1) == [("SIGTERM", "leader")]
+    assert world.now == pytest.approx(5, abs=0.01)
+
+
+def test_no_grace_means_sigkill_at_once(world):
+    world.worker(dies_of=[KILL])
+    world.climb(world.ladder(grace=0))
+    assert world.signals() == [("SIGTERM", "leader"), ("SIGKILL", "all")]
+    assert world.now < 0.001
+
+
+def test_sigkill_as_the_soft_signal_goes_to_the_group_at_once(world):
+    world.worker()
+    world.climb(world.ladder(death_sig=KILL))
+    assert world.signals() == [("SIGKILL", "all")]
+
+
+def test_hurry_skips_the_rest_of_the_grace(world):
+    world.worker(dies_of=[KILL])
+    ladder = world.ladder(grace=30)
+    ladder.step(world.live())
+    world.now = 2.0
+    ladder.hurry()
+    world.climb(ladder)
+    assert world.signals() == [("SIGTERM", "leader"), ("SIGKILL", "all")]
+    assert world.now < 2.001
+
+
+def test_hurry_before_the_first_step_skips_the_soft_signal(world):
+    world.worker()
+    ladder = world.ladder()
+    ladder.hurry()
+    world.climb(ladder)
+    assert world.signals() == [("SIGKILL", "all")]
+
+
+def test_sigkill_is_sent_once_however_often_it_is_stepped(world):
+    world.worker(dies_of=[KILL], delay=2)
+    ladder = world.ladder(grace=1)
+    for second in range(40):
+        world.now = second / 10
+        ladder.step(world.live())
+    assert world.signals().count(("SIGKILL", "all")) == 1
+
+
+def test_what_outlives_sigkill_is_named_after_a_bound(world):
+    world.worker(dies_of=[])
+    world.worker()
+    ladder = world.ladder(grace=5, kill_wait=4)
+    world.climb(ladder)
+    assert world.now == pytest.approx(9, abs=0.01)
+    assert ladder.stuck == {0: [1000]}
+
+
+def test_what_a_worker_left_behind_gets_the_soft_signal_too(world):
+    session = world.worker(leaves=[77])
+    session.dead_at = 0.0
+    ladder = world.ladder()
+    world.climb(ladder)
+    assert world.signals() == [("SIGTERM", "all")]
+    assert world.now < 0.1
+    assert ladder.stuck == {}
+
+
+def test_what_was_left_behind_and_ignores_it_is_killed_in_under_a_second(world):
+    session = world.worker(leaves=[77, 78])
+    session.left_behind_dies_of = {KILL}
+    session.dead_at = 0.0
+    world.climb(world.ladder(grace=600))
+    assert world.signals() == [("SIGTERM", "all"), ("SIGKILL", "all")]
+    assert world.now < 1.0
+
+
+def test_children_are_left_alone_as_long_as_their_worker_lives(world):
+    world.worker(delay=10, leaves=[77])
+    world.climb(world.ladder(grace=30))
+    assert world.signals() == [("SIGTERM", "leader"), ("SIGTERM", "all")]
+    assert next(at for at, _, _, scope in world.sent if scope == "all") == pytest.approx(10)
+
+
+def test_what_one_worker_left_behind_is_not_spared_for_the_grace_of_another(world):
+    gone = world.worker(leaves=[77])
+    gone.left_behind_dies_of = {KILL}
+    gone.dead_at = 0.0
+    world.worker(dies_of=[KILL])
+    world.climb(world.ladder(grace=20))
+    killed_at = [at for at, rank, name, _ in world.sent if (rank, name) == (0, "SIGKILL")]
+    assert killed_at == [pytest.approx(0.5)]
+    assert world.now == pytest.approx(20, abs=0.01)
+
+
+def test_what_was_left_behind_and_outlives_sigkill_is_named(world):
+    session = world.worker(leaves=[77])
+    session.left_behind_dies_of = set()
+    session.dead_at = 0.0
+    ladder = world.ladder(kill_wait=4)
+    world.climb(ladder)
+    assert ladder.stuck == {0: [77]}
+    assert world.now == pytest.approx(4.5, abs=0.05)
+
+
+def test_nothing_happens_when_all_have_ended_cleanly(world, caplog):
+    for _ in range(3):
+        world.worker().dead_at = 0.0
+    with caplog.at_level(logging.INFO, "plaunch"):
+        assert world.ladder().step([]) is None
+    assert world.sent == []
+    assert caplog.messages == []
+
+
+def test_the_log_says_once_whom_it_waits_for_and_how_long(world, caplog):
+    for dies_of in ([KILL], [TERM], [KILL], [KILL]):
+        world.worker(dies_of=dies_of)
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        world.climb(world.ladder(grace=30))
+    assert caplog.messages == [
+        "trainer: waiting for local ranks 0,2-3 to end after SIGTERM; SIGKILL in 29 s",
+        "trainer: local ranks 0,2-3 did not end within 30 s of SIGTERM; they get SIGKILL",
+    ]
+
+
+def test_the_log_is_silent_when_everybody_ends_quickly(world, caplog):
+    world.worker(delay=0.2)
+    with caplog.at_level(logging.INFO, "plaunch"):
+        world.climb(world.ladder())
+    assert caplog.messages == []
+
+
+def test_a_short_grace_still_has_its_notice(world, caplog):
+    world.worker(dies_of=[KILL])
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        world.climb(world.ladder(grace=0.5))
+    assert len(caplog.messages) == 2
+
+
+def test_the_delay_is_that_of_the_next_thing_to_do(world):
+    world.worker(dies_of=[KILL])
+    ladder = world.ladder(grace=30, kill_wait=4)
+    assert ladder.step([0]) == pytest.approx(1)  # the notice
+    world.now = 1.0
+    assert ladder.step([0]) == pytest.approx(29)  # SIGKILL
+    world.now = 30.0
+    assert ladder.step([0]) == pytest.approx(4)  # giving up

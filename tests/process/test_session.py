@@ -1,0 +1,229 @@
+"""Whom signals reach and what is found left behind, with real process groups."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from plaunch.process.child import ChildProcess
+from plaunch.process.session import WorkerSession, describe_process, read_state
+
+# Starts children as told by its arguments, prints their pids, then waits for its stdin to close.
+LEADER = """
+import subprocess, sys
+for how in sys.argv[1:]:
+    child = subprocess.Popen(["sleep", "600"], start_new_session=how == "own-session")
+    print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def start(*children):
+        program = subprocess.Popen(
+            [sys.executable, "-c", LEADER, *children],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        started.append(program)
+        pids = [int(program.stdout.readline()) for _ in children]
+        return program, pids
+
+    yield start
+    for program in started:
+        program.stdin.close()
+        program.stdout.close()
+        try:
+            os.killpg(program.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        program.wait()
+
+
+def session_of(program, **options):
+    return WorkerSession(ChildProcess(program, release=lambda: None), **options)
+
+
+def wait_until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+def is_gone(pid):
+    return read_state(pid)[0] in ("", "Z", "X")
+
+
+def wait_for_end(program):
+    os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+
+
+def test_a_signal_to_the_leader_reaches_nobody_else(start):
+    program, [child] = start("plain")
+    session_of(program).signal_leader(signal.SIGKILL)
+    wait_for_end(program)
+    assert not is_gone(child)
+
+
+def test_a_signal_to_all_reaches_the_children(start):
+    program, children = start("plain", "plain")
+    session_of(program).signal_all(signal.SIGKILL)
+    wait_for_end(program)
+    wait_until(lambda: all(map(is_gone, children)))
+
+
+def test_what_a_worker_left_behind_is_found_until_it_is_gone(start):
+    program, [child] = start("plain")
+    session = session_of(program)
+    program.kill()
+    wait_for_end(program)
+    assert session.survivors() == [child]
+    session.signal_all(signal.SIGTERM)
+    wait_until(lambda: session.survivors() == [])
+
+
+def test_a_worker_without_children_leaves_nothing_behind(start):
+    program, _ = start()
+    session = session_of(program)
+    program.kill()
+    wait_for_end(program)
+    assert session.survivors() == []
+    assert program.returncode == -signal.SIGKILL, "it was not reaped"
+
+
+def test_signals_to_a_worker_that_has_gone_are_nobodys(start):
+    program, _ = start()
+    session = session_of(program)
+    program.kill()
+    program.wait()
+    session.signal_leader(signal.SIGTERM)
+    session.signal_all(signal.SIGTERM)
+
+
+def test_a_zombie_that_nobody_reaps_is_not_left_behind(tmp_path):
+    """Process 1 of a container often reaps nothing; its zombies keep the group alive for ever."""
+    program = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, time\n"
+            # The grandchild's parent leaves the session but stays alive without reaping it.
+            "import os\n"
+            "if os.fork() == 0:\n"
+            "    pid = os.fork()\n"
+            "    if pid == 0: os._exit(0)\n"
+            "    os.setsid()\n"
+            "    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n"
+            "    print(os.getpid(), pid, flush=True)\n"
+            "    time.sleep(600)\n"
+            "os.wait()\n",
+        ],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    keeper, zombie = map(int, program.stdout.readline().split())
+    try:
+        program.kill()
+        wait_for_end(program)
+        assert read_state(zombie) == ("Z", program.pid)
+        assert session_of(program).survivors() == []
+    finally:
+        os.kill(keeper, signal.SIGKILL)
+        program.wait()
+        program.stdout.close()
+
+
+def test_a_group_whose_number_went_to_a_stranger_is_left_alone(start):
+    """A worker that has ended cannot be alive: a process of its number is somebody else's."""
+    stranger, _ = start("plain")
+
+    class Ended:
+        pid = stranger.pid
+
+        def reap(self):
+            pass
+
+    assert WorkerSession(Ended()).survivors() == []
+
+
+def test_without_proc_the_group_itself_is_asked(start, tmp_path):
+    program, [child] = start("plain")
+    session = session_of(program, proc=str(tmp_path / "nothing"))
+    program.kill()
+    wait_for_end(program)
+    assert session.survivors() == [program.pid]
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: is_gone(child))
+
+
+def test_a_worker_that_may_not_be_signalled_is_said_so(start, monkeypatch, caplog):
+    program, _ = start()
+
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(os, "killpg", refuse)
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        session_of(program).signal_leader(signal.SIGTERM)
+        session_of(program).signal_all(signal.SIGKILL)
+    monkeypatch.undo()
+    assert [message.split(" to pid")[0] for message in caplog.messages] == [
+        "may not send SIGTERM",
+        "may not send SIGKILL",
+    ]
+
+
+def test_a_worker_that_does_not_lead_its_group_yet_is_killed_alone():
+    program = subprocess.Popen(["sleep", "600"])  # in our own group, as just after a fork
+    session_of(program).signal_all(signal.SIGKILL)
+    assert program.wait(20) == -signal.SIGKILL
+
+
+def fake_proc(root, pid, stat, wchan=None):
+    folder = root / str(pid)
+    folder.mkdir()
+    (folder / "stat").write_text(stat)
+    if wchan is not None:
+        (folder / "wchan").write_text(wchan)
+
+
+@pytest.mark.parametrize(
+    ("name", "state"), [("python", "D"), ("a) S 1 (b", "R"), ("two words", "Z")]
+)
+def test_the_state_is_read_whatever_the_name(tmp_path, name, state):
+    fake_proc(tmp_path, 77, f"77 ({name}) {state} 1 76 76 0 -1 4194560 0\n")
+    assert read_state(77, str(tmp_path)) == (state, 76)
+
+
+def test_the_state_of_nobody_is_empty(tmp_path):
+    assert read_state(77, str(tmp_path)) == ("", -1)
+    fake_proc(tmp_path, 78, "garbage")
+    assert read_state(78, str(tmp_path)) == ("", -1)
+
+
+@pytest.mark.parametrize(
+    ("wchan", "words"),
+    [
+        ("nfs_wait_bit_killable", "pid 77 (state D, waits in nfs_wait_bit_killable)"),
+        ("0", "pid 77 (state D)"),
+        (None, "pid 77 (state D)"),
+    ],
+)
+def test_a_stuck_process_is_described(tmp_path, wchan, words):
+    fake_proc(tmp_path, 77, "77 (python) D 1 77 77 0 -1 0 0\n", wchan)
+    assert describe_process(77, str(tmp_path)) == words
+
+
+def test_a_process_without_proc_is_described(tmp_path):
+    assert describe_process(77, str(tmp_path)) == "pid 77 (state unknown)"

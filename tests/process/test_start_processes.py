@@ -1,0 +1,232 @@
+"""`start_processes`: both generations of its arguments, and what it refuses."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from plaunch.errors import LogDirectoryError, ProgramNotFoundError, RankMappingError, UsageError
+from plaunch.process import LogsDest, LogsSpecs, Std, SubprocessContext, start_processes
+
+BOUND = 60.0
+
+
+class InFolder(LogsSpecs):
+    """A third party's logs spec: flat files, an own variable, not closed by anybody."""
+
+    def __init__(self, folder):
+        super().__init__(str(folder))
+        self.closed = []
+
+    def reify(self, envs):
+        for env in envs.values():
+            env["FROM_SPEC"] = 5  # a value that has yet to become a string
+        return LogsDest(
+            stdouts={rank: Path(self._root_log_dir) / f"{rank}.out" for rank in envs},
+            stderrs=dict.fromkeys(envs, ""),
+        )
+
+    @property
+    def root_log_dir(self):
+        return self._root_log_dir
+
+    def close(self, succeeded):
+        self.closed.append(succeeded)
+
+
+def echo(*args, **options):
+    context = start_processes("echo", "echo", *args, **options)
+    result = context.wait(BOUND)
+    assert not result.is_failed()
+    return result
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
+def test_the_newer_generation_has_a_logs_spec(tmp_path):
+    result = echo({0: ("a", 1), 1: ("b",)}, {0: {}, 1: {}}, InFolder(tmp_path))
+    assert [read(result.stdouts[rank]) for rank in (0, 1)] == ["a 1\n", "b\n"]
+    assert result.stdouts[0] == str(tmp_path / "0.out")
+
+
+def test_the_older_generation_has_a_log_dir(tmp_path):
+    result = echo({0: "a"}, {0: {}}, log_dir=tmp_path, redirects=Std.OUT)
+    assert read(result.stdouts[0]) == "a\n"
+    assert result.stdouts[0].startswith(str(tmp_path))
+
+
+def test_the_older_generation_gave_the_log_dir_by_position(tmp_path):
+    result = echo({0: "a"}, {0: {}}, str(tmp_path), redirects=Std.OUT)
+    assert result.stdouts[0].startswith(str(tmp_path))
+
+
+def test_tee_shows_lines_with_the_prefix(tmp_path, capfd):
+    echo({0: "a", 1: "b"}, log_dir=tmp_path, tee=Std.OUT, log_line_prefixes={1: "rank one> "})
+    assert sorted(capfd.readouterr().out.splitlines()) == ["[echo0]:a", "rank one> b"]
+
+
+def test_matching_lines_are_collected(tmp_path):
+    context = start_processes(
+        "t",
+        "sh",
+        {0: ("-c", "echo keep this; echo not that; echo keep me >&2")},
+        log_dir=tmp_path,
+        tee=Std.ALL,
+        duplicate_stdout_filters=["keep"],
+        duplicate_stderr_filters=["me"],
+    )
+    result = context.wait(BOUND)
+    attempt = os.path.dirname(os.path.dirname(result.stdouts[0]))
+    assert read(os.path.join(attempt, "filtered_stdout.log")) == "[t0]:keep this\n"
+    assert read(os.path.join(attempt, "filtered_stderr.log")) == "[t0]:keep me\n"
+
+
+def test_variables_reach_the_program(tmp_path):
+    context = start_processes(
+        "t", "sh", {0: ("-c", "echo $NUMBER $FROM_SPEC")}, {0: {"NUMBER": 7}}, InFolder(tmp_path)
+    )
+    assert read(context.wait(BOUND).stdouts[0]) == "7 5\n"
+
+
+def test_the_callers_mappings_are_not_changed(tmp_path):
+    args, envs = {0: "a"}, {0: {"NUMBER": 7}}
+    echo(args, envs, InFolder(tmp_path))
+    assert (args, envs) == ({0: "a"}, {0: {"NUMBER": 7}})
+
+
+def test_a_given_logs_spec_is_left_open_and_an_own_one_is_closed(tmp_path, monkeypatch):
+    spec = InFolder(tmp_path)
+    echo({0: "a"}, None, spec)
+    assert spec.closed == []
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", None)
+    echo({0: "a"})
+    context = start_processes("t", "false", {0: ()})
+    assert context.wait(BOUND).failures[0].exitcode == 1
+    context = start_processes("t", "sleep", {0: "600"})
+    context.close(signal.SIGKILL)
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_a_program_may_be_a_path(tmp_path):
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexit 4\n")
+    program.chmod(0o755)
+    assert start_processes("t", program, {0: ()}).wait(BOUND).failures[0].exitcode == 4
+
+
+@pytest.mark.parametrize(
+    ("args", "envs", "message"),
+    [
+        ({0: "a", 2: "b"}, None, "args must name .* it lacks 1 and has 2"),
+        ({0: "a", 1: "b"}, {0: {}}, "envs must name .* it lacks 1"),
+        ({}, {}, "args names no local rank"),
+    ],
+)
+def test_wrong_ranks_are_refused_before_anything_is_created(tmp_path, args, envs, message):
+    with pytest.raises(RankMappingError, match=message):
+        start_processes("t", "echo", args, envs, log_dir=tmp_path / "logs")
+    assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize("which", ["stdouts", "stderrs"])
+def test_a_logs_spec_must_name_every_rank(which):
+    class Incomplete(LogsSpecs):
+        root_log_dir = None
+
+        def reify(self, envs):
+            full = dict.fromkeys(envs, "")
+            return LogsDest(**{"stdouts": full, "stderrs": full, which: {0: ""}})
+
+    with pytest.raises(RankMappingError, match=f"{which} must name .* it lacks 1"):
+        start_processes("t", "echo", {0: "a", 1: "b"}, logs_specs=Incomplete())
+
+
+@pytest.mark.parametrize(
+    "options", [{"log_dir": "x"}, {"redirects": Std.OUT}, {"tee": {0: Std.ERR}}]
+)
+def test_a_logs_spec_and_its_parts_exclude_each_other(tmp_path, options):
+    with pytest.raises(UsageError, match="give either logs_specs, or log_dir, redirects and tee"):
+        start_processes("t", "echo", {0: "a"}, logs_specs=InFolder(tmp_path), **options)
+
+
+def test_a_log_dir_given_twice_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="log_dir is given twice"):
+        start_processes("t", "echo", {0: "a"}, None, str(tmp_path), log_dir="elsewhere")
+
+
+def test_a_log_dir_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LogDirectoryError):
+        start_processes("t", "echo", {0: "a"}, log_dir=tmp_path / "file")
+
+
+def test_a_program_that_does_not_exist_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    before = set(os.listdir("/proc/self/fd"))
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ProgramNotFoundError):
+        start_processes("t", "/no/such/program", {0: "a", 1: "b"})
+    assert os.listdir(tmp_path) == []
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_it_has_torchruns_parameters_in_torchruns_order():
+    names = list(inspect.signature(start_processes).parameters)
+    assert names[:7] == [
+        "name",
+        "entrypoint",
+        "args",
+        "envs",
+        "logs_specs",
+        "log_line_prefixes",
+        "start_method",
+    ]
+
+
+def test_the_context_takes_torchruns_arguments(tmp_path):
+    context = SubprocessContext(
+        name="t",
+        entrypoint="echo",
+        args={0: ("a",)},
+        envs={0: {}},
+        logs_specs=InFolder(tmp_path),
+        log_line_prefixes={0: "x"},
+        duplicate_stdout_filters=["a"],
+        duplicate_stderr_filters=None,
+    )
+    context.start()
+    assert context.wait(BOUND).return_values == {0: None}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import plaunch.process",
+        "from plaunch.process import start_processes\n"
+        "import os\n"
+        "assert start_processes('t', 'true', {0: ()}, log_dir=os.devnull).wait(60)",
+    ],
+)
+def test_starting_programs_loads_nothing_heavy(code):
+    heavy = "torch asyncio multiprocessing tempfile uuid shutil json importlib.metadata"
+    check = f"\nimport sys\nprint([m for m in {heavy.split()!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{code}{check}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "[]\n", done.stderr

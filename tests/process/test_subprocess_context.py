@@ -1,0 +1,601 @@
+"""Programs as workers: from start to result, with real processes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from plaunch.errors import (
+    ProgramNotFoundError,
+    SignalException,
+    UnkillableWorkerError,
+    UsageError,
+    WorkerStartError,
+)
+from plaunch.process import LogsDest, LogsSpecs, SubprocessContext, supervised
+from plaunch.process.ladder import StopLadder
+from plaunch.process.session import WorkerSession, read_state
+
+BOUND = 30.0  # seconds within which everything here has long happened
+
+
+class NoFiles(LogsSpecs):
+    """Everything goes where the launcher's own streams go; error files only if asked for."""
+
+    def __init__(self, error_dir=None):
+        super().__init__()
+        self.error_dir = error_dir
+
+    def reify(self, envs):
+        dest = LogsDest(stdouts=dict.fromkeys(envs, ""), stderrs=dict.fromkeys(envs, ""))
+        if self.error_dir is not None:
+            dest.error_files = {rank: str(self.error_dir / f"{rank}.json") for rank in envs}
+        return dest
+
+    @property
+    def root_log_dir(self):
+        return None
+
+
+@pytest.fixture(params=["pidfd", "looking"])
+def kernel(request, monkeypatch):
+    """Both ways to notice an end."""
+    monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1" if request.param == "looking" else "0")
+
+
+@pytest.fixture
+def contexts():
+    opened = []
+    yield opened
+    for context in opened:
+        context.close(signal.SIGKILL)
+
+
+@pytest.fixture
+def run(contexts):
+    def run(*codes, logs_specs=None, start=True, **options):
+        """One Python program per local rank, from its source code."""
+        args = {rank: ("-c", code) for rank, code in enumerate(codes)}
+        context = SubprocessContext(
+            "trainer",
+            sys.executable,
+            args,
+            {rank: {} for rank in args},
+            logs_specs or NoFiles(),
+            **{"handle_signals": False, **options},
+        )
+        contexts.append(context)
+        if start:
+            context.start()
+        return context
+
+    return run
+
+
+def wait_until(condition, seconds=BOUND):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+def wait_for_ends(context, *ranks):
+    """Let these workers end, without the context having looked."""
+    for rank in ranks:
+        os.waitid(os.P_PID, context.pids()[rank], os.WEXITED | os.WNOWAIT)
+
+
+def is_gone(pid):
+    return read_state(pid)[0] in ("", "Z", "X")
+
+
+def touch(path):
+    return f"open({str(path)!r}, 'w').close()"
+
+
+SLEEP = "import time; time.sleep(600)"
+
+
+def sleep_once_ready(path):
+    return f"{touch(path)}; {SLEEP}"
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("kernel")
+def test_all_succeed(run):
+    context = run("", "", "")
+    result = context.wait(BOUND)
+    assert not result.is_failed()
+    assert result.return_values == {0: None, 1: None, 2: None}
+    assert result.failures == result.stopped == {}
+    assert result.stdouts == result.stderrs == {0: "", 1: "", 2: ""}
+    assert context.wait(0) is result
+
+
+@pytest.mark.usefixtures("kernel")
+def test_one_fails_and_the_others_are_stopped(run, tmp_path):
+    ready = tmp_path / "ready"
+    code = f"import os, time\nwhile not os.path.exists({str(ready)!r}): time.sleep(0.002)\n"
+    context = run(SLEEP, f"{code}raise SystemExit(17)", sleep_once_ready(ready))
+    result = context.wait(BOUND)
+    assert result.is_failed()
+    assert list(result.failures) == [1]
+    failure = result.failures[1]
+    assert (failure.local_rank, failure.exitcode) == (1, 17)
+    assert failure.pid == context.pids()[1]
+    assert result.stopped == {0: -signal.SIGTERM, 2: -signal.SIGTERM}
+    assert result.return_values == {}
+
+
+def test_a_signal_that_kills_a_worker_is_its_exit_code(run):
+    result = run("import os; os.kill(os.getpid(), 11)").wait(BOUND)
+    assert result.failures[0].exitcode == -11
+    assert result.failures[0].signal_name() == "SIGSEGV"
+
+
+def test_two_that_fail_at_the_same_time_are_both_failures(run):
+    context = run("raise SystemExit(3)", SLEEP, "raise SystemExit(5)")
+    wait_for_ends(context, 0, 2)
+    result = context.wait(BOUND)
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 3, 2: 5}
+    assert list(result.stopped) == [1]
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the order is the kernel's")
+def test_failures_are_in_the_order_in_which_they_happened(run, tmp_path):
+    gates = [tmp_path / str(rank) for rank in range(3)]
+    codes = [
+        f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.002)\n"
+        "raise SystemExit(9)"
+        for gate in gates
+    ]
+    context = run(*codes)
+    for rank in (2, 0, 1):
+        gates[rank].touch()
+        wait_for_ends(context, rank)
+    result = context.wait(BOUND)
+    assert list(result.failures) == [2, 0, 1]
+    times = [failure.timestamp for failure in result.failures.values()]
+    assert times == sorted(times)
+
+
+def test_an_early_success_is_no_event(run):
+    context = run("", SLEEP)
+    wait_for_ends(context, 0)
+    assert context.wait(0) is None
+    assert [seen.local_rank for seen in context.take_exits()] == [0]
+    assert context.wait(0.02) is None
+
+
+def test_a_worker_that_has_reported_its_exception_failed_by_itself(run, tmp_path):
+    """Rank 0 fails first but its interpreter takes its time; rank 1 is only seen first."""
+    error_file = tmp_path / "0.json"
+    report = '{"message": {"message": "ValueError: first", "extraInfo": {"timestamp": "5"}}}'
+    context = run(
+        f"open({str(error_file)!r}, 'w').write({report!r}); {SLEEP}",
+        f"import os, time\nwhile not os.path.exists({str(error_file)!r}): time.sleep(0.002)\n"
+        f"time.sleep(0.01); raise SystemExit(1)",
+        SLEEP,
+        logs_specs=NoFiles(tmp_path),
+    )
+    wait_for_ends(context, 1)
+    wait_until(lambda: error_file.read_text() == report)
+    result = context.wait(BOUND)
+    assert sorted(result.failures) == [0, 1]
+    assert result.stopped == {2: -signal.SIGTERM}
+    assert min(result.failures, key=lambda rank: result.failures[rank].timestamp) == 0
+
+
+def test_a_report_of_an_earlier_worker_is_nobodys(run, tmp_path):
+    (tmp_path / "0.json").write_text('{"message": "of the start before"}')
+    context = run(SLEEP, "raise SystemExit(1)", logs_specs=NoFiles(tmp_path))
+    result = context.wait(BOUND)
+    assert list(result.failures) == [1]
+    assert result.stopped == {0: -signal.SIGTERM}
+
+
+def test_a_failure_has_the_last_lines_of_its_stderr(run):
+    code = "import sys\nfor n in range(50): print('line', n, file=sys.stderr)\nsys.exit(1)"
+    result = run(code).wait(BOUND)
+    assert result.failures[0].last_lines[-2:] == ["line 48", "line 49"]
+
+
+def test_the_capture_of_stderr_can_be_switched_off(run, monkeypatch):
+    monkeypatch.setenv("PLAUNCH_CAPTURE_STDERR", "0")
+    result = run("raise SystemExit('not seen')").wait(BOUND)
+    assert result.failures[0].last_lines == []
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("kernel")
+def test_waiting_ends_with_the_worker_and_not_with_the_period(run):
+    context = run("import time; time.sleep(0.05)")
+    began = time.monotonic()
+    assert context.wait(-1, period=600) is not None
+    assert time.monotonic() - began < BOUND
+
+
+@pytest.mark.usefixtures("kernel")
+def test_waiting_returns_none_when_its_time_is_over(run):
+    context = run(SLEEP)
+    assert context.wait(0) is None
+    began = time.monotonic()
+    assert context.wait(0.05, period=600) is None
+    assert 0.04 < time.monotonic() - began < BOUND
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfds")
+def test_exit_fds_wake_somebody_elses_loop(run, tmp_path):
+    gate = tmp_path / "gate"
+    wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.002)"
+    context = run(wait, wait)
+    [fd] = context.exit_fds()
+    assert select.select([fd], [], [], 0)[0] == []
+    gate.touch()
+    deadline = time.monotonic() + BOUND
+    while (result := context.wait(0)) is None:
+        assert select.select([fd], [], [], deadline - time.monotonic())[0]
+        assert context.exit_fds() in ([fd], [])
+    assert result.return_values == {0: None, 1: None}
+    assert context.exit_fds() == []
+
+
+def test_without_pidfds_there_are_no_exit_fds(run, monkeypatch):
+    monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
+    assert run(SLEEP).exit_fds() is None
+
+
+def test_exits_are_told_once_and_say_who_was_stopped(run):
+    context = run("raise SystemExit(4)", SLEEP)
+    before = time.time()
+    context.wait(BOUND)
+    first, second = context.take_exits()
+    assert (first.local_rank, first.exitcode, first.stopped) == (0, 4, False)
+    assert (second.local_rank, second.exitcode, second.stopped) == (1, -signal.SIGTERM, True)
+    assert before <= first.timestamp <= second.timestamp <= time.time()
+    assert first.pid == context.pids()[0]
+    assert context.take_exits() == []
+
+
+# --- stopping -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("death_sig", [None, signal.SIGINT, signal.SIGKILL])
+def test_close_stops_everybody_with_the_signal_asked_for(run, tmp_path, death_sig):
+    context = run(sleep_once_ready(tmp_path / "0"), sleep_once_ready(tmp_path / "1"))
+    wait_until(lambda: len(os.listdir(tmp_path)) == 2)
+    context.close(death_sig)
+    code = -(death_sig or signal.SIGTERM)
+    assert [(seen.exitcode, seen.stopped) for seen in context.take_exits()] == [(code, True)] * 2
+    result = context.wait(0)
+    assert not result.is_failed()
+    assert result.stopped == {0: code, 1: code}
+    assert result.return_values == {}
+
+
+IGNORE = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+
+
+@pytest.mark.usefixtures("kernel")
+def test_who_ignores_the_signal_is_killed_after_the_timeout(run, tmp_path):
+    context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}", SLEEP)
+    wait_until(lambda: os.listdir(tmp_path))
+    began = time.monotonic()
+    context.close(timeout=0.2)
+    assert 0.19 < time.monotonic() - began < BOUND
+    assert {seen.local_rank: seen.exitcode for seen in context.take_exits()} == {0: -9, 1: -15}
+
+
+def test_a_failure_of_another_gives_the_same_grace(run, tmp_path):
+    code = f"import os, time\nwhile not os.listdir({str(tmp_path)!r}): time.sleep(0.002)\n"
+    context = run(
+        f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}",
+        f"{code}raise SystemExit(1)",
+        shutdown_timeout=0.2,
+    )
+    began = time.monotonic()
+    result = context.wait(BOUND)
+    assert 0.19 < time.monotonic() - began < BOUND
+    assert list(result.failures) == [1]
+    assert result.stopped == {0: -signal.SIGKILL}
+
+
+def test_a_worker_may_use_its_grace(run, tmp_path):
+    """It writes a checkpoint with the help of a child that no signal has reached."""
+    saved = tmp_path / "saved"
+    code = f"""
+import os, signal, subprocess, sys
+helper = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+def stop(*_):
+    out, _ = helper.communicate(b"checkpoint")
+    open({str(saved)!r}, "wb").write(out)
+    sys.exit(0 if helper.returncode == 0 else 9)
+signal.signal(signal.SIGTERM, stop)
+{touch(tmp_path / "ready")}
+while True: signal.pause()
+"""
+    context = run(code)
+    wait_until((tmp_path / "ready").exists)
+    context.close()
+    assert saved.read_bytes() == b"checkpoint"
+    assert [seen.exitcode for seen in context.take_exits()] == [0]
+
+
+def test_a_suspended_worker_gets_the_signal(run, tmp_path):
+    handle = "import sys, signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))"
+    code = f"{handle}; {sleep_once_ready(tmp_path / 'ready')}"
+    context = run(code)
+    wait_until((tmp_path / "ready").exists)
+    pid = context.pids()[0]
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: read_state(pid)[0] == "T")
+    context.close()
+    assert [seen.exitcode for seen in context.take_exits()] == [7]
+
+
+def with_children(path, then):
+    """A worker with a child that ignores SIGTERM, and a grandchild."""
+    return f"""
+import os, subprocess, sys, time
+shell = "trap '' TERM; sleep 600 & echo $!; wait"
+child = subprocess.Popen(["sh", "-c", shell], stdout=subprocess.PIPE)
+grandchild = int(child.stdout.readline())
+with open({str(path)!r} + ".new", "w") as file: file.write(f"{{child.pid}} {{grandchild}}")
+os.rename({str(path)!r} + ".new", {str(path)!r})
+{then}
+"""
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("end", ["success", "failure", "close", "crash"])
+def test_what_workers_started_is_gone_at_every_end(run, tmp_path, end):
+    path = tmp_path / "pids"
+    then = {"success": "", "failure": "sys.exit(1)", "close": SLEEP, "crash": "os.abort()"}[end]
+    context = run(with_children(path, then))
+    wait_until(path.exists)
+    children = [int(pid) for pid in path.read_text().split()]
+    began = time.monotonic()
+    if end == "close":
+        context.close()
+    else:
+        assert context.wait(BOUND).is_failed() == (end != "success")
+    assert all(map(is_gone, children))
+    assert time.monotonic() - began < 10, "it took the grace that is only for workers"
+
+
+def test_who_had_ended_before_the_close_was_not_stopped_by_it(run):
+    context = run("raise SystemExit(5)", SLEEP)
+    wait_for_ends(context, 0)
+    context.close()
+    assert {seen.local_rank: seen.stopped for seen in context.take_exits()} == {0: False, 1: True}
+    assert list(context.wait(0).failures) == [0]
+
+
+def test_close_may_be_called_again_and_before_the_start(run):
+    context = run(SLEEP, start=False)
+    context.close()
+    context.start()
+    context.close()
+    context.close()
+    assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGTERM]
+
+
+def test_hurry_skips_the_grace_in_progress(run, tmp_path):
+    context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
+    wait_until(lambda: os.listdir(tmp_path))
+    waker = threading.Timer(0.1, context.hurry)
+    waker.start()
+    context.close(timeout=600)
+    waker.join()
+    assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
+
+
+def test_hurry_before_the_stop_is_remembered(run, tmp_path):
+    context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
+    wait_until(lambda: os.listdir(tmp_path))
+    context.hurry()
+    context.close(timeout=600)
+    assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
+
+
+def test_an_interrupted_stop_leaves_nobody_behind(run, tmp_path, monkeypatch):
+    context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
+    wait_until(lambda: os.listdir(tmp_path))
+    pid = context.pids()[0]
+
+    def interrupt(signum, frame):
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            context.close(timeout=600)
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert is_gone(pid)
+    assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
+
+
+@pytest.fixture
+def unkillable(monkeypatch):
+    """Signals reach nobody, and the wait after SIGKILL is short."""
+    monkeypatch.setattr(WorkerSession, "signal_leader", lambda self, signum: None)
+    monkeypatch.setattr(WorkerSession, "signal_all", lambda self, signum: None)
+    impatient = functools.partial(StopLadder, kill_wait=0.05)
+    monkeypatch.setattr(supervised, "StopLadder", impatient)
+
+
+@pytest.mark.usefixtures("unkillable")
+def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog):
+    context = run("raise SystemExit(3)", SLEEP, shutdown_timeout=0.05)
+    pid = context.pids()[1]
+    with caplog.at_level(logging.ERROR, "plaunch"), pytest.raises(UnkillableWorkerError) as caught:
+        context.wait(BOUND)
+    assert f"local rank 1: pid {pid} (state S" in str(caught.value)
+    assert "because local rank 0 " in str(caught.value)
+    assert "exit code 3" in str(caught.value)
+    assert caught.value.exit_code == 114
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        str(caught.value)
+    ]
+    result = context.wait(0)
+    assert list(result.failures) == [0]
+    context.close()
+    os.kill(pid, signal.SIGKILL)
+    context.subprocess_handlers[1].proc.wait(BOUND)
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_signal_raises_out_of_wait_and_close_restores_the_handlers(run):
+    before = signal.getsignal(signal.SIGTERM)
+    context = run(SLEEP, handle_signals=True)
+    assert signal.getsignal(signal.SIGTERM) is not before
+    alarm = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
+    alarm.start()
+    with pytest.raises(SignalException) as caught:
+        context.wait(BOUND)
+    alarm.join()
+    context.close(caught.value.sigval)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGTERM]
+
+
+def test_the_second_signal_skips_the_grace(run, tmp_path):
+    context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}", handle_signals=True)
+    wait_until(lambda: os.listdir(tmp_path))
+    with pytest.raises(SignalException):
+        os.kill(os.getpid(), signal.SIGTERM)
+    alarm = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
+    alarm.start()
+    context.close(signal.SIGTERM, timeout=600)
+    alarm.join()
+    assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
+
+
+def test_a_signal_during_the_stop_of_the_others_is_raised_after_it(run, tmp_path):
+    code = f"import os, time\nwhile not os.listdir({str(tmp_path)!r}): time.sleep(0.002)\n"
+    context = run(
+        f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}",
+        f"{code}raise SystemExit(1)",
+        handle_signals=True,
+        shutdown_timeout=0.5,
+    )
+    wait_for_ends(context, 1)
+    alarm = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
+    alarm.start()
+    with pytest.raises(SignalException):
+        context.wait(BOUND)
+    alarm.join()
+    result = context.wait(0)
+    assert list(result.failures) == [1]
+    assert result.stopped == {0: -signal.SIGKILL}
+
+
+def test_handlers_are_back_after_the_result(run):
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT)}
+    run("", handle_signals=True).wait(BOUND)
+    assert {signum: signal.getsignal(signum) for signum in before} == before
+
+
+def test_an_agent_owns_its_signals(run):
+    before = signal.getsignal(signal.SIGTERM)
+    context = run(SLEEP, handle_signals=False)
+    assert signal.getsignal(signal.SIGTERM) is before
+    context.close()
+
+
+def test_an_ignored_sigchld_does_not_lose_exit_codes(run, caplog):
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with caplog.at_level(logging.WARNING, "plaunch"):
+            result = run("raise SystemExit(6)").wait(BOUND)
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    assert result.failures[0].exitcode == 6
+    assert "SIGCHLD was ignored" in caplog.text
+
+
+def test_an_ignored_sigchld_is_refused_where_it_cannot_be_changed(run):
+    errors = []
+
+    def start():
+        try:
+            run("raise SystemExit(6)")
+        except WorkerStartError as error:
+            errors.append(str(error))
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    assert "SIGCHLD is ignored" in errors[0]
+
+
+# --- starting -------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_cannot_be_started_stops_those_before_it(contexts):
+    envs = {0: {}, 1: {"PATH": "/nowhere"}}
+    context = SubprocessContext("s", "sleep", {0: "600", 1: "600"}, envs, NoFiles())
+    contexts.append(context)
+    with pytest.raises(ProgramNotFoundError, match="'sleep' for local rank 1"):
+        context.start()
+    assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGTERM]
+    assert is_gone(context.pids()[0])
+
+
+def test_a_context_is_started_once(run):
+    context = run(SLEEP)
+    with pytest.raises(UsageError, match="already started"):
+        context.start()
+    assert context.wait(0) is None, "the workers were harmed"
+
+
+def test_waiting_needs_a_start(run):
+    with pytest.raises(UsageError, match="were not started"):
+        run(SLEEP, start=False).wait(0)
+
+
+def test_a_negative_timeout_is_refused(run):
+    with pytest.raises(UsageError, match="shutdown_timeout is -1"):
+        run(SLEEP, shutdown_timeout=-1)
+
+
+def test_nothing_stays_behind_in_the_launcher(run):
+    """No descriptor, no thread, no zombie."""
+    run("").wait(BOUND)  # what is loaded on first use is loaded
+    before = set(os.listdir("/proc/self/fd"))
+    threads = threading.active_count()
+    for codes in (("", ""), ("raise SystemExit(1)", SLEEP), (SLEEP,)):
+        context = run(*codes)
+        if codes == (SLEEP,):
+            context.close()
+        else:
+            context.wait(BOUND)
+        assert all(read_state(pid) == ("", -1) for pid in context.pids().values())
+    wait_until(lambda: threading.active_count() == threads)
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_many_workers(run):
+    result = run(*["import os; os._exit(0)"] * 40).wait(BOUND)
+    assert len(result.return_values) == 40

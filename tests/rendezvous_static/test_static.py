@@ -1,0 +1,109 @@
+"""The static backend: one node on loop-back, or nodes with given ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import pytest
+from plaunch.errors import UsageError
+from plaunch.rendezvous import HeldPort, ObservableRendezvous, RendezvousParameters
+from plaunch_rendezvous_static import create_static_handler
+
+
+def create(endpoint="", max_nodes=1, local_addr=None, **config):
+    return create_static_handler(
+        RendezvousParameters("static", endpoint, "job", 1, max_nodes, local_addr, **config)
+    )
+
+
+@pytest.fixture
+def free_port():
+    with contextlib.closing(HeldPort.any()) as held:
+        return held.port
+
+
+def test_one_node_has_a_fresh_port_on_loop_back_in_every_round():
+    handler = create()
+    first, second = handler.next_rendezvous(), handler.next_rendezvous()
+    for info in (first, second):
+        assert (info.rank, info.world_size, info.store) == (0, 1, None)
+        assert info.bootstrap_store_info.master_addr == "127.0.0.1"
+    assert first.bootstrap_store_info.master_port != second.bootstrap_store_info.master_port
+    assert handler.shutdown()
+
+
+def test_the_port_of_the_round_is_free_to_listen_on_and_let_go_at_the_end():
+    handler = create()
+    port = handler.next_rendezvous().bootstrap_store_info.master_port
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
+        sock.listen()
+    handler.shutdown()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", port))
+
+
+def test_one_node_with_an_address_of_its_own():
+    handler = create(local_addr="10.1.2.3")
+    assert handler.next_rendezvous().bootstrap_store_info.master_addr == "10.1.2.3"
+    handler.shutdown()
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_several_nodes_are_what_the_command_line_says(free_port, rank):
+    handler = create(f"node0:{free_port}", max_nodes=3, rank=str(rank))
+    for _ in range(2):
+        info = handler.next_rendezvous()
+        assert (info.rank, info.world_size, info.store) == (rank, 3, None)
+        assert info.bootstrap_store_info.master_addr == "node0"
+        assert info.bootstrap_store_info.master_port == free_port
+    handler.shutdown()
+
+
+def test_nothing_ever_changes():
+    handler = create()
+    assert isinstance(handler, ObservableRendezvous)
+    assert handler.fileno() == -1
+    assert handler.changes() == ()
+    assert handler.num_nodes_waiting() == 0
+    handler.set_closed()
+    assert not handler.is_closed()
+    assert not handler.use_agent_store
+    assert (handler.get_backend(), handler.get_run_id()) == ("static", "job")
+    assert handler.shutdown()
+    assert handler.shutdown()
+    assert handler.leave()
+
+
+def test_only_node_0_needs_the_port():
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        with pytest.raises(UsageError, match=f"port {port}.*is taken"):
+            create(f"node0:{port}", max_nodes=2, rank=0)
+        create(f"node0:{port}", max_nodes=2, rank=1).shutdown()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "max_nodes", "config", "message"),
+    [
+        ("node0:29500", 2, {"rank": 2}, r"node rank 2 .* outside the job of 2 nodes"),
+        ("node0:29500", 2, {"rank": -1}, r"node rank -1 .* outside"),
+        ("node0:29500", 2, {"rank": "two"}, "not an integer"),
+        ("", 2, {}, "needs to know where rank 0 of 2 nodes is"),
+        ("node0", 2, {}, "has no port that all nodes know"),
+        ("node0:0", 2, {}, "has no port that all nodes know"),
+        ("", 1, {"ranks": 0}, "no option 'ranks'.*did you mean 'rank'"),
+    ],
+)
+def test_bad_settings_are_named(endpoint, max_nodes, config, message):
+    with pytest.raises(UsageError, match=message):
+        create(endpoint, max_nodes, **config)
+
+
+def test_options_that_other_backends_need_get_a_warning(caplog):
+    create(timeout=900).shutdown()
+    assert "does not need option 'timeout'" in caplog.text
