@@ -34,6 +34,10 @@ HEAVY = ("torch", "numpy", "etcd3", "grpc", "sklearn")
 WORKERS = "--nproc-per-node=2"
 LIMIT = 120.0  # seconds for one command
 
+# pip compiles what it installs, so torch is there as bytecode. An editable plaunch is compiled by
+# its first run, unless this variable forbids it: then every launch would compile all of it again.
+ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
 
 class BenchmarkError(Exception):
     """A command did not do what it is measured for."""
@@ -78,7 +82,9 @@ def command(launcher: str, *words: str) -> list[str]:
 def start(
     argv: Sequence[str], stdout: int = subprocess.DEVNULL, stderr: int = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
+    return subprocess.Popen(
+        argv, env=ENVIRON, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
+    )
 
 
 def finish(process: subprocess.Popen[bytes]) -> bytes:

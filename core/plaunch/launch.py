@@ -10,6 +10,7 @@ from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.recorder import EventRecorder
 from plaunch.agent.worker import WorkerSpec
 from plaunch.errors import SignalException, UsageError
+from plaunch.plugin.blame import blamed
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
@@ -124,7 +125,11 @@ class _Launch:
 
     def run(self) -> dict[int, Any]:
         config, manager = self._config, self._manager
-        logs_specs = config.logs_specs or manager.get(LOGS_SPECS, "default")()
+        logs_specs = config.logs_specs
+        if logs_specs is None:
+            create_logs_specs = manager.get(LOGS_SPECS, "default")
+            with blamed(LOGS_SPECS, "default"):
+                logs_specs = create_logs_specs()
         log_dir = logs_specs.root_log_dir
         context = PluginContext(
             run_id=config.run_id,
@@ -133,12 +138,16 @@ class _Launch:
             log_dir=None if log_dir is None else str(log_dir),
             settings=config.settings(),
         )
-        policy = manager.get(SIGNAL_POLICIES, config.signal_policy)(context)
+        create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         create_event_handler = manager.get(EVENT_HANDLERS, config.event_log_handler)
+        with blamed(SIGNAL_POLICIES, config.signal_policy):
+            policy = create_policy(context)
         handler = self._create_rendezvous()
         release = handler.shutdown
         try:
-            recorder = EventRecorder(create_event_handler(context), config.rdzv_backend, self._name)
+            with blamed(EVENT_HANDLERS, config.event_log_handler):
+                event_handler = create_event_handler(context)
+            recorder = EventRecorder(event_handler, config.rdzv_backend, self._name)
 
             def notify(moment: Moment) -> None:
                 manager.notify(moment)
@@ -178,7 +187,8 @@ class _Launch:
             local_addr=config.local_addr,
             **config.rdzv_configs,
         )
-        return factory(params)
+        with blamed(RENDEZVOUS, config.rdzv_backend):
+            return factory(params)
 
     def _worker_spec(self, handler: RendezvousHandler) -> WorkerSpec:
         config = self._config

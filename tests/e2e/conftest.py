@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
@@ -33,9 +35,10 @@ class CommandLine:
         path.write_text(text)
         return str(path)
 
-    def start(self, *argv: str, **environ: str) -> subprocess.Popen[str]:
-        """Start a launch and return the process; its streams are pipes."""
-        return subprocess.Popen(
+    @contextlib.contextmanager
+    def start(self, *argv: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+        """Start a launch, its streams being pipes; it is ended if the block is left early."""
+        process = subprocess.Popen(
             [sys.executable, "-m", "plaunch", *argv],
             cwd=self.folder,
             env={**self.environ, **environ},
@@ -44,15 +47,17 @@ class CommandLine:
             stderr=subprocess.PIPE,
             text=True,
         )
+        with process:
+            try:
+                yield process
+            except BaseException:
+                process.terminate()
+                raise
 
     def run(self, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run a launch to its end."""
         with self.start(*argv, **environ) as process:
-            try:
-                out, err = process.communicate(timeout=TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
+            out, err = process.communicate(timeout=TIMEOUT)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

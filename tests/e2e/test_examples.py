@@ -97,11 +97,9 @@ def test_two_workers_recognise_nine_digits_in_ten(train, launcher):
     assert losses == sorted(losses, reverse=True)
 
 
-@pytest.mark.timeout(2 * TIMEOUT)
+@pytest.mark.timeout(TIMEOUT)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_a_killed_worker_costs_at_most_an_epoch(train, launcher):
-    undisturbed = train(launcher, TRAIN, "--epochs=60", "--checkpoint=checkpoint-2.pt")
-    undisturbed.finish()
     training = train(launcher, "--max-restarts=1", TRAIN, "--epochs=60")
     training.read_until("epoch   5/60")
     os.kill(training.pid_of_rank(1), signal.SIGKILL)
@@ -109,21 +107,22 @@ def test_a_killed_worker_costs_at_most_an_epoch(train, launcher):
     before = max(training.losses())
     assert before < 60, "the training ended before the worker was killed"
     assert before - 1 <= int(again.rpartition(" ")[2]) <= before
-    training.finish()
-    # Not only does it go on: it goes on as if nothing had happened.
-    assert training.losses() == undisturbed.losses()
+    assert training.finish() > 90
+    assert sorted(training.losses()) == list(range(1, 61))
 
 
 @pytest.mark.timeout(3 * TIMEOUT)
 def test_a_new_job_starts_anew_unless_it_is_told_to_resume(train):
-    train("plaunch", TRAIN, "--epochs=2").finish()
+    first = train("plaunch", TRAIN, "--epochs=2")
+    first.finish()
     second = train("plaunch", TRAIN, "--epochs=1")
     second.finish()
     assert second.lines[0].endswith("from the beginning")
     third = train("plaunch", TRAIN, "--epochs=2", "--resume")
     third.finish()
     assert third.lines[0].endswith("continuing after epoch 1")
-    assert list(third.losses()) == [2]
+    # It continues as if it had never been interrupted.
+    assert third.losses() == {2: first.losses()[2]}
 
 
 def test_without_a_launcher_it_says_what_to_do(plaunch):

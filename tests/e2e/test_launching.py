@@ -23,7 +23,9 @@ FAIL_ONCE = """\
 import os, sys
 if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     sys.exit(17)
-print("rank", os.environ["RANK"], "of attempt", os.environ["TORCHELASTIC_RESTART_COUNT"])
+# One write, so that the lines of two workers do not mix.
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+sys.stdout.write(f"rank {rank} of attempt {attempt}\\n")
 """
 
 
@@ -101,7 +103,7 @@ if len(sys.argv) > 1:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda *_: sys.exit(0))
 pathlib.Path(f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
-print("up", flush=True)
+os.write(1, b"up\\n")
 time.sleep(300)
 """
 

@@ -8,7 +8,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-
 from plaunch.plugin.manager import PluginManager
 
 DATA = Path(__file__).parent.parent / "data"
@@ -84,9 +83,7 @@ def checked_in(monkeypatch: pytest.MonkeyPatch, own_metadata: str):
         monkeypatch.syspath_prepend(folder)
 
         def manager(*words: str, **environ: str):
-            return PluginManager.create(
-                words=words, environ=environ, path=[folder, own_metadata]
-            )
+            return PluginManager.create(words=words, environ=environ, path=[folder, own_metadata])
 
         return manager
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import importlib_metadata
 import pytest
-
 from plaunch.plugin import metadata
 from plaunch.plugin.metadata import Distribution, EntryPoint, normalise, parse_entry_points, scan
 from plaunch.plugin.registry import GROUPS
@@ -99,11 +98,12 @@ def test_the_first_distribution_of_a_name_on_the_path_wins(
     assert ours(*roots) == [(GROUP, "x", "first")] == reference(monkeypatch, *roots)
 
 
-def test_a_leftover_without_metadata_does_not_hide_the_real_one(tmp_path, monkeypatch) -> None:
+def test_a_leftover_without_metadata_does_not_hide_the_real_one(tmp_path) -> None:
+    # As importlib_metadata has it today; its older versions take the leftover.
     roots = tmp_path / "1", tmp_path / "2"
     write(roots[0], "a-1.dist-info", f"[{GROUP}]\nx = leftover\n")
     write(roots[1], "a-2.dist-info", f"[{GROUP}]\nx = real\n", name="a")
-    assert ours(*roots) == [(GROUP, "x", "real")] == reference(monkeypatch, *roots)
+    assert ours(*roots) == [(GROUP, "x", "real")]
 
 
 def test_what_is_no_folder_is_passed_over(tmp_path, monkeypatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-
 from plaunch.errors import (
     DuplicateNameError,
     ExitCode,
@@ -190,7 +189,7 @@ def test_a_name_of_another_kind_is_unknown() -> None:
 @pytest.fixture
 def twice(site):
     """Two distributions that offer the same name."""
-    site.install("b-eta", {COUNTS: {"one": "mod_b:count"}}, mod_b=COUNTER.format(2))
+    site.install("beta", {COUNTS: {"one": "mod_b:count"}}, mod_b=COUNTER.format(2))
     site.install(
         "alpha", {COUNTS: {"one": "mod_a:count"}}, metadata_name="Alpha", mod_a=COUNTER.format(1)
     )
@@ -205,13 +204,15 @@ def test_two_distributions_with_one_name_are_an_error_when_it_is_selected(twice)
         manager.get(DEVICE_COUNTS, "one")
     assert caught.value.exit_code == ExitCode.USAGE
     assert str(caught.value) == (
-        "device counter 'one' is offered by more than one distribution: Alpha, b; write "
-        "--nproc-per-node Alpha:one or b:one, or block one with -p no:b:one"
+        "device counter 'one' is offered by more than one distribution: Alpha, beta; write "
+        "--nproc-per-node Alpha:one or beta:one, or block one with -p no:beta:one"
     )
     assert not {"mod_a", "mod_b"} & sys.modules.keys()
 
 
-@pytest.mark.parametrize(("name", "expected"), [("alpha:one", 1), ("ALPHA:one", 1), ("b:one", 2)])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("alpha:one", 1), ("ALPHA:one", 1), ("beta:one", 2)]
+)
 def test_the_distribution_decides(twice, name, expected) -> None:
     assert twice.manager().get(DEVICE_COUNTS, name)() == expected
 
@@ -321,11 +322,19 @@ def test_without_autoload_a_named_plugin_can_be_selected(twice) -> None:
 def test_without_autoload_hooks_are_loaded_when_named(site) -> None:
     for name in ("one", "two"):
         site.install(
-            name, {LIFECYCLE_GROUP: {name: f"mod_{name}"}}, **{f"mod_{name}": HOOKS.format(offer={})}
+            name,
+            {LIFECYCLE_GROUP: {name: f"mod_{name}"}},
+            **{f"mod_{name}": HOOKS.format(offer={})},
         )
     manager = site.manager("two", **AUTOLOAD_OFF)
     assert [plugin.name for plugin in manager.selected()] == ["two"]
     assert "mod_one" not in sys.modules
+
+
+def test_without_autoload_our_own_hooks_are_not_loaded_either(site) -> None:
+    site.install("plaunch", {LIFECYCLE_GROUP: {"ours": "mod"}}, mod=HOOKS.format(offer={}))
+    assert [plugin.name for plugin in site.manager().selected()] == ["ours"]
+    assert site.manager(**AUTOLOAD_OFF).selected() == []
 
 
 # --- named with -p --------------------------------------------------------------------------------
@@ -379,7 +388,7 @@ def test_naming_what_another_word_blocks_is_an_error(twice) -> None:
 
 
 def test_naming_what_two_distributions_offer_is_an_error(twice) -> None:
-    with pytest.raises(DuplicateNameError, match="Alpha, b"):
+    with pytest.raises(DuplicateNameError, match="Alpha, beta"):
         twice.manager("one")
 
 

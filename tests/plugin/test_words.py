@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from plaunch.errors import UsageError
 from plaunch.plugin.registry import LIFECYCLE, RENDEZVOUS
 from plaunch.plugin.words import Word, Words

@@ -272,7 +272,7 @@ def test_exits_are_told_once_and_say_who_was_stopped(run):
 
 
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.parametrize("death_sig", [None, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("death_sig", [None, signal.SIGUSR1, signal.SIGKILL])
 def test_close_stops_everybody_with_the_signal_asked_for(run, tmp_path, death_sig):
     context = run(sleep_once_ready(tmp_path / "0"), sleep_once_ready(tmp_path / "1"))
     wait_until(lambda: len(os.listdir(tmp_path)) == 2)
@@ -392,13 +392,20 @@ def test_close_may_be_called_again_and_before_the_start(run):
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGTERM]
 
 
-def test_hurry_skips_the_grace_in_progress(run, tmp_path):
+def test_hurry_skips_the_grace_in_progress(run, tmp_path, caplog):
     context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
     wait_until(lambda: os.listdir(tmp_path))
-    waker = threading.Timer(0.1, context.hurry)
-    waker.start()
-    context.close(timeout=600)
-    waker.join()
+
+    def hurry():
+        # From here on there is nothing to do for the rest of the grace.
+        wait_until(lambda: "waiting for local ranks 0" in caplog.text)
+        context.hurry()
+
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        waker = threading.Thread(target=hurry)
+        waker.start()
+        context.close(timeout=600)
+        waker.join()
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
 
 

@@ -91,8 +91,8 @@ def test_close_signals_the_whole_group():
 
 def test_close_sends_the_signal_asked_for():
     handler = SubprocessHandler("sleep", ("600",), {}, None, None, 0)
-    handler.close(signal.SIGINT)
-    assert handler.proc.wait(20) == -signal.SIGINT
+    handler.close(signal.SIGUSR1)
+    assert handler.proc.wait(20) == -signal.SIGUSR1
 
 
 def test_close_after_the_end_signals_nobody():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch.config import LaunchConfig
 from plaunch.errors import UsageError
 from plaunch.launch import make_run_id
+from plaunch.plugin.blame import blamed
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
 from plaunch.process.signals import parse_signals
 from plaunch.process.std import Std
@@ -98,7 +99,9 @@ def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> i
     try:
         count = int(nproc_per_node)
     except ValueError:
-        count = manager.get(DEVICE_COUNTS, nproc_per_node)()
+        counter = manager.get(DEVICE_COUNTS, nproc_per_node)
+        with blamed(DEVICE_COUNTS, nproc_per_node):
+            count = counter()
         if count < 1:
             raise UsageError(
                 f"--nproc-per-node={nproc_per_node} found no device on this node; give a number, "
@@ -155,13 +158,12 @@ def _streams(option: str, text: str) -> Std | dict[int, Std]:
 
 
 def _logs_specs(args: argparse.Namespace, manager: PluginManager) -> LogsSpecs:
+    redirects = _streams("--redirects", args.redirects)
+    tee = _streams("--tee", args.tee)
+    shown = parse_ranks(args.local_ranks_filter)
     create = manager.get(LOGS_SPECS, args.logs_specs)
-    return create(
-        log_dir=args.log_dir,
-        redirects=_streams("--redirects", args.redirects),
-        tee=_streams("--tee", args.tee),
-        local_ranks_filter=parse_ranks(args.local_ranks_filter),
-    )
+    with blamed(LOGS_SPECS, args.logs_specs):
+        return create(log_dir=args.log_dir, redirects=redirects, tee=tee, local_ranks_filter=shown)
 
 
 def _override_for_standalone(args: argparse.Namespace) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 READY = "ready"
 BLOCKED = "blocked"
 BROKEN = "broken"
+SHADOWED = "shadowed"
 _NOT_INSTALLED = "-"
 
 
@@ -37,9 +38,9 @@ class PluginStatus:
         name: the plugin's name.
         distribution: the distribution that it belongs to; "-" for one that is not installed.
         version: the distribution's version; "-" for a plugin that is not installed.
-        status: "ready", "blocked" or "broken".
-        detail: why it is blocked or broken.
-        rivals: other distributions that offer the same name.
+        status: "ready", "blocked", "broken" or "shadowed".
+        detail: why it is blocked, broken or shadowed.
+        rivals: other distributions that offer the same name, so that it means none of them.
     """
 
     kind: str
@@ -58,7 +59,10 @@ def list_plugins(
     environ: Mapping[str, str] | None = None,
     path: Sequence[str] | None = None,
 ) -> list[PluginStatus]:
-    """Say of each plugin whether it works, by loading it; those that are blocked are not loaded.
+    """Say of each plugin whether it works, by loading it.
+
+    Those that are blocked are not loaded, nor is what a bare name does not mean: torch's `default`
+    logs spec would cost more than everything else.
 
     Args:
         plugins: plugins passed in code.
@@ -99,7 +103,7 @@ def format_plugins(rows: Sequence[PluginStatus]) -> str:
 def _status(row: PluginStatus) -> str:
     status = row.status
     if row.detail:
-        status += f" {row.detail}" if status == BLOCKED else f": {row.detail}"
+        status += f": {row.detail}" if status == BROKEN else f" {row.detail}"
     if row.rivals:
         status += (
             f" (name also in {', '.join(row.rivals)}; this one is {row.distribution}:{row.name})"
@@ -119,7 +123,18 @@ def _blocked(kind: Kind[Any], entry: EntryPoint, by: str) -> PluginStatus:
 
 
 def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> PluginStatus:
-    row = replace(_row(kind, entry), rivals=_rivals(kind, entry, catalogue))
+    row = _row(kind, entry)
+    try:
+        meant = catalogue.find(kind, entry.name)
+    except DuplicateNameError:
+        row = replace(row, rivals=_rivals(kind, entry, catalogue))
+    else:
+        if meant is not None and meant is not entry:
+            return replace(
+                row,
+                status=SHADOWED,
+                detail=f"by {meant.distribution.name}; select it as {row.distribution}:{row.name}",
+            )
     # On its own, so that whatever is wrong with another plugin is not held against this one.
     manager = PluginManager(Catalogue([entry], Words((), {})), time.monotonic)
     try:
@@ -134,12 +149,7 @@ def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> Pl
 
 
 def _rivals(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> tuple[str, ...]:
-    """The other distributions that offer the name, unless this one is what the name means."""
-    try:
-        if catalogue.find(kind, entry.name) is entry:
-            return ()
-    except DuplicateNameError:
-        pass  # the name means none of them
+    """The other distributions that offer the name."""
     return tuple(
         sorted(
             other.distribution.name

@@ -216,16 +216,27 @@ def _is_about(error: ModuleNotFoundError, module: str) -> bool:
     return missing is not None and (module == missing or module.startswith(f"{missing}."))
 
 
+def function_at(value: object, name: str) -> object | None:
+    """The function or method `name` of `value`, as it was defined; None for anything else.
+
+    No property is run, which might do or raise whatever it likes.
+    """
+    member = inspect.getattr_static(value, name, None)
+    function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        return None
+    return member if hasattr(member, _MARK) else function
+
+
 def _functions(value: object) -> Iterator[tuple[str, object]]:
-    """The functions of `value` that may be hooks, by name; no property is run."""
+    """The functions of `value` that may be hooks, by name."""
     is_module = inspect.ismodule(value)
     home = getattr(value, "__name__", None)
     for name in dir(value):
-        member = inspect.getattr_static(value, name, None)
-        function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
-        if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        function = function_at(value, name)
+        if function is None:
             continue
         # What a module has imported from another one under such a name is not meant as its hook.
         if is_module and not hasattr(function, _MARK) and function.__module__ != home:
             continue
-        yield name, member if hasattr(member, _MARK) else function
+        yield name, function

@@ -25,6 +25,7 @@ from plaunch.plugin.loading import (
     LoadedPlugin,
     checked,
     describe,
+    function_at,
     has_hooks,
     instance_of,
     load_entry,
@@ -53,6 +54,15 @@ _NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
 )
 
 
+class _Pluggy(pluggy.PluginManager):
+    """pluggy's manager, older versions of which run the properties of plugins."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        return (
+            None if function_at(plugin, name) is None else super().parse_hookimpl_opts(plugin, name)
+        )
+
+
 class _Registration:
     """A plugin that is registered with pluggy; without a distribution it was not installed."""
 
@@ -76,7 +86,7 @@ class PluginManager:
         self, catalogue: Catalogue, clock: Callable[[], float], *, with_traceback: bool = False
     ) -> None:
         self._catalogue = catalogue
-        self._pluggy = pluggy.PluginManager("plaunch")
+        self._pluggy = _Pluggy("plaunch")
         self._pluggy.add_hookspecs(hookspecs)
         self._registrations: dict[str, _Registration] = {}
         self._of_entry: dict[EntryPoint, _Registration] = {}

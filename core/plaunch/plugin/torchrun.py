@@ -99,8 +99,8 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
             return LogsDest(
                 stdouts=_paths(dest, "stdouts"),
                 stderrs=_paths(dest, "stderrs"),
-                tee_stdouts=_paths(dest, "tee_stdouts"),
-                tee_stderrs=_paths(dest, "tee_stderrs"),
+                tee_stdouts=_teed(dest, "tee_stdouts"),
+                tee_stderrs=_teed(dest, "tee_stderrs"),
                 error_files=_paths(dest, "error_files"),
                 # The last two came to torch later than the rest.
                 filtered_stdout=os.fspath(getattr(dest, "filtered_stdout", "")),
@@ -123,6 +123,11 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
 
 def _paths(dest: object, field: str) -> dict[int, str]:
     return {rank: os.fspath(path) for rank, path in getattr(dest, field).items()}
+
+
+def _teed(dest: object, field: str) -> dict[int, str]:
+    """The streams to tee; torch names `/dev/null` for every rank when there are no files."""
+    return {rank: path for rank, path in _paths(dest, field).items() if path != os.devnull}
 
 
 # --- rendezvous -----------------------------------------------------------------------------------

@@ -191,10 +191,8 @@ class SupervisedContext(PContext):
             if self._watch is not None:
                 stack.callback(self._watch.close)
             stack.callback(self._release)
-            for rank, worker in self._workers.items():
+            for worker in self._workers.values():
                 stack.callback(worker.release)
-                if rank in self._exits:
-                    worker.reap()
             if self._streams is not None:
                 self._streams.finish()
                 for rank, failure in self._failures.items():

@@ -152,6 +152,7 @@ def die_while_sending(count):
 
 
 def interrupted():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored by inheritance
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(600)
 

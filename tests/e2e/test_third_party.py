@@ -1,0 +1,252 @@
+"""A package that somebody else could have written: built, installed with pip, and used by name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-plugins"
+PIP_TIMEOUT = 120.0  # seconds
+
+# Each line is written at once: with python -u, `print` writes its end by itself, and another worker
+# may come in between.
+SHOW = """\
+import os, sys
+rank, world, port = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+sys.stdout.write(f"rank {rank} of {world} at {port}\\n")
+sys.stderr.write(f"last failure: {os.environ.get('LAST_FAILURE')}\\n")
+"""
+FAIL_ONCE = """\
+import os, sys
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(17)
+sys.stdout.write(f"last failure: {os.environ['LAST_FAILURE']}\\n")
+"""
+WAIT_FOR_USR1 = """\
+import signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit("saved"))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A copy of the package's folder, so that nothing is built in the repository."""
+    copy = tmp_path_factory.mktemp("source") / PACKAGE.name
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, source):
+    """A folder into which pip has installed the package, without asking any network."""
+    folder = tmp_path_factory.mktemp("site")
+    words = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *words, "--target", str(folder), str(source)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PIP_TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture
+def installed(plaunch, site):
+    """A command line that finds the package, and no variables of it but those a test sets."""
+    for name in ("HOSTFILE", "HOSTFILE_HOST", "EVENTS_FILE", "JOURNAL", "LAST_FAILURE"):
+        plaunch.environ.pop(name, None)
+    plaunch.environ["PYTHONPATH"] = str(site)
+    return plaunch
+
+
+@pytest.fixture
+def hostfile(installed):
+    """A host file with two hosts, both of which are this one."""
+    path = installed.write(
+        "hosts.txt", "alpha slots=2 addr=127.0.0.1\nbeta  slots=1 addr=127.0.0.1\n"
+    )
+    installed.environ["HOSTFILE"] = path
+    return path
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def stories(path):
+    """The lines of a journal, without time and run id."""
+    return [line.split(" ", 2)[2] for line in path.read_text().splitlines()]
+
+
+def test_every_plugin_is_listed(installed):
+    done = installed.run("--list-plugins")
+    assert done.returncode == 0
+    listed = {
+        tuple(line.split()[:2]): line.split()[4]
+        for line in done.stdout.splitlines()
+        if "plaunch-example-plugins" in line
+    }
+    assert set(listed.values()) == {"ready"}
+    assert sorted(name for _, name in listed) == [
+        "append",
+        "flat",
+        "hostfile",
+        "hostfile",
+        "journal",
+        "usr1-stops",
+    ]
+
+
+def test_two_hosts_use_all_plugins_in_one_job(installed, hostfile, free_port):
+    script = installed.write("show.py", SHOW)
+    events = installed.folder / "events.jsonl"
+    argv = [
+        "--nnodes=2",
+        "--rdzv-backend=hostfile",
+        f"--rdzv-conf=port={free_port}",
+        "--nproc-per-node=1",
+        "--logs-specs=flat",
+        "--log-dir=logs",
+        "--tee=1",
+        "--event-log-handler=append",
+        "--signal-policy=usr1-stops",
+        script,
+    ]
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for host in ("alpha", "beta"):
+            node = installed.start(
+                *argv,
+                HOSTFILE_HOST=host,
+                EVENTS_FILE=str(events),
+                JOURNAL=str(installed.folder / f"{host}.txt"),
+            )
+            nodes.append(stack.enter_context(node))
+        outputs = [node.communicate(timeout=60) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    for rank, (out, _) in enumerate(outputs):
+        text = f"rank {rank} of 2 at {free_port}\n"
+        assert out.endswith(text)
+        assert (installed.folder / f"logs/0-rank0000{rank}.out").read_text() == text
+        assert (installed.folder / f"logs/0-rank0000{rank}.err").read_text() == "last failure: \n"
+    seen = [json.loads(line) for line in events.read_text().splitlines()]
+    started = [
+        event["metadata"]["global_rank"] for event in seen if event["name"].endswith("START")
+    ]
+    assert sorted(started) == [0, 1]
+    expected = ["attempt 0, round 0: ranks 1", "finished: succeeded"]
+    assert stories(installed.folder / "beta.txt") == expected
+
+
+def test_the_device_counter_starts_a_worker_for_each_slot(installed, hostfile):
+    script = installed.write("show.py", SHOW)
+    done = installed.run("--nproc-per-node=hostfile", script, HOSTFILE_HOST="alpha")
+    assert done.returncode == 0
+    assert sorted(re.findall("rank . of .", done.stdout)) == ["rank 0 of 2", "rank 1 of 2"]
+
+
+def test_workers_learn_why_they_were_started_again(installed):
+    script = installed.write("fail_once.py", FAIL_ONCE)
+    journal = installed.folder / "journal.txt"
+    argv = ["--nproc-per-node=2", "--max-restarts=1", script]
+    done = installed.run(*argv, JOURNAL=str(journal))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["last failure: rank 1: exit code 17"] * 2
+    assert stories(journal) == [
+        "attempt 0, round 0: ranks 0, 1",
+        "attempt 1, round 1: ranks 0, 1 after rank 1: exit code 17",
+        "finished: succeeded",
+    ]
+
+
+def test_a_blocked_lifecycle_plugin_takes_no_part(installed):
+    script = installed.write("show.py", SHOW)
+    assert "last failure: \n" in installed.run(script).stderr
+    assert "last failure: None\n" in installed.run("-p", "no:journal", script).stderr
+
+
+def test_usr1_stops_the_job_under_the_policy(installed):
+    script = installed.write("wait.py", WAIT_FOR_USR1)
+    with installed.start("--signal-policy=usr1-stops", script) as launch:
+        assert launch.stdout.readline() == "ready\n"
+        launch.send_signal(signal.SIGUSR1)
+        _, err = launch.communicate(timeout=60)
+    assert launch.returncode == 128 + signal.SIGUSR1
+    assert "saved" in err
+    assert "SIGUSR1" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--nproc-per-node=hostfile"], "set the variable HOSTFILE to its path"),
+        (["--rdzv-backend=hostfile"], "set the variable HOSTFILE to its path"),
+        (["--event-log-handler=append"], "set the variable EVENTS_FILE to the path of a file"),
+        (["--logs-specs=flat", "--log-dir=show.py/logs"], "choose another with --log-dir"),
+    ],
+)
+def test_errors_of_plugins_are_usage_errors_of_one_line(installed, argv, message):
+    done = installed.run(*argv, installed.write("show.py", SHOW))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_plugins_that_are_not_used_are_not_imported(installed):
+    script = installed.write("empty.py", "")
+    argv = [sys.executable, "-X", "importtime", "-m", "plaunch", "-p", "no:journal", script]
+    done = subprocess.run(
+        argv,
+        cwd=installed.folder,
+        env=installed.environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "plaunch.agent" in done.stderr
+    assert "plaunch_example_plugins" not in done.stderr
+
+
+def test_the_tests_of_the_package_pass(installed, source):
+    environ = {**installed.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=source,
+        env={name: value for name, value in environ.items() if name != "PYTEST_ADDOPTS"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_it_imports_public_names_only():
+    public = {"agent", "errors", "events", "plugin", "process", "rendezvous"}
+    imported = {
+        name
+        for path in (PACKAGE / "src").rglob("*.py")
+        for name in re.findall(r"^\s*(?:from|import) plaunch\.([\w.]+)", path.read_text(), re.M)
+    }
+    assert imported <= public
+    assert {"plugin", "process", "rendezvous"} <= imported

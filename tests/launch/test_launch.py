@@ -1,0 +1,213 @@
+"""Launching from code, with real workers."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import signal
+import sys
+
+import pytest
+from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent
+from plaunch.cli import main, run
+from plaunch.errors import PluginError, SignalException, UsageError
+from plaunch.plugin.manager import PluginManager
+from plaunch.process import ChildFailedError
+from plaunch.testing import FakeRendezvous
+
+# A spawned worker imports what it runs by name.
+_FILE = pathlib.Path(__file__).with_name("functions_to_launch.py")
+_SPEC = importlib.util.spec_from_file_location("functions_to_launch", _FILE)
+functions = importlib.util.module_from_spec(_SPEC)
+sys.modules["functions_to_launch"] = functions
+_SPEC.loader.exec_module(functions)
+
+
+@pytest.fixture(autouse=True)
+def _importable_in_workers(monkeypatch):
+    monkeypatch.syspath_prepend(str(_FILE.parent))
+
+
+def config(**changes):
+    settings = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 2, "max_restarts": 0, **changes}
+    return LaunchConfig(**settings)
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
+def test_functions_return_their_values_by_global_rank(start_method):
+    launch = elastic_launch(config(start_method=start_method), functions.rank_and_arguments)
+    assert launch("a", 2) == {0: (0, ("a", 2)), 1: (1, ("a", 2))}
+
+
+def test_programs_return_none():
+    assert launch_agent(config(), sys.executable, ["-c", "pass"]) == {0: None, 1: None}
+
+
+def test_a_missing_run_id_is_made_up_and_written_back():
+    settings = config()
+    values = elastic_launch(settings, functions.environment)("TORCHELASTIC_RUN_ID")
+    assert set(values.values()) == {settings.run_id}
+    assert settings.run_id
+
+
+def test_a_failing_function_is_raised_with_its_traceback():
+    with pytest.raises(ChildFailedError) as caught:
+        elastic_launch(config(), functions.fail_on_rank_1)("no luck")
+    rank, failure = caught.value.get_first_failure()
+    assert (rank, failure.global_rank, failure.exitcode) == (1, 1, 1)
+    assert "ValueError: no luck" in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+def test_a_functions_exit_code_is_kept():
+    with pytest.raises(ChildFailedError) as caught:
+        elastic_launch(config(), functions.fail_on_rank_1)(93)
+    assert caught.value.exit_code == 93
+
+
+def test_a_restart_runs_everybody_again():
+    launch = elastic_launch(config(max_restarts=2), functions.succeed_on_second_attempt)
+    assert launch() == {0: 1, 1: 1}
+
+
+def test_more_variables_for_all_workers():
+    launch = elastic_launch(config(worker_env={"COLOUR": "blue"}), functions.environment)
+    assert launch("COLOUR") == {0: "blue", 1: "blue"}
+
+
+class Backend:
+    """A plugin in code: a rendezvous backend, and somebody who listens."""
+
+    def __init__(self):
+        self.handler = FakeRendezvous("job")
+        self.told = []
+
+    @hookimpl
+    def plaunch_rendezvous_backends(self):
+        return {"pretend": self.create}
+
+    def create(self, params):
+        self.params = params
+        return self.handler
+
+    @hookimpl
+    def plaunch_worker_env(self, worker):
+        return {"COLOUR": f"blue-{worker.global_rank}"}
+
+    @hookimpl
+    def plaunch_state_changed(self, new):
+        self.told.append(new.name)
+
+    @hookimpl
+    def plaunch_agent_finished(self, group, result):
+        self.told.append((group.run_id, dict(result.return_values)))
+
+
+def test_plugins_for_one_launch_take_part_in_it():
+    backend = Backend()
+    settings = config(
+        rdzv_backend="pretend", rdzv_endpoint="there", rdzv_configs={"key": "value"}, run_id="job"
+    )
+    launch = elastic_launch(settings, functions.environment, plugins=[backend])
+    values = {0: "blue-0", 1: "blue-1"}
+    assert launch("COLOUR") == values
+    assert backend.told == ["HEALTHY", "SUCCEEDED", ("job", values)]
+    assert (backend.params.endpoint, backend.params.get("key")) == ("there", "value")
+    assert backend.handler.shut_down
+    with pytest.raises(UsageError, match="'pretend'"):
+        elastic_launch(settings, functions.environment)("COLOUR")
+
+
+def test_the_command_line_takes_plugins_too(capfd, tmp_path):
+    script = tmp_path / "show.py"
+    script.write_text("import os; print(os.environ['COLOUR'])\n")
+    assert run(["--rdzv-backend=pretend", str(script)], plugins=[Backend()]) == {0: None}
+    assert main(["--rdzv-backend=pretend", str(script)], plugins=[Backend()]) == 0
+    assert capfd.readouterr().out == "blue-0\nblue-0\n"
+
+
+def test_a_manager_of_ones_own():
+    manager = PluginManager.create([Backend()])
+    settings = config(rdzv_backend="pretend", nproc_per_node=1)
+    assert launch_agent(settings, functions.environment, ["COLOUR"], manager=manager) == {
+        0: "blue-0"
+    }
+    with pytest.raises(UsageError, match="not to both"):
+        launch_agent(settings, functions.environment, [], plugins=[Backend()], manager=manager)
+
+
+def test_nothing_to_launch():
+    with pytest.raises(UsageError, match="nothing to launch"):
+        launch_agent(config(), None, [])
+
+
+class Broken:
+    """Factories that fail in ways that are nobody else's fault."""
+
+    @hookimpl
+    def plaunch_rendezvous_backends(self):
+        return {"broken": self.fail}
+
+    @hookimpl
+    def plaunch_event_handlers(self):
+        return {"broken": self.fail}
+
+    @hookimpl
+    def plaunch_signal_policies(self):
+        return {"broken": self.fail}
+
+    @hookimpl
+    def plaunch_device_counts(self):
+        return {"broken": lambda: self.fail(None)}
+
+    def fail(self, context):
+        raise KeyError("oops")
+
+
+@pytest.mark.parametrize(
+    ("option", "label"),
+    [
+        ("--rdzv-backend=broken", "rendezvous backend 'broken' (--rdzv-backend) failed: KeyError"),
+        ("--event-log-handler=broken", "event handler 'broken'"),
+        ("--signal-policy=broken", "signal policy 'broken'"),
+        ("--nproc-per-node=broken", "device counter 'broken'"),
+    ],
+)
+def test_a_component_that_cannot_be_created_is_named(option, label, tmp_path, capsys):
+    script = tmp_path / "none.py"
+    script.touch()
+    with pytest.raises(PluginError) as caught:
+        run([option, str(script)], plugins=[Broken()])
+    assert label in str(caught.value)
+    assert main([option, str(script)], plugins=[Broken()]) == 110
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_stop_signal_leaves_the_rendezvous_without_shutting_it_down(tmp_path):
+    """A node that was told to stop may come back; torchrun does not close either."""
+    script = tmp_path / "stop.py"
+    script.write_text(
+        "import os, signal, time\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)\n"
+    )
+    backend = Backend()
+    left = []
+    backend.handler.leave = lambda: left.append(True) or True
+    with pytest.raises(SignalException) as caught:
+        run(["--rdzv-backend=pretend", str(script)], plugins=[backend])
+    assert caught.value.sigval is signal.SIGTERM
+    assert left == [True]
+    assert not backend.handler.shut_down
+
+
+def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, capsys, tmp_path):
+    script = tmp_path / "none.py"
+    script.touch()
+
+    def explode(*args, **kwargs):
+        raise ZeroDivisionError("impossible")
+
+    monkeypatch.setattr("plaunch.launch.launch_agent", explode)
+    assert main([str(script)]) == 1
+    shown = capsys.readouterr().err
+    assert "internal error: ZeroDivisionError: impossible" in shown
+    assert "Traceback" in shown

@@ -1,0 +1,238 @@
+"""Every hook: its documentation, its arguments, and a test of its own (`test_<hook>`)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+
+import pytest
+from plaunch.agent import moments
+from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+from plaunch.plugin import hookimpl, hookspecs
+from plaunch.plugin.registry import (
+    DEVICE_COUNTS,
+    EVENT_HANDLERS,
+    KINDS,
+    LOGS_SPECS,
+    RENDEZVOUS,
+    SIGNAL_POLICIES,
+)
+from plaunch.plugin.telling import HOOKS as TOLD
+from plaunch.process.logs import LogsSpecs
+from plaunch.testing import plugin_manager
+
+HOOKS = {
+    name: function for name, function in vars(hookspecs).items() if name.startswith("plaunch_")
+}
+WORKER = WorkerInfo(local_rank=0, global_rank=4, role_rank=4, world_size=8, role_world_size=8)
+GROUP = GroupInfo(
+    run_id="job",
+    role="trainer",
+    state=WorkerState.HEALTHY,
+    attempt=0,
+    round=0,
+    max_restarts=3,
+    group_rank=1,
+    group_world_size=2,
+    master_addr="127.0.0.1",
+    master_port=29500,
+    workers=(WORKER,),
+)
+
+
+# --- the specifications ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_is_specified_in_five_parts(hook) -> None:
+    lines = inspect.getdoc(HOOKS[hook]).splitlines()
+    assert lines[0].endswith((".", ":"))
+    found = [match[0] for line in lines if (match := re.match(r"[A-Z]\w+:", line))]
+    assert found == ["Called:", "Parameters:", "Result:", "Process:"]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_documents_its_parameters(hook) -> None:
+    documentation = " ".join(inspect.getdoc(HOOKS[hook]).split())
+    parameters = documentation.partition("Parameters:")[2].partition("Result:")[0]
+    wanted = list(inspect.signature(HOOKS[hook]).parameters)
+    if not wanted:
+        assert parameters.strip() == "none."
+    for name in wanted:
+        assert f"`{name}`" in parameters
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_has_a_test_of_its_own(hook) -> None:
+    assert callable(globals().get(hook.replace("plaunch_", "test_plaunch_")))
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_has_no_untyped_parameter(hook) -> None:
+    annotations = HOOKS[hook].__annotations__
+    assert set(annotations) == {*inspect.signature(HOOKS[hook]).parameters, "return"}
+    assert not any("Any" in str(annotation) for annotation in annotations.values())
+
+
+def test_every_hook_has_a_caller() -> None:
+    offered = {kind.hook for kind in KINDS}
+    assert set(HOOKS) == offered | set(TOLD.values()) | {"plaunch_worker_env"}
+
+
+@pytest.mark.parametrize("moment", moments.Moment.__args__)
+def test_a_moment_has_all_that_its_hook_tells(moment) -> None:
+    wanted = set(inspect.signature(HOOKS[TOLD[moment]]).parameters)
+    assert wanted <= {field.name for field in fields(moment)}
+
+
+# --- the hooks that offer -------------------------------------------------------------------------
+
+
+def test_plaunch_rendezvous_backends() -> None:
+    def create(params):
+        return "handler"
+
+    class Plugin:
+        @hookimpl
+        def plaunch_rendezvous_backends(self):
+            return {"mine": create}
+
+    assert plugin_manager(Plugin()).get(RENDEZVOUS, "mine") is create
+
+
+def test_plaunch_logs_specs() -> None:
+    class Specs(LogsSpecs):
+        pass
+
+    class Plugin:
+        @hookimpl
+        def plaunch_logs_specs(self):
+            return {"mine": Specs}
+
+    assert plugin_manager(Plugin()).get(LOGS_SPECS, "mine") is Specs
+
+
+def test_plaunch_event_handlers() -> None:
+    def create(context):
+        return "handler"
+
+    class Plugin:
+        @hookimpl
+        def plaunch_event_handlers(self):
+            return {"mine": create}
+
+    assert plugin_manager(Plugin()).get(EVENT_HANDLERS, "mine") is create
+
+
+def test_plaunch_device_counts() -> None:
+    class Plugin:
+        @hookimpl
+        def plaunch_device_counts(self):
+            return {"none": lambda: 0}
+
+    assert plugin_manager(Plugin()).get(DEVICE_COUNTS, "none")() == 0
+
+
+def test_plaunch_signal_policies() -> None:
+    def create(context):
+        return "policy"
+
+    class Plugin:
+        @hookimpl
+        def plaunch_signal_policies(self):
+            return {"mine": create}
+
+    assert plugin_manager(Plugin()).get(SIGNAL_POLICIES, "mine") is create
+
+
+# --- the hook that contributes --------------------------------------------------------------------
+
+
+def test_plaunch_worker_env() -> None:
+    class Plugin:
+        @hookimpl
+        def plaunch_worker_env(self, worker, env):
+            return {"MINE": f"{worker.global_rank} of {env['WORLD_SIZE']}"}
+
+    assert plugin_manager(Plugin()).worker_env(WORKER, {"WORLD_SIZE": "8"}) == {"MINE": "4 of 8"}
+
+
+# --- the hooks that tell --------------------------------------------------------------------------
+
+
+def test_plaunch_before_rendezvous() -> None:
+    told = []
+
+    class Plugin:
+        @hookimpl
+        def plaunch_before_rendezvous(self, group):
+            told.append(group)
+
+    plugin_manager(Plugin()).notify(moments.BeforeRendezvous(GROUP))
+    assert told == [GROUP]
+
+
+def test_plaunch_after_rendezvous() -> None:
+    told = []
+
+    class Plugin:
+        @hookimpl
+        def plaunch_after_rendezvous(self, group):
+            told.append(group)
+
+    plugin_manager(Plugin()).notify(moments.AfterRendezvous(GROUP, 1.5))
+    assert told == [GROUP]
+
+
+def test_plaunch_workers_started() -> None:
+    told = []
+
+    class Plugin:
+        @hookimpl
+        def plaunch_workers_started(self, group):
+            told.append(group)
+
+    plugin_manager(Plugin()).notify(moments.WorkersStarted(GROUP))
+    assert told == [GROUP]
+
+
+def test_plaunch_worker_exited() -> None:
+    told = []
+
+    class Plugin:
+        @hookimpl
+        def plaunch_worker_exited(self, exit, group):
+            told.append((group, exit))
+
+    exit = WorkerExit(WORKER, exitcode=-9, stopped=False)
+    plugin_manager(Plugin()).notify(moments.WorkerExited(GROUP, exit))
+    assert told == [(GROUP, exit)]
+
+
+def test_plaunch_state_changed() -> None:
+    told = []
+
+    class Plugin:
+        @hookimpl
+        def plaunch_state_changed(self, group, old, new):
+            told.append((group, old, new))
+
+    change = (GROUP, WorkerState.INIT, WorkerState.HEALTHY)
+    plugin_manager(Plugin()).notify(moments.StateChanged(*change))
+    assert told == [change]
+
+
+def test_plaunch_agent_finished() -> None:
+    told = []
+
+    class Plugin:
+        @hookimpl
+        def plaunch_agent_finished(self, group, result):
+            told.append((group, result))
+
+    manager = plugin_manager(Plugin())
+    result = RunResult(WorkerState.SUCCEEDED)
+    manager.notify(moments.AgentFinished(GROUP, result))
+    manager.notify(moments.AgentFinished(GROUP, None))
+    assert told == [(GROUP, result), (GROUP, None)]
