@@ -46,6 +46,8 @@ class LaunchConfig:
         shutdown_timeout: how long workers may take to stop before they are killed, in seconds, on
             every path; None takes it from `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, else 30.
         signal_policy: the name of the signal policy (plaunch's own).
+        notify_signals: the signals that the policy `notify` passes on to the workers, separated by
+            commas; None leaves the choice to the policy (plaunch's own).
         worker_env: more environment variables for all workers (plaunch's own).
 
     Raises:
@@ -73,6 +75,7 @@ class LaunchConfig:
     duplicate_stderr_filters: list[str] | None = None
     shutdown_timeout: float | None = None
     signal_policy: str = "torchrun"
+    notify_signals: str | None = None
     worker_env: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -99,6 +102,11 @@ class LaunchConfig:
             raise UsageError(
                 f"start method {self.start_method!r} is unknown (--start-method); choices: "
                 f"{', '.join(START_METHODS)}"
+            )
+        if self.notify_signals is not None and self.signal_policy == "torchrun":
+            raise UsageError(
+                f"notify_signals is {self.notify_signals!r} (--notify-signals), which the signal "
+                "policy 'torchrun' does not know; add --signal-policy=notify"
             )
         if self.rdzv_timeout != -1:
             self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}

@@ -137,6 +137,11 @@ def test_large_values_arrive_when_somebody_else_only_looks_now_and_then(spawned,
     assert looks < 500, "a pipe's worth at a time"
 
 
+def test_what_comes_between_the_last_look_and_the_end_is_not_lost(spawned, functions, monkeypatch):
+    monkeypatch.setattr(MultiprocessContext, "_receive", lambda self: None)
+    assert spawned(functions.give, ("late",)).wait(BOUND).return_values == {0: "late"}
+
+
 def test_output_and_value_do_not_wait_for_each_other(spawned, functions, tmp_path):
     context = spawned(functions.print_much, (64,), log_dir=tmp_path, redirects=Std.OUT)
     result = context.wait(BOUND)
@@ -278,6 +283,13 @@ def test_a_worker_may_use_its_grace(run, functions, tmp_path):
     assert (tmp_path / "ready.checkpoint").exists()
 
 
+def test_a_spawned_worker_leads_its_session_from_the_start(contexts, functions, tmp_path):
+    context = start_processes("t", functions.ready_and_sleep, {0: (tmp_path / "ready",)})
+    contexts.append(context)
+    pid = context.pids()[0]
+    assert os.getsid(pid) == os.getpgid(pid) == pid
+
+
 def test_a_worker_that_has_only_just_been_started_is_stopped(run, functions, tmp_path):
     for _ in range(5):
         context = run(functions.ready_and_sleep, (tmp_path / "0",), (tmp_path / "1",))
@@ -323,6 +335,7 @@ def test_a_worker_is_a_process_of_its_own_kind(run, functions, monkeypatch, tmp_
 
 def test_the_environment_is_that_of_this_start(run, functions, monkeypatch):
     """Also with a fork server, which is as old as the first start."""
+    multiprocessing.forkserver._forkserver._stop()
     monkeypatch.setenv("REMOVED_TEST", "yes")
     assert run(functions.facts).wait(BOUND).return_values[0]["removed_env"] == "yes"
     monkeypatch.delenv("REMOVED_TEST")
@@ -363,6 +376,25 @@ def test_signals_are_as_in_a_new_program(run, functions):
     assert facts == {"sigterm": True, "sigint": True, "blocked": [], "wakeup_fd": -1}
 
 
+def test_a_signal_that_comes_too_early_is_not_the_launchers_to_handle(spawned, functions):
+    """A forked worker has the launcher's handlers, for a moment."""
+    launcher, is_armed, handled = os.getpid(), [True], []
+
+    def stop_the_worker():
+        if is_armed and os.getpid() != launcher:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    os.register_at_fork(after_in_child=stop_the_worker)  # there is no way to take it back
+    previous = signal.signal(signal.SIGTERM, lambda signum, frame: handled.append(signum))
+    try:
+        failure = only_failure(spawned(functions.give, ("the signal was lost",)))
+    finally:
+        is_armed.clear()
+        signal.signal(signal.SIGTERM, previous)
+    assert failure.exitcode == -signal.SIGTERM
+    assert handled == []
+
+
 def test_the_launchers_own_mask_is_restored(spawned, functions):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     try:
@@ -373,11 +405,28 @@ def test_the_launchers_own_mask_is_restored(spawned, functions):
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_streams_are_redirected_for_python_and_c(run, functions, tmp_path):
-    context = run(functions.print_from_c, ("from C",), log_dir=tmp_path, redirects=Std.OUT)
-    result = context.wait(BOUND)
-    with open(result.stdouts[0]) as file:
-        assert file.read() == "from C\n"
+PRINTING = """
+import sys
+sys.path.insert(0, {folder!r})
+import worker_functions
+from plaunch.process import Std, start_processes
+
+if __name__ == "__main__":
+    context = start_processes(
+        "t",
+        worker_functions.print_from_c,
+        {{0: "from C"}},
+        start_method={method!r},
+        log_dir={log_dir!r},
+        redirects=Std.OUT,
+    )
+    print(repr(open(context.wait(60).stdouts[0]).read()))
+"""
+
+
+def test_streams_are_redirected_for_python_and_c(tmp_path, monkeypatch, start_method):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # it is for C's streams, too
+    assert output_of(tmp_path, PRINTING, start_method) == "'from Python\\nfrom C\\n'\n"
 
 
 def test_a_redirected_stdout_is_written_by_lines(run, functions, tmp_path):
@@ -525,6 +574,18 @@ def test_a_temporary_folder_does_not_stay_behind(spawned, functions, tmp_path, m
     assert os.listdir(tmp_path) == []
 
 
+def output_of(tmp_path, script, method):
+    """Run a script of its own, which is what `__main__` is in the workers."""
+    path = tmp_path / "script.py"
+    folder = os.path.join(os.path.dirname(__file__), "functions")
+    path.write_text(script.format(folder=folder, method=method, log_dir=str(tmp_path / "logs")))
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 TORCH = """
 import sys
 import torch
@@ -547,27 +608,22 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_tensors_pass_once_torch_is_loaded(tmp_path, method):
     pytest.importorskip("torch")
-    script = tmp_path / "script.py"
-    folder = os.path.join(os.path.dirname(__file__), "functions")
-    script.write_text(TORCH.format(folder=folder, method=method))
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=110, check=False
-    )
     shared = [2.0] * 4 if method == "spawn" else [1.0] * 4
-    assert done.stdout == f"2.0 8.0 {shared}\n", done.stderr
+    assert output_of(tmp_path, TORCH, method) == f"2.0 8.0 {shared}\n"
 
 
-def test_torch_is_not_loaded_for_functions(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import sys\n"
-        "from plaunch.process import start_processes\n"
-        "def loaded(): return 'torch' in sys.modules\n"
-        "if __name__ == '__main__':\n"
-        "    context = start_processes('t', loaded, {0: ()})\n"
-        "    print(context.wait(60).return_values, 'torch' in sys.modules)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.stdout == "{0: False} False\n", done.stderr
+LOADED = """
+import sys
+from plaunch.process import start_processes
+
+def is_loaded():
+    return "torch" in sys.modules
+
+if __name__ == "__main__":
+    context = start_processes("t", is_loaded, {{0: ()}}, start_method={method!r})
+    print(context.wait(60).return_values, is_loaded())
+"""
+
+
+def test_torch_is_not_loaded_for_functions(tmp_path, start_method):
+    assert output_of(tmp_path, LOADED, start_method) == "{0: False} False\n"

@@ -208,7 +208,14 @@ def build_parser(environ: Mapping[str, str]) -> Parser:
         "--signal-policy",
         default="torchrun",
         metavar="NAME",
-        help="what signals mean (default: torchrun: those listed stop the job)",
+        help="what signals mean: torchrun (those listed stop the job), notify (some are passed on "
+        "to the workers instead), or a plugin's name (default: torchrun)",
+    )
+    add.value(
+        group,
+        "--notify-signals",
+        metavar="SIG,...",
+        help="signals that the policy notify passes on (default: SIGUSR1,SIGUSR2)",
     )
 
     group = parser.add_argument_group("logs and events")

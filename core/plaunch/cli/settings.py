@@ -69,6 +69,7 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
         duplicate_stderr_filters=args.duplicate_stderr_filters or None,
         shutdown_timeout=args.shutdown_timeout,
         signal_policy=args.signal_policy,
+        notify_signals=args.notify_signals,
         worker_env=worker_env,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plaunch_signals.notify import NotifySignalPolicy
 from plaunch_signals.torchrun import TorchrunSignalPolicy
 
-__all__ = ["TorchrunSignalPolicy"]
+__all__ = ["NotifySignalPolicy", "TorchrunSignalPolicy"]

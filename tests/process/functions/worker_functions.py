@@ -230,6 +230,7 @@ def start_processes_itself(count):
 def print_from_c(text):
     import ctypes
 
+    print("from Python")
     ctypes.CDLL(None).puts(text.encode())
 
 

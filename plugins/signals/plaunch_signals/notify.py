@@ -1,0 +1,55 @@
+"""The signal policy that tells some signals to the workers and lets the job go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+from plaunch.process import SignalAction, parse_signals
+
+from plaunch_signals.torchrun import TorchrunSignalPolicy
+
+if TYPE_CHECKING:
+    import signal
+
+    from plaunch.plugin import PluginContext
+
+DEFAULT_NOTIFY_SIGNALS = "SIGUSR1,SIGUSR2"
+
+
+class NotifySignalPolicy:
+    """Notify signals are passed on to the workers; stop signals stop the job, as torchrun's do.
+
+    A scheduler's warning, such as Slurm's `--signal=USR1@300`, can so lead to a checkpoint instead
+    of an end. The notify signals are the setting `notify_signals` (`--notify-signals`), SIGUSR1 and
+    SIGUSR2 by default; the stop signals are `signals_to_handle`. A signal of the default list that
+    the user lists as a stop signal is one.
+
+    Raises:
+        UsageError: a list is malformed, or the user put a signal on both.
+    """
+
+    def __init__(self, context: PluginContext) -> None:
+        self._stop = TorchrunSignalPolicy(context).signals()
+        names = context.settings.get("notify_signals")
+        if names is None:
+            listed = parse_signals(DEFAULT_NOTIFY_SIGNALS)
+            self._notify = tuple(signum for signum in listed if signum not in self._stop)
+            return
+        self._notify = parse_signals(str(names))
+        for signum in self._notify:
+            if signum in self._stop:
+                raise UsageError(
+                    f"{signum.name} is listed to stop the job (--signals-to-handle) and to be "
+                    "passed on (--notify-signals); keep one"
+                )
+
+    def signals(self) -> tuple[signal.Signals, ...]:
+        """The stop signals, then the notify signals."""
+        return (*self._stop, *self._notify)
+
+    def action(self, signum: signal.Signals) -> SignalAction:
+        """STOP or NOTIFY by list; IGNORE for a signal that this policy never asked for."""
+        if signum in self._stop:
+            return SignalAction.STOP
+        return SignalAction.NOTIFY if signum in self._notify else SignalAction.IGNORE

@@ -1,0 +1,274 @@
+"""The agent with real worker processes and a rendezvous that the test drives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, moments
+from plaunch.errors import PlaunchError, SignalException, UsageError
+from plaunch.process import SignalAction, Std
+from plaunch.process.layout import RunLayout
+from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
+
+# Every start of a worker adds a line to a file: its round, attempt, rank and world size.
+RECORD = """\
+import json, os, pathlib, signal, sys, time
+where = pathlib.Path(sys.argv[1])
+names = "PLAUNCH_ROUND TORCHELASTIC_RESTART_COUNT RANK WORLD_SIZE LOCAL_RANK".split()
+me = {name: int(os.environ[name]) for name in names} | {"pid": os.getpid()}
+(where / f"{me['PLAUNCH_ROUND']}-{me['LOCAL_RANK']}.json.new").write_text(json.dumps(me))
+(where / f"{me['PLAUNCH_ROUND']}-{me['LOCAL_RANK']}.json.new").rename(
+    where / f"{me['PLAUNCH_ROUND']}-{me['LOCAL_RANK']}.json"
+)
+"""
+WAIT = RECORD + "time.sleep(300)\n"
+WAIT_IN_ROUND_0 = RECORD + "time.sleep(300 if me['PLAUNCH_ROUND'] == 0 else 0)\n"
+
+
+class Recorder:
+    """Runs an agent on a script and knows which workers have come up."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.told = []
+
+    def agent(self, script, handler, nproc=2, *, shutdown_timeout=30, **options):
+        spec = {"max_restarts": options.pop("max_restarts", 0)}
+        self.built = LocalElasticAgent(
+            WorkerSpec(
+                role="trainer",
+                local_world_size=nproc,
+                rdzv_handler=handler,
+                entrypoint=sys.executable,
+                args=("-u", "-c", script, str(self.folder)),
+                **spec,
+            ),
+            RunLayout(log_dir=str(self.folder / "logs")),
+            shutdown_timeout=shutdown_timeout,
+            notify=self.told.append,
+            **options,
+        )
+        return self.built
+
+    def exits(self):
+        return [m.exit for m in self.told if isinstance(m, moments.WorkerExited)]
+
+    def workers(self, round_, nproc=2):
+        """Wait for the workers of a round to be up."""
+        paths = [self.folder / f"{round_}-{rank}.json" for rank in range(nproc)]
+        deadline = time.monotonic() + 60
+        while not all(path.exists() for path in paths):
+            assert time.monotonic() < deadline, "the workers did not come up"
+            threading.Event().wait(0.005)
+        return [json.loads(path.read_text()) for path in paths]
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    return Recorder(tmp_path)
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_membership_change_restarts_the_workers_in_a_new_world(recorder):
+    with FakeElasticRendezvous(world_size=1) as handler:
+        agent = recorder.agent(WAIT_IN_ROUND_0, handler)
+
+        def change():
+            recorder.workers(0)
+            handler.arrive()
+
+        helper = threading.Thread(target=change)
+        helper.start()
+        result = agent.run()
+        helper.join()
+    assert result.state is WorkerState.SUCCEEDED
+    before, after = recorder.workers(0), recorder.workers(1)
+    assert [worker["WORLD_SIZE"] for worker in before + after] == [2, 2, 4, 4]
+    assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in before + after} == {0}
+    assert not any(is_alive(worker["pid"]) for worker in before)
+    assert [(e.stopped, e.exitcode) for e in recorder.exits()] == [(True, -15)] * 2 + [
+        (False, 0)
+    ] * 2
+
+
+FAIL_IN_ROUND_0 = RECORD + (
+    "if me['PLAUNCH_ROUND'] == 0:\n"
+    "    if me['LOCAL_RANK'] == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+    "    time.sleep(300)\n"
+)
+
+
+def test_a_failure_restarts_all_and_counts(recorder):
+    agent = recorder.agent(FAIL_IN_ROUND_0, FakeRendezvous(), max_restarts=1)
+    assert agent.run().state is WorkerState.SUCCEEDED
+    assert [worker["TORCHELASTIC_RESTART_COUNT"] for worker in recorder.workers(1)] == [1, 1]
+    first, second, *_ = recorder.exits()
+    assert (first.exitcode, first.stopped, first.worker.local_rank) == (-9, False, 1)
+    assert first.failure.signal_name() == "SIGKILL"
+    assert (second.exitcode, second.stopped, second.failure) == (-15, True, None)
+
+
+def test_failures_of_the_last_attempt_are_returned_by_global_rank(recorder):
+    handler = FakeRendezvous(rank=1, world_size=2)
+    result = recorder.agent(FAIL_IN_ROUND_0, handler).run()
+    assert result.is_failed()
+    assert list(result.failures) == [3]
+    failure = result.failures[3]
+    assert (failure.local_rank, failure.global_rank, failure.exitcode) == (1, 3, -9)
+    assert failure.host
+    assert result.stopped == {2: -15}
+
+
+IGNORE_TERM = RECORD.replace(
+    "where =", "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhere ="
+) + (
+    "if me['LOCAL_RANK'] == 1 and me['PLAUNCH_ROUND'] == 0:\n"
+    "    while not (where / '0-0.json').exists(): time.sleep(0.005)\n"
+    "    sys.exit(3)\n"
+    "time.sleep(300 if me['PLAUNCH_ROUND'] == 0 else 0)\n"
+)
+
+
+def test_the_grace_holds_on_the_restart_path_too(recorder):
+    """torchrun waits for 30 s here, whatever the user asked for."""
+    agent = recorder.agent(IGNORE_TERM, FakeRendezvous(), max_restarts=1, shutdown_timeout=0.2)
+    assert agent.run().state is WorkerState.SUCCEEDED
+    stopped = [e for e in recorder.exits() if e.stopped]
+    assert [(e.worker.local_rank, e.exitcode) for e in stopped] == [(0, -9)]
+
+
+def test_a_second_stop_signal_skips_the_grace(recorder):
+    agent = recorder.agent(
+        RECORD + "signal.signal(signal.SIGTERM, lambda *_: (where / 'asked').touch())\n"
+        "(where / 'ready').touch()\n"
+        "while True: time.sleep(300)\n",
+        FakeRendezvous(),
+        nproc=1,
+        shutdown_timeout=3600,
+    )
+
+    def wait_for(name):
+        deadline = time.monotonic() + 60
+        while not (recorder.folder / name).exists():
+            assert time.monotonic() < deadline, f"no {name}"
+            threading.Event().wait(0.005)
+
+    def ask_twice():
+        wait_for("ready")
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_for("asked")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    helper = threading.Thread(target=ask_twice)
+    helper.start()
+    with pytest.raises(SignalException):
+        agent.run()
+    helper.join()
+    (exit_,) = recorder.exits()
+    assert (exit_.exitcode, exit_.stopped) == (-9, True)
+
+
+class Tell:
+    """SIGUSR1 is passed on."""
+
+    def signals(self):
+        return (signal.SIGUSR1,)
+
+    def action(self, signum):
+        return SignalAction.NOTIFY
+
+
+def test_a_notify_signal_reaches_the_workers_that_are_left_and_the_job_goes_on(recorder):
+    script = RECORD + (
+        "if me['LOCAL_RANK'] == 0: sys.exit(0)\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\n"
+        "(where / 'ready').touch()\n"
+        "time.sleep(300)\n"
+    )
+    agent = recorder.agent(script, FakeRendezvous(), signal_policy=Tell())
+
+    def tell():
+        deadline = time.monotonic() + 60
+        while not (recorder.exits() and (recorder.folder / "ready").exists()):
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.005)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    helper = threading.Thread(target=tell)
+    helper.start()
+    result = agent.run()
+    helper.join()
+    assert result.state is WorkerState.SUCCEEDED
+    assert result.return_values == {0: None, 1: None}
+
+
+def test_more_variables_come_from_a_callable(recorder):
+    asked = []
+
+    def worker_env(worker, env):
+        asked.append((worker.global_rank, env["WORLD_SIZE"], "EXTRA" in env))
+        return {"EXTRA": str(worker.global_rank)}
+
+    script = "import os, sys; sys.exit(os.environ['EXTRA'] != os.environ['RANK'])"
+    agent = recorder.agent(script, FakeRendezvous(), worker_env=worker_env)
+    assert agent.run().state is WorkerState.SUCCEEDED
+    assert asked == [(0, "2", False), (1, "2", False)]
+
+
+def test_an_error_from_that_callable_ends_the_job_before_anything_starts(recorder):
+    def worker_env(worker, env):
+        raise PlaunchError("two plugins disagree")
+
+    agent = recorder.agent(WAIT, FakeRendezvous(), worker_env=worker_env)
+    with pytest.raises(PlaunchError, match="disagree"):
+        agent.run()
+    assert recorder.exits() == []
+
+
+def test_a_program_that_does_not_exist(recorder):
+    spec = WorkerSpec("trainer", 2, FakeRendezvous(), entrypoint="/no/such/program")
+    with pytest.raises(FileNotFoundError, match="/no/such/program"):
+        LocalElasticAgent(spec).run()
+
+
+def test_the_older_log_arguments_of_a_spec(tmp_path):
+    spec = WorkerSpec(
+        "trainer",
+        1,
+        FakeRendezvous("job"),
+        entrypoint="echo",
+        args=("hello",),
+        log_dir=str(tmp_path),
+        redirects=Std.OUT,
+    )
+    assert LocalElasticAgent(spec).run().state is WorkerState.SUCCEEDED
+    (log,) = tmp_path.glob("job_*/attempt_0/0/stdout.log")
+    assert log.read_text() == "hello\n"
+    with pytest.raises(UsageError, match="configured twice"):
+        LocalElasticAgent(spec, RunLayout())
+
+
+def test_the_prefix_of_teed_lines(recorder, tmp_path, capfd):
+    spec = WorkerSpec(
+        "trainer", 1, FakeRendezvous(rank=3, world_size=4), entrypoint="echo", args=("hello",)
+    )
+    agent = LocalElasticAgent(
+        spec,
+        RunLayout(log_dir=str(tmp_path), tee=Std.OUT),
+        log_line_prefix_template="<${role_name} ${rank}.${local_rank}> ",
+    )
+    agent.run()
+    assert capfd.readouterr().out == "<trainer 3.0> hello\n"
