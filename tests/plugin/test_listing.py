@@ -31,6 +31,7 @@ def test_first_party_plugins_are_ready(site) -> None:
         ("device_counts", "cpu"),
         ("device_counts", "gpu"),
         ("device_counts", "xpu"),
+        ("signal_policies", "notify"),
         ("signal_policies", "torchrun"),
     ]
     assert {(row.distribution, row.status, row.detail, row.rivals) for row in rows} == {

@@ -60,7 +60,7 @@ def test_the_house_is_built_from_its_own_bricks() -> None:
         "logs_specs": ["default"],
         "event_handlers": ["console", "null"],
         "device_counts": ["auto", "cpu", "gpu", "xpu"],
-        "signal_policies": ["torchrun"],
+        "signal_policies": ["notify", "torchrun"],
     }
     for kind in KINDS:
         for name in manager.names(kind):
