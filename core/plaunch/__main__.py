@@ -1,6 +1,6 @@
 """`python -m plaunch`."""
 
-from plaunch.cli.main import entry_point
+from plaunch.cli.entry import entry_point
 
 if __name__ == "__main__":
     entry_point()

@@ -36,7 +36,8 @@ class LaunchConfig:
         max_restarts: how many failures are followed by a restart of all workers.
         monitor_interval: the longest period of the agent's loop, in seconds.
         start_method: `spawn`, `fork` or `forkserver`, for functions.
-        log_line_prefix_template: the prefix of teed lines; None takes it from
+        log_line_prefix_template: the prefix of teed lines, with `${role_name}`, `${local_rank}`,
+            `${rank}`, `${hostname}`, `${attempt}` and `${time}`; None takes it from
             `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
         local_addr: the address of this node, or None.
         event_log_handler: the name of the event handler.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -268,7 +269,7 @@ def test_the_prefix_of_teed_lines(recorder, tmp_path, capfd):
     agent = LocalElasticAgent(
         spec,
         RunLayout(log_dir=str(tmp_path), tee=Std.OUT),
-        log_line_prefix_template="<${role_name} ${rank}.${local_rank}> ",
+        log_line_prefix_template="<${role_name} ${rank}.${local_rank} ${hostname} ${attempt}> ",
     )
     agent.run()
-    assert capfd.readouterr().out == "<trainer 3.0> hello\n"
+    assert capfd.readouterr().out == f"<trainer 3.0 {socket.gethostname()} 0> hello\n"

@@ -40,8 +40,9 @@ class LocalElasticAgent(SimpleElasticAgent):
             arguments `log_dir`, `redirects` and `tee` of `spec` say.
         start_method: `spawn`, `fork` or `forkserver`, for functions.
         exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
-        log_line_prefix_template: the prefix of teed lines; `${role_name}`, `${local_rank}` and
-            `${rank}` are replaced.
+        log_line_prefix_template: the prefix of teed lines; `${role_name}`, `${local_rank}`,
+            `${rank}`, `${hostname}`, `${attempt}` and `${time}` are replaced (torchrun knows the
+            first three).
         shutdown_timeout: how long workers may take to stop before they are killed, in seconds, on
             every path (torchrun: only when a signal ends the job).
         signal_policy: what signals mean; by default those of `TORCHELASTIC_SIGNALS_TO_HANDLE` stop
@@ -94,8 +95,13 @@ class LocalElasticAgent(SimpleElasticAgent):
             rank = worker.local_rank
             args[rank] = tuple(macros.substitute(list(spec.args), str(rank)))
             envs[rank] = self._environment(worker_group, worker)
+            # `${time}` is left to the streams, which know when a line was read.
             prefixes[rank] = Template(self._log_line_prefix_template).safe_substitute(
-                role_name=spec.role, rank=worker.global_rank, local_rank=rank
+                role_name=spec.role,
+                rank=worker.global_rank,
+                local_rank=rank,
+                hostname=self._host,
+                attempt=self._machine.attempt,
             )
         if spec.entrypoint is None:
             raise UsageError("a WorkerSpec needs an entrypoint: a function or a program")

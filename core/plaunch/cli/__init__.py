@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from plaunch._lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch.cli.main import entry_point as entry_point
+    from plaunch.cli.entry import entry_point as entry_point
     from plaunch.cli.main import main as main
     from plaunch.cli.main import run as run
 
-__getattr__, __dir__, __all__ = attach(__name__, {".main": "entry_point main run"})
+__getattr__, __dir__, __all__ = attach(__name__, {".entry": "entry_point", ".main": "main run"})

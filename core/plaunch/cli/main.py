@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from plaunch.cli.parser import parse
 from plaunch.errors import ExitCode, PlaunchError, SignalException, UsageError
@@ -13,11 +13,6 @@ from plaunch.errors import ExitCode, PlaunchError, SignalException, UsageError
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-
-
-def entry_point() -> NoReturn:
-    """Run the command line of this process and end it; the `plaunch` program."""
-    sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -> int:
@@ -35,7 +30,7 @@ def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -
         # argparse, after --help and --version.
         return _exit_code(exit_request.code if isinstance(exit_request.code, int) else 1)
     except KeyboardInterrupt:
-        _say("interrupted before the workers were started")
+        _say("interrupted while no worker was running")
         return _exit_code(128 + signal.SIGINT)
     except SignalException as error:
         # The agent has said what it did; a traceback would add nothing.

@@ -244,6 +244,14 @@ def build_parser(environ: Mapping[str, str]) -> Parser:
         metavar="RANKS",
         help="only show these local ranks on the console, as in 0,8-15",
     )
+    add.value(
+        group,
+        "--log-line-prefix-template",
+        metavar="TEXT",
+        help="prefix of teed lines; ${role_name} ${local_rank} ${rank} ${hostname} ${attempt} "
+        "${time} are replaced (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else "
+        "[${role_name}${local_rank}]:)",
+    )
     for stream in ("stdout", "stderr"):
         add.value(
             group,

@@ -62,6 +62,7 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
         max_restarts=args.max_restarts,
         monitor_interval=args.monitor_interval,
         start_method=args.start_method,
+        log_line_prefix_template=args.log_line_prefix_template,
         local_addr=args.local_addr,
         event_log_handler=args.event_log_handler,
         signals_to_handle=args.signals_to_handle,

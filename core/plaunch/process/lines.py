@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 MAX_LINE = 1 << 20  # bytes; a longer line is shown in pieces
+
+
+def _fixed(prefix: bytes) -> Callable[[], bytes]:
+    return lambda: prefix
 
 
 class PrefixedLines:
@@ -17,13 +21,15 @@ class PrefixedLines:
     its own: it gets the prefix and keeps its `\r`, and the next state overwrites it. Bytes are
     never decoded, dropped or changed. Only whole lines come out; what is unfinished waits for its
     end, or for `close`. A bare `\r` at the end of a piece waits too, since a `\n` may follow it.
+
+    Args:
+        prefix: the prefix, or a function that makes it anew for each piece.
+        max_line: how many bytes of a line are waited for.
     """
 
-    def __init__(self, prefix: bytes, max_line: int = MAX_LINE) -> None:
-        # A line end inside the prefix would make two lines of each.
-        self._prefix = prefix.replace(b"\r", b" ").replace(b"\n", b" ")
-        self._newline = b"\n" + self._prefix
-        self._return = b"\r" + self._prefix
+    def __init__(self, prefix: bytes | Callable[[], bytes], max_line: int = MAX_LINE) -> None:
+        self._make_prefix = prefix if callable(prefix) else None
+        self._set_prefix(prefix() if callable(prefix) else prefix)
         self._max_line = max_line
         self._rest = bytearray()
         self._is_bar = False
@@ -35,6 +41,8 @@ class PrefixedLines:
 
     def feed(self, data: bytes) -> bytes:
         """Take the next piece of the stream; return the lines that it completes, prefixed."""
+        if self._make_prefix is not None:
+            self._set_prefix(self._make_prefix())
         if b"\r" in data or self._rest.endswith(b"\r"):
             return self._feed_bars(data)
         cut = data.rfind(b"\n")
@@ -47,6 +55,12 @@ class PrefixedLines:
         self._rest = bytearray(data[cut + 1 :])
         self._is_bar = False
         return lines
+
+    def _set_prefix(self, prefix: bytes) -> None:
+        # A line end inside the prefix would make two lines of each.
+        self._prefix = prefix.replace(b"\r", b" ").replace(b"\n", b" ")
+        self._newline = b"\n" + self._prefix
+        self._return = b"\r" + self._prefix
 
     def _feed_bars(self, data: bytes) -> bytes:
         text = bytes(self._rest) + data
@@ -86,9 +100,12 @@ class MatchingLines:
     """Picks the lines of one stream that contain one of some substrings, and prefixes them."""
 
     def __init__(
-        self, prefix: bytes, substrings: Sequence[bytes], max_line: int = MAX_LINE
+        self,
+        prefix: bytes | Callable[[], bytes],
+        substrings: Sequence[bytes],
+        max_line: int = MAX_LINE,
     ) -> None:
-        self._prefix = prefix
+        self._prefix = prefix if callable(prefix) else _fixed(prefix)
         self._substrings = tuple(substrings)
         self._max_line = max_line
         self._rest = bytearray()
@@ -105,7 +122,7 @@ class MatchingLines:
         if not self._matches(whole):
             return b""
         return b"".join(
-            b"%b%b\n" % (self._prefix, line)
+            b"%b%b\n" % (self._prefix(), line)
             for line in whole[:-1].split(b"\n")
             if self._matches(line)
         )
@@ -117,4 +134,4 @@ class MatchingLines:
         """Take the unfinished line as a whole one; return it if it matches."""
         line = bytes(self._rest)
         self._rest = bytearray()
-        return b"%b%b\n" % (self._prefix, line) if line and self._matches(line) else b""
+        return b"%b%b\n" % (self._prefix(), line) if line and self._matches(line) else b""

@@ -22,6 +22,7 @@ from plaunch.process.outlets import (
     RawToConsole,
     close_quietly,
 )
+from plaunch.process.prefix import encode_prefix, without_time
 from plaunch.process.routes import Route, Way, choose_route
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class Streams:
             source.add(FileOutlet(open_log(route.file, label), route.file, self._notices))
         if route.is_shown and stream.console is not None:
             if route.way is Way.TEE:
-                lines = PrefixedLines(_encode(self._prefixes[rank]))
+                lines = PrefixedLines(encode_prefix(self._prefixes[rank]))
                 source.add(LinesToConsole(lines, stream.console))
             else:
                 source.add(RawToConsole(stream.console))
@@ -189,7 +190,8 @@ class Streams:
             if stream.matches is None:
                 fd = open_log(stream.needles_path, f"the filtered lines of {stream.name}")
                 stream.matches = FileOutlet(fd, stream.needles_path, self._notices)
-            prefix, needles = _encode(self._prefixes[rank]), [_encode(n) for n in stream.needles]
+            prefix = encode_prefix(self._prefixes[rank])
+            needles = [_encode(needle) for needle in stream.needles]
             source.add(MatchesToFile(MatchingLines(prefix, needles), stream.matches))
         return child_end
 
@@ -247,7 +249,7 @@ class Streams:
     def _follow_tails(self) -> None:
         from plaunch.process.stream_tails import StreamTails  # noqa: PLC0415 - rare
 
-        self._tails = StreamTails(self._prefixes)
+        self._tails = StreamTails({r: without_time(text) for r, text in self._prefixes.items()})
         for stream in (self._stdout, self._stderr):
             files = {rank: route.tail for rank, route in stream.routes.items() if route.tail}
             if files:

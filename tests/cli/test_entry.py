@@ -1,0 +1,29 @@
+"""The first lines of the program."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from plaunch.cli.entry import entry_point
+
+
+def test_the_exit_code_is_mains(monkeypatch):
+    monkeypatch.setattr("plaunch.cli.main.main", lambda: 17)
+    with pytest.raises(SystemExit) as caught:
+        entry_point()
+    assert caught.value.code == 17
+
+
+def test_an_interrupt_during_the_imports_is_one_line(monkeypatch, capsys):
+    class Interrupting:
+        def find_spec(self, name, path=None, target=None):
+            if name == "plaunch.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "plaunch.cli.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with pytest.raises(SystemExit) as caught:
+        entry_point()
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == "plaunch: interrupted while no worker was running\n"
