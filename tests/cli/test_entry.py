@@ -9,7 +9,7 @@ from plaunch.cli.entry import entry_point
 
 
 def test_the_exit_code_is_mains(monkeypatch):
-    monkeypatch.setattr("plaunch.cli.main.main", lambda: 17)
+    monkeypatch.setattr("plaunch.cli.program.main", lambda: 17)
     with pytest.raises(SystemExit) as caught:
         entry_point()
     assert caught.value.code == 17
@@ -18,10 +18,10 @@ def test_the_exit_code_is_mains(monkeypatch):
 def test_an_interrupt_during_the_imports_is_one_line(monkeypatch, capsys):
     class Interrupting:
         def find_spec(self, name, path=None, target=None):
-            if name == "plaunch.cli.main":
+            if name == "plaunch.cli.program":
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "plaunch.cli.main", raising=False)
+    monkeypatch.delitem(sys.modules, "plaunch.cli.program", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
     with pytest.raises(SystemExit) as caught:
         entry_point()

@@ -8,7 +8,7 @@ from plaunch._lazy import attach
 
 if TYPE_CHECKING:
     from plaunch.cli.entry import entry_point as entry_point
-    from plaunch.cli.main import main as main
-    from plaunch.cli.main import run as run
+    from plaunch.cli.program import main as main
+    from plaunch.cli.program import run as run
 
-__getattr__, __dir__, __all__ = attach(__name__, {".entry": "entry_point", ".main": "main run"})
+__getattr__, __dir__, __all__ = attach(__name__, {".entry": "entry_point", ".program": "main run"})

@@ -13,7 +13,7 @@ def entry_point() -> NoReturn:
     signal ends a launcher without workers as it ends any program.
     """
     try:
-        from plaunch.cli.main import main  # noqa: PLC0415 - inside the try, on purpose
+        from plaunch.cli.program import main  # noqa: PLC0415 - inside the try, on purpose
 
         code = main()
     except KeyboardInterrupt:

@@ -1,0 +1,59 @@
+"""The lazy packages: every name loads, and none is hidden by a module of the same name."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+PACKAGES = [
+    "plaunch",
+    "plaunch.agent",
+    "plaunch.cli",
+    "plaunch.plugin",
+    "plaunch.process",
+    "plaunch.rendezvous",
+    "plaunch.testing",
+]
+
+
+def public_names(package):
+    return [name for name in dir(package) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_public_name_loads(name):
+    package = importlib.import_module(name)
+    assert public_names(package)
+    for public in public_names(package):
+        assert getattr(package, public) is not None
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_module_has_the_name_of_something_public(name):
+    """Importing the module would put it in the place of the thing, depending on who came first."""
+    package = importlib.import_module(name)
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    lazy = set(getattr(package, "__all__", ()))
+    assert not lazy & modules
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_name_that_does_not_exist(name):
+    package = importlib.import_module(name)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = package.no_such_name
+
+
+def test_importing_plaunch_imports_next_to_nothing():
+    code = (
+        "import sys; before = set(sys.modules); import plaunch; plaunch.__version__; "
+        "print(*sorted(m for m in set(sys.modules) - before if 'plaunch' in m))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert shown.stdout.split() == ["plaunch", "plaunch._lazy", "plaunch._version"]
