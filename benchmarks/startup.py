@@ -9,95 +9,22 @@ interpreter that runs this script. benchmarks/README.md says how to read the tab
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import measuring
+from measuring import LIMIT, BenchmarkError, Goal, Measurement, command, finish, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-LAUNCHERS = {
-    "bare": [],
-    "plaunch": ["-m", "plaunch"],
-    "torchrun": ["-m", "torch.distributed.run"],
-}
 HEAVY = ("torch", "numpy", "etcd3", "grpc", "sklearn")
 WORKERS = "--nproc-per-node=2"
-LIMIT = 120.0  # seconds for one command
-
-# pip compiles what it installs, so torch is there as bytecode. An editable plaunch is compiled by
-# its first run, unless this variable forbids it: then every launch would compile all of it again.
-ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-
-
-class BenchmarkError(Exception):
-    """A command did not do what it is measured for."""
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What plaunch must reach: `value` of plaunch is at most `limit`, in words `text`."""
-
-    text: str
-    value: float
-    limit: float
-
-    @property
-    def met(self) -> bool:
-        return self.value <= self.limit
-
-
-@dataclass
-class Measurement:
-    """The samples of one thing, by launcher, and its unit (`ms` or `MB`)."""
-
-    name: str
-    unit: str
-    samples: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, launcher: str, value: float) -> None:
-        self.samples.setdefault(launcher, []).append(value)
-
-    def median(self, launcher: str) -> float:
-        return statistics.median(self.samples[launcher])
-
-    def ratio(self, of: str, to: str) -> float:
-        return self.median(of) / self.median(to)
-
-
-def command(launcher: str, *words: str) -> list[str]:
-    """The command line of a launcher; that of `bare` is an interpreter that runs an empty file."""
-    return [sys.executable, *LAUNCHERS[launcher], *words]
-
-
-def start(
-    argv: Sequence[str], stdout: int = subprocess.DEVNULL, stderr: int = subprocess.DEVNULL
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        argv, env=ENVIRON, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr
-    )
-
-
-def finish(process: subprocess.Popen[bytes]) -> bytes:
-    """Wait for the end, insist on success, and return what was written to a pipe."""
-    try:
-        out, err = process.communicate(timeout=LIMIT)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise BenchmarkError(f"{process.args!r} did not end within {LIMIT:.0f} s") from None
-    if process.returncode != 0:
-        raise BenchmarkError(f"{process.args!r} ended with exit code {process.returncode}")
-    return out or err or b""
 
 
 def wall(argv: Sequence[str]) -> float:
@@ -190,44 +117,18 @@ def goals(measurements: Sequence[Measurement], heavy: Sequence[str]) -> Iterator
     yield Goal("empty job: heavy packages imported", len(heavy), 0)
 
 
-def print_table(measurements: Sequence[Measurement]) -> None:
-    columns = f"{'bare':>9} {'plaunch':>11} {'torchrun':>11}"
-    print(f"{'':24} {columns}   plaunch : bare   torchrun : plaunch")
-    for measurement in measurements:
-        cells = []
-        for launcher, width in (("bare", 6), ("plaunch", 8), ("torchrun", 8)):
-            known = launcher in measurement.samples
-            text = f"{measurement.median(launcher):{width}.1f} {measurement.unit}" if known else "-"
-            cells.append(text.rjust(width + 3))
-        for of, to, width in (("plaunch", "bare", 16), ("torchrun", "plaunch", 20)):
-            known = {of, to} <= measurement.samples.keys()
-            cells.append((f"{measurement.ratio(of, to):.1f}" if known else "-").rjust(width))
-        print(f"{measurement.name:24}", *cells)
-
-
 def print_imports(modules: dict[str, float], count: int) -> None:
     print(f"\nthe launcher of an empty job imports {len(modules)} modules; the dearest, in ms:")
     for name in sorted(modules, key=lambda name: -modules[name])[:count]:
         print(f"  {modules[name]:6.1f}  {name}")
 
 
-def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeat", type=int, default=9, metavar="N", help="rounds (default: 9)")
-    parser.add_argument("--json", metavar="FILE", help="also write all samples to FILE")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
-    parser.add_argument("--no-torchrun", action="store_true", help="leave torchrun out")
+def main() -> int:
+    parser = measuring.parser(__doc__.partition("\n")[0], repeat=9)
     parser.add_argument(
         "--imports", type=int, default=0, metavar="N", help="show the N dearest imports of plaunch"
     )
     args = parser.parse_args()
-    if args.repeat < 1:
-        parser.error(f"--repeat is {args.repeat}; it must be at least 1")
-    return args
-
-
-def main() -> int:
-    args = parse_args()
     launchers = ["plaunch"] if args.no_torchrun else ["plaunch", "torchrun"]
     with tempfile.TemporaryDirectory() as folder:
         script = os.path.join(folder, "none.py")
@@ -243,28 +144,12 @@ def main() -> int:
     measurements = [measurement for measurement, _ in taken]
     heavy = sorted(name for name in HEAVY if name in modules)
 
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.platform()}")
-    print(f"medians of {args.repeat} rounds\n")
-    print_table(measurements)
+    measuring.print_platform(args.repeat)
+    measuring.print_table(measurements)
     if args.imports:
         print_imports(modules, args.imports)
     reached = list(goals(measurements, heavy))
-    print()
-    for goal in reached:
-        print(f"{'met   ' if goal.met else 'MISSED'} {goal.text} (is {goal.value:.3g})")
-    if args.json:
-        report = {
-            "python": sys.version,
-            "measurements": {
-                measurement.name: {"unit": measurement.unit, "samples": measurement.samples}
-                for measurement in measurements
-            },
-            "heavy_imports": heavy,
-            "goals": {goal.text: goal.met for goal in reached},
-        }
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=2)
-    return int(args.check and not all(goal.met for goal in reached))
+    return measuring.report(reached, measurements, args, heavy_imports=heavy)
 
 
 if __name__ == "__main__":

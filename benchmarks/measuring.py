@@ -1,0 +1,194 @@
+"""What the benchmarks have in common: launchers to compare, samples, goals, and the report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import select
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LAUNCHERS = {
+    "bare": [],
+    "plaunch": ["-m", "plaunch"],
+    "torchrun": ["-m", "torch.distributed.run"],
+}
+LIMIT = 120.0  # seconds for one command
+
+# pip compiles what it installs, so torch is there as bytecode. An editable plaunch is compiled by
+# its first run, unless this variable forbids it: then every launch would compile all of it again.
+ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
+class BenchmarkError(Exception):
+    """A command did not do what it is measured for."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What plaunch must reach: `value` of plaunch is at most `limit`, in words `text`."""
+
+    text: str
+    value: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.limit
+
+
+@dataclass
+class Measurement:
+    """The samples of one thing, by launcher, and its unit (`ms`, `MB`, `s` or `%`)."""
+
+    name: str
+    unit: str
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, launcher: str, value: float) -> None:
+        self.samples.setdefault(launcher, []).append(value)
+
+    def median(self, launcher: str) -> float:
+        return statistics.median(self.samples[launcher])
+
+    def ratio(self, of: str, to: str) -> float:
+        return self.median(of) / self.median(to)
+
+
+def command(launcher: str, *words: str) -> list[str]:
+    """The command line of a launcher; that of `bare` is an interpreter that runs a file."""
+    return [sys.executable, *LAUNCHERS[launcher], *words]
+
+
+def start(
+    argv: Sequence[str],
+    stdout: int = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        argv,
+        env={**ENVIRON, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+    )
+
+
+def finish(process: subprocess.Popen[bytes]) -> bytes:
+    """Wait for the end, insist on success, and return what was written to a pipe."""
+    try:
+        if process.stdout is None and process.stderr is None:
+            wait_for_ends([process.pid], process.args)
+        out, err = process.communicate(timeout=LIMIT)
+    except (BenchmarkError, subprocess.TimeoutExpired):
+        process.kill()
+        process.wait()
+        raise BenchmarkError(f"{process.args!r} did not end within {LIMIT:.0f} s") from None
+    if process.returncode != 0:
+        raise BenchmarkError(f"{process.args!r} ended with exit code {process.returncode}")
+    return out or err or b""
+
+
+def wait_for_ends(pids: Sequence[int], what: object) -> None:
+    """Wait until all of `pids` have ended, reaped or not; `what` is for the error message.
+
+    `Popen.wait` with a time-out will not do: it looks now and then, in the end every 50 ms, which is
+    as much as what is measured.
+    """
+    deadline = time.monotonic() + LIMIT
+    for pid in pids:
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue  # it was somebody else's child, and has been reaped
+        try:
+            poller = select.poll()
+            poller.register(fd, select.POLLIN)
+            if not poller.poll(max(deadline - time.monotonic(), 0) * 1e3):
+                raise BenchmarkError(f"{what!r}: pid {pid} did not end within {LIMIT:.0f} s")
+        finally:
+            os.close(fd)
+
+
+def parser(description: str, repeat: int) -> argparse.ArgumentParser:
+    """A parser with the options that every benchmark has; `repeat` is the default number."""
+    result = argparse.ArgumentParser(description=description)
+    result.add_argument(
+        "--repeat",
+        type=positive,
+        default=repeat,
+        metavar="N",
+        help=f"rounds (default: {repeat})",
+    )
+    result.add_argument("--json", metavar="FILE", help="also write all samples to FILE")
+    result.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
+    result.add_argument("--no-torchrun", action="store_true", help="leave torchrun out")
+    return result
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def print_platform(repeat: int) -> None:
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.platform()}")
+    print(f"medians of {repeat} rounds\n")
+
+
+def print_table(measurements: Sequence[Measurement]) -> None:
+    """One row for each measurement that has samples: medians, then ratios."""
+    width = max([24, *(len(measurement.name) for measurement in measurements)])
+    columns = f"{'bare':>9} {'plaunch':>11} {'torchrun':>11}"
+    print(f"{'':{width}} {columns}   plaunch : bare   torchrun : plaunch")
+    for measurement in measurements:
+        cells = []
+        for launcher, size in (("bare", 6), ("plaunch", 8), ("torchrun", 8)):
+            text = "-"
+            if launcher in measurement.samples:
+                text = f"{_number(measurement.median(launcher))} {measurement.unit}"
+            cells.append(text.rjust(size + 3))
+        for of, to, size in (("plaunch", "bare", 16), ("torchrun", "plaunch", 20)):
+            known = {of, to} <= measurement.samples.keys() and measurement.median(to) > 0
+            cells.append((f"{measurement.ratio(of, to):.1f}" if known else "-").rjust(size))
+        print(f"{measurement.name:{width}}", *cells)
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3f}"
+
+
+def report(
+    goals: Sequence[Goal],
+    measurements: Sequence[Measurement],
+    args: argparse.Namespace,
+    **details: object,
+) -> int:
+    """Print which goals are met, write the JSON file if one was asked for; the exit code."""
+    print()
+    for goal in goals:
+        print(f"{'met   ' if goal.met else 'MISSED'} {goal.text} (is {goal.value:.3g})")
+    if args.json:
+        content = {
+            "python": sys.version,
+            "measurements": {
+                measurement.name: {"unit": measurement.unit, "samples": measurement.samples}
+                for measurement in measurements
+            },
+            **details,
+            "goals": {goal.text: goal.met for goal in goals},
+        }
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+    return int(args.check and not all(goal.met for goal in goals))

@@ -1,0 +1,400 @@
+"""What happens between a worker's end and everybody's reaction: plaunch and torchrun in turn.
+
+    python benchmarks/supervision.py [--repeat N] [--lines N] [--only WORD] [--json FILE] [--check]
+
+Worker death to the launcher's exit and to restarted workers, SIGTERM to the end of all, teed output,
+and what a launcher costs that has nothing to do. Both launchers run under the interpreter that runs
+this script, with the same workers, which are bare Python. benchmarks/README.md says how to read the
+table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import measuring
+from measuring import LIMIT, BenchmarkError, Goal, Measurement, command, start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Sampler = Callable[[str], list[float]]
+
+# A worker says what it does through a named pipe, with the time; the monotonic clock is one for the
+# whole system. Every message is one write that the kernel keeps in one piece.
+WORKER = """\
+import time
+began = time.monotonic_ns()
+import os, sys
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+said = os.open(os.environ["BENCHMARK_SAID"], os.O_WRONLY)
+def say(word, when):
+    os.write(said, b"%s %s %d %d\\n" % (word, rank.encode(), os.getpid(), when))
+"""
+# All wait; worker 1 ends when it is told to. After a restart there is nothing to do.
+FAILING = """\
+say(b"up", began)
+if attempt != "0":
+    sys.exit(0)
+if rank == "1":
+    with open(os.environ["BENCHMARK_GO"], "rb") as go:
+        go.read(1)
+    say(b"ends", time.monotonic_ns())
+    sys.exit(3)
+time.sleep(600)
+"""
+COOPERATIVE = """\
+import signal
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+say(b"up", began)
+time.sleep(600)
+"""
+LINES = """\
+import sys
+write = sys.stdout.write
+text = "x" * 86
+for number in range(int(sys.argv[1])):
+    write(f"{number:012d} {text}\\n")
+"""
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a worker said; `when` is in nanoseconds of the monotonic clock."""
+
+    word: str
+    rank: int
+    pid: int
+    when: int
+
+
+class Job:
+    """One launch whose workers report what they do.
+
+    Args:
+        launcher: a key of `LAUNCHERS`.
+        script: what the workers run.
+        options: of the launcher.
+    """
+
+    def __init__(self, launcher: str, script: str, *options: str) -> None:
+        self._argv = command(launcher, *options, script)
+        self._stack = contextlib.ExitStack()
+        self._rest = b""
+        self._pids: set[int] = set()
+
+    def __enter__(self) -> Job:
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            env = {}
+            fds = []
+            for name in ("SAID", "GO"):
+                path = env[f"BENCHMARK_{name}"] = os.path.join(folder, name)
+                os.mkfifo(path)
+                fds.append(os.open(path, os.O_RDWR))  # open at both ends: nobody waits to open it
+                stack.callback(os.close, fds[-1])
+            self._said, self._go = fds
+            self.process = start(self._argv, env=env)
+            stack.callback(self._end)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
+        """Leave nobody, however the measurement went; torchrun does not see to it."""
+        for pid in (self.process.pid, *self._pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def hear(self, word: str, count: int) -> list[Message]:
+        """Wait until `count` workers have said `word`; by rank."""
+        heard: list[Message] = []
+        poller = select.poll()
+        poller.register(self._said, select.POLLIN)
+        deadline = time.monotonic() + LIMIT
+        while len(heard) < count:
+            if not poller.poll(max(deadline - time.monotonic(), 0) * 1e3):
+                raise BenchmarkError(f"{self._argv!r}: only {len(heard)} workers said {word!r}")
+            *lines, self._rest = (self._rest + os.read(self._said, 65536)).split(b"\n")
+            for line in lines:
+                said, rank, pid, when = line.decode().split()
+                self._pids.add(int(pid))
+                if said == word:
+                    heard.append(Message(said, int(rank), int(pid), int(when)))
+        return sorted(heard, key=lambda message: message.rank)
+
+    def kill(self, pid: int) -> int:
+        """SIGKILL a worker; when, in nanoseconds."""
+        when = time.monotonic_ns()
+        os.kill(pid, signal.SIGKILL)
+        return when
+
+    def let_exit(self) -> int:
+        """Let worker 1 call sys.exit(3); when it did, in nanoseconds."""
+        os.write(self._go, b"!")
+        return self.hear("ends", 1)[0].when
+
+    def ended(self, *pids: int) -> int:
+        """Wait for the end of the launcher and of `pids`; when the last was gone, in nanoseconds."""
+        measuring.wait_for_ends([self.process.pid, *pids], self._argv)
+        return time.monotonic_ns()
+
+
+def write_script(folder: str, name: str, text: str) -> str:
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+class Samplers:
+    """Takes one sample of each thing from one launcher; `folder` is for scripts and output."""
+
+    def __init__(self, folder: str, lines: int, idle: float) -> None:
+        self._folder = folder
+        self._line_count = lines
+        self._idle_seconds = idle
+        self._failing = write_script(folder, "failing.py", WORKER + FAILING)
+        self._cooperative = write_script(folder, "cooperative.py", WORKER + COOPERATIVE)
+        self._lines = write_script(folder, "lines.py", LINES)
+
+    def death_to_exit(self, launcher: str, *, killed: bool) -> list[float]:
+        """Milliseconds from the death of one of two workers to the launcher's end."""
+        with Job(launcher, self._failing, "--nproc-per-node=2") as job:
+            pid = job.hear("up", 2)[1].pid
+            died = job.kill(pid) if killed else job.let_exit()
+            ended = job.ended()
+            if job.process.wait() == 0:
+                raise BenchmarkError(f"{launcher} calls it a success that a worker died")
+        return [(ended - died) / 1e6]
+
+    def death_to_restart(self, launcher: str, *, killed: bool) -> list[float]:
+        """Milliseconds from the death of one of two workers to the first line of both new ones."""
+        if launcher == "bare":
+            return [self._two_starts()]
+        with Job(launcher, self._failing, "--nproc-per-node=2", "--max-restarts=1") as job:
+            pid = job.hear("up", 2)[1].pid
+            died = job.kill(pid) if killed else job.let_exit()
+            restarted = max(message.when for message in job.hear("up", 2))
+            job.ended()
+            if job.process.wait() != 0:
+                raise BenchmarkError(f"{launcher} failed although the restarted workers did not")
+        return [(restarted - died) / 1e6]
+
+    def _two_starts(self) -> float:
+        """Milliseconds for two interpreters to reach their first line: no restart can be faster."""
+        code = "import time; print(time.monotonic_ns())"
+        begin = time.monotonic_ns()
+        starts = [start([sys.executable, "-c", code], subprocess.PIPE) for _ in range(2)]
+        return (max(int(measuring.finish(process)) for process in starts) - begin) / 1e6
+
+    def stop(self, launcher: str) -> list[float]:
+        """Milliseconds from SIGTERM to the end of the launcher and both workers."""
+        with Job(launcher, self._cooperative, "--nproc-per-node=2") as job:
+            pids = [message.pid for message in job.hear("up", 2)]
+            asked = time.monotonic_ns()
+            job.process.send_signal(signal.SIGTERM)
+            return [(job.ended(*pids) - asked) / 1e6]
+
+    def tee(self, launcher: str) -> list[float]:
+        """Wall seconds of a job of two workers that write lines, and the launcher's own CPU."""
+        if launcher == "bare":
+            return [self._lines_alone()]
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            console = os.path.join(folder, "console")
+            logs = os.path.join(folder, "logs")
+            options = ["--nproc-per-node=2", f"--log-dir={logs}", "--tee=3"]
+            argv = command(launcher, *options, self._lines, str(self._line_count))
+            with open(console, "wb") as file:
+                begin = time.monotonic()
+                process = start(argv, stdout=file.fileno())
+                measuring.wait_for_ends([process.pid], argv)
+                wall = time.monotonic() - begin
+                cpu = cpu_seconds(process.pid)
+                measuring.finish(process)
+            written = glob.glob(os.path.join(logs, "*", "attempt_0", "*", "stdout.log"))
+            counts = sorted(count_lines(path) for path in written)
+            if counts != [self._line_count] * 2:
+                raise BenchmarkError(f"{launcher} has {counts} lines in its log files")
+            if launcher == "plaunch" and count_lines(console) != 2 * self._line_count:
+                raise BenchmarkError(f"{count_lines(console)} lines on plaunch's console")
+        return [wall, cpu]
+
+    def _lines_alone(self) -> float:
+        """Wall seconds of the same two workers without a launcher, writing to files."""
+        with contextlib.ExitStack() as stack:
+            files = [
+                stack.enter_context(tempfile.TemporaryFile(dir=self._folder)) for _ in range(2)
+            ]
+            argv = [sys.executable, "-u", self._lines, str(self._line_count)]
+            begin = time.monotonic()
+            processes = [start(argv, stdout=file.fileno()) for file in files]
+            for process in processes:
+                measuring.finish(process)
+            return time.monotonic() - begin
+
+    def idle(self, launcher: str, workers: int) -> list[float]:
+        """CPU of a launcher whose workers run, in percent of a core.
+
+        Whatever the launcher has started beside the workers counts as well.
+        """
+        with Job(launcher, self._cooperative, f"--nproc-per-node={workers}") as job:
+            pids = {message.pid for message in job.hear("up", workers)}
+            time.sleep(1)  # the end of the start is not idleness
+            own = [job.process.pid, *(children(job.process.pid) - pids)]
+            before, begin = sum(map(cpu_seconds, own)), time.monotonic()
+            time.sleep(self._idle_seconds)
+            used, seconds = sum(map(cpu_seconds, own)) - before, time.monotonic() - begin
+            job.process.send_signal(signal.SIGTERM)
+            job.ended(*pids)
+        return [used / seconds * 100]
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process in seconds, all threads but no children; also of a zombie.
+
+    The kernel's clock of that process, whose number is made as by C's `clock_getcpuclockid`: it is
+    exact to a nanosecond, where /proc/PID/stat counts in hundredths of a second.
+    """
+    return time.clock_gettime(~pid << 3 | 2)
+
+
+def children(pid: int) -> set[int]:
+    found: set[int] = set()
+    for path in glob.glob(f"/proc/{pid}/task/*/children"):
+        with open(path) as file:
+            found.update(map(int, file.read().split()))
+    return found
+
+
+def count_lines(path: str) -> int:
+    """Count the lines that are as a worker wrote them, whatever precedes them."""
+    whole = re.compile(rb"\d{12} x{86}\n")
+    with open(path, "rb") as file:
+        return sum(whole.search(line) is not None for line in file)
+
+
+Row = tuple[list[Measurement], "Sampler", "Sequence[str]"]
+
+
+def rows(samplers: Samplers, launchers: Sequence[str], lines: int) -> list[Row]:
+    """What is measured: the measurements, the function that takes a sample of each, the launchers.
+
+    Most functions take a sample of one thing.
+    """
+    floor = ["bare", *launchers]
+    result: list[Row] = []
+    for killed, how in ((True, "SIGKILL"), (False, "sys.exit")):
+        result += [
+            (
+                [Measurement(f"death to exit, {how}", "ms")],
+                lambda name, killed=killed: samplers.death_to_exit(name, killed=killed),
+                launchers,
+            ),
+            (
+                [Measurement(f"death to restarted, {how}", "ms")],
+                lambda name, killed=killed: samplers.death_to_restart(name, killed=killed),
+                floor,
+            ),
+        ]
+    result.append(([Measurement("SIGTERM to all gone", "ms")], samplers.stop, launchers))
+    tee = [Measurement(f"tee, 2 x {lines} lines", "s"), Measurement("tee, launcher CPU", "s")]
+    result.append((tee, samplers.tee, floor))
+    for workers in (2, 64):
+        result.append(
+            (
+                [Measurement(f"idle CPU, {workers} workers", "%")],
+                lambda name, workers=workers: samplers.idle(name, workers),
+                launchers,
+            )
+        )
+    return result
+
+
+def goals(measurements: Sequence[Measurement]) -> Iterator[Goal]:
+    """The goals for what was measured."""
+    for measurement in measurements:
+        name = measurement.name
+        if name.startswith("tee, 2"):
+            if "torchrun" in measurement.samples:
+                value = measurement.ratio("plaunch", "torchrun")
+                yield Goal("tee: at most 1/3 of torchrun's wall time", value, 1 / 3)
+            continue
+        for start_of_name, limit, unit in (
+            ("death to exit", 150, "ms"),
+            ("death to restarted", 120, "ms"),
+            ("idle CPU, 2 ", 0.1, "%"),
+            ("idle CPU, 64 ", 1, "%"),
+        ):
+            if name.startswith(start_of_name):
+                text = f"{name}: at most {limit} {unit}"
+                yield Goal(text, measurement.median("plaunch"), limit)
+
+
+def main() -> int:
+    parser = measuring.parser(__doc__.partition("\n")[0], repeat=5)
+    parser.add_argument(
+        "--lines",
+        type=measuring.positive,
+        default=500_000,
+        metavar="N",
+        help="lines of 100 bytes that each of two teed workers writes (default: 500000)",
+    )
+    parser.add_argument(
+        "--idle",
+        type=measuring.positive,
+        default=5,
+        metavar="SECONDS",
+        help="how long idle launchers are watched (default: 5)",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="measure only rows whose name contains WORD; may be repeated",
+    )
+    args = parser.parse_args()
+    launchers = ["plaunch"] if args.no_torchrun else ["plaunch", "torchrun"]
+    with tempfile.TemporaryDirectory() as folder:
+        samplers = Samplers(folder, args.lines, args.idle)
+        chosen = [
+            row
+            for row in rows(samplers, launchers, args.lines)
+            if not args.only or any(word in row[0][0].name for word in args.only)
+        ]
+        if not chosen:
+            parser.error(f"no row's name contains one of {args.only}")
+        for launcher in launchers:
+            samplers.death_to_exit(launcher, killed=True)  # fills caches, and is not counted
+        for _ in range(args.repeat):
+            for measurements, sample, names in chosen:
+                for name in names:
+                    # The floor may have fewer samples than there are measurements.
+                    for measurement, value in zip(measurements, sample(name), strict=False):
+                        measurement.add(name, value)
+    taken = [measurement for row in chosen for measurement in row[0]]
+    measuring.print_platform(args.repeat)
+    measuring.print_table(taken)
+    return measuring.report(list(goals(taken)), taken, args)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchmarkError as error:
+        sys.exit(f"supervision.py: {error}")
