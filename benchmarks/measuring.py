@@ -102,8 +102,8 @@ def finish(process: subprocess.Popen[bytes]) -> bytes:
 def wait_for_ends(pids: Sequence[int], what: object) -> None:
     """Wait until all of `pids` have ended, reaped or not; `what` is for the error message.
 
-    `Popen.wait` with a time-out will not do: it looks now and then, in the end every 50 ms, which is
-    as much as what is measured.
+    `Popen.wait` with a time-out will not do: it looks now and then, in the end every 50 ms, and the
+    things that are measured here take less.
     """
     deadline = time.monotonic() + LIMIT
     for pid in pids:

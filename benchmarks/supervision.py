@@ -1,11 +1,11 @@
 """What happens between a worker's end and everybody's reaction: plaunch and torchrun in turn.
 
-    python benchmarks/supervision.py [--repeat N] [--lines N] [--only WORD] [--json FILE] [--check]
+    python benchmarks/supervision.py [--repeat N] [--only WORD] [--json FILE] [--check]
 
-Worker death to the launcher's exit and to restarted workers, SIGTERM to the end of all, teed output,
-and what a launcher costs that has nothing to do. Both launchers run under the interpreter that runs
-this script, with the same workers, which are bare Python. benchmarks/README.md says how to read the
-table.
+Worker death to the launcher's exit and to restarted workers, SIGTERM to the end of all, teed
+output, and what a launcher costs that has nothing to do. Both launchers run under the interpreter
+that runs this script, with the same workers, which are bare Python. benchmarks/README.md says how
+to read the table.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Job:
         return self.hear("ends", 1)[0].when
 
     def ended(self, *pids: int) -> int:
-        """Wait for the end of the launcher and of `pids`; when the last was gone, in nanoseconds."""
+        """Wait for the end of the launcher and of `pids`; when all were gone, in nanoseconds."""
         measuring.wait_for_ends([self.process.pid, *pids], self._argv)
         return time.monotonic_ns()
 

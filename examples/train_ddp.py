@@ -10,6 +10,7 @@ last epoch that was saved. A new job starts from the beginning, unless it is tol
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -123,11 +124,8 @@ def is_of_this_job(saved: dict[str, Any]) -> bool:
     return bool(saved["run_id"] == run_id) and (run_id != "none" or restarts > 0)
 
 
-@record
-def main() -> None:
-    args = parse_args()
-    device = choose_device()
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+def train(args: argparse.Namespace, device: torch.device) -> None:
+    """Train from the last checkpoint of this job, or from the beginning, and save every epoch."""
     torch.manual_seed(args.seed)
 
     train_data, test_data = load_data(args.seed)
@@ -164,6 +162,17 @@ def main() -> None:
             }
             save_checkpoint(args.checkpoint, state)
     say(f"done: {args.epochs} epochs, test accuracy {accuracy_on(net, test_data, device):.1%}")
+
+
+@record
+def main() -> None:
+    args = parse_args()
+    device = choose_device()
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    train(args, device)
+    # The model's reference cycles keep gloo's threads alive, and one that is alive when the
+    # interpreter ends may crash it (https://github.com/pytorch/pytorch/pull/179291).
+    gc.collect()
     dist.destroy_process_group()
 
 
