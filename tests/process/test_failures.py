@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import time
 
 import pytest
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.error_file import MAX_READ_BYTES
-from plaunch.process.failures import ChildFailedError, ProcessFailure, describe_exit
+from plaunch.process.failures import ChildFailedError, ProcessFailure, describe_exit, first_failure
 
 
 def nested(text="ValueError: bad shape", stack="Traceback ...\nValueError: bad shape", **extra):
@@ -218,6 +219,34 @@ def test_the_first_failure_is_the_earliest():
     failures = {3: failure_at(10.5), 1: failure_at(10.25), 2: failure_at(11.0)}
     rank, failure = ChildFailedError("train.py", failures).get_first_failure()
     assert (rank, failure) == (1, failures[1])
+
+
+def replied(failure):
+    failure.error_file_data = {"message": {"message": "RuntimeError: connection closed by peer"}}
+    return failure
+
+
+@pytest.mark.parametrize("signum", ["SIGKILL", "SIGSEGV", "SIGBUS", "SIGTERM"])
+def test_a_sudden_end_comes_before_what_its_peers_said_about_it(signum):
+    """The kernel closes a killed worker's connections before anybody can see that it is gone."""
+    failures = {
+        0: replied(failure_at(99.7)),
+        1: failure_at(100.0, exitcode=-signal.Signals[signum]),
+        2: replied(failure_at(99.9, exitcode=-signal.SIGTERM)),
+    }
+    assert first_failure(failures)[0] == 1
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        failure_at(100.0, exitcode=-signal.SIGABRT),  # C++ code that gave up
+        failure_at(101.0, exitcode=-signal.SIGKILL),  # too late to be the cause
+        failure_at(100.0, exitcode=1),
+    ],
+)
+def test_an_exception_comes_before_what_it_led_to(second):
+    assert first_failure({0: second, 1: replied(failure_at(99.7))})[0] == 1
 
 
 def test_of_equal_times_the_one_that_was_seen_first_wins():

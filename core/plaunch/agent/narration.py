@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.agent.machine import Again, Outcome, State
+from plaunch.process.failures import first_failure
 
 if TYPE_CHECKING:
     import signal
@@ -36,11 +37,12 @@ def describe_failures(result: RunResult) -> str:
     """Who failed first, and how, in a few words."""
     if not result.failures:
         return "the workers failed"
-    rank, failure = min(result.failures.items(), key=lambda item: item[1].timestamp)
-    how = (
-        f"was killed by {failure.signal_name()}"
-        if failure.exitcode < 0
-        else f"failed with exit code {failure.exitcode}"
-    )
+    rank, failure = first_failure(result.failures)
+    if failure.exitcode > 0:
+        how = f"failed with exit code {failure.exitcode}"
+    elif failure.has_reply:
+        how = "raised an exception"  # and was ended while it was still about to exit
+    else:
+        how = f"was killed by {failure.signal_name()}"
     others = f" (and {len(result.failures) - 1} more)" if len(result.failures) > 1 else ""
     return f"rank {rank} (pid {failure.pid}) {how}{others}"

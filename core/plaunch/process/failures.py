@@ -17,6 +17,21 @@ if TYPE_CHECKING:
 NOT_AVAILABLE = "<N/A>"  # torch's word for a missing error file and for "no signal"
 _NO_MESSAGE = "<NONE>"
 
+# Signals that end a worker without a word, from outside or by a fault of its own code. SIGABRT is
+# not among them: it is how C++ code gives up when something else has failed.
+_SUDDEN_ENDS = frozenset(
+    -signum
+    for signum in (
+        signal.SIGKILL,
+        signal.SIGTERM,
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGILL,
+        signal.SIGFPE,
+    )
+)
+_SEEN_LATE = 1.0  # seconds that such an end may be seen after its peers have noticed it
+
 
 def _host() -> str:
     return os.uname().nodename
@@ -108,6 +123,22 @@ class ProcessFailure:
         return f"PID {self.pid} ended with exit code {self.exitcode} and wrote no error file"
 
 
+def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
+    """The failure that came first, and its rank; of equal times, the one seen first.
+
+    A worker that a signal killed is seen to be gone a little after its connections broke. Its peers
+    may have reported that as an exception meanwhile, which has an earlier time and is no cause.
+    """
+    rank = min(failures, key=lambda rank: _began(failures[rank]))
+    return rank, failures[rank]
+
+
+def _began(failure: ProcessFailure) -> float:
+    if failure.has_reply or failure.exitcode not in _SUDDEN_ENDS:
+        return failure.timestamp
+    return failure.timestamp - _SEEN_LATE
+
+
 class ChildFailedError(PlaunchError):
     """Workers failed, and the job with them; the text is the whole failure report.
 
@@ -145,8 +176,7 @@ class ChildFailedError(PlaunchError):
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
         """The global rank that failed first, and how; of equal times, the one seen first."""
-        rank = min(self.failures, key=lambda rank: self.failures[rank].timestamp)
-        return rank, self.failures[rank]
+        return first_failure(self.failures)
 
     def format_msg(self, boarder_delim: str = "", section_delim: str = "") -> str:
         """The failure report.
