@@ -34,7 +34,7 @@ class LaunchConfig:
         rdzv_configs: options of the backend.
         rdzv_timeout: an older way to set the backend option `timeout`, in seconds; -1 leaves it.
         max_restarts: how many failures are followed by a restart of all workers.
-        monitor_interval: the longest period of the agent's loop, in seconds.
+        monitor_interval: how often the agent looks at what cannot wake it, in seconds.
         start_method: `spawn`, `fork` or `forkserver`, for functions.
         log_line_prefix_template: the prefix of teed lines, with `${role_name}`, `${local_rank}`,
             `${rank}`, `${hostname}`, `${attempt}` and `${time}`; None takes it from
@@ -50,6 +50,8 @@ class LaunchConfig:
         notify_signals: the signals that the policy `notify` passes on to the workers, separated by
             commas; None leaves the choice to the policy (plaunch's own).
         worker_env: more environment variables for all workers (plaunch's own).
+        keep_daemons: spare what workers leave behind when all of them have succeeded (plaunch's
+            own); it is ended otherwise.
 
     Raises:
         UsageError: a value is out of its range; the message names it.
@@ -78,6 +80,7 @@ class LaunchConfig:
     signal_policy: str = "torchrun"
     notify_signals: str | None = None
     worker_env: dict[str, str] = field(default_factory=dict)
+    keep_daemons: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.min_nodes <= self.max_nodes:

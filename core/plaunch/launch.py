@@ -162,6 +162,7 @@ class _Launch:
                 signal_policy=policy,
                 notify=notify,
                 worker_env=self._worker_env,
+                keep_daemons=config.keep_daemons,
             )
             result = agent.run()
             return self._conclude(result, logs_specs)

@@ -8,6 +8,12 @@ import pytest
 from plaunch.cli.entry import entry_point
 
 
+@pytest.fixture(autouse=True)
+def restored_environment(monkeypatch):
+    """The entry point marks its process as plaunch's own, which the tests' is not."""
+    monkeypatch.setenv("PLAUNCH_LAUNCHER", "")
+
+
 def test_the_exit_code_is_mains(monkeypatch):
     monkeypatch.setattr("plaunch.cli.program.main", lambda: 17)
     with pytest.raises(SystemExit) as caught:

@@ -268,3 +268,45 @@ def test_the_delay_is_that_of_the_next_thing_to_do(world):
     assert ladder.step([0]) == pytest.approx(29)  # SIGKILL
     world.now = 30.0
     assert ladder.step([0]) == pytest.approx(4)  # giving up
+
+
+def test_who_is_abandoned_gets_sigkill_at_once_and_is_not_waited_for(world):
+    world.worker(dies_of=[])
+    world.worker(delay=3)
+    ladder = world.ladder(grace=30, abandoned=[0])
+    world.climb(ladder)
+    assert world.signals(rank=0) == [("SIGKILL", "all")]
+    assert world.signals(rank=1) == [("SIGTERM", "leader")]
+    assert world.now == pytest.approx(3, abs=0.01)
+    assert ladder.stuck == {0: [1000]}
+
+
+def test_who_is_abandoned_alone_is_given_up_at_once(world):
+    world.worker(dies_of=[])
+    ladder = world.ladder(grace=30, abandoned=[0])
+    assert ladder.step([0]) is None
+    assert ladder.stuck == {0: [1000]}
+
+
+def test_who_is_abandoned_and_ends_after_all_is_not_stuck(world):
+    world.worker(delay=1)
+    world.worker(delay=3)
+    ladder = world.ladder(abandoned=[0])
+    world.climb(ladder)
+    assert ladder.stuck == {}
+
+
+def test_what_a_killed_worker_leaves_behind_has_had_its_grace(world):
+    session = world.worker(dies_of=[KILL], leaves=[77])
+    session.left_behind_dies_of = {KILL}
+    signal_all = session.signal_all
+
+    def kill_the_worker_alone(signum):
+        signal_all(signum)
+        session.left_behind = [77]
+        session.signal_all = signal_all
+
+    session.signal_all = kill_the_worker_alone
+    world.climb(world.ladder(grace=5))
+    assert world.signals() == [("SIGTERM", "leader"), ("SIGKILL", "all"), ("SIGKILL", "all")]
+    assert world.now == pytest.approx(5, abs=0.05)

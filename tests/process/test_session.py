@@ -11,6 +11,8 @@ import time
 
 import pytest
 from plaunch.process.child import ChildProcess
+from plaunch.process.reaping.table import read_process
+from plaunch.process.reaping.tree import make_tree
 from plaunch.process.session import WorkerSession, describe_process, read_state
 
 # Starts children as told by its arguments, prints their pids, then waits for its stdin to close.
@@ -49,8 +51,27 @@ def start():
         program.wait()
 
 
+class Kin:
+    """The processes of one worker, looked for at every question."""
+
+    def __init__(self, pid, proc="/proc"):
+        self.tree = make_tree("0123456789ab", proc=proc)
+        leader = read_process(pid)
+        self.tree.add_leader(0, pid, -1 if leader is None else leader.start)
+
+    def look(self, rank):
+        return self.tree.look().get(rank, [])
+
+    def left_behind(self, rank):
+        return self.tree.left_behind().get(rank, [])
+
+    def signal(self, processes, signum):
+        return self.tree.signal(processes, signum)
+
+
 def session_of(program, **options):
-    return WorkerSession(ChildProcess(program, release=lambda: None), **options)
+    kin = Kin(program.pid, **options)
+    return WorkerSession(ChildProcess(program, release=lambda: None), 0, kin)
 
 
 def wait_until(condition, seconds=20.0):
@@ -75,8 +96,8 @@ def test_a_signal_to_the_leader_reaches_nobody_else(start):
     assert not is_gone(child)
 
 
-def test_a_signal_to_all_reaches_the_children(start):
-    program, children = start("plain", "plain")
+def test_a_signal_to_all_reaches_the_children_also_in_sessions_of_their_own(start):
+    program, children = start("plain", "own-session")
     session_of(program).signal_all(signal.SIGKILL)
     wait_for_end(program)
     wait_until(lambda: all(map(is_gone, children)))
@@ -153,7 +174,10 @@ def test_a_group_whose_number_went_to_a_stranger_is_left_alone(start):
         def reap(self):
             pass
 
-    assert WorkerSession(Ended()).survivors() == []
+    kin = Kin(stranger.pid)
+    kin.tree = make_tree("0123456789ab")
+    kin.tree.add_leader(0, stranger.pid, read_process(stranger.pid).start - 1)
+    assert WorkerSession(Ended(), 0, kin).survivors() == []
 
 
 def test_without_proc_the_group_itself_is_asked(start, tmp_path):
@@ -169,14 +193,16 @@ def test_without_proc_the_group_itself_is_asked(start, tmp_path):
 def test_a_worker_that_may_not_be_signalled_is_said_so(start, monkeypatch, caplog):
     program, _ = start()
 
+    session = session_of(program)
+
     def refuse(*_):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "kill", refuse)
     monkeypatch.setattr(os, "killpg", refuse)
     with caplog.at_level(logging.WARNING, "plaunch"):
-        session_of(program).signal_leader(signal.SIGTERM)
-        session_of(program).signal_all(signal.SIGKILL)
+        session.signal_leader(signal.SIGTERM)
+        session.signal_all(signal.SIGKILL)
     monkeypatch.undo()
     assert [message.split(" to pid")[0] for message in caplog.messages] == [
         "may not send SIGTERM",
@@ -190,19 +216,23 @@ def test_a_worker_that_does_not_lead_its_group_yet_is_killed_alone():
     assert program.wait(20) == -signal.SIGKILL
 
 
-def fake_proc(root, pid, stat, wchan=None):
+REST_OF_STAT = "0 0 0 0 0 0 0 20 0 1 0 4711 0 0\n"  # after minflt; one thread, started at 4711
+
+
+def fake_proc(root, pid, stat, **files):
     folder = root / str(pid)
     folder.mkdir()
-    (folder / "stat").write_text(stat)
-    if wchan is not None:
-        (folder / "wchan").write_text(wchan)
+    (folder / "stat").write_text(f"{stat} {REST_OF_STAT}")
+    for name, text in files.items():
+        if text is not None:
+            (folder / name).write_text(text)
 
 
 @pytest.mark.parametrize(
     ("name", "state"), [("python", "D"), ("a) S 1 (b", "R"), ("two words", "Z")]
 )
 def test_the_state_is_read_whatever_the_name(tmp_path, name, state):
-    fake_proc(tmp_path, 77, f"77 ({name}) {state} 1 76 76 0 -1 4194560 0\n")
+    fake_proc(tmp_path, 77, f"77 ({name}) {state} 1 76 76 0 -1 4194560 0")
     assert read_state(77, str(tmp_path)) == (state, 76)
 
 
@@ -213,15 +243,20 @@ def test_the_state_of_nobody_is_empty(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wchan", "words"),
+    ("wchan", "stack", "words"),
     [
-        ("nfs_wait_bit_killable", "pid 77 (state D, waits in nfs_wait_bit_killable)"),
-        ("0", "pid 77 (state D)"),
-        (None, "pid 77 (state D)"),
+        ("nfs_wait_bit_killable", None, "pid 77 (state D, waits in nfs_wait_bit_killable)"),
+        ("0", None, "pid 77 (state D)"),
+        (
+            "0",
+            "[<0>] io_schedule+0x46/0x80\n[<0>] other+0x1/0x2\n",
+            "pid 77 (state D, waits in io_schedule)",
+        ),
+        (None, None, "pid 77 (state D)"),
     ],
 )
-def test_a_stuck_process_is_described(tmp_path, wchan, words):
-    fake_proc(tmp_path, 77, "77 (python) D 1 77 77 0 -1 0 0\n", wchan)
+def test_a_stuck_process_is_described(tmp_path, wchan, stack, words):
+    fake_proc(tmp_path, 77, "77 (python) D 1 77 77 0 -1 0 0", wchan=wchan, stack=stack)
     assert describe_process(77, str(tmp_path)) == words
 
 

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 _PEERS_KEY = "torchelastic/agent/terminal_state"
+# Seconds between two looks where everything wakes the loop by itself. Ten looks a second at nothing
+# would be most of what a launcher costs; were a wake-up lost, the job would be late, but not stuck.
+_QUIET_INTERVAL = 1.0
 
 
 def _tell_nobody(moment: moments.Moment) -> None:
@@ -115,6 +118,13 @@ class SimpleElasticAgent(ElasticAgent):
     def _exit_fds(self) -> Sequence[int] | None:
         """Descriptors that become readable when a worker ends; None: ask every interval."""
         return None
+
+    def _exits_suffice(self) -> bool:
+        """Whether `_monitor_workers` finds nothing that a descriptor of `_exit_fds` does not tell.
+
+        It is then called less often than once per monitor interval.
+        """
+        return False
 
     def _signal_workers(self, signum: signal.Signals) -> None:
         """Pass a signal on to the workers, which keep running."""
@@ -261,11 +271,15 @@ class SimpleElasticAgent(ElasticAgent):
     def _watch_workers(self) -> list[machine.Event]:
         spec = self._worker_group.spec
         handler = spec.rdzv_handler
-        fds = list(self._exit_fds() or ())
+        exit_fds = self._exit_fds()
+        fds = list(exit_fds or ())
         observable = isinstance(handler, ObservableRendezvous)
         if isinstance(handler, ObservableRendezvous) and handler.fileno() >= 0:
             fds.append(handler.fileno())
-        self._poll(fds, spec.monitor_interval)
+        interval = spec.monitor_interval
+        if exit_fds is not None and observable and self._exits_suffice():
+            interval = max(interval, _QUIET_INTERVAL)
+        self._poll(fds, interval)
         result = self._monitor_workers(self._worker_group)
         if result.state is WorkerState.SUCCEEDED:
             self._run_result = result

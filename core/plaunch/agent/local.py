@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from dataclasses import replace
 from string import Template
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,13 @@ from plaunch.agent.agent import SimpleElasticAgent
 from plaunch.agent.arguments import macros
 from plaunch.agent.env import worker_environment
 from plaunch.agent.worker import RunResult, Worker, WorkerExit, WorkerGroup, WorkerSpec, WorkerState
-from plaunch.errors import UsageError
+from plaunch.errors import UnkillableWorkerError, UsageError
+from plaunch.process.reaping.reaper import Reaper
+from plaunch.process.session import describe_process
 from plaunch.process.start import start_processes
 from plaunch.process.std import Std
+from plaunch.process.supervised import SupervisedContext
+from plaunch.process.uninterruptible import UninterruptibleWatch, uninterruptible_timeout_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
     from plaunch.process.context import PContext, ProcessExit, RunProcsResult
     from plaunch.process.logs import LogsSpecs
     from plaunch.process.signals import SignalPolicy
+
+logger = logging.getLogger("plaunch")
 
 DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 
@@ -49,6 +57,10 @@ class LocalElasticAgent(SimpleElasticAgent):
             the job.
         notify: is called at every moment of `plaunch.agent.moments`.
         worker_env: is asked for more variables for each worker.
+        uninterruptible_state_timeout: seconds that a worker may be in uninterruptible sleep before
+            the job ends with `UnkillableWorkerError`; 0 means for ever, and None what
+            `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` says.
+        keep_daemons: spare what workers leave behind when all of them have succeeded.
 
     Raises:
         UsageError: both `logs_specs` and the older arguments are given.
@@ -66,6 +78,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         signal_policy: SignalPolicy | None = None,
         notify: moments.Notify | None = None,
         worker_env: moments.WorkerEnv = _nothing_more,
+        uninterruptible_state_timeout: float | None = None,
+        keep_daemons: bool = False,
     ) -> None:
         super().__init__(
             spec,
@@ -83,6 +97,9 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._start_method = start_method
         self._log_line_prefix_template = log_line_prefix_template or DEFAULT_PREFIX
         self._worker_env = worker_env
+        self._reaper = Reaper(keep_daemons=keep_daemons)
+        self._sleep_watch = _sleep_watch(uninterruptible_state_timeout)
+        self._unkillable: UnkillableWorkerError | None = None
         self._pcontext: PContext | None = None
         self._gone: set[int] = set()  # local ranks of this round that have ended
 
@@ -118,6 +135,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             duplicate_stderr_filters=spec.duplicate_stderr_filters,
             shutdown_timeout=self._shutdown_timeout,
             handle_signals=False,
+            reaper=self._reaper,
         )
         return dict(self._pcontext.pids())
 
@@ -130,12 +148,22 @@ class LocalElasticAgent(SimpleElasticAgent):
         return env
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
-        self._close(self._death_signal, self._shutdown_timeout)
+        try:
+            self._close(self._death_signal, self._shutdown_timeout)
+        except UnkillableWorkerError:
+            if self._unkillable is None:
+                raise
+        if self._unkillable is not None:
+            # Even if it could be ended after all: nobody knows for how long the host holds out.
+            raise self._unkillable
 
     def _shutdown(
         self, death_sig: signal.Signals = signal.SIGTERM, timeout: float | None = None
     ) -> None:
-        self._close(death_sig, self._shutdown_timeout if timeout is None else timeout)
+        try:
+            self._close(death_sig, self._shutdown_timeout if timeout is None else timeout)
+        finally:
+            self._reaper.close()
 
     def _close(self, death_sig: signal.Signals, timeout: float) -> None:
         if self._pcontext is None:
@@ -151,7 +179,12 @@ class LocalElasticAgent(SimpleElasticAgent):
         result = self._pcontext.wait(0)
         self._tell_exits(result)
         if result is None:
-            return RunResult(WorkerState.HEALTHY)
+            stuck = None
+            if self._sleep_watch is not None:
+                stuck = self._check_uninterruptible_state_timeout(
+                    worker_group, self._sleep_watch.timeout
+                )
+            return stuck or RunResult(WorkerState.HEALTHY)
         ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
         for rank, failure in result.failures.items():
             failure.global_rank = ranks[rank]
@@ -163,8 +196,41 @@ class LocalElasticAgent(SimpleElasticAgent):
             stopped={ranks[rank]: code for rank, code in result.stopped.items()},
         )
 
+    def _check_uninterruptible_state_timeout(
+        self, worker_group: WorkerGroup, timeout: float
+    ) -> RunResult | None:
+        """Give workers up that are stuck in the kernel; None if there are none."""
+        del worker_group
+        if self._pcontext is None or self._sleep_watch is None:
+            return None
+        pids = {rank: pid for rank, pid in self._pcontext.pids().items() if rank not in self._gone}
+        stuck = self._sleep_watch.find_stuck(pids)
+        if not stuck:
+            return None
+        named = "; ".join(
+            f"local rank {rank}: {describe_process(pids[rank])}, for {seconds:.1f} s"
+            for rank, seconds in sorted(stuck.items())
+        )
+        self._unkillable = UnkillableWorkerError(
+            f"workers sleep uninterruptibly in the kernel for more than {timeout:g} s: {named}. "
+            "They are not waited for, and no other workers are started on this host, which "
+            "probably needs a restart"
+        )
+        logger.error("%s", self._unkillable)
+        for rank in stuck:
+            if isinstance(self._pcontext, SupervisedContext):
+                self._pcontext.abandon(rank)
+        # A second generation would meet the first one on the same devices.
+        self._machine = replace(self._machine, max_restarts=self._machine.attempt)
+        return RunResult(WorkerState.UNHEALTHY)
+
     def _exit_fds(self) -> Sequence[int] | None:
         return None if self._pcontext is None else self._pcontext.exit_fds()
+
+    def _exits_suffice(self) -> bool:
+        # A subclass may look at anything, and expects to be asked as often as under torchrun.
+        is_ours = type(self)._monitor_workers is LocalElasticAgent._monitor_workers
+        return is_ours and self._sleep_watch is None
 
     def _signal_workers(self, signum: signal.Signals) -> None:
         if self._pcontext is None:
@@ -197,6 +263,12 @@ class LocalElasticAgent(SimpleElasticAgent):
             failure=failure,
         )
         self._notify(moments.WorkerExited(self._group_info(), exited))
+
+
+def _sleep_watch(timeout: float | None) -> UninterruptibleWatch | None:
+    if timeout is None:
+        timeout = uninterruptible_timeout_of(os.environ)
+    return UninterruptibleWatch(timeout) if timeout > 0 else None
 
 
 def _has_older_arguments(spec: WorkerSpec) -> bool:

@@ -48,7 +48,7 @@ class WorkerSpec:
         entrypoint: a function, or the path of a program.
         args: its arguments; `${local_rank}` in a string argument is replaced for each worker.
         max_restarts: how many failures are followed by a restart.
-        monitor_interval: the longest period of the agent's loop, in seconds.
+        monitor_interval: how often the agent looks at what cannot wake it, in seconds.
         master_port: overrides the port that the rendezvous found.
         master_addr: overrides the address that the rendezvous found.
         local_addr: the address of this node, or None.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -12,11 +13,28 @@ def entry_point() -> NoReturn:
     Ctrl-C is answered in one line from here on, also while modules are being imported. Any other
     signal ends a launcher without workers as it ends any program.
     """
+    open_missing_streams()
+    # This process is plaunch's own (plaunch.process.reaping.marker): it may inherit orphans.
+    os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
     try:
         from plaunch.cli.program import main  # noqa: PLC0415 - inside the try, on purpose
 
         code = main()
     except KeyboardInterrupt:
-        sys.stderr.write("plaunch: interrupted while no worker was running\n")
+        if sys.stderr is not None:
+            sys.stderr.write("plaunch: interrupted while no worker was running\n")
         code = 130
     sys.exit(code)
+
+
+def open_missing_streams() -> None:
+    """Open /dev/null as stdin, stdout or stderr where the caller has closed that.
+
+    Otherwise the next descriptor of our own would get its number, and be taken for a stream.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            # The system gives the lowest number that is free, which is this one.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)

@@ -186,7 +186,7 @@ def build_parser(environ: Mapping[str, str]) -> Parser:
         type=_number,
         default=0.1,
         metavar="SECONDS",
-        help="longest period of the agent's loop; exits are seen at once (default: 0.1)",
+        help="how often to look at what cannot wake the launcher (default: 0.1)",
     )
     add.value(
         group,
@@ -195,6 +195,11 @@ def build_parser(environ: Mapping[str, str]) -> Parser:
         metavar="SECONDS",
         help="time for workers to stop before they are killed, on every path "
         "(default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
+    )
+    add.flag(
+        group,
+        "--keep-daemons",
+        help="leave processes alone that workers left behind, if all workers have succeeded",
     )
     add.value(
         group,

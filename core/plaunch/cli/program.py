@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.cli.parser import parse
+from plaunch.cli.stderr import STDERR
 from plaunch.errors import ExitCode, PlaunchError, SignalException, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -
     """Run a command line and return the exit code, printing errors to stderr.
 
     The process boundary: no exception of plaunch's leaves it. `PLAUNCH_DEBUG=1` adds tracebacks.
+    A stderr that takes nothing is waited for a few seconds at most.
 
     Args:
         argv: the command line without the program's name; by default this process's.
@@ -42,6 +45,8 @@ def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -
     except Exception as error:  # noqa: BLE001 - the process boundary
         _print_bug(error)
         return _exit_code(ExitCode.INTERNAL)
+    finally:
+        STDERR.finish()
     return ExitCode.OK
 
 
@@ -84,7 +89,7 @@ def _set_up_logging() -> None:
     logger = logging.getLogger("plaunch")
     if logger.handlers:
         return
-    handler = logging.StreamHandler()
+    handler = logging.StreamHandler(STDERR)
     handler.setFormatter(logging.Formatter("plaunch: %(message)s"))
     logger.addHandler(handler)
     level = os.environ.get("LOGLEVEL", "WARNING").upper()
@@ -104,9 +109,7 @@ def _exit_code(code: int) -> int:
 
 def _print_error(error: PlaunchError) -> None:
     if os.environ.get("PLAUNCH_DEBUG") == "1":
-        import traceback  # noqa: PLC0415
-
-        traceback.print_exception(error)
+        _write(_traceback_of(error))
     elif isinstance(error, UsageError):
         _say(f"error: {error}")
     else:
@@ -125,15 +128,25 @@ def _hand_up(error: PlaunchError) -> None:
 
 
 def _print_bug(error: Exception) -> None:
-    import traceback  # noqa: PLC0415
-
-    traceback.print_exception(error)
+    _write(_traceback_of(error))
     _say(
         f"internal error: {type(error).__name__}: {error}. This is a fault of plaunch or of a "
         "plugin, not of the workers; please report it with the traceback above"
     )
 
 
+def _traceback_of(error: Exception) -> str:
+    import traceback  # noqa: PLC0415
+
+    return "".join(traceback.format_exception(error))
+
+
 def _say(message: str) -> None:
-    sys.stdout.flush()
-    print(f"plaunch: {message}", file=sys.stderr, flush=True)
+    _write(f"plaunch: {message}\n")
+
+
+def _write(text: str) -> None:
+    if sys.stdout is not None:
+        with contextlib.suppress(OSError):  # nobody is left to read it
+            sys.stdout.flush()
+    STDERR.write(text)

@@ -72,6 +72,7 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
         signal_policy=args.signal_policy,
         notify_signals=args.notify_signals,
         worker_env=worker_env,
+        keep_daemons=args.keep_daemons,
     )
 
 

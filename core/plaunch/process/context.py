@@ -119,6 +119,7 @@ class PContext(abc.ABC):
         self.error_files = dict(dest.error_files)
         self.shutdown_timeout = shutdown_timeout
         self._logs_dest = dest
+        self._logs_specs = logs_specs
         self._logs_to_close = logs_specs if close_logs else None
         self._log_line_prefixes = {
             rank: (log_line_prefixes or {}).get(rank, f"[{name}{rank}]:")

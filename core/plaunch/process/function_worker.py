@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError
+from plaunch.process.reaping.marker import JOBS_VARIABLE
+from plaunch.process.reaping.messages import own_line
+from plaunch.process.reaping.subreaper import become_subreaper
+from plaunch.process.reaping.title import set_title
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,9 +95,10 @@ class Task:
     """All that one function worker is given.
 
     `env` is its whole environment, or None if it was started with that. `stdout` and `stderr`
-    become its streams, unless it was started with those. `signal_mask` and `close_fds` are for a
-    forked worker: what the launcher's mask was, and the launcher's descriptors that it must not
-    keep.
+    become its streams, unless it was started with those. `guard_line` is where a worker that was
+    not started with its environment makes itself known to the launcher's guard. `signal_mask` and
+    `close_fds` are for a forked worker: what the launcher's mask was, and the launcher's
+    descriptors that it must not keep.
     """
 
     local_rank: int
@@ -102,6 +107,7 @@ class Task:
     env: Mapping[str, str] | None = None
     stdout: InheritedFd | None = None
     stderr: InheritedFd | None = None
+    guard_line: InheritedFd | None = None
     signal_mask: frozenset[int] | None = None
     close_fds: tuple[int, ...] = ()
 
@@ -139,6 +145,12 @@ class Task:
     def _become_worker(self) -> None:
         if os.getsid(0) != os.getpid():
             os.setsid()
+        if self.env is not None:
+            words = self.env.get(JOBS_VARIABLE, "")
+            set_title(f"worker {self.local_rank} {words}", words, words.rpartition(":")[2])
+        become_subreaper()  # else nobody would know of its orphans as long as it lives
+        if self.guard_line is not None:
+            _tell_guard(self.guard_line.fd, self.local_rank)
         if self.signal_mask is not None:
             _forget_signal_handlers(self.signal_mask)
         _take_stream("stdout", 1, self.stdout)
@@ -148,6 +160,17 @@ class Task:
                 os.close(fd)
         if self.env is not None:
             _become_environment(self.env)
+
+
+def _tell_guard(line: int, local_rank: int) -> None:
+    """Make this process known, for the launcher may be gone by now.
+
+    The guard waits for as long as somebody holds the line, so that a worker lets go of it only when
+    it can be found.
+    """
+    with contextlib.suppress(OSError):  # the guard may be gone, too
+        os.write(line, own_line(local_rank))
+    os.close(line)
 
 
 def run(task: Task) -> None:

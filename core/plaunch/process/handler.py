@@ -16,6 +16,7 @@ from plaunch.errors import (
     WorkerStartError,
 )
 from plaunch.process.arguments import variable_value
+from plaunch.process.reaping.marker import LAUNCHER_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,6 +58,7 @@ class SubprocessHandler:
             **os.environ,
             **{name: variable_value(local_rank_id, name, value) for name, value in env.items()},
         }
+        environment.pop(LAUNCHER_VARIABLE, None)  # it is for what the launcher starts for itself
         with contextlib.ExitStack() as files:
             streams = [
                 files.enter_context(open(std, "wb"))

@@ -50,6 +50,8 @@ class StopLadder:
         name: what the workers are, for the log.
         death_sig: the soft signal.
         grace: seconds for the workers between soft signal and SIGKILL.
+        abandoned: local ranks that are not waited for; they get SIGKILL at once, and count as
+            unkillable if they are alive when everybody else is gone.
         left_behind_grace: the same for what a worker left behind.
         kill_wait: seconds after SIGKILL after which a process counts as unkillable.
         clock: seconds that never go back.
@@ -62,6 +64,7 @@ class StopLadder:
         name: str,
         death_sig: signal.Signals,
         grace: float,
+        abandoned: Collection[int] = (),
         left_behind_grace: float = LEFT_BEHIND_GRACE,
         kill_wait: float = KILL_WAIT,
         clock: Callable[[], float] = time.monotonic,
@@ -71,6 +74,7 @@ class StopLadder:
         self._name = name
         self._death_sig = death_sig
         self._grace = grace
+        self._abandoned = frozenset(abandoned)
         self._left_behind_grace = left_behind_grace
         self._kill_wait = kill_wait
         self._clock = clock
@@ -78,6 +82,7 @@ class StopLadder:
         self._began_at: float | None = None
         self._notice_at = self._kill_at = self._give_up_at = math.inf
         self._left_behind: dict[int, _LeftBehind] = {}
+        self._killed: set[int] = set()
         self._cleared: set[int] = set()
 
     def hurry(self) -> None:
@@ -93,23 +98,32 @@ class StopLadder:
         if self._began_at is None:
             self._began_at = now
             self._begin(live, now)
-        if live:
-            self._step_leaders(live, now, now - self._began_at)
+        awaited = [rank for rank in live if rank not in self._abandoned]
+        if awaited:
+            self._step_leaders(awaited, now, now - self._began_at)
         for rank in self._sessions:
             if rank not in live and rank not in self._cleared:
                 self._step_left_behind(rank, now)
+        not_awaited = self._abandoned & {*live}
+        if len(self._cleared) + len(not_awaited) == len(self._sessions):
+            for rank in not_awaited:
+                self._give_up(rank)
         if len(self._cleared) == len(self._sessions):
             return None
         due = [left.due_at for left in self._left_behind.values()]
-        due.extend((self._notice_at, self._kill_at, self._give_up_at) if live else ())
+        due.extend((self._notice_at, self._kill_at, self._give_up_at) if awaited else ())
         return max(min(due) - now, 0.0)
 
     def _begin(self, live: Collection[int], now: float) -> None:
         self._kill_at = now + self._grace
         self._notice_at = now + min(_NOTICE_AFTER, self._grace / 2)
+        for rank in self._abandoned & {*live}:
+            self._kill(rank)
         if self._is_hurried:
             return
         for rank in live:
+            if rank in self._abandoned:
+                continue
             _log.debug(
                 "%s %d: %s to pid %d", self._name, rank, self._death_sig.name, self._pid(rank)
             )
@@ -120,8 +134,7 @@ class StopLadder:
     def _step_leaders(self, live: Collection[int], now: float, elapsed: float) -> None:
         if now >= self._give_up_at:
             for rank in live:
-                self.stuck[rank] = [self._pid(rank)]
-                self._cleared.add(rank)
+                self._give_up(rank)
         elif self._give_up_at == math.inf and (self._is_hurried or now >= self._kill_at):
             if self._death_sig is not signal.SIGKILL:
                 _log.warning(
@@ -132,7 +145,7 @@ class StopLadder:
                     self._death_sig.name,
                 )
             for rank in live:
-                self._sessions[rank].signal_all(signal.SIGKILL)
+                self._kill(rank)
             self._kill_at = self._notice_at = math.inf
             self._give_up_at = now + self._kill_wait
         elif now >= self._notice_at:
@@ -154,9 +167,12 @@ class StopLadder:
             return
         left = self._left_behind.get(rank)
         if left is None:
-            left = self._left_behind[rank] = _LeftBehind(kill_at=now + self._left_behind_grace)
+            is_soft = not self._is_hurried and rank not in self._killed
+            left = self._left_behind[rank] = _LeftBehind(
+                kill_at=now + (self._left_behind_grace if is_soft else 0.0)
+            )
             _log.info("%s %d: ending what it left behind: pids %s", self._name, rank, _format(pids))
-            if not self._is_hurried:
+            if is_soft:
                 session.signal_all(self._death_sig)
                 session.signal_all(signal.SIGCONT)
         if left.give_up_at == math.inf and (self._is_hurried or now >= left.kill_at):
@@ -168,6 +184,14 @@ class StopLadder:
             self._cleared.add(rank)
             return
         left.due_at = now + _LEFT_BEHIND_LOOK
+
+    def _kill(self, rank: int) -> None:
+        self._killed.add(rank)
+        self._sessions[rank].signal_all(signal.SIGKILL)
+
+    def _give_up(self, rank: int) -> None:
+        self.stuck[rank] = [self._pid(rank)]
+        self._cleared.add(rank)
 
     def _pid(self, rank: int) -> int:
         return self._sessions[rank].pid

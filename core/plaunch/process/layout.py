@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Mapping
 
+_TEMPORARY_PREFIX = "plaunch_"
 _MAX_NAME_CHARS = 120  # of a run id inside a folder name; file systems allow 255 bytes
 
 
@@ -62,6 +63,11 @@ class RunLayout(LogsSpecs):
         if self._root_log_dir == os.devnull:
             return None
         return self._root_log_dir or self._run_dir
+
+    @property
+    def temporary_dir(self) -> str | None:
+        """The folder that `close` will remove, if there is one; for whoever outlives a launcher."""
+        return self._run_dir if self._temporary and not self._has_logs else None
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Create the folders of one start and say where each stream goes.
@@ -113,11 +119,12 @@ class RunLayout(LogsSpecs):
         A failed job's error files have been read into its report by then.
         """
         del succeeded
-        if not self._temporary or self._run_dir is None or self._has_logs:
+        folder = self.temporary_dir
+        if folder is None:
             return
-        folder, self._run_dir = self._run_dir, None
+        self._run_dir = None
         try:
-            _remove_tree(folder)
+            remove_temporary(folder)
         except OSError as error:
             _logger().warning("temporary folder %r cannot be removed: %s", folder, error)
 
@@ -179,7 +186,7 @@ class RunLayout(LogsSpecs):
 
     def _create_temporary_dir(self, run_id: str) -> str:
         try:
-            folder = _create_run_dir(_temporary_base(), f"plaunch_{run_id}", 0o700)
+            folder = _create_run_dir(_temporary_base(), _TEMPORARY_PREFIX + run_id, 0o700)
         except LogDirectoryError as error:
             if self._has_logs:
                 raise
@@ -259,8 +266,16 @@ def _folder_name(text: str) -> str:
     return "_" + name[1:] if name.startswith(".") else name
 
 
-def _remove_tree(folder: str) -> None:
-    """Remove `folder` and all that is in it; a symbolic link is removed, never followed."""
+def remove_temporary(folder: str) -> None:
+    """Remove a temporary folder and all that is in it; a symbolic link is removed, never followed.
+
+    Anything that does not have the name of such a folder is left alone.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    if not os.path.basename(folder).startswith(_TEMPORARY_PREFIX) or os.path.islink(folder):
+        return
     for parent, folders, files in os.walk(folder, topdown=False):
         for name in files:
             os.unlink(os.path.join(parent, name))

@@ -13,6 +13,7 @@ from plaunch.errors import PlaunchError, UsageError, WorkerStartError
 from plaunch.process.child import ChildProcess, ServedProcess
 from plaunch.process.failures import ProcessFailure
 from plaunch.process.function_worker import Call, InheritedFd, Task, run
+from plaunch.process.reaping.marker import JOBS_VARIABLE, LAUNCHER_VARIABLE
 from plaunch.process.results import ResultPipe
 from plaunch.process.supervised import SupervisedContext
 
@@ -77,6 +78,7 @@ class MultiprocessContext(SupervisedContext):
             **kwargs,
         )
         self.start_method = start_method
+        self._has_forked = start_method != "spawn"
         self._function = entrypoint
         self._pipes: dict[int, ResultPipe] = {}
         self._coming: dict[int, ResultPipe] = {}
@@ -89,7 +91,8 @@ class MultiprocessContext(SupervisedContext):
         pipe = self._pipes[local_rank] = ResultPipe()
         call = Call(self._function, self.args[local_rank])
         task = Task(local_rank, call, InheritedFd(pipe.child_fd))
-        env = {**os.environ, **self.envs[local_rank]}
+        env = {**os.environ, **self.envs[local_rank], JOBS_VARIABLE: self._words(local_rank)}
+        env.pop(LAUNCHER_VARIABLE, None)  # it is for what the launcher starts for itself
         try:
             worker = self._start_process(task, env, stdout, stderr)
         except PlaunchError:
@@ -120,6 +123,8 @@ class MultiprocessContext(SupervisedContext):
             spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr)
             return ChildProcess(spawned, spawned.close)
         task.env = env
+        if self._job is not None and self._job.line_fd is not None:
+            task.guard_line = InheritedFd(self._job.line_fd)
         if self.start_method == "forkserver":
             # The server is older than this start: it has other streams and another environment.
             task.stdout = _inherit(stdout, 1)
@@ -128,7 +133,8 @@ class MultiprocessContext(SupervisedContext):
             return ServedProcess(served, served.close)
         task.stdout = None if stdout is None else InheritedFd(stdout)
         task.stderr = None if stderr is None else InheritedFd(stderr)
-        task.close_fds = self._launcher_fds()
+        told_through = -1 if task.guard_line is None else task.guard_line.fd
+        task.close_fds = tuple(fd for fd in self._launcher_fds() if fd != told_through)
         self._stream_fds += [fd for fd in (stdout, stderr) if fd is not None]
         # Until the worker has its own handlers, the launcher's would take its signals.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -144,6 +150,8 @@ class MultiprocessContext(SupervisedContext):
         fds = [pipe.fd for pipe in self._pipes.values()]
         if self._watch is not None:
             fds += self._watch.own_fds()
+        if self._job is not None:
+            fds += self._job.own_fds()
         return (*fds, *self._stream_fds)
 
     def _receive(self) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.process.logs import LogsSpecs
+    from plaunch.process.reaping.reaper import Reaper
 
 
 def start_processes(
@@ -33,6 +34,7 @@ def start_processes(
     tee: Std | Mapping[int, Std] = Std.NONE,
     shutdown_timeout: float = SHUTDOWN_TIMEOUT,
     handle_signals: bool = True,
+    reaper: Reaper | None = None,
 ) -> PContext:
     """Start one worker per local rank and return the context that they run under.
 
@@ -54,6 +56,7 @@ def start_processes(
         tee: the streams that go to files and to the console.
         shutdown_timeout: seconds that workers get between the soft signal and SIGKILL.
         handle_signals: whether to install torchrun's handlers, which raise `SignalException`.
+        reaper: an agent's own, which outlives the context.
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks.
@@ -82,6 +85,7 @@ def start_processes(
         "duplicate_stderr_filters": duplicate_stderr_filters,
         "shutdown_timeout": shutdown_timeout,
         "handle_signals": handle_signals,
+        "reaper": reaper,
     }
     context: PContext
     if isinstance(entrypoint, (str, os.PathLike)):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.process.child import ChildProcess
 from plaunch.process.failures import ProcessFailure
 from plaunch.process.handler import SubprocessHandler, get_subprocess_handler
+from plaunch.process.reaping.marker import JOBS_VARIABLE
 from plaunch.process.supervised import SupervisedContext
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class SubprocessContext(SupervisedContext):
         handler = get_subprocess_handler(
             str(self.entrypoint),
             self.args[local_rank],
-            self.envs[local_rank],
+            {**self.envs[local_rank], JOBS_VARIABLE: self._words(local_rank)},
             stdout,
             stderr,
             local_rank,

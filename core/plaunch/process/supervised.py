@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.context import SHUTDOWN_TIMEOUT, PContext, ProcessExit, RunProcsResult
-from plaunch.process.ladder import StopLadder
+from plaunch.process.ladder import KILL_WAIT, StopLadder
+from plaunch.process.reaping.reaper import Job, Reaper
 from plaunch.process.session import WorkerSession, describe_process
 from plaunch.process.streams import Streams
 from plaunch.process.watch import ExitWatch
@@ -36,10 +37,23 @@ _Reply = tuple[int, int, int]  # what tells one error file from another at the s
 
 
 class SupervisedContext(PContext):
-    """A context whose workers plaunch starts and watches itself."""
+    """A context whose workers plaunch starts and watches itself.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    Args:
+        reaper: ends what the workers leave behind. An agent, which starts workers again and again,
+            gives its own, and closes it; else the context has one for itself.
+
+    All other arguments are those of `PContext`.
+    """
+
+    _has_forked = False  # whether workers are forked, and not programs of their own
+
+    def __init__(self, *args: Any, reaper: Reaper | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._reaper = Reaper() if reaper is None else reaper
+        self._owns_reaper = reaper is None
+        self._job: Job | None = None
+        self._abandoned: set[int] = set()
         self._watch: ExitWatch | None = None
         self._streams: Streams | None = None
         self._workers: dict[int, WorkerProcess] = {}
@@ -102,10 +116,29 @@ class SupervisedContext(PContext):
         if self._streams is not None:
             self._streams.hurry()
 
+    def abandon(self, local_rank: int) -> None:
+        """Do not wait for this worker when the others are stopped, or when they all are.
+
+        `close` then raises `UnkillableWorkerError` if it is still there.
+        """
+        self._abandoned.add(local_rank)
+
+    def _words(self, local_rank: int) -> str:
+        """By what the processes of this worker are known, in their environment."""
+        if self._job is None:
+            raise RuntimeError("a worker is started before its job has begun")
+        return self._job.words(local_rank)
+
+    def _scratch_dir(self) -> str | None:
+        """A temporary folder that nobody needs once the launcher is gone, if there is one."""
+        folder = getattr(self._logs_specs, "temporary_dir", None)
+        return folder if isinstance(folder, str) else None
+
     def _start(self) -> None:
         _restore_sigchld()
         with self._held_signals():
             self._watch = ExitWatch()
+            self._job = self._reaper.begin(has_forked=self._has_forked, folder=self._scratch_dir())
             self._streams = Streams(
                 self._logs_dest,
                 self.nprocs,
@@ -119,6 +152,7 @@ class SupervisedContext(PContext):
             for rank in range(self.nprocs):
                 worker = self._start_worker(rank, *self._streams.child_fds(rank))
                 self._workers[rank] = worker
+                self._job.started(rank, worker.pid)
                 self._watch.add(rank, worker.pid, _end_of(worker), fd=worker.exit_fd())
             self._streams.start()
 
@@ -138,6 +172,7 @@ class SupervisedContext(PContext):
         with self._held_signals():
             self._note_exits()
             if self._live() and not self._failures:
+                self._reaper.tend()
                 return None
             try:
                 self.close()
@@ -151,32 +186,65 @@ class SupervisedContext(PContext):
         with self._held_signals(), contextlib.ExitStack() as stack:
             stack.callback(self._finish)
             self._note_exits()
+            if self._job is None:
+                return
+            if self._spares_what_is_left():
+                self._reap_ended()
+                return
             live = self._live()
             self._ended_by_us = frozenset(rank for rank in live if not self._has_replied(rank))
             self._ladder = StopLadder(
-                {rank: WorkerSession(worker) for rank, worker in self._workers.items()},
+                {
+                    rank: WorkerSession(worker, rank, self._job)
+                    for rank, worker in self._workers.items()
+                },
                 name=self.name,
                 death_sig=death_sig,
                 grace=timeout,
+                abandoned=self._abandoned,
             )
             if self._is_hurried:
                 self._ladder.hurry()
-            self._climb(self._ladder, self._watch)
-            if self._ladder.stuck:
-                raise self._unkillable(self._ladder.stuck)
+            if live:
+                self._job.note()
+            self._climb(self._ladder, self._watch, self._job)
+            stuck = dict(self._ladder.stuck)
+            given_up = {pid for pids in stuck.values() for pid in pids}
+            left = self._job.sweep(given_up, KILL_WAIT)
+            if stuck or left:
+                raise self._unkillable(stuck, [process.pid for process in left])
 
-    def _climb(self, ladder: StopLadder, watch: ExitWatch) -> None:
+    def _spares_what_is_left(self) -> bool:
+        """Whether all workers have succeeded and may leave daemons behind."""
+        return (
+            self._reaper.keep_daemons
+            and len(self._exits) == self.nprocs
+            and not self._failures
+            and not any(seen.stopped or seen.exitcode for seen in self._exits.values())
+        )
+
+    def _climb(self, ladder: StopLadder, watch: ExitWatch, job: Job) -> None:
         try:
-            while (delay := ladder.step(self._live())) is not None:
-                watch.wait(delay)
-                self._note_exits()
+            self._climb_steps(ladder, watch, job)
         except BaseException:
             # Whatever interrupts a stop (KeyboardInterrupt above all) must leave no worker behind.
             ladder.hurry()
-            while (delay := ladder.step(self._live())) is not None:
-                watch.wait(delay)
-                self._note_exits()
+            self._climb_steps(ladder, watch, job)
             raise
+
+    def _climb_steps(self, ladder: StopLadder, watch: ExitWatch, job: Job) -> None:
+        while True:
+            self._reap_ended()
+            job.refresh()
+            delay = ladder.step(self._live())
+            if delay is None:
+                return
+            watch.wait(delay)
+            self._note_exits()
+
+    def _reap_ended(self) -> None:
+        for rank in self._exits:
+            self._workers[rank].reap()
 
     def _finish(self) -> None:
         """Release everything once the workers are gone, or have turned out to be unkillable."""
@@ -193,6 +261,8 @@ class SupervisedContext(PContext):
             stack.callback(self._release)
             for worker in self._workers.values():
                 stack.callback(worker.release)
+            if self._owns_reaper:
+                stack.callback(self._reaper.close)
             if self._streams is not None:
                 self._streams.finish()
                 for rank, failure in self._failures.items():
@@ -254,10 +324,13 @@ class SupervisedContext(PContext):
             result.return_values = self._collect_return_values()
         return result
 
-    def _unkillable(self, stuck: dict[int, list[int]]) -> UnkillableWorkerError:
+    def _unkillable(self, stuck: dict[int, list[int]], orphans: list[int]) -> UnkillableWorkerError:
+        by_owner = [(f"local rank {rank}", pids) for rank, pids in sorted(stuck.items())]
+        if orphans:
+            by_owner.append(("left behind", orphans))
         named = "; ".join(
-            f"local rank {rank}: {', '.join(describe_process(pid) for pid in pids)}"
-            for rank, pids in sorted(stuck.items())
+            f"{owner}: {', '.join(describe_process(pid) for pid in pids)}"
+            for owner, pids in by_owner
         )
         cause = "".join(
             f" They were stopped because local rank {rank} (pid {failure.pid}) failed: "

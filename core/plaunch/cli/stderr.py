@@ -1,0 +1,108 @@
+"""What the launcher itself says on stderr, without waiting for a reader who does not read.
+
+stderr is often a pipe into somebody else's program, and the same one that takes the workers'
+output. When that blocks, a launcher that writes to it in the ordinary way neither passes on a
+SIGTERM nor ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import threading
+from collections import deque
+from typing import TextIO
+
+PATIENCE = 0.2  # seconds that a message is waited for; it is written later, then
+LAST_PATIENCE = 5.0  # seconds without progress, before the process ends
+_SLICE = 4096  # bytes of one write, so that a slow reader is told from one who does not read
+
+
+class Stderr:
+    """Writes messages to this process's stderr in the order given.
+
+    A thread exists only while there is something to write. A stderr that is no file of the system
+    (a notebook's, a test runner's) is written to directly. What cannot be written to at all is
+    discarded, since there is nowhere to say so.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._texts: deque[tuple[int, bytes]] = deque()
+        self._thread: threading.Thread | None = None
+
+    def write(self, text: str) -> None:
+        """Write `text`; returns when it is written, or soon."""
+        stream = sys.stderr
+        if stream is None:  # closed from the start
+            return
+        fd = _descriptor(stream)
+        if fd is None:
+            stream.write(text)
+            stream.flush()
+            return
+        data = text.encode(stream.encoding or "utf-8", "backslashreplace")
+        with self._changed:
+            was_silent = self._thread is None
+            self._texts.append((fd, data))
+            # In a forked child the thread is gone although nobody has said so.
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="plaunch-stderr", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads, or the interpreter is ending
+                    self._write_here()
+                    return
+                self._thread = thread
+            if was_silent:
+                self._changed.wait_for(lambda: self._thread is None, PATIENCE)
+
+    def finish(self, patience: float = LAST_PATIENCE) -> bool:
+        """Wait until all is written, as long as some of it is at least every `patience` seconds."""
+        with self._changed:
+            while self._thread is not None:
+                if not self._changed.wait(patience):
+                    return False
+        return True
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._texts:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                fd, data = self._texts.popleft()
+            with contextlib.suppress(OSError):  # nobody is left to read it
+                self._write(fd, data)
+
+    def _write_here(self) -> None:
+        while self._texts:
+            with contextlib.suppress(OSError):
+                self._write(*self._texts.popleft())
+
+    def _write(self, fd: int, data: bytes) -> None:
+        while data:
+            try:
+                written = os.write(fd, data[:_SLICE])
+            except BlockingIOError:
+                # Someone who shares it made it non-blocking.
+                poller = select.poll()
+                poller.register(fd, select.POLLOUT)
+                poller.poll()
+                continue
+            data = data[written:]
+            with self._changed:
+                self._changed.notify_all()  # there is progress
+
+
+STDERR = Stderr()  # a process has one
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return None

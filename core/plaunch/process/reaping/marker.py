@@ -1,0 +1,102 @@
+"""How a process tells which job it belongs to: a word in its environment, which children inherit.
+
+The word names one start of workers and a local rank, as in `3f9a12cd45ef.0`. A launcher that runs
+inside a worker adds its own word behind those that it has inherited, so that the outer job finds
+the processes of the inner one as well.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from plaunch.process.reaping.table import PROC
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+JOBS_VARIABLE = "PLAUNCH_JOBS"
+LAUNCHER_VARIABLE = "PLAUNCH_LAUNCHER"
+
+_JOBS_ENTRY = JOBS_VARIABLE.encode() + b"="
+_MAX_BYTES = 1 << 22  # of an environment, to be on the safe side of a process that changes its own
+
+
+def make_job_id() -> str:
+    """Make up the name of one start of workers: 12 hexadecimal digits at random."""
+    return os.urandom(6).hex()
+
+
+def make_words(job: str, rank: int, inherited: str | None) -> str:
+    """The value of `PLAUNCH_JOBS` for one worker: the words of outer jobs, then its own."""
+    word = f"{job}.{rank}"
+    return f"{inherited}:{word}" if inherited else word
+
+
+def own_process(environ: MutableMapping[str, str]) -> None:
+    """Say that this process is plaunch's command line, and nobody else's program.
+
+    What it starts itself inherits the variable; workers do not get it.
+    """
+    environ[LAUNCHER_VARIABLE] = str(os.getpid())
+
+
+def owns_process() -> bool:
+    """Whether this process is plaunch's command line."""
+    return os.environ.get(LAUNCHER_VARIABLE) == str(os.getpid())
+
+
+def is_started_by_launcher(environ: bytes, launcher: int) -> bool:
+    """Whether a process with this environment was started by the command line `launcher` itself."""
+    return f"{LAUNCHER_VARIABLE}={launcher}".encode() in environ.split(b"\0")
+
+
+def find_rank(environ: bytes, job: bytes) -> int | None:
+    """The local rank whose word for `job` is in an environment; None if there is none."""
+    if _JOBS_ENTRY not in environ:
+        return None
+    for entry in environ.split(b"\0"):
+        if entry.startswith(_JOBS_ENTRY):
+            return _rank_among(entry[len(_JOBS_ENTRY) :].split(b":"), job)
+    return None
+
+
+def find_rank_in_title(title: bytes, job: bytes) -> int | None:
+    """The same for a command line, which a forked worker has made its words part of."""
+    if job not in title:
+        return None
+    return _rank_among(title.replace(b"\0", b" ").replace(b":", b" ").split(), job)
+
+
+def _rank_among(words: list[bytes], job: bytes) -> int | None:
+    for word in words:
+        name, dot, rank = word.partition(b".")
+        if dot and name == job and rank.isdigit():
+            return int(rank)
+    return None
+
+
+def read_environ(pid: int, proc: str = PROC) -> bytes:
+    """The environment that a program was started with; empty if it is gone or not to be read."""
+    return _read(f"{proc}/{pid}/environ")
+
+
+def read_title(pid: int, proc: str = PROC) -> bytes:
+    """The command line of a process; empty if it is gone or not to be read."""
+    return _read(f"{proc}/{pid}/cmdline")
+
+
+def read_user(pid: int, proc: str = PROC) -> int:
+    """The real user id of a process; -1 if it is gone."""
+    for line in _read(f"{proc}/{pid}/status").splitlines():
+        if line.startswith(b"Uid:"):
+            return int(line.split()[1])
+    return -1
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()[:_MAX_BYTES]
+    except OSError:
+        return b""

@@ -1,0 +1,262 @@
+"""The launcher's side of leaving nothing behind: marks, the guard, orphans, the last sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.process.reaping import marker
+from plaunch.process.reaping.guard import Guard, start_guard
+from plaunch.process.reaping.messages import job_line, process_line
+from plaunch.process.reaping.table import PROC, has_table, read_children, read_process
+from plaunch.process.reaping.tree import ADOPTED, ProcTree, Tree, make_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from plaunch.process.reaping.table import Process
+
+_log = logging.getLogger("plaunch")
+
+GUARD_VARIABLE = "PLAUNCH_GUARD"
+_TEND_PERIOD = 1.0  # seconds between two looks at orphans and at the guard
+_SWEEP_PAUSE = 0.005  # seconds between two passes of the last sweep
+
+
+class Reaper:
+    """Sees to it that nothing outlives the workers; one for a launcher, whatever it starts.
+
+    It holds no process and no descriptor before `begin`, and none after `close`. All methods are
+    for one thread.
+
+    Args:
+        keep_daemons: spare what workers leave behind when all of them have succeeded.
+        use_guard: whether there is a guard process for the launcher's SIGKILL; None means yes,
+            unless `PLAUNCH_GUARD` is 0.
+        proc: where the system tells its processes.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        *,
+        keep_daemons: bool = False,
+        use_guard: bool | None = None,
+        proc: str = PROC,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.keep_daemons = keep_daemons
+        self.guard: Guard | None = None
+        self._use_guard = (
+            os.environ.get(GUARD_VARIABLE, "1") != "0" if use_guard is None else use_guard
+        )
+        self._proc = proc
+        self._clock = clock
+        self._is_subreaper = False
+        self._job: Job | None = None
+        self._tended_at = -_TEND_PERIOD
+
+    def begin(self, *, has_forked: bool = False, folder: str | None = None) -> Job:
+        """Get ready for another start of workers; call it before the first of them.
+
+        Args:
+            has_forked: whether workers are forked, and not programs of their own.
+            folder: a temporary folder for the guard to remove if the launcher is killed.
+        """
+        if not self._is_subreaper and marker.owns_process():
+            from plaunch.process.reaping.subreaper import (  # noqa: PLC0415 - the command line only
+                become_subreaper,
+            )
+
+            self._is_subreaper = become_subreaper()
+        spared: set[int] = set()
+        if self._is_subreaper:
+            spared |= read_children(self._proc) or set()
+        own = read_process(os.getpid(), self._proc)
+        name = marker.make_job_id()
+        since = 0 if own is None else own.start
+        self._job = Job(
+            name,
+            make_tree(
+                name,
+                proc=self._proc,
+                since=since,
+                has_forked=has_forked,
+                adopter=os.getpid() if self._is_subreaper and has_table(self._proc) else 0,
+                spared=spared,
+            ),
+            spared,
+            job_line(name, since=since, has_forked=has_forked, folder=folder),
+            proc=self._proc,
+        )
+        if self.guard is not None and not self.guard.is_alive():
+            self._drop_guard()
+        if self.guard is None and self._use_guard:
+            self.guard = start_guard(self._proc)
+        self._job.brief(self.guard)
+        return self._job
+
+    def tend(self) -> None:
+        """Look after the guard and the orphans; call it often, it does something once a second."""
+        now = self._clock()
+        if self._job is None or now - self._tended_at < _TEND_PERIOD:
+            return
+        self._tended_at = now
+        if self.guard is not None and not self.guard.is_alive():
+            _log.warning("the guard (pid %d) was killed; another one takes over", self.guard.pid)
+            self._drop_guard()
+            self.guard = start_guard(self._proc)
+            self._job.brief(self.guard)
+        self._job.tend_orphans()
+
+    def close(self) -> None:
+        """Dismiss the guard; the workers are gone, or are to be left alone."""
+        self._job = None
+        if self.guard is not None:
+            self.guard.dismiss()
+            self.guard = None
+
+    def _drop_guard(self) -> None:
+        if self.guard is not None:
+            self.guard.close()
+            self.guard = None
+
+
+class Job:
+    """One start of workers: their marks, and what became of them.
+
+    What `look` and `left_behind` say stays the same until `refresh`.
+    """
+
+    def __init__(
+        self, name: str, tree: Tree, spared: set[int], line: bytes, *, proc: str = PROC
+    ) -> None:
+        self._name = name
+        self._tree = tree
+        self._spared = spared
+        self._lines = [line]
+        self._proc = proc
+        self._guard: Guard | None = None
+        self._orphan_lines: dict[tuple[int, int], bytes] = {}
+        self._looked: dict[int, list[Process]] | None = None
+        self._left: dict[int, list[Process]] | None = None
+
+    def words(self, rank: int) -> str:
+        """The value of `PLAUNCH_JOBS` in a worker's environment."""
+        return marker.make_words(self._name, rank, os.environ.get(marker.JOBS_VARIABLE))
+
+    @property
+    def line_fd(self) -> int | None:
+        """The descriptor through which a worker makes itself known to the guard, if there is one.
+
+        It is close-on-exec, and belongs to the guard.
+        """
+        return self._guard.line_fd if self._guard is not None and self._guard.is_alive() else None
+
+    def own_fds(self) -> list[int]:
+        """All descriptors that a forked worker must not keep."""
+        return [] if self._guard is None else self._guard.own_fds()
+
+    def brief(self, guard: Guard | None) -> None:
+        """Tell a guard, maybe a new one, all that there is to know."""
+        self._guard = guard
+        if guard is not None:
+            self._spared.add(guard.pid)
+            for line in (*self._lines, *self._orphan_lines.values()):
+                guard.tell(line)
+
+    def started(self, rank: int, pid: int) -> None:
+        """Know of a worker; call it as soon as it has a number."""
+        process = read_process(pid, self._proc)
+        start = -1 if process is None else process.start
+        self._tree.add_leader(rank, pid, start)
+        self._lines.append(process_line(rank, pid, start))
+        self._tell(self._lines[-1])
+
+    def refresh(self) -> None:
+        """Look anew when asked again."""
+        self._looked = self._left = None
+
+    def note(self) -> None:
+        """Find all processes while their parents live, which tell whose they are."""
+        self._looked = self._tree.look()
+
+    def look(self, rank: int) -> list[Process]:
+        """All living processes of one local rank, the worker included."""
+        if self._looked is None:
+            self._looked = self._tree.look()
+        return self._looked.get(rank, [])
+
+    def left_behind(self, rank: int) -> list[Process]:
+        """What is alive of a worker that has ended and was reaped."""
+        if self._left is None:
+            self._left = self._tree.left_behind()
+        return self._left.get(rank, [])
+
+    def signal(self, processes: Collection[Process], signum: signal.Signals) -> list[Process]:
+        """Send a signal; returns those that this user may not signal."""
+        return self._tree.signal(processes, signum)
+
+    def sweep(self, given_up: Collection[int], patience: float) -> list[Process]:
+        """Kill all that is left, when every worker has ended or was given up.
+
+        The stop ladder has ended what it found. This is for what came too late for it, and for
+        orphans of whom nobody knows the worker.
+
+        Args:
+            given_up: numbers of processes that have outlived SIGKILL already.
+            patience: seconds to wait for processes to end after SIGKILL.
+
+        Returns:
+            What outlives it.
+        """
+        deadline = time.monotonic() + patience
+        is_told = is_certain = False
+        while True:
+            left = self._tree.left_behind()
+            found = [
+                process
+                for processes in left.values()
+                for process in processes
+                if process.pid not in given_up
+            ]
+            self.tend_orphans()
+            if not found:
+                if is_certain or self._tree.is_sure():
+                    return []
+                is_certain = True
+                time.sleep(_SWEEP_PAUSE)
+                continue
+            if not is_told:
+                is_told = True
+                _log.info("ending what was left behind: pids %s", [p.pid for p in found])
+            refused = self._tree.signal(found, signal.SIGKILL)
+            if len(refused) == len(found) or time.monotonic() > deadline:
+                return found
+            time.sleep(_SWEEP_PAUSE)
+
+    def tend_orphans(self) -> None:
+        """Let the system forget orphans that have ended; make the living known to the guard.
+
+        Nothing happens in a process that does not inherit them.
+        """
+        if not isinstance(self._tree, ProcTree):
+            return
+        for orphan in self._tree.orphans():
+            identity = (orphan.pid, orphan.start)
+            if not orphan.is_alive:
+                # By its number: waiting for any child would take exit codes away from others.
+                with contextlib.suppress(ChildProcessError):
+                    os.waitid(os.P_PID, orphan.pid, os.WEXITED | os.WNOHANG)
+                self._orphan_lines.pop(identity, None)
+            elif identity not in self._orphan_lines:
+                self._orphan_lines[identity] = process_line(ADOPTED, *identity)
+                self._tell(self._orphan_lines[identity])
+
+    def _tell(self, line: bytes) -> None:
+        if self._guard is not None:
+            self._guard.tell(line)

@@ -1,0 +1,134 @@
+"""The processes of this system at one moment, as /proc tells them, and signals to exactly those."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+PROC = "/proc"
+
+_STAT_BYTES = 4096
+_ENDED = ("Z", "X", "x")
+
+
+class Process:
+    """One process as it was when the table was read.
+
+    A number is given to another process once its owner is gone; number and `start` together
+    are not. `start` is in clock ticks since the system was booted, or -1 where nobody knows.
+    """
+
+    __slots__ = ("is_alive", "pgrp", "pid", "ppid", "session", "start", "state")
+
+    def __init__(
+        self,
+        pid: int,
+        *,
+        ppid: int = -1,
+        pgrp: int = -1,
+        session: int = -1,
+        state: str = "",
+        start: int = -1,
+        is_alive: bool = True,
+    ) -> None:
+        self.pid = pid
+        self.ppid = ppid
+        self.pgrp = pgrp
+        self.session = session
+        self.state = state
+        self.start = start
+        self.is_alive = is_alive
+
+    def __repr__(self) -> str:
+        return f"Process({self.pid}, ppid={self.ppid}, state={self.state!r}, start={self.start})"
+
+
+def has_table(proc: str = PROC) -> bool:
+    """Whether the system tells its processes at all."""
+    return os.path.exists(f"{proc}/self/stat") or os.path.exists(f"{proc}/{os.getpid()}/stat")
+
+
+def read_process(pid: int, proc: str = PROC) -> Process | None:
+    """One process; None if it is gone or cannot be read."""
+    try:
+        fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(fd, _STAT_BYTES)
+        finally:
+            os.close(fd)
+        # The name in parentheses may contain anything, parentheses and spaces too.
+        fields = data.rpartition(b")")[2].split()
+        state = fields[0].decode()
+        return Process(
+            pid,
+            ppid=int(fields[1]),
+            pgrp=int(fields[2]),
+            session=int(fields[3]),
+            state=state,
+            start=int(fields[19]),
+            # A process whose first thread has ended looks like a zombie while others run.
+            is_alive=state not in _ENDED or (state == "Z" and int(fields[17]) > 1),
+        )
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def read_table(proc: str = PROC) -> dict[int, Process]:
+    """Every process by its number, zombies too; empty where there is no /proc.
+
+    The table is read process by process, so that one that is started meanwhile may be missing.
+    """
+    table: dict[int, Process] = {}
+    try:
+        names = os.listdir(proc)
+    except OSError:
+        return table
+    for name in names:
+        if name.isdigit():
+            process = read_process(int(name), proc)
+            if process is not None:
+                table[process.pid] = process
+    return table
+
+
+def read_children(proc: str = PROC) -> set[int] | None:
+    """The numbers of this process's children; None if the kernel does not list them."""
+    children: set[int] = set()
+    try:
+        for task in os.listdir(f"{proc}/self/task"):
+            with open(f"{proc}/self/task/{task}/children", "rb") as file:
+                children.update(map(int, file.read().split()))
+    except (OSError, ValueError):
+        return None
+    return children
+
+
+def send(process: Process, signum: signal.Signals, proc: str = PROC) -> bool:
+    """Send a signal to this very process, never to one that has got its number since.
+
+    Returns:
+        Whether it was sent; False if the process is gone.
+
+    Raises:
+        PermissionError: it runs as another user.
+    """
+    try:
+        pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pidfd = -1  # an old kernel, a container's filter, or no descriptors left
+    try:
+        now = read_process(process.pid, proc)
+        if now is None or now.start != process.start:
+            return False
+        if pidfd >= 0:
+            signal.pidfd_send_signal(pidfd, signum)
+        else:
+            os.kill(process.pid, signum)
+    except ProcessLookupError:
+        return False
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
+    return True

@@ -1,0 +1,105 @@
+"""An agent whose worker sleeps uninterruptibly in the kernel, as the process table says."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+
+import pytest
+from plaunch.agent import LocalElasticAgent, WorkerSpec
+from plaunch.errors import ExitCode, UnkillableWorkerError
+from plaunch.process import RunLayout
+from plaunch.process.uninterruptible import TIMEOUT_VARIABLE, UninterruptibleWatch
+from plaunch.testing.rendezvous import FakeRendezvous
+
+SLEEP = "import signal; signal.pause()"
+STAY = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(code, *, nproc=1, max_restarts=3, **options):
+        spec = WorkerSpec(
+            role="trainer",
+            local_world_size=nproc,
+            rdzv_handler=FakeRendezvous(),
+            entrypoint=sys.executable,
+            args=("-c", code),
+            monitor_interval=0.01,
+            max_restarts=max_restarts,
+        )
+        made.append(LocalElasticAgent(spec, RunLayout(log_dir=str(tmp_path)), **options))
+        return made[-1]
+
+    yield make
+    for agent in made:
+        # One that was given up, and could be killed after all, is nobody's any more.
+        if agent._pcontext is not None:
+            for handler in agent._pcontext.subprocess_handlers.values():
+                handler.proc.wait(60)
+
+
+def pretend_stuck(agent, local_rank):
+    """Let one worker be in state D whenever it is looked at."""
+
+    def find_state(pid):
+        return "D" if pid == agent._pcontext.pids()[local_rank] else "S"
+
+    watch = agent._sleep_watch
+    agent._sleep_watch = UninterruptibleWatch(watch.timeout, find_state=find_state)
+
+
+@pytest.mark.parametrize("max_restarts", [0, 3])
+def test_a_stuck_worker_ends_the_job_whatever_restarts_are_left(make, caplog, max_restarts):
+    agent = make(SLEEP, nproc=2, max_restarts=max_restarts, uninterruptible_state_timeout=0.02)
+    pretend_stuck(agent, 1)
+    starts = []
+    start_workers = agent._start_workers
+    agent._start_workers = lambda group: starts.append(1) or start_workers(group)
+    with (
+        caplog.at_level(logging.WARNING, "plaunch"),
+        pytest.raises(UnkillableWorkerError) as caught,
+    ):
+        agent.run()
+    assert len(starts) == 1
+    assert caught.value.exit_code == ExitCode.UNKILLABLE_WORKER == 114
+    message = str(caught.value)
+    assert "more than 0.02 s: local rank 1: pid " in message
+    assert "local rank 0" not in message
+    assert message in caplog.messages
+    assert "restarted" not in caplog.text
+
+
+def test_nobody_waits_for_it(make):
+    """It gets SIGKILL, and not the grace that workers get who can answer."""
+    agent = make(STAY, uninterruptible_state_timeout=0.02, shutdown_timeout=600)
+    pretend_stuck(agent, 0)
+    with pytest.raises(UnkillableWorkerError):
+        agent.run()
+    assert agent._pcontext.subprocess_handlers[0].proc.wait(60) == -signal.SIGKILL
+
+
+def test_the_variable_sets_the_time(make, monkeypatch):
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "0.5")
+    assert make(SLEEP)._sleep_watch.timeout == 0.5
+    assert make(SLEEP, uninterruptible_state_timeout=7)._sleep_watch.timeout == 7
+    assert make(SLEEP, uninterruptible_state_timeout=0)._sleep_watch is None
+    monkeypatch.setenv(TIMEOUT_VARIABLE, "soon")
+    assert make(SLEEP)._sleep_watch is None
+
+
+def test_without_the_setting_nobody_looks(make):
+    agent = make("pass")
+    assert agent._sleep_watch is None
+    assert not agent.run().is_failed()
+    assert agent._exits_suffice()
+    assert not make(SLEEP, uninterruptible_state_timeout=1)._exits_suffice()
+
+
+def test_workers_that_sleep_as_everybody_does_are_left_alone(make):
+    code = "import time; time.sleep(0.2)"
+    agent = make(code, nproc=2, uninterruptible_state_timeout=0.02)
+    assert not agent.run().is_failed()

@@ -1,0 +1,322 @@
+"""Consoles that are slow, blocked, broken, full or missing: the job must not care."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
+FINISH = 20.0  # seconds: the launcher waits 5 for a console that takes nothing, once or twice
+
+# Writes numbered lines of 64 bytes and says through a file that it is done. With an exit code, rank
+# 1 ends with that as soon as both are done.
+WRITE = """\
+import os, sys, time
+rank, count = os.environ["RANK"], int(sys.argv[1])
+for begin in range(0, count, 1000):
+    numbers = range(begin, min(begin + 1000, count))
+    os.write(1, b"".join(b"%s %012d %48d\\n" % (rank.encode(), number, 0) for number in numbers))
+open(f"done-{rank}", "w").close()
+if sys.argv[2:]:
+    while not os.path.exists("done-0") or rank == "0":
+        time.sleep(0.005)
+    sys.exit(int(sys.argv[2]))
+"""
+LINE = 64
+
+# Waits for a file, or for a signal.
+WAIT = """\
+import os, signal, sys, time
+with open(f"up-{os.environ['RANK']}.new", "w") as file:
+    file.write(f"{os.getpid()} {signal.getsignal(signal.SIGHUP)}")
+os.rename(file.name, f"up-{os.environ['RANK']}")
+while not os.path.exists("go"):
+    time.sleep(0.01)
+os.write(1, b"goes on\\n")
+"""
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+STUBBORN += "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WAIT
+
+
+@contextlib.contextmanager
+def started(plaunch, argv, **options):
+    """Start a command in the folder of the test; it gets what it is started with as its streams."""
+    options = {"cwd": plaunch.folder, "stdin": subprocess.DEVNULL, **options}
+    process = subprocess.Popen(argv, env=plaunch.environ, start_new_session=True, **options)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            # A failed test leaves nobody: workers have sessions of their own, and SIGTERM is for
+            # the launcher to pass on.
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(BOUND)
+            process.kill()
+            process.wait()
+
+
+def launcher(*argv):
+    return [sys.executable, "-m", "plaunch", *argv]
+
+
+def words(exitcode):
+    return [] if exitcode is None else [str(exitcode)]
+
+
+def shell(text, *argv):
+    """A command for the shell in which `"$@"` is the launcher."""
+    return ["bash", "-c", text, "bash", *launcher(*argv)]
+
+
+def wait_for(folder, *names):
+    deadline = time.monotonic() + BOUND
+    while not all((folder / name).exists() for name in names):
+        assert time.monotonic() < deadline, f"{names} did not appear"
+        time.sleep(0.005)
+
+
+def logged(folder, stream="stdout"):
+    """The log files of all ranks."""
+    return sorted((folder / "logs").glob(f"*/attempt_0/*/{stream}.log"))
+
+
+def check_logs(folder, count, nprocs=2):
+    paths = logged(folder)
+    assert len(paths) == nprocs
+    for rank, path in enumerate(paths):
+        expected = b"".join(b"%d %012d %48d\n" % (rank, number, 0) for number in range(count))
+        assert path.read_bytes() == expected
+
+
+TEE = ["--nproc-per-node=2", "--log-dir=logs", "--tee=3"]
+
+
+class Blocked:
+    """A launch whose console is a pipe that nobody reads, in a folder of its own."""
+
+    def __init__(self, plaunch, stack, name, script, *argv, together):
+        self.folder = plaunch.folder / name
+        self.folder.mkdir()
+        reader, writer = os.pipe()
+        stack.callback(os.close, reader)
+        with open(writer, "wb") as console, (self.folder / "err").open("wb") as err:
+            self.process = stack.enter_context(
+                started(
+                    plaunch,
+                    launcher(*TEE, plaunch.write(f"{name}.py", script), *argv),
+                    cwd=self.folder,
+                    stdout=console,
+                    stderr=console if together else err,
+                )
+            )
+
+    @property
+    def said(self):
+        return (self.folder / "err").read_text()
+
+
+def test_a_console_that_blocks_for_ever_blocks_nobody(plaunch):
+    """Neither the workers, nor the end of the launcher, nor a signal, nor a report of a failure.
+
+    The launches are made together, because each waits some seconds for its console.
+    """
+    count = 150_000  # lines, 9.6 MB of each worker: more than the pipe and the memory take
+    with contextlib.ExitStack() as stack:
+        success, failure, both_succeed, both_fail = (
+            Blocked(plaunch, stack, name, WRITE, str(count), *exitcode, together=together)
+            for name, exitcode, together in (
+                ("success", [], False),
+                ("failure", ["7"], False),
+                ("both_succeed", [], True),
+                ("both_fail", ["7"], True),
+            )
+        )
+        stopped = Blocked(plaunch, stack, "stopped", WRITE + WAIT, "20000", together=True)
+        wait_for(stopped.folder, "up-0", "up-1")
+        stopped.process.terminate()
+        assert stopped.process.wait(FINISH) == 128 + signal.SIGTERM
+        for job, exitcode in ((success, 0), (failure, 7), (both_succeed, 0), (both_fail, 7)):
+            wait_for(job.folder, "done-0", "done-1")
+            assert job.process.wait(FINISH) == exitcode
+            check_logs(job.folder, count)
+    assert "stdout takes no more output" in success.said
+    assert "exit code 7" in failure.said
+
+
+@pytest.mark.parametrize("redirect", ["", "2>&1"])
+def test_a_reader_that_goes_away_does_not_end_the_job(plaunch, redirect):
+    """As `plaunch ... | head -1` does."""
+    script = plaunch.write("write.py", WRITE)
+    argv = shell(f'"$@" {redirect} | head -1; exit "${{PIPESTATUS[0]}}"', *TEE, script, "20000")
+    with started(plaunch, argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        out, err = process.communicate(timeout=BOUND)
+    assert process.returncode == 0, err
+    assert out.count(b"\n") == 1
+    check_logs(plaunch.folder, 20000)
+    if not redirect:
+        assert err.count(b"stdout cannot be written to any more") == 1
+    assert b"Traceback" not in err
+
+
+def test_a_failure_behind_a_broken_console_keeps_its_exit_code(plaunch):
+    script = plaunch.write("write.py", WRITE)
+    argv = shell('"$@" 2>&1 | true; exit "${PIPESTATUS[0]}"', *TEE, script, "2000", "7")
+    with started(plaunch, argv) as process:
+        assert process.wait(BOUND) == 7
+    check_logs(plaunch.folder, 2000)
+
+
+def test_a_console_on_a_full_disk(plaunch):
+    script = plaunch.write("write.py", WRITE)
+    with (
+        open("/dev/full", "wb") as full,
+        started(
+            plaunch, launcher(*TEE, script, "2000"), stdout=full, stderr=subprocess.PIPE
+        ) as process,
+    ):
+        _, err = process.communicate(timeout=BOUND)
+    assert process.returncode == 0, err
+    check_logs(plaunch.folder, 2000)
+    assert b"stdout could not grow; lines of the workers' output missing there: 4000\n" in err
+
+
+# A worker has three streams, none of which is a descriptor of the launcher's own.
+CHECK_FDS = """\
+import os
+for fd in (0, 1, 2):
+    link = os.readlink(f"/proc/self/fd/{fd}")
+    assert not link.startswith(("anon_inode", "socket")), (fd, link)
+    os.write(2, f"{fd} {link}\\n".encode())
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("streams", ["--tee=3", "--redirects=3", "--redirects=0"])
+@pytest.mark.parametrize("exitcode", [None, 7])
+def test_descriptors_that_are_closed_from_the_start(plaunch, closed, streams, exitcode):
+    """Descriptors of the launcher's own get these numbers, and must not be taken for streams."""
+    script = plaunch.write("write.py", CHECK_FDS + WRITE)
+    argv = ["--nproc-per-node=2", "--log-dir=logs", streams, script, "2000", *words(exitcode)]
+    out, err = plaunch.folder / "out", plaunch.folder / "err"
+    with (
+        out.open("wb") as stdout,
+        err.open("wb") as stderr,
+        started(plaunch, shell(f'exec "$@" {closed}', *argv), stdout=stdout, stderr=stderr) as job,
+    ):
+        assert job.wait(BOUND) == (exitcode or 0), err.read_text()
+    assert "Traceback" not in err.read_text()
+    if streams != "--redirects=0":
+        check_logs(plaunch.folder, 2000)
+    if streams == "--tee=3" and ">&-" not in closed.replace("2>&-", ""):
+        assert out.read_bytes().count(b"\n") == 4000
+    said = err.read_text()
+    if "2>&-" in closed:
+        assert said == ""
+    elif exitcode:
+        assert "exit code 7" in said
+    if streams != "--redirects=0":
+        assert [path.read_text().count("\n") for path in logged(plaunch.folder, "stderr")] == [3, 3]
+
+
+@pytest.mark.parametrize("streams", ["--redirects=0", "--tee=3"])
+def test_nohup_survives_the_end_of_the_session(plaunch, streams):
+    script = plaunch.write("wait.py", WAIT)
+    argv = ["nohup", *launcher("--nproc-per-node=2", "--log-dir=logs", streams, script)]
+    with started(plaunch, argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wait_for(plaunch.folder, "up-0", "up-1")
+        # A closed terminal sends it to the whole foreground group; a worker may get it, too.
+        os.killpg(process.pid, signal.SIGHUP)
+        for rank in range(2):
+            pid, disposition = (plaunch.folder / f"up-{rank}").read_text().split()
+            assert disposition in ("1", "Handlers.SIG_IGN")
+            os.kill(int(pid), signal.SIGHUP)
+        (plaunch.folder / "go").touch()
+        out, err = process.communicate(timeout=BOUND)
+    assert process.returncode == 0, err
+    assert out.count(b"goes on\n") == 2
+    assert b"SIGHUP" not in err
+
+
+class Terminal:
+    """A pseudo-terminal, which is the controlling one of what is started in it."""
+
+    # Python can make a terminal the controlling one only in the new session itself.
+    TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    TAKE += "os.execv(sys.argv[1], sys.argv[1:])"
+
+    def __init__(self, plaunch):
+        self._plaunch = plaunch
+        self.shown = b""
+        self.master, self._slave = os.openpty()
+
+    @contextlib.contextmanager
+    def run(self, *argv):
+        fd = self._slave
+        command = [sys.executable, "-c", self.TAKE, *launcher(*argv)]
+        with started(self._plaunch, command, stdin=fd, stdout=fd, stderr=fd) as process:
+            os.close(fd)
+            yield process
+        os.close(self.master)
+
+    def type(self, keys):
+        os.write(self.master, keys)
+
+    def read_to_end(self):
+        """Read what is shown until nobody has the terminal open any more."""
+        with contextlib.suppress(OSError):
+            while data := os.read(self.master, 65536):
+                self.shown += data
+        return self.shown.decode().replace("\r\n", "\n").splitlines()
+
+
+@pytest.mark.parametrize("streams", ["--redirects=0", "--tee=3", "--redirects=3"])
+def test_ctrl_c_stops_the_job_and_says_so_in_one_line(plaunch, streams):
+    script = plaunch.write("wait.py", WAIT)
+    terminal = Terminal(plaunch)
+    with terminal.run("--nproc-per-node=2", "--log-dir=logs", streams, script) as process:
+        wait_for(plaunch.folder, "up-0", "up-1")
+        terminal.type(b"\x03")
+        lines = terminal.read_to_end()
+        assert process.wait(BOUND) == 128 + signal.SIGINT
+    ours = [line for line in lines if "plaunch: " in line]
+    assert len(ours) == 1, lines
+    assert ours[0].endswith("plaunch: SIGINT received; the workers are stopped")
+
+
+def test_a_second_ctrl_c_ends_workers_that_refuse_the_first(plaunch):
+    script = plaunch.write("wait.py", STUBBORN)
+    terminal = Terminal(plaunch)
+    with terminal.run("--nproc-per-node=2", "--shutdown-timeout=600", script) as process:
+        wait_for(plaunch.folder, "up-0", "up-1")
+        terminal.type(b"\x03")
+        deadline = time.monotonic() + BOUND
+        while b"SIGINT received" not in terminal.shown:
+            terminal.shown += os.read(terminal.master, 65536)
+            assert time.monotonic() < deadline
+        terminal.type(b"\x03")
+        lines = terminal.read_to_end()
+        assert process.wait(BOUND) == 128 + signal.SIGINT
+    assert not any("Traceback" in line for line in lines), lines
+
+
+def test_a_terminal_that_is_closed_stops_the_job(plaunch):
+    """As when a window is closed: SIGHUP, and a console that cannot be written to."""
+    script = plaunch.write("wait.py", WAIT)
+    master, slave = os.openpty()
+    command = [sys.executable, "-c", Terminal.TAKE, *launcher("--nproc-per-node=2", script)]
+    with started(plaunch, command, stdin=slave, stdout=slave, stderr=slave) as process:
+        os.close(slave)
+        wait_for(plaunch.folder, "up-0", "up-1")
+        os.close(master)
+        assert process.wait(BOUND) == 128 + signal.SIGHUP
+    for rank in range(2):
+        pid = int((plaunch.folder / f"up-{rank}").read_text().split()[0])
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

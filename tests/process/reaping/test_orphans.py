@@ -1,0 +1,223 @@
+"""Inheriting orphans: in processes that are plaunch's own, and in no other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from plaunch.process.reaping import marker, subreaper
+from plaunch.process.reaping.reaper import Reaper
+
+IS_ONE = """\
+import ctypes, sys
+flag = ctypes.c_int(-1)
+ctypes.CDLL(None).prctl(37, ctypes.byref(flag), 0, 0, 0)  # PR_GET_CHILD_SUBREAPER
+print(flag.value)
+"""
+
+TEND = """\
+import os, subprocess, sys, time
+if sys.argv[1] == "own":
+    os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
+from plaunch.process.reaping.reaper import Reaper
+reaper = Reaper(use_guard=False)
+job = reaper.begin()
+"""
+
+
+def run(code, *argv):
+    command = [sys.executable, "-c", code, *argv]
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, timeout=60
+    ).stdout.split()
+
+
+@pytest.mark.parametrize(("whose", "flag"), [("own", "1"), ("a user's", "0")])
+def test_only_plaunchs_own_process_inherits_orphans(whose, flag):
+    assert run(TEND + IS_ONE, whose) == [flag]
+
+
+def test_other_systems_have_no_such_thing(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not subreaper.become_subreaper()
+
+
+def test_a_c_library_without_it_is_no_error(monkeypatch):
+    import ctypes
+
+    def nothing(name):
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", nothing)
+    assert not subreaper.become_subreaper()
+
+
+EXIT_CODES = """\
+children = [subprocess.Popen(["sh", "-c", f"exit {n}"]) for n in (5, 6)]
+children += [subprocess.Popen(["sh", "-c", f"exit {n}"], start_new_session=True) for n in (7, 8)]
+for child in children:
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+job.tend_orphans()
+job.sweep((), 10)
+print(*[child.wait() for child in children])
+"""
+
+
+def test_nobodys_exit_code_is_taken():
+    assert run(TEND + EXIT_CODES, "own") == ["5", "6", "7", "8"]
+
+
+ZOMBIES = """\
+# The grandchild's session is its parent's, which ends: an orphan that cannot be anybody else's.
+middle = subprocess.Popen(
+    ["sh", "-c", "exec 3<&0; (read x <&3; exit 3) & echo $!"],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+orphan = int(middle.stdout.readline())
+middle.wait()
+middle.stdin.close()
+os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
+job.tend_orphans()
+print(os.path.exists(f"/proc/{orphan}"))
+"""
+
+
+def test_orphans_that_have_ended_are_reaped():
+    assert run(TEND + ZOMBIES, "own") == ["False"]
+
+
+LEADERS = """\
+# Orphans that lead sessions, with nothing of anybody's environment: only seen to be ours alive.
+middle = subprocess.Popen(
+    [sys.executable, "-c",
+     "import os, subprocess\\n"
+     "orphan = subprocess.Popen(['sleep', '600'], env={}, start_new_session=True)\\n"
+     "print(orphan.pid, flush=True)\\n"
+     "os._exit(0)\\n"],
+    stdout=subprocess.PIPE, start_new_session=True)
+orphan = int(middle.stdout.readline())
+middle.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "assert job.sweep((), 60) == []",
+        "job.tend_orphans()\n"
+        "os.kill(orphan, 9)\n"
+        "os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)\n"
+        "job.tend_orphans()\n",
+    ],
+    ids=["swept", "ended by others"],
+)
+def test_orphans_that_lead_a_session_are_ended_and_reaped(end):
+    assert run(TEND + LEADERS + end + "\nprint(os.path.exists(f'/proc/{orphan}'))", "own") == [
+        "False"
+    ]
+
+
+def test_the_guard_is_told_of_orphans(run_program, family, programs):
+    """Nobody else could know of those without a word, once the launcher is gone."""
+    launcher = run_program(
+        "-c",
+        "import os, subprocess, sys, descendants\n"
+        "os.environ['PLAUNCH_LAUNCHER'] = str(os.getpid())\n"
+        "from plaunch.process.reaping.reaper import Reaper\n"
+        "job = Reaper().begin()\n"
+        f"argv = [sys.executable, descendants.__file__, {family.folder!r}, 'lost', 'return']\n"
+        "subprocess.run(argv, start_new_session=True, check=True)\n"
+        "job.tend_orphans()\n"
+        "os.kill(os.getpid(), 9)\n",
+    )
+    assert launcher.wait(60) == -9
+    family.wait_until_gone()
+    assert family.kinds() == ["lost", "worker"]
+
+
+def test_tending_looks_once_a_second(monkeypatch):
+    clock = [0.0]
+    reaper = Reaper(use_guard=False, clock=lambda: clock[0])
+    job = reaper.begin()
+    looks = []
+    monkeypatch.setattr(type(job), "tend_orphans", lambda self: looks.append(clock[0]))
+    for tick in range(40):
+        clock[0] = tick / 10
+        reaper.tend()
+    assert looks == [0.0, 1.0, 2.0, 3.0]
+    reaper.close()
+    clock[0] = 60
+    reaper.tend()
+    assert len(looks) == 4
+
+
+def test_a_sweep_says_what_outlives_it(monkeypatch):
+    """Processes that get SIGKILL and stay, as in uninterruptible sleep."""
+    reaper = Reaper(use_guard=False)
+    job = reaper.begin()
+    program = subprocess.Popen(
+        ["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)}, start_new_session=True
+    )
+    try:
+        monkeypatch.setattr("plaunch.process.reaping.tree.send", lambda *_: True)
+        assert [process.pid for process in job.sweep((), patience=0.02)] == [program.pid]
+        assert job.sweep({program.pid}, patience=60) == []
+        monkeypatch.undo()
+        assert job.sweep((), patience=60) == []
+        assert program.wait(60) == -9
+    finally:
+        program.kill()
+        program.wait()
+
+
+def test_a_sweep_looks_twice_if_it_is_not_sure(monkeypatch):
+    reaper = Reaper(use_guard=False)
+    job = reaper.begin()
+    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)})
+    answers = [b"", b""]
+    read_environ = marker.read_environ
+
+    def read(pid, proc):
+        return answers.pop() if pid == program.pid and answers else read_environ(pid, proc)
+
+    try:
+        monkeypatch.setattr(marker, "read_environ", read)
+        assert job.sweep((), patience=60) == []
+        assert program.poll() is None, "there is no third look"
+        answers.append(b"")
+        assert job.sweep((), patience=60) == []
+        assert program.wait(60) == -9
+    finally:
+        program.kill()
+        program.wait()
+
+
+def test_a_sweep_does_not_wait_for_what_it_may_not_signal(monkeypatch):
+    reaper = Reaper(use_guard=False)
+    job = reaper.begin()
+    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)})
+
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    try:
+        monkeypatch.setattr("plaunch.process.reaping.tree.send", refuse)
+        assert [process.pid for process in job.sweep((), patience=600)] == [program.pid]
+    finally:
+        program.kill()
+        program.wait()
+
+
+def test_workers_do_not_get_the_launchers_variable(run_program, programs, family):
+    launcher = run_program(
+        "-m",
+        "plaunch",
+        "--no-python",
+        "sh",
+        "-c",
+        "echo ${PLAUNCH_LAUNCHER-none} ${#PLAUNCH_JOBS}",
+        stdout=subprocess.PIPE,
+    )
+    assert launcher.communicate(timeout=60)[0] == "none 14\n"
+    assert "PLAUNCH_LAUNCHER" not in os.environ
