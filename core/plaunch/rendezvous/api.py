@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -154,21 +154,29 @@ class RendezvousHandler(abc.ABC):
 
 
 class ChangeKind(enum.Enum):
-    """What happened to the membership of a job."""
+    """What happened to the membership of a job, or to the job."""
 
     ARRIVED = "arrived"
     LEFT = "left"
     LOST = "lost"
-    CLOSED = "closed"
+    CLOSED = "closed"  # for good; `JobRendezvous.verdict` says how the job ended
+    # The others come from a `JobRendezvous` only.
+    FAILED = "failed"  # workers of this round failed; what follows, `next_rendezvous` says
+    NOTICE = "notice"  # another node passes a signal on; the round goes on
+    UNREACHABLE = "unreachable"  # nothing was heard of the other nodes for too long
 
 
 @dataclass(frozen=True)
 class MembershipChange:
-    """One change of membership: what happened, to which node, and why, in words."""
+    """One change of membership: what happened, to which node, and why, in words.
+
+    `signum` is the signal of a notice, and 0 otherwise.
+    """
 
     kind: ChangeKind
     node: str = ""
     reason: str = ""
+    signum: int = 0
 
 
 @runtime_checkable
@@ -188,6 +196,126 @@ class ObservableRendezvous(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class JobFailure:
+    """One worker's failure, as the nodes of a job tell each other.
+
+    Args:
+        rank: the worker's global rank; -1 for a failure of the node itself.
+        began: when it began, in seconds since the epoch on the node's clock. The earliest is the
+            job's first failure.
+        summary: what happened, in one sentence.
+        detail: more, for whoever prints the report: values that JSON can hold.
+    """
+
+    rank: int
+    began: float
+    summary: str
+    detail: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a job ended, the same for all of its nodes.
+
+    Args:
+        outcome: `"succeeded"`, `"failed"` or `"closed"` (somebody called `set_closed`).
+        node: the node that found it.
+        reason: why, in one sentence.
+        time: when, in seconds since the epoch on that node's clock.
+        failures: all failures of the last round, the first one first.
+    """
+
+    outcome: str
+    node: str
+    reason: str
+    time: float
+    failures: tuple[JobFailure, ...] = ()
+
+
+@dataclass(frozen=True)
+class WorldRanks:
+    """The first ranks of one node's workers in a round, and the sizes of their worlds."""
+
+    first_global: int
+    world_size: int
+    first_role: int
+    role_world_size: int
+
+
+class JobRound(RendezvousInfo):
+    """The outcome of one round with a `JobRendezvous`.
+
+    Args:
+        attempt: how many restarts the job has used, the same on all nodes.
+        ranks: the ranks of this node's workers.
+        reason: why there is a new round, in one sentence; empty for the first one.
+        store, rank, world_size, bootstrap_store_info: as in `RendezvousInfo`.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        rank: int,
+        world_size: int,
+        bootstrap_store_info: RendezvousStoreInfo,
+        *,
+        attempt: int,
+        ranks: WorldRanks,
+        reason: str = "",
+    ) -> None:
+        super().__init__(store, rank, world_size, bootstrap_store_info)
+        self.attempt = attempt
+        self.ranks = ranks
+        self.reason = reason
+
+
+@runtime_checkable
+class JobRendezvous(ObservableRendezvous, Protocol):
+    """What a handler adds that knows the whole job: one attempt number, one budget, one verdict.
+
+    Nothing here blocks. `next_rendezvous` returns a `JobRound`. After a failure, agents on all
+    nodes stop their workers and call it again; it raises `RendezvousClosedError` if no restart was
+    left, and `RendezvousGracefulExitError` on a spare node when the job has succeeded without it.
+    """
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the job ended, once this node knows."""
+
+    def report_failure(self, failures: Sequence[JobFailure], *, is_final: bool = False) -> None:
+        """Tell all nodes that workers of this node have failed in the current round.
+
+        It counts once per round, whoever reports. `is_final` says that restarting cannot help.
+        """
+
+    def report_success(self) -> None:
+        """Tell that all workers of this node have succeeded.
+
+        When those of all nodes have, the job is over: a CLOSED change on every node.
+        """
+
+    def send_notice(self, signum: int) -> None:
+        """Pass a signal on to the agents of all other nodes, as a NOTICE change."""
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """What a backend must know of the launch, beside its own parameters.
+
+    Args:
+        role: the role of this node's workers.
+        local_world_size: how many workers this node runs.
+        max_restarts: the job's budget; all nodes must agree.
+        node_rank: the index that this node was given, or None.
+    """
+
+    role: str = "default"
+    local_world_size: int = 1
+    max_restarts: int = 0
+    node_rank: int | None = None
+
+
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
 
@@ -203,6 +331,7 @@ class RendezvousParameters:
         min_nodes: how few nodes may form a round.
         max_nodes: how many nodes a round has at most.
         local_addr: this node's address as given by the user, or None.
+        job: what the backend must know of the launch; torchrun has no such argument.
         kwargs: backend options (`--rdzv-conf`), kept in `config`; values are strings from the
             command line and may be anything in code.
 
@@ -217,6 +346,7 @@ class RendezvousParameters:
     max_nodes: int
     local_addr: str | None = None
     config: dict[str, object] = field(default_factory=dict)
+    job: JobSettings = field(default_factory=JobSettings)
 
     def __init__(
         self,
@@ -226,6 +356,8 @@ class RendezvousParameters:
         min_nodes: int,
         max_nodes: int,
         local_addr: str | None = None,
+        *,
+        job: JobSettings | None = None,
         **kwargs: object,
     ) -> None:
         if not backend:
@@ -245,6 +377,7 @@ class RendezvousParameters:
         self.max_nodes = max_nodes
         self.local_addr = local_addr
         self.config = dict(kwargs)
+        self.job = JobSettings() if job is None else job
 
     def get(self, key: str, default: object = None) -> object:
         """The value of option `key` as it was given, or `default`."""
