@@ -164,9 +164,6 @@ def test_a_bad_end_is_a_clear_failure_with_new_interpreters_too(
     check_failure(context, failing)
 
 
-@pytest.mark.xfail(
-    reason="the launcher catches Exception where it unpickles a value", raises=SystemExit
-)
 def test_a_value_that_exits_whoever_unpickles_it_does_not_exit_the_launcher(start):
     failing = Failing(("fails_at_home", SystemExit, 5), 1, "SystemExit")
     check_failure(start(("sleep",), failing.does), failing)

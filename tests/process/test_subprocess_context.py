@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
 import select
@@ -568,6 +569,32 @@ def test_a_worker_that_cannot_be_started_stops_those_before_it(contexts):
         context.start()
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGTERM]
     assert is_gone(context.pids()[0])
+
+
+def test_a_worker_that_has_reported_failed_by_itself_whoever_ends_it(run, tmp_path):
+    """Its peer was seen to fail first; our signal only hastens an end that has begun."""
+    report = tmp_path / "0.json"
+    written = f"{str(report)!r}"
+    text = json.dumps({"message": {"message": "ValueError: mine", "extraInfo": {"timestamp": "1"}}})
+    slow = (
+        f"import os, time\nopen({written} + '.new', 'w').write({text!r})\n"
+        f"os.rename({written} + '.new', {written})\ntime.sleep(600)"
+    )
+    fast = f"import os, time\nwhile not os.path.exists({written}): time.sleep(0.002)\nos._exit(3)"
+    result = run(slow, fast, logs_specs=NoFiles(tmp_path)).wait(BOUND)
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 1, 1: 3}
+    assert "ValueError: mine" in str(result.failures[0].message)
+    assert result.stopped == {}
+
+
+def test_a_kill_for_want_of_memory_is_told_from_others(run, monkeypatch):
+    """The counter stands for all, so only a worker that nobody here has killed is asked about."""
+    moved = iter([True])
+    monkeypatch.setattr(supervised.OutOfMemoryWatch, "has_killed", lambda watch: next(moved, False))
+    kill = "import os; os.kill(os.getpid(), 9)"
+    assert run("raise SystemExit(1)").wait(BOUND).failures[0].oom_killed is False
+    assert run(kill).wait(BOUND).failures[0].oom_killed is True
+    assert run(kill).wait(BOUND).failures[0].oom_killed is False
 
 
 def test_a_context_is_started_once(run):

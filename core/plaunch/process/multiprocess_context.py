@@ -194,7 +194,7 @@ class MultiprocessContext(SupervisedContext):
             )
         try:
             self._return_values[local_rank] = pipe.take_value()
-        except Exception as error:  # noqa: BLE001 - any exception may come from the user's class
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's class may raise anything
             return (
                 "the worker's return value cannot be unpickled in the launcher: "
                 f"{type(error).__name__}: {error}"

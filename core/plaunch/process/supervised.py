@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.context import SHUTDOWN_TIMEOUT, PContext, ProcessExit, RunProcsResult
 from plaunch.process.ladder import KILL_WAIT, StopLadder
+from plaunch.process.oom import OutOfMemoryWatch
 from plaunch.process.reaping.reaper import Job, Reaper
 from plaunch.process.session import WorkerSession, describe_process
 from plaunch.process.streams import Streams
@@ -62,6 +63,9 @@ class SupervisedContext(PContext):
         self._failures: dict[int, ProcessFailure] = {}
         self._ladder: StopLadder | None = None
         self._ended_by_us: frozenset[int] = frozenset()
+        self._told_to_end: frozenset[int] = frozenset()
+        self._memory: OutOfMemoryWatch | None = None
+        self._memory_was_short = False
         self._is_hurried = False
         self._is_closed = False
         self._old_replies: dict[int, _Reply | None] = {}
@@ -138,6 +142,7 @@ class SupervisedContext(PContext):
         _restore_sigchld()
         with self._held_signals():
             self._watch = ExitWatch()
+            self._memory = OutOfMemoryWatch()
             self._job = self._reaper.begin(has_forked=self._has_forked, folder=self._scratch_dir())
             self._streams = Streams(
                 self._logs_dest,
@@ -192,6 +197,7 @@ class SupervisedContext(PContext):
                 self._reap_ended()
                 return
             live = self._live()
+            self._told_to_end = frozenset(live)
             self._ended_by_us = frozenset(rank for rank in live if not self._has_replied(rank))
             self._ladder = StopLadder(
                 {
@@ -299,11 +305,14 @@ class SupervisedContext(PContext):
             if exitcode is None:
                 raise RuntimeError(f"pid {worker.pid} has ended without an exit code")
             stopped = rank in self._ended_by_us
+            if exitcode < 0 and rank in self._told_to_end and not stopped:
+                exitcode = 1  # it had reported its exception, and only its end was hastened
             seen = ProcessExit(rank, worker.pid, exitcode, time.time(), stopped)
             self._exits[rank] = seen
             self._untold.append(seen)
             failure = None if stopped else self._judge(seen)
             if failure is not None:
+                failure.oom_killed = exitcode == -signal.SIGKILL and self._is_short_of_memory()
                 self._failures[rank] = failure
                 _log.info(
                     "%s %d (pid %d) failed: %s",
@@ -312,6 +321,12 @@ class SupervisedContext(PContext):
                     worker.pid,
                     failure.describe_exit(),
                 )
+
+    def _is_short_of_memory(self) -> bool:
+        """Whether the kernel has killed for want of memory since the workers were started."""
+        if not self._memory_was_short and self._memory is not None:
+            self._memory_was_short = self._memory.has_killed()
+        return self._memory_was_short
 
     def _conclude(self) -> RunProcsResult:
         result = RunProcsResult(
