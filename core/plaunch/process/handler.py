@@ -16,7 +16,7 @@ from plaunch.errors import (
     WorkerStartError,
 )
 from plaunch.process.arguments import variable_value
-from plaunch.process.reaping.marker import LAUNCHER_VARIABLE
+from plaunch.process.withheld import without_withheld
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,11 +54,8 @@ class SubprocessHandler:
         if numa_options is not None:
             raise UsageError(f"numa_options is {numa_options!r}; CPU binding is not available yet")
         self.local_rank_id = local_rank_id
-        environment = {
-            **os.environ,
-            **{name: variable_value(local_rank_id, name, value) for name, value in env.items()},
-        }
-        environment.pop(LAUNCHER_VARIABLE, None)  # it is for what the launcher starts for itself
+        own = {name: variable_value(local_rank_id, name, value) for name, value in env.items()}
+        environment = without_withheld({**os.environ, **own})
         with contextlib.ExitStack() as files:
             streams = [
                 files.enter_context(open(std, "wb"))

@@ -13,9 +13,10 @@ from plaunch.errors import PlaunchError, UsageError, WorkerStartError
 from plaunch.process.child import ChildProcess, ServedProcess
 from plaunch.process.failures import ProcessFailure
 from plaunch.process.function_worker import Call, InheritedFd, Task, run
-from plaunch.process.reaping.marker import JOBS_VARIABLE, LAUNCHER_VARIABLE
+from plaunch.process.reaping.marker import JOBS_VARIABLE
 from plaunch.process.results import ResultPipe
 from plaunch.process.supervised import SupervisedContext
+from plaunch.process.withheld import without_withheld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -91,8 +92,8 @@ class MultiprocessContext(SupervisedContext):
         pipe = self._pipes[local_rank] = ResultPipe()
         call = Call(self._function, self.args[local_rank])
         task = Task(local_rank, call, InheritedFd(pipe.child_fd))
-        env = {**os.environ, **self.envs[local_rank], JOBS_VARIABLE: self._words(local_rank)}
-        env.pop(LAUNCHER_VARIABLE, None)  # it is for what the launcher starts for itself
+        env = without_withheld({**os.environ, **self.envs[local_rank]})
+        env[JOBS_VARIABLE] = self._words(local_rank)
         try:
             worker = self._start_process(task, env, stdout, stderr)
         except PlaunchError:

@@ -1,27 +1,72 @@
-"""The rendezvous contract that backends implement; names are torchrun's where it has them."""
+"""The rendezvous contract that backends implement; names are torchrun's where it has them.
 
-from plaunch.errors import RendezvousClosedError as RendezvousClosedError
-from plaunch.errors import RendezvousConnectionError as RendezvousConnectionError
-from plaunch.errors import RendezvousError as RendezvousError
-from plaunch.errors import RendezvousGracefulExitError as RendezvousGracefulExitError
-from plaunch.errors import RendezvousStateError as RendezvousStateError
-from plaunch.errors import RendezvousTimeoutError as RendezvousTimeoutError
-from plaunch.rendezvous.api import ChangeKind as ChangeKind
-from plaunch.rendezvous.api import JobFailure as JobFailure
-from plaunch.rendezvous.api import JobRendezvous as JobRendezvous
-from plaunch.rendezvous.api import JobRound as JobRound
-from plaunch.rendezvous.api import JobSettings as JobSettings
-from plaunch.rendezvous.api import MembershipChange as MembershipChange
-from plaunch.rendezvous.api import ObservableRendezvous as ObservableRendezvous
-from plaunch.rendezvous.api import RendezvousHandler as RendezvousHandler
-from plaunch.rendezvous.api import RendezvousHandlerCreator as RendezvousHandlerCreator
-from plaunch.rendezvous.api import RendezvousInfo as RendezvousInfo
-from plaunch.rendezvous.api import RendezvousParameters as RendezvousParameters
-from plaunch.rendezvous.api import RendezvousStoreInfo as RendezvousStoreInfo
-from plaunch.rendezvous.api import Store as Store
-from plaunch.rendezvous.api import Verdict as Verdict
-from plaunch.rendezvous.api import WorldRanks as WorldRanks
-from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
-from plaunch.rendezvous.ports import HeldPort as HeldPort
-from plaunch.rendezvous.store import Connect as Connect
-from plaunch.rendezvous.store import RendezvousStore as RendezvousStore
+Every public name loads on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch._lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch.errors import RendezvousClosedError as RendezvousClosedError
+    from plaunch.errors import RendezvousConnectionError as RendezvousConnectionError
+    from plaunch.errors import RendezvousError as RendezvousError
+    from plaunch.errors import RendezvousGracefulExitError as RendezvousGracefulExitError
+    from plaunch.errors import RendezvousStateError as RendezvousStateError
+    from plaunch.errors import RendezvousTimeoutError as RendezvousTimeoutError
+    from plaunch.rendezvous.address import SocketAddress as SocketAddress
+    from plaunch.rendezvous.address import find_node_address as find_node_address
+    from plaunch.rendezvous.address import interface_addresses as interface_addresses
+    from plaunch.rendezvous.address import is_loop_back as is_loop_back
+    from plaunch.rendezvous.address import is_own_address as is_own_address
+    from plaunch.rendezvous.address import join_host_port as join_host_port
+    from plaunch.rendezvous.address import names_this_machine as names_this_machine
+    from plaunch.rendezvous.address import resolve_host as resolve_host
+    from plaunch.rendezvous.api import ChangeKind as ChangeKind
+    from plaunch.rendezvous.api import JobFailure as JobFailure
+    from plaunch.rendezvous.api import JobRendezvous as JobRendezvous
+    from plaunch.rendezvous.api import JobRound as JobRound
+    from plaunch.rendezvous.api import JobSettings as JobSettings
+    from plaunch.rendezvous.api import MembershipChange as MembershipChange
+    from plaunch.rendezvous.api import ObservableRendezvous as ObservableRendezvous
+    from plaunch.rendezvous.api import RendezvousHandler as RendezvousHandler
+    from plaunch.rendezvous.api import RendezvousHandlerCreator as RendezvousHandlerCreator
+    from plaunch.rendezvous.api import RendezvousInfo as RendezvousInfo
+    from plaunch.rendezvous.api import RendezvousParameters as RendezvousParameters
+    from plaunch.rendezvous.api import RendezvousStoreInfo as RendezvousStoreInfo
+    from plaunch.rendezvous.api import Store as Store
+    from plaunch.rendezvous.api import Verdict as Verdict
+    from plaunch.rendezvous.api import WorldRanks as WorldRanks
+    from plaunch.rendezvous.dynamic import DynamicRendezvousHandler as DynamicRendezvousHandler
+    from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
+    from plaunch.rendezvous.ports import HeldPort as HeldPort
+    from plaunch.rendezvous.ports import port_owner as port_owner
+    from plaunch.rendezvous.records import RecordError as RecordError
+    from plaunch.rendezvous.store import Connect as Connect
+    from plaunch.rendezvous.store import RendezvousStore as RendezvousStore
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "plaunch.errors": (
+            "RendezvousClosedError RendezvousConnectionError RendezvousError "
+            "RendezvousGracefulExitError RendezvousStateError RendezvousTimeoutError"
+        ),
+        ".address": (
+            "SocketAddress find_node_address interface_addresses is_loop_back is_own_address "
+            "join_host_port names_this_machine resolve_host"
+        ),
+        ".api": (
+            "ChangeKind JobFailure JobRendezvous JobRound JobSettings MembershipChange "
+            "ObservableRendezvous RendezvousHandler RendezvousHandlerCreator RendezvousInfo "
+            "RendezvousParameters RendezvousStoreInfo Store Verdict WorldRanks"
+        ),
+        ".dynamic": "DynamicRendezvousHandler",
+        ".endpoint": "parse_rendezvous_endpoint",
+        ".ports": "HeldPort port_owner",
+        ".records": "RecordError",
+        ".store": "Connect RendezvousStore",
+    },
+)

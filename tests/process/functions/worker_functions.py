@@ -49,6 +49,10 @@ def facts():
     }
 
 
+def environment():
+    return dict(os.environ)
+
+
 def signal_facts():
     return {
         "sigterm": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,

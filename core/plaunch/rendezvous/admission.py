@@ -1,0 +1,150 @@
+"""How a node finds the job that its run id means, or begins it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousClosedError
+from plaunch.rendezvous import state as states
+from plaunch.rendezvous.operations import Add, CompareSet, MultiGet, Routine, Sleep, Wait
+from plaunch.rendezvous.records import RecordError
+from plaunch.rendezvous.roll import Keys, job_key
+from plaunch.rendezvous.state import Phase, State, describe_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.rendezvous.api import Verdict
+    from plaunch.rendezvous.membership import Membership
+    from plaunch.rendezvous.records import Record
+
+_log = logging.getLogger("plaunch")
+
+_PATIENCE = 0.5  # seconds to wait for a record that should be there
+
+
+class Admission:
+    """Finds the present incarnation of a job, and compares its settings with this node's.
+
+    Args:
+        ours: this node's part in the job.
+        make_name: makes up the name of an incarnation, which nobody else has.
+    """
+
+    def __init__(self, ours: Membership, make_name: Callable[[], str]) -> None:
+        self._ours = ours
+        self._make_name = make_name
+
+    def open(self) -> Routine[None]:
+        """Find the job, or begin it.
+
+        Raises:
+            RendezvousClosedError: the job is over, or refuses this node.
+            RendezvousStateError: the store holds something else.
+        """
+        identity = self._ours.identity
+        key = job_key(identity.run_id)
+        while True:
+            held = yield CompareSet(key, None, self._make_job_record())
+            record = self._decode(key, held)
+            keys = Keys(identity.run_id, record.text("incarnation", max_len=64))
+            state = yield from self._find_state(keys)
+            if state.phase is Phase.OVER and state.verdict is not None:
+                self._ask_how_it_ended(state.verdict)
+            elif state.phase is not Phase.REPLACED and keys.incarnation != self._ours.replaced:
+                refusal = self._compare(record)
+                if not refusal:
+                    break
+                if (yield from self._is_alive(keys, state)):
+                    raise RendezvousClosedError(refusal)
+                _log.warning(
+                    "run id %r was used before by a job of which nobody is alive; this one begins "
+                    "anew",
+                    identity.run_id,
+                )
+            yield CompareSet(key, held, self._make_job_record())
+        self._ours.begin_anew(keys, state, held)
+
+    def _ask_how_it_ended(self, verdict: Verdict) -> None:
+        run_id = self._ours.identity.run_id
+        age = self._ours.wall_clock() - verdict.time
+        if 0 <= age < self._ours.timing.verdict_ttl:
+            self._ours.verdict = verdict
+            raise RendezvousClosedError(
+                f"job {run_id!r} is over: {describe_verdict(verdict)}; start another one under "
+                "another run id (--rdzv-id)"
+            )
+        _log.warning(
+            "run id %r was used before by a job that %s; this one begins anew",
+            run_id,
+            verdict.outcome,
+        )
+
+    def _is_alive(self, keys: Keys, state: State) -> Routine[bool]:
+        """Whether anything moves in a job in which this node cannot take part."""
+        beat, later = keys.beat(state.leader), keys.state(state.version + 1)
+        before = yield MultiGet([beat, later])
+        for _ in range(self._ours.timing.keep_alive_max_attempt + 1):
+            yield Sleep(self._ours.timing.keep_alive_interval)
+            if (yield MultiGet([beat, later])) != before:
+                return True
+        return False
+
+    def _make_job_record(self) -> bytes:
+        identity = self._ours.identity
+        record = {
+            "incarnation": self._make_name(),
+            "min_nodes": identity.min_nodes,
+            "max_nodes": identity.max_nodes,
+            "max_restarts": identity.job.max_restarts,
+            "by": identity.host,
+        }
+        return self._ours.codec.encode(job_key(identity.run_id), record)
+
+    def _decode(self, key: str, held: bytes) -> Record:
+        try:
+            return self._ours.codec.decode(key, held)
+        except RecordError as error:
+            raise RendezvousClosedError(
+                f"this node cannot take part in job {self._ours.identity.run_id!r}: {error}"
+            ) from error
+
+    def _compare(self, record: Record) -> str:
+        """Why this node cannot take part; empty if it can."""
+        identity = self._ours.identity
+        theirs_min = record.integer("min_nodes", low=1)
+        theirs_max = record.integer("max_nodes", low=theirs_min)
+        theirs_restarts = record.integer("max_restarts", low=0)
+        differences = []
+        if (theirs_min, theirs_max) != (identity.min_nodes, identity.max_nodes):
+            differences.append(
+                f"--nnodes={identity.min_nodes}:{identity.max_nodes} here, "
+                f"{theirs_min}:{theirs_max} there"
+            )
+        if theirs_restarts != identity.job.max_restarts:
+            differences.append(
+                f"--max-restarts={identity.job.max_restarts} here, {theirs_restarts} there"
+            )
+        if not differences:
+            return ""
+        return (
+            f"node {identity.host} is refused by job {identity.run_id!r}, which "
+            f"{record.text('by', max_len=300)} has begun with other settings: "
+            f"{'; '.join(differences)}. Start all nodes with the same ones"
+        )
+
+    def _find_state(self, keys: Keys) -> Routine[State]:
+        versions = yield Add(keys.versions, 0)
+        if versions > 0:
+            key = keys.state(versions - 1)
+            value = yield Wait(key, _PATIENCE)
+            if value is not None:
+                return State.from_record(self._ours.codec.decode(key, value))
+        first = states.first_state(self._ours.me, self._ours.attempt)
+        key = keys.state(0)
+        mine = self._ours.codec.encode(key, first.to_record())
+        held = yield CompareSet(key, None, mine)
+        if held == mine:
+            yield Add(keys.versions)
+        return State.from_record(self._ours.codec.decode(key, held))

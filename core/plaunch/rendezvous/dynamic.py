@@ -1,0 +1,451 @@
+"""A rendezvous handler over any store: what most backends give to the launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.errors import (
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousTimeoutError,
+)
+from plaunch.rendezvous.admission import Admission
+from plaunch.rendezvous.api import (
+    ChangeKind,
+    JobRound,
+    MembershipChange,
+    RendezvousHandler,
+    RendezvousStoreInfo,
+)
+from plaunch.rendezvous.follower import Follower
+from plaunch.rendezvous.leader import Leader
+from plaunch.rendezvous.membership import Identity, Membership
+from plaunch.rendezvous.ports import HeldPort
+from plaunch.rendezvous.records import RecordCodec
+from plaunch.rendezvous.runner import Runner
+from plaunch.rendezvous.speaker import Speaker
+from plaunch.rendezvous.state import verdict_error
+from plaunch.rendezvous.timing import Timing
+from plaunch.rendezvous.token import read_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from plaunch.rendezvous.api import JobFailure, RendezvousParameters, Verdict
+    from plaunch.rendezvous.operations import Routine
+    from plaunch.rendezvous.roll import NodeRecord
+    from plaunch.rendezvous.store import Connect
+
+_log = logging.getLogger("plaunch")
+
+_GLANCE = 1.0  # seconds between two looks at threads that may be stuck
+_STUCK = 6.0  # seconds after which an operation of the store is not waited for any longer
+_FAREWELL = 5.0  # seconds for the last operations, however long the options allow
+_LOOK_AROUND = 2.0  # seconds to find out who has come, when it took too long
+
+
+class DynamicRendezvousHandler(RendezvousHandler):
+    """Brings nodes together over a store; implements `JobRendezvous`.
+
+    It connects when the first round is wanted, never on the caller's thread, and no call blocks
+    for longer than its time-out, whatever the store does. The name is torchrun's, the arguments
+    are not.
+
+    Args:
+        params: what the user gave.
+        connect: opens another connection to the store.
+        address: under which other nodes reach this one; workers find rank 0 there.
+        is_host: whether this process hosts the store; it then stays until the others know how the
+            job ended, and is rank 0 unless others were given or had that rank.
+        endpoint: what messages call the store; by default the endpoint in `params`.
+        release: is called once, when nothing of the store is needed any more.
+        outlives_job: whether the store was there before the job, and will be there after it.
+        options: the names of the backend's own `--rdzv-conf` options.
+
+    Raises:
+        UsageError: an option is unknown or has a bad value, or the token cannot be read.
+    """
+
+    def __init__(
+        self,
+        params: RendezvousParameters,
+        connect: Connect,
+        *,
+        address: str,
+        is_host: bool = False,
+        endpoint: str = "",
+        release: Callable[[], None] | None = None,
+        outlives_job: bool = False,
+        options: Collection[str] = (),
+    ) -> None:
+        self._backend = params.backend
+        self._run_id = params.run_id
+        self._endpoint = endpoint or params.endpoint
+        self._timing = Timing.from_parameters(params, options)
+        self._connect = connect
+        self._release = release
+        host = socket.gethostname()
+        self._identity = Identity(
+            node=f"{_plain(host)}~{os.getpid()}~{secrets.token_hex(4)}",
+            host=host,
+            pid=os.getpid(),
+            address=address,
+            is_host=is_host,
+            run_id=params.run_id,
+            min_nodes=params.min_nodes,
+            max_nodes=params.max_nodes,
+            job=params.job,
+        )
+        self._held: HeldPort | None = None
+        self._membership = Membership(
+            self._identity,
+            self._timing,
+            RecordCodec(params.run_id, read_token(params, os.environ)),
+        )
+        self._membership.nudge = self._nudge
+        self._membership.connections = self._connections
+        self._membership.told = self._wake
+        self._lock = self._membership.lock
+        self._speaker: Runner | None = None
+        self._follower: Runner | None = None
+        self._leader: Runner | None = None
+        self._led = 0  # the incarnation that the leader's routine is for
+        self._is_over = False
+        self._is_unreachable = False
+        self._glanced_at = 0.0
+        self._pipe: tuple[int, int] | None = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        if outlives_job and params.run_id == "none":
+            _log.warning(
+                "the run id is 'none', the default, and the store at %s outlives the job: another "
+                "job without a run id would meet this one; give one with --rdzv-id",
+                self._endpoint,
+            )
+
+    # --- torchrun's methods -----------------------------------------------------------------------
+
+    def get_backend(self) -> str:
+        """The name under which users select this backend."""
+        return self._backend
+
+    def get_run_id(self) -> str:
+        """The id of the job."""
+        return self._run_id
+
+    def is_closed(self) -> bool:
+        """Whether the job is over."""
+        return self._membership.verdict is not None
+
+    def set_closed(self) -> None:
+        """End the job on all nodes."""
+        self._membership.close("the rendezvous was closed")
+
+    def num_nodes_waiting(self) -> int:
+        """1 while an arrival was not acted on; only the leader knows how many there are."""
+        state = self._membership.state
+        return int(
+            state is not None and state.event.kind == "arrived" and not self._membership.wants_round
+        )
+
+    def next_rendezvous(self) -> JobRound:
+        """Join the next round and return when it is complete; see `RendezvousHandler`."""
+        membership = self._membership
+        if membership.verdict is not None:
+            raise verdict_error(self._run_id, membership.verdict)
+        membership.want_round()
+        self._start()
+        began = time.monotonic()
+        with self._lock:
+            while membership.wants_round:
+                self._raise_error()
+                self._supervise()
+                if membership.is_parked:
+                    began = time.monotonic()
+                left = began + self._timing.join_timeout - time.monotonic()
+                if left <= 0:
+                    break
+                self._lock.wait(min(left, _GLANCE))
+            self._raise_error()
+            place = membership.place
+            is_formed = not membership.wants_round
+        if not is_formed or place is None:
+            raise self._timed_out()
+        if place.rank != 0 and self._held is not None:
+            self._held.close()
+            self._held = None
+        return JobRound(
+            None,
+            place.rank,
+            place.nodes,
+            RendezvousStoreInfo(place.master_addr, place.master_port),
+            attempt=place.attempt,
+            ranks=place.ranks,
+            reason=place.reason,
+        )
+
+    def shutdown(self) -> bool:
+        """Say good-bye and release everything.
+
+        If the job is over and this process hosts the store, it first waits until the others know.
+        If the job is not over, this node leaves it.
+        """
+        if self._is_over:
+            return True
+        membership = self._membership
+        if membership.verdict is None:
+            return self.leave()
+        if self._identity.is_host:
+            patience = min(self._timing.close_timeout, _FAREWELL)
+            membership.linger(patience)
+            return self._end(patience + 1.0)
+        membership.finish()
+        return self._end(min(self._timing.close_timeout, _FAREWELL))
+
+    def leave(self) -> bool:
+        """Leave the job, which may go on without this node, and release everything."""
+        if self._is_over:
+            return True
+        if self._membership.state is not None:
+            self._membership.leave("the launcher was told to stop, or failed")
+        return self._end(min(self._timing.close_timeout, _FAREWELL))
+
+    # --- what ObservableRendezvous and JobRendezvous add ------------------------------------------
+
+    def fileno(self) -> int:
+        """Readable while there are changes."""
+        return -1 if self._pipe is None else self._pipe[0]
+
+    def changes(self) -> Sequence[MembershipChange]:
+        """Take all changes; also looks after the threads, so call it about once a second."""
+        if self._pipe is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._pipe[0], 4096)
+        with self._lock:
+            changes = self._membership.take_changes()
+            self._supervise()
+            problem = self._problem()
+        if problem is not None and not self._is_unreachable:
+            self._is_unreachable = True
+            changes.append(MembershipChange(ChangeKind.UNREACHABLE, self._identity.host, problem))
+        return changes
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the job ended, once this node knows."""
+        return self._membership.verdict
+
+    def report_failure(self, failures: Sequence[JobFailure], *, is_final: bool = False) -> None:
+        """Tell all nodes that workers of this one have failed; see `JobRendezvous`."""
+        self._membership.report(failures, is_final=is_final)
+
+    def report_success(self) -> None:
+        """Tell that all workers of this node have succeeded; see `JobRendezvous`."""
+        self._membership.succeed()
+
+    def send_notice(self, signum: int) -> None:
+        """Pass a signal on to the agents of all other nodes."""
+        self._membership.send_notice(signum)
+
+    # --- threads ----------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._speaker is None:
+                self._speaker = self._run("speaker", self._speak())
+
+    def _speak(self) -> Routine[None]:
+        admission = Admission(self._membership, make_name=lambda: secrets.token_hex(6))
+        return Speaker(self._membership, admission, self._hold_port).speak(self._opened)
+
+    def _opened(self) -> None:
+        """There is a job to follow: called by the speaker, maybe again."""
+        with self._lock:
+            if self._is_over:
+                return
+            if self._follower is not None:
+                self._follower.stop()
+            self._follower = self._run("follower", Follower(self._membership).follow())
+        self._lead()
+
+    def _lead(self) -> None:
+        """Start the leader's routine, if this node leads."""
+        with self._lock:
+            state, incarnation = self._membership.state, self._membership.incarnation
+            if (
+                self._is_over
+                or state is None
+                or state.leader != self._identity.node
+                or (self._leader is not None and self._led == incarnation)
+            ):
+                return
+            if self._leader is not None:
+                self._leader.stop()
+            self._led = incarnation
+            self._leader = self._run("leader", Leader(self._membership).lead())
+
+    def _run(self, name: str, routine: Routine[None]) -> Runner:
+        def ended(error: BaseException | None) -> None:
+            with self._lock:
+                if self._leader is runner:
+                    self._leader = None
+                if error is not None and self._membership.error is None:
+                    self._membership.error = error
+                self._lock.notify_all()
+            if error is not None:
+                self._wake()
+
+        runner = Runner(name, routine, self._connect, ended)
+        runner.start()
+        return runner
+
+    def _runners(self) -> list[Runner]:
+        return [r for r in (self._speaker, self._follower, self._leader) if r is not None]
+
+    def _nudge(self) -> None:
+        self._lead()
+        for runner in self._runners():
+            runner.nudge()
+
+    def _connections(self) -> int:
+        return 1 if self._speaker is None else self._speaker.connections
+
+    def _wake(self) -> None:
+        with self._lock:
+            if self._pipe is not None:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(self._pipe[1], b"\0")
+
+    def _supervise(self) -> None:
+        """Replace threads that a dead connection keeps from coming back."""
+        now = time.monotonic()
+        if now - self._glanced_at < _GLANCE:
+            return
+        self._glanced_at = now
+        bound = max(_STUCK, 3 * self._timing.keep_alive_interval)
+        stuck = [runner for runner in self._runners() if runner.overdue() > bound]
+        if not stuck:
+            return
+        _log.info("the store at %s does not answer; connecting anew", self._endpoint)
+        # What is stuck shows that the connections are dead; the others only do not know yet.
+        for runner in self._runners():
+            runner.renew()
+
+    def _problem(self) -> str | None:
+        """Why the job cannot be reached, once it has lasted too long."""
+        speaker = self._speaker
+        if speaker is None or self._membership.state is None or self._is_over:
+            return None
+        silent = time.monotonic() - speaker.last_contact
+        if silent <= self._timing.unreachable_timeout:
+            return None
+        cause = f": {speaker.problem}" if speaker.problem is not None else ""
+        return (
+            f"the store at {self._endpoint} has not answered for {silent:.0f} s "
+            f"(--rdzv-conf unreachable_timeout={self._timing.unreachable_timeout:g}){cause}"
+        )
+
+    def _raise_error(self) -> None:
+        error = self._membership.error
+        if error is not None:
+            raise error
+        problem = self._problem()
+        if problem is not None:
+            raise RendezvousConnectionError(problem)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _timed_out(self) -> RendezvousError:
+        membership, identity, timeout = self._membership, self._identity, self._timing.join_timeout
+        speaker = self._speaker
+        if membership.state is None:
+            cause = "" if speaker is None or speaker.problem is None else f": {speaker.problem}"
+            return RendezvousConnectionError(
+                f"the store at {self._endpoint} could not be reached within {timeout:g} s "
+                f"(--rdzv-conf join_timeout){cause}"
+            )
+        present = self._who_is_there()
+        wanted = str(identity.min_nodes)
+        if identity.max_nodes != identity.min_nodes:
+            wanted = f"{identity.min_nodes} to {identity.max_nodes}"
+        here = ", ".join(node.describe() for node in present[:16]) or "unknown"
+        indices = {node.index for node in present if node.index is not None}
+        absent = [index for index in range(identity.min_nodes) if index not in indices]
+        missing = ""
+        if indices and absent:
+            missing = f"; missing: index {', '.join(map(str, absent[:16]))}"
+        return RendezvousTimeoutError(
+            f"job {self._run_id!r} needs {wanted} nodes, and {len(present)} came within "
+            f"{timeout:g} s (--rdzv-conf join_timeout): {here}{missing}. See whether the others "
+            f"were started, with the same --rdzv-id and --rdzv-endpoint ({self._endpoint})"
+        )
+
+    def _who_is_there(self) -> list[NodeRecord]:
+        found: list[NodeRecord] = []
+        looked = threading.Event()
+        membership = self._membership
+
+        def look(speaker: Speaker) -> Routine[None]:
+            del speaker
+            state = membership.state
+            if state is not None:
+                nodes = yield from membership.joined_nodes(state.next_round)
+                found.extend(
+                    node
+                    for name, node in nodes.items()
+                    if name not in membership.lost and name not in membership.gone
+                )
+            looked.set()
+
+        membership.want(look)
+        looked.wait(_LOOK_AROUND)
+        return sorted(found, key=lambda node: (node.index is None, node.index, node.ticket))
+
+    def _end(self, patience: float) -> bool:
+        """Stop all threads, the speaker when it is through, and release what is held."""
+        with self._lock:
+            self._is_over = True
+            speaker = self._speaker
+        is_clean = True
+        if speaker is not None:
+            if self._membership.state is None:
+                speaker.stop()  # it still tries to connect
+            deadline = time.monotonic() + patience
+            while not (is_through := speaker.join(0.05)) and time.monotonic() < deadline:
+                if speaker.problem is not None:
+                    break  # nobody can be told
+            is_clean = is_through
+        for runner in self._runners():
+            runner.stop()
+        for runner in self._runners():
+            runner.join(0.2)
+        with self._lock:
+            pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            os.close(pipe[0])
+            os.close(pipe[1])
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+        return is_clean
+
+    def _hold_port(self) -> int:
+        """Hold a port for the workers' store, in case this node gets rank 0."""
+        previous, self._held = self._held, HeldPort.any()
+        if previous is not None:
+            previous.close()
+        return self._held.port
+
+
+def _plain(host: str) -> str:
+    """A host's name as it may be part of a key."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "-" for c in host)
+    return plain[:200] or "host"

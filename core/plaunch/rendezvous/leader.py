@@ -1,0 +1,360 @@
+"""What the leader does beside its part as a member: it completes rounds, and settles failures.
+
+Only the leader looks at all nodes, once for each round. Whatever it decides becomes true with the
+next state of the job, which only one writer can write; if it dies before that, it has decided
+nothing, and the next leader begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plaunch.rendezvous import state as states
+from plaunch.rendezvous.api import JobFailure, Verdict
+from plaunch.rendezvous.operations import Add, MultiSet, Routine, Set, Sleep
+from plaunch.rendezvous.placement import place, world_ranks
+from plaunch.rendezvous.records import RecordError
+from plaunch.rendezvous.roll import NodeRecord, RollReader, tickets
+from plaunch.rendezvous.state import Phase, State, World
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from plaunch.rendezvous.membership import Membership
+    from plaunch.rendezvous.placement import Refusal
+
+_log = logging.getLogger("plaunch")
+
+_HOLE_WAIT = (
+    0.05  # seconds to wait for a record whose ticket was taken, before others are looked at
+)
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """Who is there when a round is to be formed.
+
+    Args:
+        present: the living nodes that have come.
+        awaited: living members of the round before that have not come back yet.
+        has_survivors: whether any member of the round before is alive.
+        since: when there were enough nodes, on the leader's clock; None if there are not.
+    """
+
+    present: int
+    awaited: int
+    has_survivors: bool
+    since: float | None
+
+
+def time_left(
+    gathering: Gathering, *, min_nodes: int, max_nodes: int, last_call: float, now: float
+) -> float | None:
+    """How long the round must still wait, in seconds: 0 if it is complete, None if too few came.
+
+    It is complete when all survivors of the round before are back; if there was none before, when
+    there are `max_nodes`. Otherwise `last_call` seconds after there were `min_nodes`.
+    """
+    if gathering.present < min_nodes or gathering.since is None:
+        return None
+    if gathering.awaited == 0 and (gathering.has_survivors or gathering.present >= max_nodes):
+        return 0.0
+    return max(0.0, gathering.since + last_call - now)
+
+
+class Leader:
+    """The third routine of the node that leads."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._incarnation = membership.incarnation
+        self._members: dict[str, str] = {}
+        self._members_of: World | None = None
+        self._spares = RollReader(membership.keys.joined(0))
+
+    def lead(self) -> Routine[None]:
+        """Lead for as long as this node is the leader.
+
+        Raises:
+            RendezvousStateError: the store holds something else.
+        """
+        while (state := self._leading()) is not None:
+            yield from self._know_members(state)
+            if state.world is not None and self._knows_nobody():
+                if len(self._missing(self._members)) == len(self._members):
+                    yield from self._replace()
+                else:
+                    yield Sleep(self._membership.timing.keep_alive_interval)
+            elif state.phase is Phase.FORMING:
+                yield from self._gather(state)
+            elif state.phase is Phase.SETTLING:
+                yield from self._settle(state)
+            else:
+                yield from self._guard(state)
+
+    def _leading(self, since: State | None = None) -> State | None:
+        """The present state, if this node leads, and is still busy with what `since` began."""
+        ours = self._membership
+        state = ours.state
+        if (
+            state is None
+            or ours.incarnation != self._incarnation
+            or state.leader != ours.me
+            or state.phase in (Phase.OVER, Phase.REPLACED)
+            or ours.has_left
+        ):
+            return None
+        if since is not None and (state.phase, state.round, state.term) != (
+            since.phase,
+            since.round,
+            since.term,
+        ):
+            return None
+        return state
+
+    def _know_members(self, state: State) -> Routine[None]:
+        if self._members_of != state.world:
+            self._members = yield from self._membership.members(state)
+            self._members_of = state.world
+            self._membership.watched = set(self._members)
+            self._spares = RollReader(self._membership.keys.joined(state.next_round))
+
+    def _missing(self, nodes: Collection[str]) -> dict[str, tuple[str, str]]:
+        """Those of `nodes` that are not there any more: left or lost, and why."""
+        ours = self._membership
+        gone = {node: ("left", ours.gone[node]) for node in nodes if node in ours.gone}
+        lost = {node: ("lost", ours.lost[node]) for node in nodes if node in ours.lost}
+        return {**lost, **gone}
+
+    def _describe(self, node: str, how: tuple[str, str]) -> str:
+        kind, why = how
+        return f"node {self._members[node]} {'was lost' if kind == 'lost' else 'left'}: {why}"
+
+    # --- a job that nobody knows any more ---------------------------------------------------------
+
+    def _knows_nobody(self) -> bool:
+        """Whether this node came later, and has seen nobody alive of those who were there before.
+
+        It decides nothing until it knows whether there is anybody left: a job that everybody has
+        left is not continued, with all its ranks and attempts, by strangers.
+        """
+        ours = self._membership
+        return (
+            bool(self._members)
+            and ours.me not in self._members
+            and not any(node in ours.moving for node in self._members)
+        )
+
+    def _replace(self) -> Routine[None]:
+        ours = self._membership
+        reason = (
+            f"the {len(self._members)} nodes that knew it are gone: "
+            f"{', '.join(sorted(set(self._members.values()))[:8])}"
+        )
+        yield from ours.change(lambda state: states.replace_job(state, reason, by=ours.me))
+        yield Sleep(ours.timing.keep_alive_interval)
+
+    # --- forming ----------------------------------------------------------------------------------
+
+    def _gather(self, forming: State) -> Routine[None]:
+        """Wait until the round is complete, and write it down."""
+        ours, identity, timing = (
+            self._membership,
+            self._membership.identity,
+            self._membership.timing,
+        )
+        roll = RollReader(ours.keys.joined(forming.round))
+        found: dict[int, NodeRecord] = {}
+        refused: dict[int, str] = {}
+        since: float | None = None
+        while self._leading(forming) is not None:
+            fresh = yield from roll.read()
+            for ticket, key, value in fresh:
+                node = ours.read_node(ticket, key, value)
+                if node is not None:
+                    found[ticket] = node
+            nodes = {node.node: node for _, node in sorted(found.items())}
+            if fresh:
+                ours.watched = ours.watched | set(nodes)
+            missing = self._missing({*nodes, *self._members})
+            present = {name: node for name, node in nodes.items() if name not in missing}
+            survivors = {name for name in self._members if name not in missing}
+            now = ours.clock()
+            if len(present) < identity.min_nodes:
+                since = None
+            elif since is None:
+                since = now
+            left = time_left(
+                Gathering(len(present), len(survivors - set(present)), bool(survivors), since),
+                min_nodes=identity.min_nodes,
+                max_nodes=identity.max_nodes,
+                last_call=timing.last_call_timeout,
+                now=now,
+            )
+            if left == 0.0:
+                placement = place(list(present.values()), identity.max_nodes)
+                for refusal in placement.refused:
+                    del found[refusal.node.ticket]
+                    refused[refusal.node.ticket] = refusal.reason
+                    yield from self._refuse(refusal)
+                if len(placement.members) >= identity.min_nodes:
+                    yield from self._form(forming, placement.members, refused, roll.count)
+                    return
+                continue
+            patience = timing.keep_alive_interval if left is None else left
+            yield from roll.wait(min(patience, timing.keep_alive_interval))
+
+    def _form(
+        self,
+        forming: State,
+        members: Sequence[NodeRecord],
+        refused: Mapping[int, str],
+        count: int,
+    ) -> Routine[None]:
+        """Write down a round: one slot for each ticket, the world, and then the state."""
+        ours = self._membership
+        keys, round_, term = ours.keys, forming.round, forming.term
+        slots: dict[int, Mapping[str, object]] = {
+            ticket: {"rank": -1} for ticket in range(1, count + 1)
+        }
+        for ticket, reason in refused.items():
+            slots[ticket] = {"rank": -1, "refused": reason}
+        ranks = world_ranks((node.role, node.local_world_size) for node in members)
+        for rank, (node, world_rank) in enumerate(zip(members, ranks, strict=True)):
+            slots[node.ticket] = {
+                "rank": rank,
+                "first": world_rank.first_global,
+                "size": world_rank.world_size,
+                "role_first": world_rank.first_role,
+                "role_size": world_rank.role_world_size,
+            }
+        world_key = keys.world(round_, term)
+        described = [{"node": node.node, "host": node.host} for node in members]
+        yield Set(world_key, ours.codec.encode(world_key, {"nodes": described}))
+        yield MultiSet(
+            {
+                (key := keys.slot(round_, term, ticket)): ours.codec.encode(key, slot)
+                for ticket, slot in slots.items()
+            }
+        )
+        world = World(round_, term, len(members), count, members[0].address, members[0].port)
+        formed = yield from ours.change(lambda state: states.form(state, world, by=ours.me))
+        if formed is not None:
+            _log.info(
+                "round %d of job %r: %s",
+                round_,
+                ours.identity.run_id,
+                ", ".join(f"{rank}: {node.host}" for rank, node in enumerate(members[:16]))
+                + (f" and {len(members) - 16} more" if len(members) > 16 else ""),
+            )
+        yield from self._await_state(forming)
+
+    def _refuse(self, refusal: Refusal[NodeRecord]) -> Routine[None]:
+        """Tell a node that it cannot take part, also if no round can be formed without it.
+
+        It looks at its key whenever it gives a sign of life.
+        """
+        ours = self._membership
+        _log.warning("%s", refusal.reason)
+        key = ours.keys.refusal(refusal.node.node)
+        yield Set(key, ours.codec.encode(key, {"reason": refusal.reason}))
+
+    def _await_state(self, before: State) -> Routine[None]:
+        """Let `follow` see the state that was just written, or that somebody else was faster."""
+        while self._leading(before) is not None:
+            yield Sleep(self._membership.timing.keep_alive_interval)
+
+    # --- settling ---------------------------------------------------------------------------------
+
+    def _settle(self, settling: State) -> Routine[None]:
+        """Hear from every member who failed on it; then decide what follows."""
+        ours = self._membership
+        roll = RollReader(ours.keys.settled(settling.round))
+        said: dict[str, list[JobFailure]] = {}
+        is_final = False
+        while self._leading(settling) is not None:
+            for _, key, value in (yield from roll.read()):
+                try:
+                    record = ours.codec.decode(key, value)
+                    node = record.text("node", max_len=300)
+                    failures = states.failures_of(record)
+                    is_final = record.flag("is_final") or is_final
+                except RecordError as error:
+                    _log.warning("a report of failures is not believed: %s", error)
+                else:
+                    said[node] = list(failures)
+            missing = self._missing(self._members)
+            if all(node in said or node in missing for node in self._members):
+                yield from self._decide(settling, said, missing, is_final=is_final)
+                return
+            yield from roll.wait(ours.timing.keep_alive_interval)
+
+    def _decide(
+        self,
+        settling: State,
+        said: Mapping[str, list[JobFailure]],
+        missing: Mapping[str, tuple[str, str]],
+        *,
+        is_final: bool,
+    ) -> Routine[None]:
+        ours = self._membership
+        failures = sorted(
+            (failure for found in said.values() for failure in found), key=lambda f: f.began
+        )
+        if missing and not is_final:
+            # Workers fail when their peers vanish; that is no fault of theirs.
+            node = min(missing)
+            reason = self._describe(node, missing[node])
+            yield from ours.change(
+                lambda state: states.settle_lost(state, node, reason, by=ours.me)
+            )
+        else:
+            yield from ours.change(
+                lambda state: states.settle_failed(
+                    state,
+                    failures,
+                    max_restarts=ours.identity.job.max_restarts,
+                    by=ours.me,
+                    is_final=is_final,
+                    now=ours.wall_clock(),
+                )
+            )
+        yield from self._await_state(settling)
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def _guard(self, running: State) -> Routine[None]:
+        """End the round when a member is gone; find the verdict if nobody else does."""
+        ours = self._membership
+        missing = self._missing(self._members)
+        done: set[str] = set()
+        if (yield Add(tickets(ours.keys.done(running.round)), 0)) > 0:
+            done = yield from ours.done_nodes(running.round)
+        if self._members and done >= set(self._members):
+            verdict = Verdict(
+                "succeeded", ours.identity.host, "all workers have succeeded", ours.wall_clock()
+            )
+            yield from ours.change(lambda state: states.end(state, verdict, by=ours.me))
+        needed = sorted(set(missing) - done)
+        if needed:
+            node = needed[0]
+            kind, reason = missing[node][0], self._describe(node, missing[node])
+            yield from ours.change(
+                lambda state: states.call(
+                    state, kind, node, reason, by=ours.me, from_round=running.round
+                )
+            )
+            yield from self._await_state(running)
+            return
+        yield from self._know_spares()
+        yield Sleep(ours.timing.keep_alive_interval)
+
+    def _know_spares(self) -> Routine[None]:
+        """Watch the nodes that wait for a place, so that none is given to a dead one."""
+        ours = self._membership
+        for ticket, key, value in (yield from self._spares.read()):
+            node = ours.read_node(ticket, key, value)
+            if node is not None:
+                ours.watched = ours.watched | {node.node}

@@ -1,0 +1,356 @@
+"""One node's part in a job: what its routines know in common, and what the agent may ask for.
+
+A node has two routines over the store. The speaker writes: it joins, gives signs of life, watches
+whom it must, and carries out what the agent wants. The follower reads: it blocks until there is a
+next state of the job, again and again. A leader has a third one. Each runs on a thread of its own
+with a connection of its own, so that nobody's wait delays a sign of life. They share this object
+under one lock, which is never held while an operation is under way.
+
+A node does a fixed number of operations to be in a round, however many nodes there are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousClosedError
+from plaunch.rendezvous import state as states
+from plaunch.rendezvous.api import ChangeKind, JobFailure, MembershipChange, Verdict, WorldRanks
+from plaunch.rendezvous.operations import Add, CompareSet, Routine, Wait
+from plaunch.rendezvous.records import RecordError
+from plaunch.rendezvous.roll import Keys, NodeRecord, RollReader, entry, tickets
+from plaunch.rendezvous.state import Phase, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from plaunch.rendezvous.api import JobSettings
+    from plaunch.rendezvous.records import RecordCodec
+    from plaunch.rendezvous.speaker import Speaker
+    from plaunch.rendezvous.timing import Timing
+
+_log = logging.getLogger("plaunch")
+
+_PATIENCE = 5.0  # seconds to wait for a record that is there
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this node is.
+
+    Args:
+        node: its name, which no other node has, in printable ASCII without slashes.
+        host: its host's name.
+        pid: the agent's process id.
+        address: under which other nodes reach it.
+        is_host: whether this process hosts the store.
+        run_id: the id of the job.
+        min_nodes: how few nodes may form a round.
+        max_nodes: how many a round has at most.
+        job: the rest of the launch's settings.
+    """
+
+    node: str
+    host: str
+    pid: int
+    address: str
+    is_host: bool
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    job: JobSettings
+
+
+@dataclass(frozen=True)
+class Place:
+    """This node's place in a round that was formed."""
+
+    round: int
+    attempt: int
+    rank: int
+    nodes: int
+    ranks: WorldRanks
+    master_addr: str
+    master_port: int
+    reason: str
+
+
+class Membership:
+    """One node's part in a job; what is not said otherwise is for the routines only.
+
+    Args:
+        identity: who this node is.
+        timing: how long everything may take.
+        codec: reads and writes records.
+        clock: seconds that never go back.
+        wall_clock: seconds since the epoch, for what people read.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        timing: Timing,
+        codec: RecordCodec,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.identity = identity
+        self.timing = timing
+        self.codec = codec
+        self.clock = clock
+        self.wall_clock = wall_clock
+        self.lock = threading.Condition(threading.RLock())
+        # Set by whoever runs the routines:
+        self.nudge: Callable[[], None] = _do_nothing  # wakes those that sleep
+        self.told: Callable[[], None] = _do_nothing  # there are changes to take
+        self.connections: Callable[[], int] = _one  # how often the speaker has connected
+        # The job, as far as this node knows:
+        self.incarnation = 0  # counts how often this node has begun anew
+        self.keys = Keys(identity.run_id, "-")
+        self.job_record = b""
+        self.replaced = ""  # an incarnation that is known to be over
+        self.state: State | None = None
+        self.verdict: Verdict | None = None
+        self.attempt = 0  # of the last round that this node was in
+        # The others, as far as the leader must know:
+        self.watched: set[str] = set()
+        self.lost: dict[str, str] = {}  # nodes that were given up, and why
+        self.gone: dict[str, str] = {}  # nodes that have said that they go, and why
+        self.moving: set[str] = set()  # nodes that were seen to be alive
+        # This node's part:
+        self.place: Place | None = None  # in the last round that it was in
+        self.error: BaseException | None = None
+        self.wants_round = False
+        self.is_active = False  # whether the agent runs, or may run, the round of `place`
+        self.has_succeeded = False  # in the round of `place`
+        self.joined: tuple[int, int] | None = None  # round and ticket
+        self.asked_in: int | None = None  # the round in whose course it has asked to join
+        self.settled: int | None = None  # the last round of which it has said who failed
+        self.settle_at: float | None = None  # when it will say so if the agent does not
+        self.has_said_bye = False
+        self.has_left = False
+        self.is_closing = False  # nothing more will be wanted
+        self.must_reopen = False  # the job is not the one that the store knows
+        self.wanted: deque[Callable[[Speaker], Routine[None]]] = deque()
+        self._changes: list[MembershipChange] = []
+        self._writes = itertools.count()
+
+    @property
+    def me(self) -> str:
+        """This node's name."""
+        return self.identity.node
+
+    # --- for the handler, on any thread -----------------------------------------------------------
+
+    def want_round(self) -> None:
+        """Take part in the next round; `place` is the answer."""
+        with self.lock:
+            self.wants_round = True
+            self.is_active = False
+            self._changes.clear()
+        self.nudge()
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether the job runs without this node, which waits for a place."""
+        state = self.state
+        return self.wants_round and state is not None and state.phase is not Phase.FORMING
+
+    def clear_changes(self) -> None:
+        """Forget what the agent has not taken, because a new round makes it pointless."""
+        with self.lock:
+            self._changes.clear()
+
+    def take_changes(self) -> list[MembershipChange]:
+        """What has happened since the last call."""
+        with self.lock:
+            taken, self._changes = self._changes, []
+        return taken
+
+    def want(self, wish: Callable[[Speaker], Routine[None]], *, is_last: bool = False) -> None:
+        """Have something done by the speaker; nothing is done after the last."""
+        with self.lock:
+            self.wanted.append(wish)
+            self.is_closing = self.is_closing or is_last
+        self.nudge()
+
+    def report(self, failures: Sequence[JobFailure], *, is_final: bool) -> None:
+        """Say that workers of the present round have failed on this node."""
+        with self.lock:
+            place = self.place
+            if place is None or not self.is_active:
+                return
+            round_ = place.round
+        self.want(lambda speaker: speaker.report(round_, failures, is_final=is_final))
+
+    def succeed(self) -> None:
+        """Say that all workers of the present round have succeeded on this node."""
+        with self.lock:
+            place = self.place
+            if place is None or not self.is_active:
+                return
+            round_, nodes = place.round, place.nodes
+            self.has_succeeded = True
+        self.want(lambda speaker: speaker.succeed(round_, nodes))
+
+    def send_notice(self, signum: int) -> None:
+        """Pass a signal on to all other nodes."""
+
+        def notice(speaker: Speaker) -> Routine[None]:
+            del speaker
+            yield from self.change(lambda state: states.notify(state, self.me, signum))
+
+        self.want(notice)
+
+    def close(self, reason: str) -> None:
+        """Find the verdict that the job is over, because somebody wants it."""
+        verdict = Verdict("closed", self.identity.host, reason, self.wall_clock())
+
+        def closing(speaker: Speaker) -> Routine[None]:
+            del speaker
+            yield from self.change(lambda state: states.end(state, verdict, by=self.me))
+
+        self.want(closing)
+
+    def leave(self, reason: str) -> None:
+        """Go on purpose; the job may go on without this node."""
+        self.want(lambda speaker: speaker.leave(reason), is_last=True)
+
+    def linger(self, seconds: float) -> None:
+        """Stay until all other nodes know the verdict, at most for so long."""
+        self.want(lambda speaker: speaker.linger(seconds), is_last=True)
+
+    def finish(self) -> None:
+        """Go, once all that is wanted is done."""
+        with self.lock:
+            self.is_closing = True
+        self.nudge()
+
+    # --- for the routines -------------------------------------------------------------------------
+
+    def begin_anew(self, keys: Keys, state: State, job_record: bytes) -> None:
+        """Be a node that has found a job, and has no part in it yet."""
+        with self.lock:
+            self.incarnation += 1
+            self.keys, self.state, self.job_record = keys, state, job_record
+            self.joined = self.asked_in = self.settled = self.settle_at = None
+            self.has_said_bye = self.must_reopen = False
+            self.watched, self.lost, self.gone, self.moving = set(), {}, {}, set()
+            self.lock.notify_all()
+
+    def refuse(self, reason: str) -> None:
+        """End this node's part before it has begun."""
+        with self.lock:
+            self.error = RendezvousClosedError(
+                f"node {self.identity.host} is refused by job {self.identity.run_id!r}: {reason}"
+            )
+            self.wants_round = False
+            self.lock.notify_all()
+
+    def lose_job(self, reason: str) -> None:
+        """Look for the job again, because the present one is not it any more."""
+        with self.lock:
+            self.must_reopen = True
+            if self.is_active:
+                self.is_active = False
+                self.tell(MembershipChange(ChangeKind.LOST, self.identity.host, reason))
+
+    def done_nodes(self, round_: int) -> Routine[set[str]]:
+        """The nodes that have said that they are done in a round."""
+        roll = self.keys.done(round_)
+        count = yield Add(tickets(roll), 0)
+        done = set()
+        for ticket in range(1, count + 1):
+            key = entry(roll, ticket)
+            # Its writer is between its two operations, or has died between them.
+            value = yield Wait(key, self.timing.keep_alive_interval)
+            if value is not None:
+                done.add(self.codec.decode(key, value).text("node", max_len=300))
+        return done
+
+    def joined_nodes(self, round_: int) -> Routine[dict[str, NodeRecord]]:
+        """The nodes on the roll of a round, as far as their records can be read."""
+        found = {}
+        for ticket, key, value in (yield from RollReader(self.keys.joined(round_)).read()):
+            record = self.read_node(ticket, key, value)
+            if record is not None:
+                found[record.node] = record
+        return found
+
+    def read_node(self, ticket: int, key: str, value: bytes) -> NodeRecord | None:
+        """Read a node's record; None, and a word in the log, if it is none."""
+        try:
+            return NodeRecord.from_record(ticket, self.codec.decode(key, value))
+        except RecordError as error:
+            _log.warning("a node is not admitted: %s", error)
+            return None
+
+    def members(self, state: State) -> Routine[dict[str, str]]:
+        """The nodes of the last round that was formed, and their hosts."""
+        world = state.world
+        if world is None:
+            return {}
+        key = self.keys.world(world.round, world.term)
+        value = yield Wait(key, _PATIENCE)
+        if value is None:
+            return {}
+        record = self.codec.decode(key, value)
+        return {
+            found.text("node", max_len=300): found.text("host", max_len=300)
+            for found in record.records("nodes")
+        }
+
+    def change(self, make: Callable[[State], State | None]) -> Routine[State | None]:
+        """Bring about the next state.
+
+        Args:
+            make: makes it from the present one, or says None if there is nothing to change; it is
+                called again if somebody else was faster.
+
+        Returns:
+            The new state, or None.
+        """
+        state = self.state
+        while state is not None:
+            new = make(state)
+            if new is None:
+                return None
+            new = replace(new, event=replace(new.event, by=f"{self.me}#{next(self._writes)}"))
+            key = self.keys.state(new.version)
+            mine = self.codec.encode(key, new.to_record())
+            held = yield CompareSet(key, None, mine)
+            if held == mine:
+                yield Add(self.keys.versions)
+                return new
+            state = State.from_record(self.codec.decode(key, held))
+        return None
+
+    def is_member(self, state: State | None) -> bool:
+        """Whether this node is in the last round that was formed."""
+        return (
+            state is not None
+            and state.world is not None
+            and self.place is not None
+            and self.place.round == state.world.round
+        )
+
+    def tell(self, change: MembershipChange) -> None:
+        """Tell the agent; the lock is held."""
+        self._changes.append(change)
+        self.lock.notify_all()
+        self.told()
+
+
+def _do_nothing() -> None:
+    """Nobody is there yet."""
+
+
+def _one() -> int:
+    return 1

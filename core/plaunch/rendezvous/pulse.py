@@ -1,0 +1,125 @@
+"""Signs of life: a node gives its own, and watches those that it must."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from plaunch.rendezvous import state as states
+from plaunch.rendezvous.liveness import Observer
+from plaunch.rendezvous.operations import Beat, MultiGet, Routine
+from plaunch.rendezvous.records import RecordError
+from plaunch.rendezvous.roll import job_key
+from plaunch.rendezvous.state import Phase
+
+if TYPE_CHECKING:
+    from plaunch.rendezvous.membership import Membership
+
+_log = logging.getLogger("plaunch")
+
+
+class Pulse:
+    """Beats for this node, and looks at others: the leader at all, everybody else at the leader."""
+
+    def __init__(self, ours: Membership) -> None:
+        self._ours = ours
+        self._beats = 0
+        self._seen_connections = 0
+        self._observer = self._make_observer()
+        self._signs: dict[str, bytes | None] = {}
+
+    def begin_anew(self) -> None:
+        """Know nobody; called when the job, or the connection to it, is another one."""
+        self._seen_connections = self._ours.connections()
+        self._observer = self._make_observer()
+        self._signs = {}
+
+    def _make_observer(self) -> Observer:
+        timing = self._ours.timing
+        return Observer(timing.keep_alive_interval, timing.keep_alive_max_attempt, self._ours.clock)
+
+    def beat(self, gone: str = "") -> Routine[None]:
+        """Give a sign of life; the last one says why this node is `gone`."""
+        self._beats += 1
+        key = self._ours.keys.beat(self._ours.me)
+        record: dict[str, object] = {"beat": self._beats}
+        if gone:
+            record["gone"] = gone
+        yield Beat(key, self._ours.codec.encode(key, record))
+
+    def look(self) -> Routine[None]:
+        """See who is alive: the leader looks at all, everybody else at the leader."""
+        if self._ours.connections() != self._seen_connections:
+            seen = self._ours.connections()
+            held = (yield MultiGet([job_key(self._ours.identity.run_id)]))[0]
+            if held != self._ours.job_record:
+                self._forget_job()
+                return
+            self._seen_connections = seen
+        with self._ours.lock:
+            state = self._ours.state
+            if state is None or state.phase in (Phase.OVER, Phase.REPLACED):
+                return
+            leads = state.leader == self._ours.me
+            watched = sorted(self._ours.watched if leads else {state.leader})
+        nodes = [self._ours.me, *(node for node in watched if node and node != self._ours.me)]
+        if self._ours.wants_round:
+            refusal = self._ours.keys.refusal(self._ours.me)
+            (refused,) = yield MultiGet([refusal])
+            if refused is not None:
+                self._ours.refuse(self._ours.codec.decode(refusal, refused).text("reason"))
+                return
+        values = yield MultiGet([self._ours.keys.beat(node) for node in nodes])
+        signs = dict(zip(nodes, values, strict=True))
+        self._read_signs(signs)
+        self._ours.moving.update(
+            node for node, sign in signs.items() if self._signs.get(node, sign) != sign
+        )
+        self._signs = signs
+        lost = [
+            node
+            for node in self._observer.observe(signs, own=self._ours.me)
+            if node != self._ours.me
+        ]
+        reasons = {
+            node: f"no sign of life for {self._observer.silent_for(node):.1f} s" for node in lost
+        }
+        if not leads:
+            gone = self._ours.gone.get(state.leader)
+            if state.leader in reasons or gone is not None:
+                reason = reasons.get(state.leader) or gone or ""
+                self._ours.lost[state.leader] = reason
+                yield from self.take_lead(state.leader, reason)
+            return
+        with self._ours.lock:
+            has_news = self._ours.lost != reasons
+            self._ours.lost = reasons
+        if has_news:
+            self._ours.nudge()
+
+    def _read_signs(self, signs: dict[str, bytes | None]) -> None:
+        """Find those that have said that they go; a sign that is not theirs is none."""
+        for node, value in signs.items():
+            if value is None or node == self._ours.me:
+                continue
+            key = self._ours.keys.beat(node)
+            try:
+                gone = self._ours.codec.decode(key, value).text("gone", default="")
+            except RecordError as error:
+                _log.warning("a sign of life is not believed: %s", error)
+                signs[node] = None
+                continue
+            if gone:
+                self._ours.gone[node] = gone
+
+    def _forget_job(self) -> None:
+        """The store does not know the job any more, or knows another one under its name."""
+        with self._ours.lock:
+            self._seen_connections = self._ours.connections()
+            self._ours.lose_job(
+                "the store has forgotten the job, as after a restart without its data"
+            )
+
+    def take_lead(self, gone: str, reason: str) -> Routine[None]:
+        """Lead instead of the leader `gone`, unless somebody else is faster."""
+        yield from self._ours.change(lambda state: states.lead(state, self._ours.me, gone, reason))

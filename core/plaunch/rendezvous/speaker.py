@@ -1,0 +1,244 @@
+"""The routine that writes: it joins, beats, and carries out what the agent wants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.rendezvous import state as states
+from plaunch.rendezvous.api import JobFailure, Verdict
+from plaunch.rendezvous.operations import Add, Routine, Set, Sleep
+from plaunch.rendezvous.pulse import Pulse
+from plaunch.rendezvous.roll import NodeRecord, RollReader, entry, tickets
+from plaunch.rendezvous.state import Phase, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from plaunch.rendezvous.admission import Admission
+    from plaunch.rendezvous.membership import Membership
+
+_LINGER = 1.0  # seconds between two looks at who has said good-bye, if nobody does
+
+
+class Speaker:
+    """A node's first routine, `speak`; the others are what it may be asked to do.
+
+    Args:
+        ours: this node's part in the job.
+        admission: finds the job.
+        hold_port: finds a port for the workers' store, and keeps it from others.
+    """
+
+    def __init__(
+        self, ours: Membership, admission: Admission, hold_port: Callable[[], int]
+    ) -> None:
+        self._ours = ours
+        self._admission = admission
+        self._hold_port = hold_port
+        self._pulse = Pulse(ours)
+        self._offered = -1  # the version of the state in which it has offered to lead
+
+    def speak(self, opened: Callable[[], None]) -> Routine[None]:
+        """Be a member of the job until told to go; calls `opened` when there is a state to follow.
+
+        Raises:
+            RendezvousClosedError: the job is over, or refuses this node.
+            RendezvousStateError: the store holds something else.
+        """
+        while True:
+            yield from self._admission.open()
+            self._pulse.begin_anew()
+            yield from self._pulse.beat()
+            opened()
+            if (yield from self._serve()):
+                return
+
+    def _serve(self) -> Routine[bool]:
+        """Do what is to be done, when it is; True if that was all, False to open again."""
+        interval = self._ours.timing.keep_alive_interval
+        due = self._ours.clock() + interval
+        while True:
+            if self._ours.must_reopen:
+                return False
+            routine = self._next_routine()
+            if routine is not None:
+                yield from routine()
+                continue
+            if self._ours.is_closing:
+                return True
+            now = self._ours.clock()
+            if now >= due:
+                due = now + interval
+                yield from self._pulse.beat()
+                yield from self._pulse.look()
+                continue
+            alarm = due if self._ours.settle_at is None else min(due, self._ours.settle_at)
+            yield Sleep(max(0.0, alarm - now))
+
+    def _next_routine(  # noqa: PLR0911 - a list of cases
+        self,
+    ) -> Callable[[], Routine[None]] | None:
+        """What the agent wants, or what follows from the state of the job."""
+        with self._ours.lock:
+            if self._ours.wanted:
+                wish = self._ours.wanted.popleft()
+                return lambda: wish(self)
+            state = self._ours.state
+            if state is None:
+                return None
+            if state.phase is Phase.OVER:
+                return None if self._ours.has_said_bye else self._say_bye
+            if self._ours.is_closing or state.phase is Phase.REPLACED:
+                return None
+            if not state.leader and self._offered != state.version:
+                # Once: the state stays as it is until the follower sees the next one.
+                self._offered = state.version
+                return lambda: self._pulse.take_lead("", "nobody led")
+            if self._is_settling(state) and self._ours.settle_at is not None:
+                if self._ours.clock() < self._ours.settle_at:
+                    return None
+                return lambda: self._settle(state.round, (), is_final=False)
+            if not self._ours.wants_round:
+                return None
+            if self._ours.joined is None or self._ours.joined[0] != state.next_round:
+                return lambda: self._join(state.next_round)
+            if (
+                state.phase is Phase.RUNNING
+                and state.world is not None
+                and state.world.nodes < self._ours.identity.max_nodes
+                and self._ours.asked_in != state.round
+            ):
+                return lambda: self._ask_in(state.round)
+        return None
+
+    def _is_settling(self, state: State) -> bool:
+        return (
+            state.phase is Phase.SETTLING
+            and self._ours.place is not None
+            and self._ours.place.round == state.round
+            and self._ours.settled != state.round
+        )
+
+    def _join(self, round_: int) -> Routine[None]:
+        """Be on the roll of a round."""
+        roll = self._ours.keys.joined(round_)
+        port = self._hold_port()
+        ticket = yield Add(tickets(roll))
+        with self._ours.lock:
+            self._ours.joined = (round_, ticket)
+        identity = self._ours.identity
+        record = NodeRecord(
+            ticket=ticket,
+            node=identity.node,
+            host=identity.host,
+            index=identity.job.node_rank,
+            previous=None if self._ours.place is None else self._ours.place.rank,
+            is_host=identity.is_host,
+            local_world_size=identity.job.local_world_size,
+            role=identity.job.role,
+            pid=identity.pid,
+            address=identity.address,
+            port=port,
+        )
+        key = entry(roll, ticket)
+        yield Set(key, self._ours.codec.encode(key, record.to_record()))
+
+    def _ask_in(self, round_: int) -> Routine[None]:
+        """End a round that has room for this node, unless some nodes have finished already."""
+        self._ours.asked_in = round_
+        if (yield Add(tickets(self._ours.keys.done(round_)), 0)) > 0:
+            return
+        reason = f"node {self._ours.identity.host} wants to join"
+        yield from self._ours.change(
+            lambda state: states.call(
+                state, "arrived", self._ours.me, reason, by=self._ours.me, from_round=round_
+            )
+        )
+
+    def report(
+        self, round_: int, failures: Sequence[JobFailure], *, is_final: bool
+    ) -> Routine[None]:
+        """Say that workers of a round have failed on this node."""
+        yield from self._settle(round_, failures, is_final=is_final)
+        what = failures[0].summary if failures else "workers failed"
+        yield from self._ours.change(
+            lambda state: states.fail(state, self._ours.me, what, from_round=round_)
+        )
+
+    def _settle(
+        self, round_: int, failures: Iterable[JobFailure], *, is_final: bool
+    ) -> Routine[None]:
+        """Say who failed on this node in a round, once."""
+        with self._ours.lock:
+            if self._ours.settled == round_:
+                return
+            self._ours.settled = round_
+            self._ours.settle_at = None
+        roll = self._ours.keys.settled(round_)
+        ticket = yield Add(tickets(roll))
+        key = entry(roll, ticket)
+        record = {
+            "node": self._ours.me,
+            "is_final": is_final,
+            "failures": states.failures_to_records(list(failures)),
+        }
+        yield Set(key, self._ours.codec.encode(key, record))
+
+    def succeed(self, round_: int, nodes: int) -> Routine[None]:
+        """Say that this node is done; the last one to say so finds the verdict."""
+        roll = self._ours.keys.done(round_)
+        ticket = yield Add(tickets(roll))
+        key = entry(roll, ticket)
+        yield Set(key, self._ours.codec.encode(key, {"node": self._ours.me}))
+        if ticket < nodes:
+            return
+        if len((yield from self._ours.done_nodes(round_))) < nodes:
+            return  # it was a ticket that nobody used; the last one is still to come
+        verdict = Verdict(
+            "succeeded",
+            self._ours.identity.host,
+            "all workers have succeeded",
+            self._ours.wall_clock(),
+        )
+        yield from self._ours.change(
+            lambda state: (
+                states.end(state, verdict, by=self._ours.me)
+                if state.phase is Phase.RUNNING and state.round == round_
+                else None
+            )
+        )
+
+    def leave(self, reason: str) -> Routine[None]:
+        """Go on purpose."""
+        with self._ours.lock:
+            self._ours.has_left = True
+            self._ours.wants_round = False
+            # Whoever is done may go without ending the round of those who are not.
+            is_member = self._ours.is_member(self._ours.state) and not self._ours.has_succeeded
+        yield from self._pulse.beat(gone=reason)
+        yield from self._ours.change(
+            lambda state: states.leave(state, self._ours.me, reason, is_member=is_member)
+        )
+
+    def _say_bye(self) -> Routine[None]:
+        self._ours.has_said_bye = True
+        roll = self._ours.keys.byes
+        key = entry(roll, (yield Add(tickets(roll))))
+        yield Set(key, self._ours.codec.encode(key, {"node": self._ours.me}))
+
+    def linger(self, seconds: float) -> Routine[None]:
+        """Wait until everybody who was there has said good-bye."""
+        deadline = self._ours.clock() + seconds
+        state = self._ours.state
+        if state is None or state.phase is not Phase.OVER:
+            return
+        expected = set((yield from self._ours.members(state)))
+        for round_ in {state.round, state.next_round}:
+            expected.update((yield from self._ours.joined_nodes(round_)))
+        waiting = expected - {self._ours.me} - set(self._ours.lost) - set(self._ours.gone)
+        roll = RollReader(self._ours.keys.byes)
+        while waiting and self._ours.clock() < deadline:
+            for _, key, value in (yield from roll.read()):
+                waiting.discard(self._ours.codec.decode(key, value).text("node", max_len=300))
+            if waiting:
+                yield from roll.wait(min(_LINGER, self._ours.timing.keep_alive_interval))

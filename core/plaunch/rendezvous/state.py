@@ -1,0 +1,399 @@
+"""The state of a job, as its nodes agree on it, and all the ways in which it changes.
+
+Each state has a version and is written once; whoever writes version n+1 has seen version n. So all
+nodes go through the same states in the same order, and no two of them can disagree about what
+happened. A function here takes a state and returns its successor, or None if what was wanted is
+not the case any more, because somebody else was faster.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from plaunch.errors import (
+    RendezvousClosedError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+)
+from plaunch.rendezvous.api import JobFailure, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from plaunch.rendezvous.records import Record
+
+_MAX_TEXT = 2000  # characters of a reason
+_MAX_DETAILED = 16  # failures of which a verdict tells more than one sentence
+
+
+class Phase(enum.Enum):
+    """What the job is busy with."""
+
+    FORMING = "forming"  # nodes arrive, or come back; `round` is the one to be formed
+    RUNNING = "running"
+    SETTLING = "settling"  # workers failed; it is to be found out who else's, and what follows
+    OVER = "over"  # there is a verdict
+    REPLACED = "replaced"  # everybody who knew this job is gone; it begins anew elsewhere
+
+
+@dataclass(frozen=True)
+class Event:
+    """What led to a state.
+
+    Args:
+        kind: one word of `KINDS`.
+        node: the node that it is about.
+        reason: why, in words.
+        by: who wrote it; no two writers write the same, not even those of one node.
+        signum: the signal of a notice.
+    """
+
+    kind: str
+    node: str = ""
+    reason: str = ""
+    by: str = ""
+    signum: int = 0
+
+
+KINDS = frozenset(
+    {
+        "created",
+        "led",  # another node leads from now on
+        "arrived",
+        "left",
+        "lost",
+        "failed",
+        "restarted",
+        "formed",
+        "notice",
+        "ended",
+        "replaced",
+    }
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """The last round that was formed.
+
+    Args:
+        round: its number.
+        term: the leader's term in which it was formed; with the round, the name of its records.
+        nodes: how many nodes are in it.
+        roll: how many tickets of the round were looked at; a later one is not in it.
+        master_addr: where the workers' store is.
+        master_port: its port.
+    """
+
+    round: int
+    term: int
+    nodes: int
+    roll: int
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True)
+class State:
+    """One state of a job.
+
+    Args:
+        version: its number.
+        phase: what the job is busy with.
+        round: the round that is being formed, or the one that was formed last.
+        attempt: how many restarts were used.
+        leader: the node that forms rounds and watches the others; empty if somebody must take over.
+        term: how many leaders there were before.
+        event: what led to this state.
+        world: the last round that was formed, if there was one.
+        reason: why there is another round, in one sentence.
+        verdict: how the job ended.
+    """
+
+    version: int
+    phase: Phase
+    round: int
+    attempt: int
+    leader: str
+    term: int
+    event: Event
+    world: World | None = None
+    reason: str = ""
+    verdict: Verdict | None = None
+
+    @property
+    def next_round(self) -> int:
+        """The round that a node joins which wants to take part."""
+        return self.round if self.phase is Phase.FORMING else self.round + 1
+
+    def to_record(self) -> dict[str, object]:
+        """The fields of the record that holds it."""
+        record: dict[str, object] = {
+            "version": self.version,
+            "phase": self.phase.value,
+            "round": self.round,
+            "attempt": self.attempt,
+            "leader": self.leader,
+            "term": self.term,
+            "event": {
+                "kind": self.event.kind,
+                "node": self.event.node,
+                "reason": self.event.reason,
+                "by": self.event.by,
+                "signum": self.event.signum,
+            },
+            "reason": self.reason,
+        }
+        if self.world is not None:
+            record["world"] = {
+                "round": self.world.round,
+                "term": self.world.term,
+                "nodes": self.world.nodes,
+                "roll": self.world.roll,
+                "master": self.world.master_addr,
+                "port": self.world.master_port,
+            }
+        if self.verdict is not None:
+            record["verdict"] = {
+                "outcome": self.verdict.outcome,
+                "node": self.verdict.node,
+                "reason": self.verdict.reason,
+                "time": self.verdict.time,
+                "failures": failures_to_records(self.verdict.failures),
+            }
+        return record
+
+    @classmethod
+    def from_record(cls, record: Record) -> State:
+        """Read a state.
+
+        Raises:
+            RecordError: it is none.
+        """
+        event = record.record("event")
+        phase = record.text("phase")
+        if phase not in _PHASES:
+            record.refuse(f"there is no phase {phase!r}")
+        world = verdict = None
+        if "world" in record:
+            found = record.record("world")
+            world = World(
+                round=found.integer("round", low=0),
+                term=found.integer("term", low=0),
+                nodes=found.integer("nodes", low=1),
+                roll=found.integer("roll", low=1),
+                master_addr=found.text("master"),
+                master_port=found.integer("port", low=0, high=65535),
+            )
+        if "verdict" in record:
+            found = record.record("verdict")
+            verdict = Verdict(
+                outcome=found.text("outcome"),
+                node=found.text("node"),
+                reason=found.text("reason"),
+                time=found.number("time"),
+                failures=failures_of(found),
+            )
+        return cls(
+            version=record.integer("version", low=0),
+            phase=Phase(phase),
+            round=record.integer("round", low=0),
+            attempt=record.integer("attempt", low=0),
+            leader=record.text("leader"),
+            term=record.integer("term", low=0),
+            event=Event(
+                kind=event.text("kind"),
+                node=event.text("node"),
+                reason=event.text("reason"),
+                by=event.text("by"),
+                signum=event.integer("signum", low=0),
+            ),
+            world=world,
+            reason=record.text("reason"),
+            verdict=verdict,
+        )
+
+
+_PHASES = frozenset(phase.value for phase in Phase)
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+def first_state(node: str, attempt: int = 0) -> State:
+    """The state of a job that this node begins."""
+    return State(0, Phase.FORMING, 0, attempt, node, 0, Event("created", node=node, by=node))
+
+
+def lead(state: State, node: str, gone: str, reason: str) -> State | None:
+    """Take over from the leader `gone`, for `reason`; None if another one leads already."""
+    if state.leader != gone or state.phase in (Phase.OVER, Phase.REPLACED):
+        return None
+    event = Event("led", node=gone, reason=reason, by=node)
+    return _follow(state, event, leader=node, term=state.term + 1)
+
+
+def call(
+    state: State, kind: str, node: str, reason: str, *, by: str, from_round: int
+) -> State | None:
+    """End round `from_round`, because a node has arrived, has left or was lost."""
+    if state.phase is not Phase.RUNNING or state.round != from_round:
+        return None
+    return _follow(
+        state,
+        Event(kind, node=node, reason=reason, by=by),
+        phase=Phase.FORMING,
+        round=state.round + 1,
+        leader="" if state.leader == node and kind != "arrived" else state.leader,
+        reason=reason,
+    )
+
+
+def leave(state: State, node: str, reason: str, *, is_member: bool) -> State | None:
+    """Go on purpose; a round that this node is a member of is over."""
+    if state.phase in (Phase.OVER, Phase.REPLACED):
+        return None
+    if is_member and state.phase is Phase.RUNNING:
+        return call(state, "left", node, reason, by=node, from_round=state.round)
+    leader = "" if state.leader == node else state.leader
+    return _follow(state, Event("left", node=node, reason=reason, by=node), leader=leader)
+
+
+def fail(state: State, node: str, reason: str, *, from_round: int) -> State | None:
+    """Tell that workers of `from_round` have failed on this node."""
+    if state.phase is not Phase.RUNNING or state.round != from_round:
+        return None
+    return _follow(state, Event("failed", node=node, reason=reason, by=node), phase=Phase.SETTLING)
+
+
+def settle_lost(state: State, node: str, reason: str, *, by: str) -> State | None:
+    """After failures: they come from the loss of a node, which costs no restart."""
+    if state.phase is not Phase.SETTLING:
+        return None
+    return _follow(
+        state,
+        Event("lost", node=node, reason=reason, by=by),
+        phase=Phase.FORMING,
+        round=state.round + 1,
+        reason=reason,
+    )
+
+
+def settle_failed(
+    state: State, failures: Sequence[JobFailure], *, max_restarts: int, by: str, is_final: bool,
+    now: float,
+) -> State | None:  # fmt: skip
+    """After failures: another attempt if there is one left, else the end."""
+    if state.phase is not Phase.SETTLING:
+        return None
+    what = failures[0].summary if failures else state.event.reason
+    if is_final or state.attempt >= max_restarts:
+        verdict = Verdict("failed", host_of(state.event.node), what, now, tuple(failures))
+        return end(state, verdict, by=by)
+    reason = f"{what}; restart {state.attempt + 1} of {max_restarts}"
+    return _follow(
+        state,
+        Event("restarted", node=state.event.node, reason=reason, by=by),
+        phase=Phase.FORMING,
+        round=state.round + 1,
+        attempt=state.attempt + 1,
+        reason=reason,
+    )
+
+
+def form(state: State, world: World, *, by: str) -> State | None:
+    """Complete the round; only for the leader that has gathered it."""
+    if (
+        state.phase is not Phase.FORMING
+        or state.leader != by
+        or (state.round, state.term) != (world.round, world.term)
+    ):
+        return None
+    return _follow(state, Event("formed", node=by, by=by), phase=Phase.RUNNING, world=world)
+
+
+def notify(state: State, node: str, signum: int) -> State | None:
+    """Pass a signal on to all nodes; None where there are no workers to get it."""
+    if state.phase is not Phase.RUNNING:
+        return None
+    return _follow(state, Event("notice", node=node, by=node, signum=signum))
+
+
+def end(state: State, verdict: Verdict, *, by: str) -> State | None:
+    """Find the verdict; None if there is one, which stands."""
+    if state.phase in (Phase.OVER, Phase.REPLACED):
+        return None
+    event = Event("ended", node=verdict.node, reason=verdict.reason, by=by)
+    return _follow(state, event, phase=Phase.OVER, verdict=verdict)
+
+
+def replace_job(state: State, reason: str, *, by: str) -> State | None:
+    """Let the job begin anew; only for the leader."""
+    if state.leader != by or state.phase in (Phase.OVER, Phase.REPLACED):
+        return None
+    event = Event("replaced", node=by, reason=reason, by=by)
+    return _follow(state, event, phase=Phase.REPLACED)
+
+
+def _follow(state: State, event: Event, **changes: object) -> State:
+    event = replace(event, reason=event.reason[:_MAX_TEXT])
+    return replace(state, version=state.version + 1, event=event, **changes)  # type: ignore[arg-type]
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def failures_to_records(failures: Sequence[JobFailure]) -> list[Mapping[str, object]]:
+    """Failures as a record holds them; only the first few in detail."""
+    return [
+        {
+            "rank": failure.rank,
+            "began": failure.began,
+            "summary": failure.summary[:_MAX_TEXT],
+            "detail": failure.detail if index < _MAX_DETAILED else {},
+        }
+        for index, failure in enumerate(failures)
+    ]
+
+
+def failures_of(record: Record) -> tuple[JobFailure, ...]:
+    """The failures that a record holds.
+
+    Raises:
+        RecordError: it holds something else.
+    """
+    return tuple(
+        JobFailure(
+            rank=found.integer("rank", low=-1),
+            began=found.number("began"),
+            summary=found.text("summary"),
+            detail=found.record("detail").raw,
+        )
+        for found in record.records("failures")
+    )
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def host_of(node: str) -> str:
+    """The host in a node's name, for messages."""
+    return node.partition("~")[0]
+
+
+def describe_verdict(verdict: Verdict) -> str:
+    """How a job ended: what, when, where, and why."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.time))
+    what = "was closed" if verdict.outcome == "closed" else verdict.outcome
+    return f"it {what} at {when}, says {verdict.node}: {verdict.reason}"
+
+
+def verdict_error(run_id: str, verdict: Verdict) -> RendezvousError:
+    """What a node is told that waits for a round when the job ends."""
+    text = f"job {run_id!r} is over: {describe_verdict(verdict)}"
+    if verdict.outcome == "succeeded":
+        return RendezvousGracefulExitError(text)
+    return RendezvousClosedError(text)

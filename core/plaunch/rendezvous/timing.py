@@ -1,0 +1,71 @@
+"""How long everything may take, as set with `--rdzv-conf`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from plaunch.rendezvous.api import RendezvousParameters
+
+# Options of torchrun's backends that mean nothing here.
+_NOT_NEEDED = frozenset({"heartbeat_timeout", "cas_backoff_max_seconds", "rank", "timeout"})
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The times of a rendezvous, in seconds; fractions are allowed. Names are torchrun's.
+
+    Args:
+        join_timeout: for enough nodes to arrive.
+        last_call_timeout: for further nodes, once there are enough.
+        close_timeout: for saying good-bye.
+        keep_alive_interval: between two signs of life.
+        keep_alive_max_attempt: how many may be missed before a node is lost; a number, no seconds.
+        unreachable_timeout: without any answer from the store before the workers are stopped.
+        verdict_ttl: for which a run id that is over answers how it ended.
+
+    The defaults of the first three are torchrun's. Its keep-alive defaults are 5 s and 3.
+    """
+
+    join_timeout: float = 600.0
+    last_call_timeout: float = 30.0
+    close_timeout: float = 30.0
+    keep_alive_interval: float = 1.0
+    keep_alive_max_attempt: int = 5
+    unreachable_timeout: float = 60.0
+    verdict_ttl: float = 600.0
+
+    @classmethod
+    def from_parameters(cls, params: RendezvousParameters, options: Collection[str] = ()) -> Timing:
+        """Read the options that every backend has, and refuse what nobody knows.
+
+        Args:
+            params: what the user gave.
+            options: the names of the backend's own options.
+
+        Raises:
+            UsageError: an option is unknown, or its value cannot be used.
+        """
+        names = [f.name for f in fields(cls)]
+        params.refuse_unknown(
+            frozenset({*names, *options, "token_file"}), _NOT_NEEDED.difference(options)
+        )
+        values: dict[str, float] = {}
+        for name in names:
+            get = params.get_as_int if name == "keep_alive_max_attempt" else params.get_as_float
+            value = get(name)
+            if value is None:
+                continue
+            may_be_zero = name in ("last_call_timeout", "close_timeout", "verdict_ttl")
+            if not (value > 0 or (may_be_zero and value == 0)) or value > 1e9:
+                raise UsageError(
+                    f"option {name!r} of rendezvous backend {params.backend!r} is {value:g}; it "
+                    f"must be {'at least' if may_be_zero else 'above'} 0 (--rdzv-conf)"
+                )
+            values[name] = value
+        return cls(**values)  # type: ignore[arg-type]

@@ -1,0 +1,64 @@
+"""What workers do not inherit: the launcher's mark, and the secret of the job's nodes."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing.forkserver
+import os
+import sys
+
+import pytest
+from plaunch.process import start_processes
+from plaunch.process.reaping import guard
+
+SECRET = "a secret of the nodes"
+NAMES = ("PLAUNCH_RDZV_TOKEN", "PLAUNCH_LAUNCHER")
+
+
+@pytest.fixture(autouse=True)
+def _secrets(monkeypatch):
+    for name in NAMES:
+        monkeypatch.setenv(name, SECRET)
+    monkeypatch.setenv("INHERITED", "yes")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_fork_server_left():
+    yield
+    multiprocessing.forkserver._forkserver._stop()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
+def test_functions(start_method, monkeypatch):
+    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "functions"))
+    environment = importlib.import_module("worker_functions").environment
+    context = start_processes(
+        "t", environment, {0: ()}, {0: {"LOCAL_RANK": 0}}, start_method=start_method
+    )
+    seen = context.wait(60).return_values[0]
+    assert seen["LOCAL_RANK"] == "0"
+    assert seen["INHERITED"] == "yes"
+    assert SECRET not in seen.values()
+
+
+def test_programs(tmp_path):
+    code = f"import os; open({str(tmp_path / 'env')!r}, 'w').write(repr(dict(os.environ)))"
+    context = start_processes("t", sys.executable, {0: ("-c", code)})
+    assert not context.wait(60).is_failed()
+    seen = (tmp_path / "env").read_text()
+    assert "'INHERITED': 'yes'" in seen
+    assert SECRET not in seen
+
+
+def test_the_guard_that_is_a_program_of_its_own_does_not_get_the_token(monkeypatch):
+    monkeypatch.setattr(guard, "_is_forkable", lambda: False)
+    monkeypatch.setenv("PLAUNCH_LAUNCHER", "kept")  # by this its launcher knows it
+    started = guard.start_guard()
+    try:
+        with open(f"/proc/{started.pid}/environ", "rb") as file:
+            seen = file.read().split(b"\0")
+        assert b"PLAUNCH_LAUNCHER=kept" in seen
+        assert not [entry for entry in seen if entry.startswith(b"PLAUNCH_RDZV_TOKEN")]
+    finally:
+        started.dismiss()
