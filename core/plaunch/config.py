@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 START_METHODS = ("spawn", "fork", "forkserver")
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 DEFAULT_SHUTDOWN_TIMEOUT = 30.0
+DEFAULT_EXIT_BARRIER_TIMEOUT = 300.0
 
 
 @dataclass
@@ -52,6 +53,10 @@ class LaunchConfig:
         worker_env: more environment variables for all workers (plaunch's own).
         keep_daemons: spare what workers leave behind when all of them have succeeded (plaunch's
             own); it is ended otherwise.
+        exit_barrier_timeout: how long a node whose workers have succeeded waits for the others, in
+            seconds (plaunch's own; torchrun always takes 300).
+        node_rank: the index that this node asks for, or None (plaunch's own). The backend `static`
+            takes it from its option `rank` instead.
 
     Raises:
         UsageError: a value is out of its range; the message names it.
@@ -81,6 +86,8 @@ class LaunchConfig:
     notify_signals: str | None = None
     worker_env: dict[str, str] = field(default_factory=dict)
     keep_daemons: bool = False
+    exit_barrier_timeout: float = DEFAULT_EXIT_BARRIER_TIMEOUT
+    node_rank: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.min_nodes <= self.max_nodes:
@@ -120,6 +127,15 @@ class LaunchConfig:
             raise UsageError(
                 f"shutdown_timeout is {self.shutdown_timeout} (--shutdown-timeout); it cannot be "
                 "negative"
+            )
+        if not self.exit_barrier_timeout >= 0:
+            raise UsageError(
+                f"exit_barrier_timeout is {self.exit_barrier_timeout} (--exit-barrier-timeout); it "
+                "cannot be negative"
+            )
+        if self.node_rank is not None and self.node_rank < 0:
+            raise UsageError(
+                f"node rank {self.node_rank} (--node-rank) is negative; ranks go from 0 up"
             )
 
     def settings(self) -> dict[str, object]:

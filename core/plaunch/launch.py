@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.recorder import EventRecorder
 from plaunch.agent.worker import WorkerSpec
-from plaunch.errors import SignalException, UsageError
+from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.blame import blamed
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.process.failures import ChildFailedError
-from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
+from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -157,6 +157,7 @@ class _Launch:
                 spec=self._worker_spec(handler),
                 logs_specs=logs_specs,
                 start_method=config.start_method,
+                exit_barrier_timeout=config.exit_barrier_timeout,
                 log_line_prefix_template=_prefix_template(config),
                 shutdown_timeout=_seconds(config.shutdown_timeout),
                 signal_policy=policy,
@@ -166,7 +167,8 @@ class _Launch:
             )
             result = agent.run()
             return self._conclude(result, logs_specs)
-        except SignalException:
+        except (SignalException, UnkillableWorkerError):
+            # The job may go on without this node.
             release = handler.leave
             _close_logs(logs_specs, succeeded=False)
             raise
@@ -186,6 +188,12 @@ class _Launch:
             min_nodes=config.min_nodes,
             max_nodes=config.max_nodes,
             local_addr=config.local_addr,
+            job=JobSettings(
+                role=config.role,
+                local_world_size=config.nproc_per_node,
+                max_restarts=config.max_restarts,
+                node_rank=config.node_rank,
+            ),
             **config.rdzv_configs,
         )
         with blamed(RENDEZVOUS, config.rdzv_backend):
@@ -212,7 +220,9 @@ class _Launch:
 
     def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:
         if result.is_failed():
-            raise ChildFailedError(self._name, result.failures, stopped=result.stopped)
+            raise ChildFailedError(
+                self._name, result.failures, stopped=result.stopped, first=result.first_failure
+            )
         _close_logs(logs_specs, succeeded=True)
         return result.return_values
 

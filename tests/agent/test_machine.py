@@ -16,9 +16,9 @@ STARTED = m.WorkersStartedEvent()
 UP = [m.Begin(), m.RoundFormed(), STARTED]
 
 
-def play(events, max_restarts=0):
+def play(events, max_restarts=0, *, is_job_wide=False):
     """Run a history; return the final state and all actions in order."""
-    state = m.State(max_restarts=max_restarts)
+    state = m.State(max_restarts=max_restarts, is_job_wide=is_job_wide)
     done = []
     for event in events:
         state, actions = m.step(state, event)
@@ -243,6 +243,202 @@ def test_history(name):
     )
 
 
+def job_round(attempt=0):
+    return m.RoundFormed(attempt=attempt)
+
+
+JOB_UP = [m.Begin(), job_round(), STARTED]
+BEGUN = [m.Join(), m.StartWorkers()]
+LOST_PEERS = m.PeersUnreachable()
+SUCCESS, FAILURE, CLOSED = m.Outcome.SUCCEEDED, m.Outcome.FAILED, m.Outcome.CLOSED
+
+# name: (events, actions after the start, attempt, round, worker state, outcome)
+JOB_HISTORIES = {
+    "a failure is told, and the job decides, whatever the budget": (
+        [*JOB_UP, m.WorkersFailed(), m.WorkersStopped(), job_round(1), STARTED],
+        [
+            m.TellFailure(),
+            m.Report(m.Again.DECISION),
+            m.StopWorkers(),
+            m.Join(),
+            m.StartWorkers(),
+        ],
+        (1, 1, WorkerState.HEALTHY, None),
+    ),
+    "a failure elsewhere stops and joins": (
+        [*JOB_UP, m.PeersFailed(), m.WorkersStopped(), job_round(1), STARTED],
+        [m.Report(m.Again.DECISION), m.StopWorkers(), m.Join(), m.StartWorkers()],
+        (1, 1, WorkerState.HEALTHY, None),
+    ),
+    "own failures during the stop for another's are not told": (
+        [*JOB_UP, m.PeersFailed(), m.WorkersFailed(), m.WorkersStopped()],
+        [m.Report(m.Again.DECISION), m.StopWorkers(), m.Join()],
+        (0, 0, WorkerState.STOPPED, m.Again.DECISION),
+    ),
+    "the attempt is the job's even for a newcomer": (
+        [m.Begin(), job_round(2), STARTED],
+        [],
+        (2, 0, WorkerState.HEALTHY, None),
+    ),
+    "a membership change keeps the attempt": (
+        [*JOB_UP, m.MembershipChanged(), m.WorkersStopped(), job_round(0), STARTED],
+        [m.Report(m.Again.MEMBERSHIP), m.StopWorkers(), m.Join(), m.StartWorkers()],
+        (0, 1, WorkerState.HEALTHY, None),
+    ),
+    "no restart is left": (
+        [*JOB_UP, m.WorkersFailed(), m.WorkersStopped(), m.JobEnded(FAILURE)],
+        [
+            m.TellFailure(),
+            m.Report(m.Again.DECISION),
+            m.StopWorkers(),
+            m.Join(),
+            m.Report(FAILURE),
+            m.Finish(FAILURE),
+        ],
+        (0, 0, WorkerState.FAILED, FAILURE),
+    ),
+    "the job fails while this node runs": (
+        [*JOB_UP, m.JobEnded(FAILURE), m.WorkersStopped()],
+        [m.Report(FAILURE), m.StopWorkers(), m.Finish(FAILURE)],
+        (0, 0, WorkerState.FAILED, FAILURE),
+    ),
+    "the job fails while this node stops": (
+        [*JOB_UP, m.MembershipChanged(), m.JobEnded(FAILURE), m.WorkersStopped()],
+        [
+            m.Report(m.Again.MEMBERSHIP),
+            m.StopWorkers(),
+            m.Report(FAILURE),
+            m.Finish(FAILURE),
+        ],
+        (0, 0, WorkerState.FAILED, FAILURE),
+    ),
+    "the job fails while this node waits": (
+        [*JOB_UP, m.WorkersSucceeded(), m.JobEnded(FAILURE), m.WorkersStopped()],
+        [m.WaitForPeers(), m.Report(FAILURE), m.StopWorkers(), m.Finish(FAILURE)],
+        (0, 0, WorkerState.FAILED, FAILURE),
+    ),
+    "the job succeeds": (
+        [*JOB_UP, m.WorkersSucceeded(), m.JobEnded(SUCCESS)],
+        [m.WaitForPeers(), m.Finish(SUCCESS)],
+        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
+    ),
+    "the job succeeds without this node": (
+        [*JOB_UP, m.JobEnded(SUCCESS), m.WorkersStopped()],
+        [m.Report(CLOSED), m.StopWorkers(), m.Finish(CLOSED)],
+        (0, 0, WorkerState.STOPPED, CLOSED),
+    ),
+    "the job had succeeded before this node came": (
+        [m.Begin(), m.JobEnded(SUCCESS)],
+        [m.Report(CLOSED), m.Finish(CLOSED)],
+        (0, -1, WorkerState.INIT, CLOSED),
+    ),
+    "a newcomer is seen just before the job succeeds": (
+        [
+            *JOB_UP,
+            m.WorkersSucceeded(),
+            m.MembershipChanged(),
+            m.WorkersStopped(),
+            m.JobEnded(SUCCESS),
+        ],
+        [
+            m.WaitForPeers(),
+            m.Report(m.Again.MEMBERSHIP),
+            m.StopWorkers(),
+            m.Join(),
+            m.Report(SUCCESS),
+            m.Finish(SUCCESS),
+        ],
+        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
+    ),
+    "an earlier round's success does not count": (
+        [
+            *JOB_UP,
+            m.WorkersSucceeded(),
+            m.PeersFailed(),
+            m.WorkersStopped(),
+            job_round(1),
+            STARTED,
+            m.JobEnded(SUCCESS),
+            m.WorkersStopped(),
+        ],
+        [
+            m.WaitForPeers(),
+            m.Report(m.Again.DECISION),
+            m.StopWorkers(),
+            m.Join(),
+            m.StartWorkers(),
+            m.Report(CLOSED),
+            m.StopWorkers(),
+            m.Finish(CLOSED),
+        ],
+        (1, 1, WorkerState.STOPPED, CLOSED),
+    ),
+    "somebody closes the job while this node waits": (
+        [*JOB_UP, m.WorkersSucceeded(), m.JobEnded(CLOSED), m.WorkersStopped()],
+        [m.WaitForPeers(), m.Report(CLOSED), m.StopWorkers(), m.Finish(CLOSED)],
+        (0, 0, WorkerState.SUCCEEDED, CLOSED),
+    ),
+    "the others take too long": (
+        [*JOB_UP, m.WorkersSucceeded(), m.PeersFinished()],
+        [m.WaitForPeers(), m.Finish(SUCCESS)],
+        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
+    ),
+    "unreachable while running": (
+        [*JOB_UP, LOST_PEERS, m.WorkersStopped()],
+        [m.Report(m.Outcome.ERROR), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
+        (0, 0, WorkerState.STOPPED, m.Outcome.ERROR),
+    ),
+    "unreachable while stopping for another round": (
+        [*JOB_UP, m.PeersFailed(), LOST_PEERS, m.WorkersStopped()],
+        [
+            m.Report(m.Again.DECISION),
+            m.StopWorkers(),
+            m.Report(m.Outcome.ERROR),
+            m.Finish(m.Outcome.ERROR),
+        ],
+        (0, 0, WorkerState.STOPPED, m.Outcome.ERROR),
+    ),
+    "unreachable after a stop signal: the signal is the cause": (
+        [*JOB_UP, TERM, LOST_PEERS, m.JobEnded(FAILURE), m.WorkersStopped()],
+        [
+            m.Report(m.Outcome.SIGNALLED),
+            m.StopWorkers(signal.SIGTERM),
+            m.Finish(m.Outcome.SIGNALLED),
+        ],
+        (0, 0, WorkerState.STOPPED, m.Outcome.SIGNALLED),
+    ),
+    "unreachable while waiting": (
+        [*JOB_UP, m.WorkersSucceeded(), LOST_PEERS, m.WorkersStopped()],
+        [
+            m.WaitForPeers(),
+            m.Report(m.Outcome.ERROR),
+            m.StopWorkers(),
+            m.Finish(m.Outcome.ERROR),
+        ],
+        (0, 0, WorkerState.SUCCEEDED, m.Outcome.ERROR),
+    ),
+    "workers cannot be started: the job hears of it": (
+        [m.Begin(), job_round(), m.StartFailed(), m.WorkersStopped()],
+        [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
+        (0, 0, WorkerState.FAILED, m.Outcome.ERROR),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOB_HISTORIES)
+def test_history_where_the_job_decides(name):
+    events, actions, (attempt, round_, workers, then) = JOB_HISTORIES[name]
+    state, done = play(events, is_job_wide=True)
+    begun = BEGUN if round_ >= 0 else BEGUN[:1]
+    assert done == [*begun, *actions]
+    assert (state.attempt, state.round, state.workers, state.then) == (
+        attempt,
+        round_,
+        workers,
+        then,
+    )
+
+
 def test_nothing_happens_after_the_end():
     state, _ = play([*UP, m.WorkersSucceeded(), m.PeersFinished()])
     for event in EVENTS:
@@ -265,8 +461,35 @@ EVENTS = [
     m.WorkersStopped(),
     m.StopFailed(),
     m.PeersFinished(),
+    m.PeersFailed(),
+    m.PeersUnreachable(),
+    m.JobEnded(m.Outcome.SUCCEEDED),
+    m.JobEnded(m.Outcome.FAILED),
+    m.JobEnded(m.Outcome.CLOSED),
 ]
 histories = st.lists(st.sampled_from(EVENTS), max_size=40)
+
+
+@given(histories, st.booleans())
+def test_every_end_tells_what_the_workers_did(events, is_job_wide):
+    """Success needs workers that succeeded in the last round, and a failure is never told twice."""
+    state = m.State(max_restarts=1, is_job_wide=is_job_wide)
+    told = 0
+    succeeded = False
+    for event in [*UP, *events]:
+        before = state
+        state, actions = m.step(state, event)
+        if isinstance(event, m.RoundFormed) and before.phase is m.Phase.JOINING:
+            told, succeeded = 0, False
+        if isinstance(event, m.WorkersSucceeded) and before.phase is m.Phase.RUNNING:
+            succeeded = True
+        told += sum(isinstance(action, m.TellFailure) for action in actions)
+        assert told <= is_job_wide
+        if m.Finish(m.Outcome.SUCCEEDED) in actions:
+            assert succeeded
+            assert state.workers is WorkerState.SUCCEEDED
+        if m.Finish(m.Outcome.FAILED) in actions:
+            assert state.workers is WorkerState.FAILED
 
 
 @given(histories, st.integers(0, 3))
@@ -289,10 +512,10 @@ def test_counters_never_lie(events, max_restarts):
             assert finishes[0].outcome is state.then
 
 
-@given(histories, st.integers(0, 3))
-def test_no_workers_are_started_over_living_ones(events, max_restarts):
+@given(histories, st.integers(0, 3), st.booleans())
+def test_no_workers_are_started_over_living_ones(events, max_restarts, is_job_wide):
     """Between two starts there is always a completed stop."""
-    state = m.State(max_restarts=max_restarts)
+    state = m.State(max_restarts=max_restarts, is_job_wide=is_job_wide)
     alive = False
     for event in events:
         before = state

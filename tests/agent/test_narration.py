@@ -6,9 +6,10 @@ import signal
 
 import pytest
 from plaunch.agent import RunResult, WorkerState
-from plaunch.agent.machine import Again, Outcome, State
-from plaunch.agent.narration import describe_turn
+from plaunch.agent.narration import describe_round, describe_turn
+from plaunch.agent.states import Again, Outcome, State
 from plaunch.process.failures import ProcessFailure
+from plaunch.rendezvous import JobRound, RendezvousInfo, RendezvousStoreInfo, WorldRanks
 
 
 def failed(*exitcodes, reply_of=None):
@@ -41,6 +42,51 @@ def say(then, result=None, reason=""):
 )
 def test_a_restart_names_the_first_failure_and_the_budget(result, text):
     assert say(Again.RESTART, result) == f"{text}; all workers are restarted (restart 2 of 3)"
+
+
+def formed(attempt, reason):
+    where = RendezvousStoreInfo("127.0.0.1", 29500)
+    return JobRound(None, 0, 2, where, attempt=attempt, ranks=WorldRanks(0, 2, 0, 2), reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "reason", "then", "round_", "text"),
+    [
+        (2, "rank 3 failed; restart 2 of 3", Again.DECISION, 0, "rank 3 failed; restart 2 of 3"),
+        (2, "", Again.DECISION, 0, "restart 2 of 3"),
+        (2, "rank 3 failed; restart 2 of 3", Again.MEMBERSHIP, 0, "rank 3 failed; restart 2 of 3"),
+        # Workers here had failed, but only because their peers were gone.
+        (1, "node b was lost", Again.DECISION, 0, "node b was lost"),
+        (1, "node b was lost", Again.MEMBERSHIP, 0, ""),  # was told as a change
+        (2, "rank 3 failed; restart 2 of 3", None, -1, ""),  # before this node came
+    ],
+)
+def test_a_round_of_a_job_is_explained_if_there_is_news(attempt, reason, then, round_, text):
+    state = State(max_restarts=3, attempt=1, round=round_, is_job_wide=True, then=then)
+    assert describe_round(formed(attempt, reason), state) == text
+
+
+def test_rounds_of_other_handlers_have_no_reason():
+    info = RendezvousInfo(None, 0, 1, RendezvousStoreInfo("127.0.0.1", 29500))
+    assert describe_round(info, State(max_restarts=3, round=0)) == ""
+
+
+@pytest.mark.parametrize(
+    ("then", "has_succeeded", "text"),
+    [
+        (Again.DECISION, False, "so; all workers are stopped"),
+        (Again.DECISION, True, "so"),
+        (Again.MEMBERSHIP, False, "so; all workers are stopped, and a new round begins"),
+        (Again.MEMBERSHIP, True, "so; a new round begins"),
+        (Outcome.ERROR, False, "so; all workers are stopped"),
+        (Outcome.FAILED, False, "the job ended: so; all workers are stopped"),
+        (Outcome.CLOSED, True, "the job ended: so"),
+        (Outcome.SIGNALLED, False, "SIGTERM received; the workers are stopped"),
+    ],
+)
+def test_turns_of_a_job(then, has_succeeded, text):
+    state = State(max_restarts=3, is_job_wide=True, has_succeeded=has_succeeded, then=then)
+    assert describe_turn(then, state, failed(), signal.SIGTERM, "so") == text
 
 
 def test_other_turns():

@@ -8,8 +8,9 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch.agent.ranks import NodeInfo, NodeRanks, assign, assign_alike, assign_through_store
+from plaunch.agent.ranks import NodeInfo, assign, assign_alike, assign_through_store, create_workers
 from plaunch.errors import RendezvousStateError
+from plaunch.rendezvous import WorldRanks
 
 NODES = st.lists(
     st.builds(NodeInfo, st.sampled_from(["trainer", "reader", "critic"]), st.integers(1, 5)),
@@ -21,9 +22,9 @@ NODES = st.lists(
 def test_nodes_of_different_sizes_and_roles():
     nodes = [NodeInfo("trainer", 2), NodeInfo("reader", 1), NodeInfo("trainer", 3)]
     assert assign(nodes) == [
-        NodeRanks(first_global=0, world_size=6, first_role=0, role_world_size=5),
-        NodeRanks(first_global=2, world_size=6, first_role=0, role_world_size=1),
-        NodeRanks(first_global=3, world_size=6, first_role=2, role_world_size=5),
+        WorldRanks(first_global=0, world_size=6, first_role=0, role_world_size=5),
+        WorldRanks(first_global=2, world_size=6, first_role=0, role_world_size=1),
+        WorldRanks(first_global=3, world_size=6, first_role=2, role_world_size=5),
     ]
 
 
@@ -32,7 +33,7 @@ def test_every_rank_is_given_once(nodes):
     workers = [
         (node.role, worker)
         for node, ranks in zip(nodes, assign(nodes), strict=True)
-        for worker in ranks.workers(node.local_world_size)
+        for worker in create_workers(ranks, node.local_world_size)
     ]
     total = sum(node.local_world_size for node in nodes)
     assert [worker.global_rank for _, worker in workers] == list(range(total))

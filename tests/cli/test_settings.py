@@ -100,10 +100,32 @@ def test_static_nodes_know_their_rank():
     assert result.run_id == "none"
 
 
+def test_the_index_of_a_node_reaches_every_backend_if_it_was_given():
+    assert config("--rdzv-backend=other").node_rank is None
+    asked = config("--rdzv-backend=other", "--node-rank=2")
+    assert (asked.node_rank, asked.rdzv_configs) == (2, {})
+    assert config("--rdzv-backend=other", "--node-rank=0").node_rank == 0
+    unasked = config("--nnodes=2")
+    assert (unasked.node_rank, unasked.rdzv_configs) == (None, {"rank": 0})
+    variables = {"PET_NODE_RANK": "1", "PET_RDZV_BACKEND": "other"}
+    from_variable = settings.config_from_args(parse(["x.py"], variables), Manager())
+    assert from_variable.node_rank == 1
+    assert config("--standalone", "--node-rank=3").node_rank is None
+
+
+def test_the_wait_for_other_nodes():
+    assert config().exit_barrier_timeout == 300
+    assert config("--exit-barrier-timeout=2.5").exit_barrier_timeout == 2.5
+    variables = {"PET_EXIT_BARRIER_TIMEOUT": "7"}
+    assert (
+        settings.config_from_args(parse(["x.py"], variables), Manager()).exit_barrier_timeout == 7
+    )
+
+
 def test_static_options_mean_nothing_to_other_backends(caplog):
-    result = config("--rdzv-backend=other", "--node-rank=2", "--master-port=7")
+    result = config("--rdzv-backend=other", "--master-addr=node0", "--master-port=7")
     assert result.rdzv_configs == {}
-    assert "'other' does not use --node-rank, --master-port" in caplog.text
+    assert "'other' does not use --master-addr, --master-port" in caplog.text
 
 
 def test_standalone_overrides_with_a_warning(caplog):
@@ -151,6 +173,9 @@ def test_several_workers_get_one_thread_each_unless_told_otherwise(monkeypatch):
         ("--monitor-interval=0", "monitor_interval is 0"),
         ("--monitor-interval=nan", "monitor_interval is nan"),
         ("--shutdown-timeout=-1", "shutdown_timeout is -1"),
+        ("--exit-barrier-timeout=-1", "exit_barrier_timeout is -1"),
+        ("--exit-barrier-timeout=nan", "exit_barrier_timeout is nan"),
+        ("--node-rank=-1", "node rank -1"),
         ("--start-method=beam", "start method 'beam' is unknown"),
     ],
 )

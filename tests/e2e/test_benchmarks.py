@@ -59,6 +59,41 @@ def test_supervision_refuses_what_it_cannot_measure(benchmark, argv):
     assert done.stderr.startswith("usage: ")
 
 
+def test_rendezvous_prints_one_object(benchmark):
+    done = benchmark("rendezvous.py", "--backend=memory", "--nodes=3", "--json", "--check")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["backend"], result["nodes"]) == ("memory", 3)
+    assert [one["nodes"] for one in result["rounds"]] == [3, 64]
+    for one in (result, *result["rounds"]):
+        assert one["seconds"] > 0
+        # A node on its own asks a few things; all of them together no more than that.
+        assert 3 < one["ops_per_node"] == one["max_ops_per_node"] < 20
+        assert one["leader_ops"] > one["ops_per_node"]
+        assert one["heartbeat_ops"] >= one["nodes"]
+
+
+def test_rendezvous_measures_torch_beside_plaunch(benchmark):
+    pytest.importorskip("torch")
+    argv = ("--backend=memory", "--nodes=2", "--peer=torch", "--peer-nodes=2")
+    done = benchmark("rendezvous.py", *argv, "--json")
+    assert done.returncode == 0, done.stderr
+    peer = json.loads(done.stdout)["peer"]
+    assert (peer["backend"], peer["nodes"]) == ("torch", 2)
+    assert peer["ops_per_node"] > 0
+    assert "torch        2 " in benchmark("rendezvous.py", *argv).stdout
+
+
+@pytest.mark.parametrize(
+    "argv", [["--nodes=0"], ["--backend=nothing"], ["--conf=x"], ["--peer=nobody"]]
+)
+def test_rendezvous_refuses_what_it_cannot_measure(benchmark, argv):
+    done = benchmark("rendezvous.py", *argv)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert argv[0].partition("=")[2] in done.stderr or argv[0] in done.stderr
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [

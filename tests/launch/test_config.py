@@ -46,6 +46,8 @@ def test_the_older_time_out_becomes_an_option_of_the_backend():
         ({"monitor_interval": 0}, "monitor_interval is 0"),
         ({"start_method": "beam"}, "start method 'beam'.*choices: spawn, fork, forkserver"),
         ({"shutdown_timeout": -1}, "shutdown_timeout is -1"),
+        ({"exit_barrier_timeout": -1}, "exit_barrier_timeout is -1"),
+        ({"node_rank": -1}, "node rank -1"),
         ({"notify_signals": "SIGUSR1"}, "add --signal-policy=notify"),
     ],
 )

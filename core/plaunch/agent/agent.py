@@ -14,42 +14,49 @@ import os
 import select
 import signal
 import socket
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent import machine, moments
+from plaunch.agent import machine, moments, states
 from plaunch.agent.api import DEFAULT_ROLE, ElasticAgent
 from plaunch.agent.background import BackgroundCall
-from plaunch.agent.narration import describe_turn
-from plaunch.agent.ranks import NodeInfo, assign_alike, assign_through_store
+from plaunch.agent.barrier import wait_for_peers
+from plaunch.agent.job import Job
+from plaunch.agent.narration import describe_round, describe_turn
+from plaunch.agent.rounds import Round, join_round
 from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
 from plaunch.agent.worker import (
     GroupInfo,
     RunResult,
-    Worker,
     WorkerGroup,
-    WorkerInfo,
     WorkerSpec,
     WorkerState,
+    describe_worker,
 )
 from plaunch.errors import (
     RendezvousClosedError,
+    RendezvousError,
     RendezvousGracefulExitError,
     SignalException,
     UnkillableWorkerError,
 )
 from plaunch.process.signals import SignalAction, SignalPolicy
-from plaunch.rendezvous.api import ChangeKind, ObservableRendezvous, RendezvousInfo, Store
+from plaunch.rendezvous.api import ChangeKind, ObservableRendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 logger = logging.getLogger("plaunch")
 
-_PEERS_KEY = "torchelastic/agent/terminal_state"
 # Seconds between two looks where everything wakes the loop by itself. Ten looks a second at nothing
 # would be most of what a launcher costs; were a wake-up lost, the job would be late, but not stuck.
 _QUIET_INTERVAL = 1.0
+# Seconds that own workers are given to show a failure of their own, once others have failed or are
+# lost: theirs may be the first of the job, and only its own node sees it.
+_LAST_LOOK = 0.1
+# Seconds that a node which failed itself stays for the other nodes to hear of it.
+_VERDICT_WAIT = 5.0
 
 
 def _tell_nobody(moment: moments.Moment) -> None:
@@ -87,7 +94,10 @@ class SimpleElasticAgent(ElasticAgent):
         self._signal_policy = signal_policy or StopOn.from_environment(os.environ)
         self._notify = notify
         self._host = socket.gethostname()
-        self._machine = machine.State(max_restarts=spec.max_restarts)
+        self._job = Job.find(spec.rdzv_handler, self._host)
+        self._machine = states.State(
+            max_restarts=spec.max_restarts, is_job_wide=self._job is not None
+        )
         self._wake_up = WakeUp()
         self._background: BackgroundCall | None = None
         self._run_result = RunResult(WorkerState.INIT)
@@ -130,6 +140,13 @@ class SimpleElasticAgent(ElasticAgent):
         """Pass a signal on to the workers, which keep running."""
         logger.warning("%s is not passed on: this agent has no way to do so", signum.name)
 
+    def _is_of_use(self) -> bool:
+        """Whether workers that failed are the job's concern.
+
+        False if it is this host that has failed: the job is then better off without it.
+        """
+        return True
+
     def _hurry(self) -> None:
         """Cut a stop in progress short; called inside a signal handler."""
 
@@ -151,37 +168,47 @@ class SimpleElasticAgent(ElasticAgent):
             with SignalInbox(self._signal_policy, self._wake_up, self._hurry) as inbox:
                 try:
                     outcome = self._invoke_run(role, inbox)
+                except Exception as error:
+                    self._tell_error(error)
+                    raise
                 finally:
                     self._shutdown(self._death_signal, timeout=self._shutdown_timeout)
+                    self._await_verdict(inbox)
             result = self._conclude(outcome)
             return result
         finally:
             self._notify(moments.AgentFinished(self._group_info(), result))
             self._wake_up.close()
 
-    def _conclude(self, outcome: machine.Outcome) -> RunResult:
-        if outcome in (machine.Outcome.SUCCEEDED, machine.Outcome.FAILED):
+    def _conclude(self, outcome: states.Outcome) -> RunResult:
+        if outcome is states.Outcome.FAILED and self._job is not None:
+            return self._job.failed_result(self._run_result)
+        if outcome in (states.Outcome.SUCCEEDED, states.Outcome.FAILED):
             return self._run_result
-        if outcome is machine.Outcome.LEFT:
+        if outcome is states.Outcome.LEFT:
             logger.info("this node was not needed: %s", self._error)
             return RunResult(WorkerState.SUCCEEDED)
-        if outcome is machine.Outcome.SIGNALLED:
+        if outcome is states.Outcome.SIGNALLED:
             raise SignalException(
                 f"{self._death_signal.name} received; the workers were stopped", self._death_signal
             )
-        if outcome is machine.Outcome.CLOSED:
+        if self._error is not None:
+            raise self._error
+        if outcome is states.Outcome.ERROR and self._job is not None:
+            raise self._job.unreachable_error()
+        if outcome is states.Outcome.CLOSED and self._job is not None:
+            raise self._job.closed_error()
+        if outcome is states.Outcome.CLOSED:
             raise RendezvousClosedError(
                 f"the rendezvous of job {self._run_id()!r} was closed: {self._close_reason}"
             )
-        if self._error is None:
-            raise RuntimeError(f"the agent ended with {outcome.value!r} but without an error")
-        raise self._error
+        raise RuntimeError(f"the agent ended with {outcome.value!r} but without an error")
 
     # --- the loop ---------------------------------------------------------------------------------
 
-    def _invoke_run(self, role: str, inbox: SignalInbox) -> machine.Outcome:
+    def _invoke_run(self, role: str, inbox: SignalInbox) -> states.Outcome:
         del role
-        pending: deque[machine.Event] = deque([machine.Begin()])
+        pending: deque[states.Event] = deque([states.Begin()])
         while True:
             # Signals come first: a stop that arrives during a restart must not be overtaken by it.
             pending.extendleft(reversed(self._take_signals(inbox)))
@@ -189,86 +216,122 @@ class SimpleElasticAgent(ElasticAgent):
                 pending.extend(self._watch())
                 continue
             for action in self._step(pending.popleft()):
-                if isinstance(action, machine.Finish):
+                if isinstance(action, states.Finish):
                     return action.outcome
                 event = self._perform(action)
                 if event is not None:
                     pending.append(event)
 
-    def _take_signals(self, inbox: SignalInbox) -> list[machine.Event]:
-        stops: list[machine.Event] = []
+    def _take_signals(self, inbox: SignalInbox) -> list[states.Event]:
+        stops: list[states.Event] = []
         for signum, action in inbox.take():
             if action is SignalAction.STOP:
-                stops.append(machine.StopRequested(signum))
+                stops.append(states.StopRequested(signum))
             elif action is SignalAction.NOTIFY:
                 logger.warning("%s received; it is passed on and the job goes on", signum.name)
                 self._signal_workers(signum)
+                if self._job is not None:
+                    self._job.send_notice(signum)
         return stops
 
-    def _step(self, event: machine.Event) -> tuple[machine.Action, ...]:
-        if isinstance(event, machine.StopRequested):
+    def _step(self, event: states.Event) -> tuple[states.Action, ...]:
+        if isinstance(event, states.StopRequested):
             self._death_signal = event.signum
         self._machine, actions = machine.step(self._machine, event)
         self._set_state(self._machine.workers)
         return actions
 
-    def _perform(self, action: machine.Action) -> machine.Event | None:
-        if isinstance(action, machine.Join):
+    def _perform(self, action: states.Action) -> states.Event | None:
+        if isinstance(action, states.Join):
             self._notify(moments.BeforeRendezvous(self._group_info()))
-            self._background = BackgroundCall("rendezvous", self._rendezvous, self._wake_up)
+            self._background = BackgroundCall(
+                "rendezvous", lambda: join_round(self._worker_group.spec), self._wake_up
+            )
             return None
-        if isinstance(action, machine.StartWorkers):
+        if isinstance(action, states.StartWorkers):
             return self._perform_start()
-        if isinstance(action, machine.StopWorkers):
+        if isinstance(action, states.StopWorkers):
             return self._perform_stop()
-        if isinstance(action, machine.WaitForPeers):
-            self._background = BackgroundCall("peers", self._exit_barrier, self._wake_up)
+        if isinstance(action, states.TellFailure) and self._job is not None:
+            if action.is_final and self._error is not None:
+                self._job.tell_error(self._error)
+            else:
+                self._job.note_failure(self._run_result, is_told=self._is_of_use())
             return None
-        if isinstance(action, machine.Report):
+        if isinstance(action, states.WaitForPeers):
+            if self._job is not None:
+                self._job.tell_success(self._exit_barrier_timeout)
+            else:
+                self._background = BackgroundCall("peers", self._exit_barrier, self._wake_up)
+            return None
+        if isinstance(action, states.Report):
+            reason = self._close_reason if self._job is None else self._job.reason
             text = describe_turn(
-                action.then, self._machine, self._run_result, self._death_signal, self._close_reason
+                action.then, self._machine, self._run_result, self._death_signal, reason
             )
             logger.warning("%s", text)
         return None
 
-    def _perform_start(self) -> machine.Event:
+    def _perform_start(self) -> states.Event:
         group = self._worker_group
         try:
             ids = self._start_workers(group)
         except Exception as error:  # noqa: BLE001 - re-raised as the outcome of the run
             self._error = error
-            return machine.StartFailed()
+            return states.StartFailed()
         for worker in group.workers:
             worker.id = ids.get(worker.local_rank)
         self._notify(moments.WorkersStarted(self._group_info()))
-        return machine.WorkersStartedEvent()
+        return states.WorkersStartedEvent()
 
-    def _perform_stop(self) -> machine.Event:
+    def _perform_stop(self) -> states.Event:
         try:
             self._stop_workers(self._worker_group)
         except UnkillableWorkerError as error:
             self._error = error
-            return machine.StopFailed()
-        return machine.WorkersStopped()
+            return states.StopFailed()
+        return states.WorkersStopped()
 
-    def _watch(self) -> list[machine.Event]:
+    def _tell_error(self, error: Exception) -> None:
+        """Tell the job why this node ends, unless the job would rather go on without it."""
+        if self._job is None or self._job.has_verdict():
+            return
+        if not isinstance(error, (RendezvousError, SignalException, UnkillableWorkerError)):
+            self._job.tell_error(error)
+
+    def _await_verdict(self, inbox: SignalInbox) -> None:
+        """Stay until the job has acted on an error of this node, which may host its store."""
+        job = self._job
+        if job is None or not job.has_told_error:
+            return
+        until = time.monotonic() + _VERDICT_WAIT
+        fds = [job.fileno()] if job.fileno() >= 0 else []
+        while not job.has_verdict() and (remaining := until - time.monotonic()) > 0:
+            if any(action is SignalAction.STOP for _, action in inbox.take()):
+                return
+            self._poll(fds, min(remaining, _QUIET_INTERVAL))
+            job.take_changes()
+
+    def _watch(self) -> list[states.Event]:
         """Wait until something may have happened and say what it was."""
         phase = self._machine.phase
-        if phase is machine.Phase.RUNNING:
+        if phase is states.Phase.RUNNING:
             return self._watch_workers()
+        if phase is states.Phase.WAITING and self._job is not None:
+            return self._watch_peers(self._job)
         self._poll([], None)
         call = self._background
         if call is None or not call.is_done():
             return []
         self._background = None
         call.join()
-        if phase is machine.Phase.JOINING:
+        if phase is states.Phase.JOINING:
             return [self._round_event(call)]
         if call.error is not None:
             logger.warning("waiting for the other nodes failed: %s", call.error)
-        return [machine.PeersFinished()]
+        return [states.PeersFinished()]
 
-    def _watch_workers(self) -> list[machine.Event]:
+    def _watch_workers(self) -> list[states.Event]:
         spec = self._worker_group.spec
         handler = spec.rdzv_handler
         exit_fds = self._exit_fds()
@@ -280,28 +343,65 @@ class SimpleElasticAgent(ElasticAgent):
         if exit_fds is not None and observable and self._exits_suffice():
             interval = max(interval, _QUIET_INTERVAL)
         self._poll(fds, interval)
-        result = self._monitor_workers(self._worker_group)
-        if result.state is WorkerState.SUCCEEDED:
-            self._run_result = result
-            return [machine.WorkersSucceeded()]
-        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
-            self._run_result = result
-            return [machine.WorkersFailed()]
+        ends = self._look_at_workers()
+        if ends:
+            return ends
+        if self._job is not None:
+            changes = self._job.take_changes()
+            if any(change.kind in (ChangeKind.FAILED, ChangeKind.LOST) for change in changes):
+                ends = self._look_for_failures(list(exit_fds or ()))
+            return ends or self._job.events(changes, self._signal_workers)
         if isinstance(handler, ObservableRendezvous):
             return self._membership_events(handler)
         if not observable and handler.num_nodes_waiting() > 0:
-            return [machine.MembershipChanged()]
+            return [states.MembershipChanged()]
         return []
 
-    def _membership_events(self, handler: ObservableRendezvous) -> list[machine.Event]:
-        events: list[machine.Event] = []
+    def _look_at_workers(self) -> list[states.Event]:
+        result = self._monitor_workers(self._worker_group)
+        if result.state is WorkerState.SUCCEEDED:
+            self._run_result = result
+            return [states.WorkersSucceeded()]
+        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            self._run_result = result
+            return [states.WorkersFailed()]
+        return []
+
+    def _look_for_failures(self, exit_fds: list[int]) -> list[states.Event]:
+        """Look once more, for a moment, whether own workers have failed by themselves."""
+        until = time.monotonic() + _LAST_LOOK
+        while (remaining := until - time.monotonic()) > 0:
+            self._poll(exit_fds, remaining)
+            if self._look_at_workers() == [states.WorkersFailed()]:
+                return [states.WorkersFailed()]
+        return []
+
+    def _watch_peers(self, job: Job) -> list[states.Event]:
+        """Wait until all nodes have succeeded, or the job goes on after all, or it takes too long.
+
+        Nothing is written and nobody is asked: the rendezvous tells.
+        """
+        fds = [job.fileno()] if job.fileno() >= 0 else []
+        self._poll(fds, min(job.patience(), _QUIET_INTERVAL))
+        events = job.events(job.take_changes(), self._signal_workers)
+        if not events and job.patience() <= 0:
+            logger.warning(
+                "other nodes have not finished %g s after this one (--exit-barrier-timeout), which "
+                "does not wait any longer",
+                self._exit_barrier_timeout,
+            )
+            return [states.PeersFinished()]
+        return events
+
+    def _membership_events(self, handler: ObservableRendezvous) -> list[states.Event]:
+        events: list[states.Event] = []
         for change in handler.changes():
             logger.info("node %s %s: %s", change.node, change.kind.value, change.reason)
             if change.kind is ChangeKind.CLOSED:
                 self._close_reason = change.reason
-                events.append(machine.RendezvousClosed())
+                events.append(states.RendezvousClosed())
             else:
-                events.append(machine.MembershipChanged())
+                events.append(states.MembershipChanged())
         return events
 
     def _poll(self, fds: Sequence[int], timeout: float | None) -> None:
@@ -314,31 +414,19 @@ class SimpleElasticAgent(ElasticAgent):
 
     # --- rounds -----------------------------------------------------------------------------------
 
-    def _rendezvous(self) -> _Round:
-        """Meet the other nodes and work out ranks; runs in a background thread."""
-        spec = self._worker_group.spec
-        info = spec.rdzv_handler.next_rendezvous()
-        workers = self._assign_worker_ranks(info.store, info.rank, info.world_size, spec)
-        return _Round(info, workers)
-
-    def _assign_worker_ranks(
-        self, store: Store | None, group_rank: int, group_world_size: int, spec: WorkerSpec
-    ) -> list[Worker]:
-        node = NodeInfo(spec.role, spec.local_world_size)
-        alike = os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL", "0") == "1"
-        if store is None or group_world_size == 1 or alike:
-            ranks = assign_alike(node, group_rank, group_world_size)
-        else:
-            ranks = assign_through_store(store, node, group_rank, group_world_size)
-        return ranks.workers(spec.local_world_size)
-
-    def _round_event(self, call: BackgroundCall) -> machine.Event:
+    def _round_event(self, call: BackgroundCall) -> states.Event:
         if call.error is not None:
             self._error = call.error
-            return machine.RoundFailed(isinstance(call.error, RendezvousGracefulExitError))
+            if (
+                self._job is not None
+                and isinstance(call.error, RendezvousClosedError)
+                and self._job.has_verdict()
+            ):
+                return states.JobEnded(self._job.end())
+            return states.RoundFailed(isinstance(call.error, RendezvousGracefulExitError))
         formed = call.result
-        if not isinstance(formed, _Round):
-            raise TypeError(f"_rendezvous returned {formed!r}")
+        if not isinstance(formed, Round):
+            raise TypeError(f"join_round returned {formed!r}")
         group, spec = self._worker_group, self._worker_group.spec
         store_info = formed.info.bootstrap_store_info
         group.workers = formed.workers
@@ -347,25 +435,26 @@ class SimpleElasticAgent(ElasticAgent):
         group.group_world_size = formed.info.world_size
         group.master_addr = spec.master_addr or store_info.master_addr
         group.master_port = spec.master_port or store_info.master_port
-        self._notify(moments.AfterRendezvous(self._group_info(next_round=True), call.duration))
-        return machine.RoundFormed()
+        text = describe_round(formed.info, self._machine)
+        if text:
+            logger.warning("%s", text)
+        self._run_result = RunResult(WorkerState.INIT)
+        self._notify(
+            moments.AfterRendezvous(
+                self._group_info(next_round=True, attempt=formed.attempt), call.duration
+            )
+        )
+        return states.RoundFormed(formed.attempt)
 
     def _exit_barrier(self) -> None:
         """Wait for the other nodes of the round to finish; runs in a background thread.
 
-        Only where the round has a store, which a node that leaves might take with it. torchrun
-        waits in the same way, and goes on when the time is over, as this does.
+        Only where the round has a store, which a node that leaves might take with it.
         """
         group = self._worker_group
         nodes = group.group_world_size or 1
-        if group.store is None or nodes == 1:
-            return
-        from datetime import timedelta  # noqa: PLC0415 - several nodes with a shared store only
-
-        if group.store.add(f"{_PEERS_KEY}/num_members", 1) == nodes:
-            group.store.set(f"{_PEERS_KEY}/last_member", "<val_ignored>")
-        timeout = timedelta(seconds=self._exit_barrier_timeout)
-        group.store.wait([f"{_PEERS_KEY}/last_member"], timeout)
+        if group.store is not None and nodes > 1:
+            wait_for_peers(group.store, nodes, self._exit_barrier_timeout)
 
     # --- telling ----------------------------------------------------------------------------------
 
@@ -377,37 +466,18 @@ class SimpleElasticAgent(ElasticAgent):
         if old is not new:
             self._notify(moments.StateChanged(self._group_info(), old, new))
 
-    def _worker_info(self, worker: Worker) -> WorkerInfo:
-        pid = worker.id if isinstance(worker.id, int) else None
-        return WorkerInfo(
-            local_rank=worker.local_rank,
-            global_rank=worker.global_rank,
-            role_rank=worker.role_rank,
-            world_size=worker.world_size,
-            role_world_size=worker.role_world_size,
-            pid=pid,
-        )
-
-    def _group_info(self, *, next_round: bool = False) -> GroupInfo:
+    def _group_info(self, *, next_round: bool = False, attempt: int | None = None) -> GroupInfo:
         group, state = self._worker_group, self._machine
         return GroupInfo(
             run_id=self._run_id(),
             role=group.spec.role,
             state=group.state,
-            attempt=state.attempt,
+            attempt=state.attempt if attempt is None else attempt,
             round=state.round + next_round,
             max_restarts=group.spec.max_restarts,
             group_rank=-1 if group.group_rank is None else group.group_rank,
             group_world_size=-1 if group.group_world_size is None else group.group_world_size,
             master_addr=group.master_addr or "",
             master_port=group.master_port or 0,
-            workers=tuple(self._worker_info(worker) for worker in group.workers),
+            workers=tuple(describe_worker(worker) for worker in group.workers),
         )
-
-
-class _Round:
-    """What a rendezvous brought: the round, and this node's workers with their ranks."""
-
-    def __init__(self, info: RendezvousInfo, workers: list[Worker]) -> None:
-        self.info = info
-        self.workers = workers

@@ -13,7 +13,16 @@ from plaunch.agent import moments
 from plaunch.agent.agent import SimpleElasticAgent
 from plaunch.agent.arguments import macros
 from plaunch.agent.env import worker_environment
-from plaunch.agent.worker import RunResult, Worker, WorkerExit, WorkerGroup, WorkerSpec, WorkerState
+from plaunch.agent.states import Phase
+from plaunch.agent.worker import (
+    RunResult,
+    Worker,
+    WorkerExit,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+    describe_worker,
+)
 from plaunch.errors import UnkillableWorkerError, UsageError
 from plaunch.process.reaping.reaper import Reaper
 from plaunch.process.session import describe_process
@@ -26,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from plaunch.process.context import PContext, ProcessExit, RunProcsResult
+    from plaunch.process.failures import ProcessFailure
     from plaunch.process.logs import LogsSpecs
     from plaunch.process.signals import SignalPolicy
 
@@ -137,14 +147,28 @@ class LocalElasticAgent(SimpleElasticAgent):
             handle_signals=False,
             reaper=self._reaper,
         )
+        if self._job is not None and isinstance(self._pcontext, SupervisedContext):
+            self._pcontext.on_slow_stop = self._tell_failures_early
         return dict(self._pcontext.pids())
+
+    def _tell_failures_early(self, failures: Mapping[int, ProcessFailure]) -> None:
+        # A stop for another node's sake has no failures of ours to tell.
+        if self._job is not None and self._machine.phase is Phase.RUNNING:
+            self._job.tell_failures(self._by_global_rank(failures))
+
+    def _by_global_rank(self, failures: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
+        ranks = {worker.local_rank: worker.global_rank for worker in self._worker_group.workers}
+        for rank, failure in failures.items():
+            failure.global_rank = ranks[rank]
+            failure.host = self._host
+        return {ranks[rank]: failure for rank, failure in failures.items()}
 
     def _environment(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
         state = self._machine
         env = worker_environment(
             group, worker, attempt=state.attempt, round=state.round, environ=os.environ
         )
-        env.update(self._worker_env(self._worker_info(worker), env))
+        env.update(self._worker_env(describe_worker(worker), env))
         return env
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
@@ -186,13 +210,10 @@ class LocalElasticAgent(SimpleElasticAgent):
                 )
             return stuck or RunResult(WorkerState.HEALTHY)
         ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
-        for rank, failure in result.failures.items():
-            failure.global_rank = ranks[rank]
-            failure.host = self._host
         return RunResult(
             state=WorkerState.FAILED if result.is_failed() else WorkerState.SUCCEEDED,
             return_values={ranks[rank]: value for rank, value in result.return_values.items()},
-            failures={ranks[rank]: failure for rank, failure in result.failures.items()},
+            failures=self._by_global_rank(result.failures),
             stopped={ranks[rank]: code for rank, code in result.stopped.items()},
         )
 
@@ -242,6 +263,9 @@ class LocalElasticAgent(SimpleElasticAgent):
             if rank not in self._gone:
                 os.kill(pid, signum)
 
+    def _is_of_use(self) -> bool:
+        return self._unkillable is None
+
     def _hurry(self) -> None:
         if self._pcontext is not None:
             self._pcontext.hurry()
@@ -257,7 +281,7 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _tell_exit(self, process_exit: ProcessExit, failure: Any) -> None:
         worker = self._worker_group.workers[process_exit.local_rank]
         exited = WorkerExit(
-            worker=self._worker_info(worker),
+            worker=describe_worker(worker),
             exitcode=process_exit.exitcode,
             stopped=process_exit.stopped,
             failure=failure,

@@ -6,201 +6,53 @@ world into events and carries the actions out, in order.
 
 Two counters are never mixed up: `attempt` counts failures that led to a restart, `round` counts
 worlds that were formed. A failure advances both, a membership change only the round.
+
+Where the rendezvous knows the whole job (`State.is_job_wide`), attempt and budget are the job's:
+after a failure, here or elsewhere, the agent joins again and is told there what follows.
 """
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from plaunch.agent.states import (
+    Action,
+    Again,
+    Begin,
+    Event,
+    Finish,
+    JobEnded,
+    Join,
+    MembershipChanged,
+    Outcome,
+    PeersFailed,
+    PeersFinished,
+    PeersUnreachable,
+    Phase,
+    RendezvousClosed,
+    Report,
+    RoundFailed,
+    RoundFormed,
+    StartFailed,
+    StartWorkers,
+    State,
+    StopFailed,
+    StopRequested,
+    StopWorkers,
+    TellFailure,
+    WaitForPeers,
+    WorkersFailed,
+    WorkersStartedEvent,
+    WorkersStopped,
+    WorkersSucceeded,
+)
 from plaunch.agent.worker import WorkerState
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable
 
-
-class Phase(enum.Enum):
-    """What the agent is busy with."""
-
-    IDLE = "idle"
-    JOINING = "joining"  # waiting for a round to form
-    STARTING = "starting"
-    RUNNING = "running"
-    STOPPING = "stopping"  # the ladder is at work; `State.then` says what follows
-    WAITING = "waiting"  # own workers have succeeded, other nodes' are still at work
-    DONE = "done"
-
-
-class Outcome(enum.Enum):
-    """How the agent ended."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"  # workers failed and no restart is left
-    SIGNALLED = "signalled"  # a stop signal ended the job
-    CLOSED = "closed"  # another node closed the rendezvous
-    LEFT = "left"  # this node was not needed
-    ERROR = "error"  # the rendezvous failed, or workers could not be started or stopped
-
-
-class Again(enum.Enum):
-    """Why the agent joins another round after a stop."""
-
-    RESTART = "restart"
-    MEMBERSHIP = "membership"
-
-
-@dataclass(frozen=True)
-class State:
-    """All that the agent's decisions depend on."""
-
-    max_restarts: int
-    phase: Phase = Phase.IDLE
-    workers: WorkerState = WorkerState.INIT
-    attempt: int = 0
-    round: int = -1
-    then: Again | Outcome | None = None  # after STOPPING: another round, or the end
-
-    @property
-    def restarts_left(self) -> int:
-        """How many more failures are followed by a restart."""
-        return self.max_restarts - self.attempt
-
-
-# --- events ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Begin:
-    """The agent was asked to run."""
-
-
-@dataclass(frozen=True)
-class RoundFormed:
-    """The rendezvous is complete and ranks are assigned."""
-
-
-@dataclass(frozen=True)
-class RoundFailed:
-    """The rendezvous did not complete; `graceful` if this node is simply not needed."""
-
-    graceful: bool = False
-
-
-@dataclass(frozen=True)
-class WorkersStartedEvent:
-    """Every worker has a process."""
-
-
-@dataclass(frozen=True)
-class StartFailed:
-    """A worker could not be started."""
-
-
-@dataclass(frozen=True)
-class WorkersFailed:
-    """At least one worker failed by itself."""
-
-
-@dataclass(frozen=True)
-class WorkersSucceeded:
-    """All workers ended with success."""
-
-
-@dataclass(frozen=True)
-class MembershipChanged:
-    """A node arrived, left or was lost."""
-
-
-@dataclass(frozen=True)
-class RendezvousClosed:
-    """Another node closed the rendezvous."""
-
-
-@dataclass(frozen=True)
-class StopRequested:
-    """A stop signal was received."""
-
-    signum: signal.Signals
-
-
-@dataclass(frozen=True)
-class WorkersStopped:
-    """The ladder is through: no worker is left."""
-
-
-@dataclass(frozen=True)
-class StopFailed:
-    """The ladder is through and a worker is still there."""
-
-
-@dataclass(frozen=True)
-class PeersFinished:
-    """All other nodes have finished, or the time to wait for them is over."""
-
-
-Event = (
-    Begin
-    | RoundFormed
-    | RoundFailed
-    | WorkersStartedEvent
-    | StartFailed
-    | WorkersFailed
-    | WorkersSucceeded
-    | MembershipChanged
-    | RendezvousClosed
-    | StopRequested
-    | WorkersStopped
-    | StopFailed
-    | PeersFinished
-)
-
-
-# --- actions --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Join:
-    """Take part in the next round."""
-
-
-@dataclass(frozen=True)
-class StartWorkers:
-    """Start the workers of the round that has formed."""
-
-
-@dataclass(frozen=True)
-class StopWorkers:
-    """Run the stop ladder, with `signum` as its soft signal (None: SIGTERM)."""
-
-    signum: signal.Signals | None = None
-
-
-@dataclass(frozen=True)
-class WaitForPeers:
-    """Give the other nodes time to finish."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """Say what happened and what follows."""
-
-    then: Again | Outcome
-
-
-@dataclass(frozen=True)
-class Finish:
-    """End the run."""
-
-    outcome: Outcome
-
-
-Action = Join | StartWorkers | StopWorkers | WaitForPeers | Report | Finish
 Transition = tuple[State, tuple[Action, ...]]
-
-
-# --- transitions ----------------------------------------------------------------------------------
 
 
 def _begin(state: State, event: Event) -> Transition:
@@ -208,7 +60,11 @@ def _begin(state: State, event: Event) -> Transition:
 
 
 def _round_formed(state: State, event: Event) -> Transition:
-    formed = replace(state, phase=Phase.STARTING, round=state.round + 1, then=None)
+    formed = replace(
+        state, phase=Phase.STARTING, round=state.round + 1, has_succeeded=False, then=None
+    )
+    if isinstance(event, RoundFormed) and event.attempt is not None:
+        formed = replace(formed, attempt=event.attempt)
     return formed, (StartWorkers(),)
 
 
@@ -222,10 +78,17 @@ def _started(state: State, event: Event) -> Transition:
 
 
 def _start_failed(state: State, event: Event) -> Transition:
-    return _stop(replace(state, workers=WorkerState.FAILED), Outcome.ERROR)
+    stopping, actions = _stop(replace(state, workers=WorkerState.FAILED), Outcome.ERROR)
+    if state.is_job_wide:
+        return stopping, (TellFailure(is_final=True), *actions)
+    return stopping, actions
 
 
 def _failed(state: State, event: Event) -> Transition:
+    if state.is_job_wide:
+        stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.DECISION)
+        # The others hear of it before anything here takes time.
+        return stopping, (TellFailure(), Report(Again.DECISION), *actions)
     if state.restarts_left > 0:
         stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.RESTART)
         return stopping, (Report(Again.RESTART), *actions)
@@ -234,13 +97,69 @@ def _failed(state: State, event: Event) -> Transition:
 
 
 def _succeeded(state: State, event: Event) -> Transition:
-    done = replace(state, phase=Phase.WAITING, workers=WorkerState.SUCCEEDED)
+    done = replace(state, phase=Phase.WAITING, workers=WorkerState.SUCCEEDED, has_succeeded=True)
     return done, (WaitForPeers(),)
 
 
 def _membership_changed(state: State, event: Event) -> Transition:
     stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.MEMBERSHIP)
     return stopping, (Report(Again.MEMBERSHIP), *actions)
+
+
+def _peers_failed(state: State, event: Event) -> Transition:
+    stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.DECISION)
+    return stopping, (Report(Again.DECISION), *actions)
+
+
+def _unreachable(state: State, event: Event) -> Transition:
+    stopping, actions = _stop(replace(state, workers=_stopped_if_running(state)), Outcome.ERROR)
+    return stopping, (Report(Outcome.ERROR), *actions)
+
+
+def _unreachable_before_stopped(state: State, event: Event) -> Transition:
+    if isinstance(state.then, Again):
+        return replace(state, then=Outcome.ERROR), (Report(Outcome.ERROR),)
+    return state, ()
+
+
+def _job_ended(state: State, event: Event) -> Transition:
+    ended = _with_end_of_job(state, event)
+    if ended.then is Outcome.SUCCEEDED:
+        return _finish(ended, Outcome.SUCCEEDED)
+    return replace(ended, phase=Phase.STOPPING), (Report(_end(ended)), StopWorkers())
+
+
+def _job_ended_before_stopped(state: State, event: Event) -> Transition:
+    # Only a stop for another round changes its aim.
+    if isinstance(state.then, Again):
+        ended = _with_end_of_job(state, event)
+        return ended, (Report(_end(ended)),)
+    return state, ()
+
+
+def _job_ended_before_round(state: State, event: Event) -> Transition:
+    ended = _with_end_of_job(state, event)
+    finished, actions = _finish(ended, _end(ended))
+    return finished, (Report(_end(ended)), *actions)
+
+
+def _with_end_of_job(state: State, event: Event) -> State:
+    """What the end of the job is for this node, in `then`, and the state of its workers."""
+    outcome = event.outcome if isinstance(event, JobEnded) else Outcome.CLOSED
+    if outcome is Outcome.FAILED:
+        return replace(state, workers=WorkerState.FAILED, then=outcome)
+    if outcome is Outcome.SUCCEEDED and state.has_succeeded:
+        return replace(state, workers=WorkerState.SUCCEEDED, then=outcome)
+    # Closed, or a success that this node has no part in.
+    return replace(state, workers=_stopped_if_running(state), then=Outcome.CLOSED)
+
+
+def _stopped_if_running(state: State) -> WorkerState:
+    return WorkerState.STOPPED if WorkerState.is_running(state.workers) else state.workers
+
+
+def _end(state: State) -> Outcome:
+    return state.then if isinstance(state.then, Outcome) else Outcome.CLOSED
 
 
 def _closed(state: State, event: Event) -> Transition:
@@ -305,6 +224,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.IDLE, StopRequested): _stop_requested_before_start,
     (Phase.JOINING, RoundFormed): _round_formed,
     (Phase.JOINING, RoundFailed): _round_failed,
+    (Phase.JOINING, JobEnded): _job_ended_before_round,
     (Phase.JOINING, StopRequested): _stop_requested_before_start,
     (Phase.STARTING, WorkersStartedEvent): _started,
     (Phase.STARTING, StartFailed): _start_failed,
@@ -312,13 +232,23 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.RUNNING, WorkersFailed): _failed,
     (Phase.RUNNING, WorkersSucceeded): _succeeded,
     (Phase.RUNNING, MembershipChanged): _membership_changed,
+    (Phase.RUNNING, PeersFailed): _peers_failed,
+    (Phase.RUNNING, PeersUnreachable): _unreachable,
     (Phase.RUNNING, RendezvousClosed): _closed,
+    (Phase.RUNNING, JobEnded): _job_ended,
     (Phase.RUNNING, StopRequested): _stop_requested,
     (Phase.STOPPING, WorkersStopped): _stopped,
     (Phase.STOPPING, StopFailed): _stop_failed,
+    (Phase.STOPPING, PeersUnreachable): _unreachable_before_stopped,
     (Phase.STOPPING, RendezvousClosed): _closed_before_stopped,
+    (Phase.STOPPING, JobEnded): _job_ended_before_stopped,
     (Phase.STOPPING, StopRequested): _stop_requested_while_stopping,
     (Phase.WAITING, PeersFinished): _peers_finished,
+    # The job is not done after all. Only a rendezvous that knows the whole job says so.
+    (Phase.WAITING, MembershipChanged): _membership_changed,
+    (Phase.WAITING, PeersFailed): _peers_failed,
+    (Phase.WAITING, PeersUnreachable): _unreachable,
+    (Phase.WAITING, JobEnded): _job_ended,
     # Own workers have succeeded; a stop now cannot undo that, so it only ends the wait.
     (Phase.WAITING, RendezvousClosed): _peers_finished,
     (Phase.WAITING, StopRequested): _peers_finished,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.agent.machine import Again, Outcome, State
+from plaunch.agent.states import Again, Outcome, Phase, State
 from plaunch.process.failures import first_failure
+from plaunch.rendezvous.api import JobRound
 
 if TYPE_CHECKING:
     import signal
 
     from plaunch.agent.worker import RunResult
+    from plaunch.rendezvous.api import RendezvousInfo
 
 
 def describe_turn(
@@ -18,9 +20,15 @@ def describe_turn(
     state: State,
     result: RunResult,
     death_signal: signal.Signals,
-    close_reason: str,
+    reason: str,
 ) -> str:
-    """One line about what happened and what follows."""
+    """One line about what happened and what follows.
+
+    `reason` is why the rendezvous was closed; where it knows the whole job
+    (`State.is_job_wide`), why the course changes.
+    """
+    if state.is_job_wide and then is not Outcome.SIGNALLED:
+        return _describe_turn_of_job(then, state, reason)
     if then is Again.MEMBERSHIP:
         return "the nodes of the job have changed; a new round begins"
     if then is Again.RESTART:
@@ -30,7 +38,29 @@ def describe_turn(
         )
     if then is Outcome.SIGNALLED:
         return f"{death_signal.name} received; the workers are stopped"
-    return f"the rendezvous was closed: {close_reason}"
+    return f"the rendezvous was closed: {reason}"
+
+
+def _describe_turn_of_job(then: Again | Outcome, state: State, reason: str) -> str:
+    stopping = "" if state.has_succeeded or state.phase is Phase.DONE else "all workers are stopped"
+    if then is Again.MEMBERSHIP:
+        return f"{reason}; " + (f"{stopping}, and " if stopping else "") + "a new round begins"
+    if isinstance(then, Outcome) and then is not Outcome.ERROR:
+        reason = f"the job ended: {reason}"
+    return f"{reason}; {stopping}" if stopping else reason
+
+
+def describe_round(formed: RendezvousInfo, state: State) -> str:
+    """One line about why a round was formed; empty if there is nothing new to say.
+
+    `state` is that of the agent before the round. What the job decided after a failure is new; the
+    arrivals and departures that led to a round have been told as changes.
+    """
+    if not isinstance(formed, JobRound) or state.round < 0:
+        return ""  # what happened before this node came is no turn of its course
+    if formed.attempt > state.attempt:
+        return formed.reason or f"restart {formed.attempt} of {state.max_restarts}"
+    return formed.reason if state.then is Again.DECISION else ""
 
 
 def describe_failures(result: RunResult) -> str:

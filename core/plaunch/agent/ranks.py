@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.agent.worker import Worker
 from plaunch.errors import RendezvousStateError
+from plaunch.rendezvous.api import WorldRanks
 
 if TYPE_CHECKING:
     from plaunch.rendezvous.api import Store
@@ -25,56 +25,40 @@ class NodeInfo:
     local_world_size: int
 
 
-@dataclass(frozen=True)
-class NodeRanks:
-    """The first ranks of one node's workers, and the sizes of the worlds that they are in."""
-
-    first_global: int
-    world_size: int
-    first_role: int
-    role_world_size: int
-
-    def workers(self, local_world_size: int) -> list[Worker]:
-        """The node's workers, with their ranks."""
-        return [
-            Worker(
-                local_rank=local_rank,
-                global_rank=self.first_global + local_rank,
-                role_rank=self.first_role + local_rank,
-                world_size=self.world_size,
-                role_world_size=self.role_world_size,
-            )
-            for local_rank in range(local_world_size)
-        ]
+def create_workers(ranks: WorldRanks, local_world_size: int) -> list[Worker]:
+    """The workers of one node, with their ranks."""
+    return [
+        Worker(
+            local_rank=local_rank,
+            global_rank=ranks.first_global + local_rank,
+            role_rank=ranks.first_role + local_rank,
+            world_size=ranks.world_size,
+            role_world_size=ranks.role_world_size,
+        )
+        for local_rank in range(local_world_size)
+    ]
 
 
-def assign(nodes: list[NodeInfo]) -> list[NodeRanks]:
+def assign(nodes: list[NodeInfo]) -> list[WorldRanks]:
     """Number the workers of all `nodes`, which are in order of their group rank.
 
     Global ranks are contiguous per node; role ranks are the same among the nodes of one role.
     """
-    starts = list(itertools.accumulate((n.local_world_size for n in nodes), initial=0))
-    sizes: dict[str, int] = {}
-    role_starts: list[int] = []
-    for node in nodes:
-        role_starts.append(sizes.get(node.role, 0))
-        sizes[node.role] = role_starts[-1] + node.local_world_size
-    return [
-        NodeRanks(start, starts[-1], role_start, sizes[node.role])
-        for node, start, role_start in zip(nodes, starts, role_starts, strict=False)
-    ]
+    from plaunch.rendezvous.placement import world_ranks  # noqa: PLC0415 - not on every launch
+
+    return world_ranks((node.role, node.local_world_size) for node in nodes)
 
 
-def assign_alike(node: NodeInfo, group_rank: int, group_world_size: int) -> NodeRanks:
+def assign_alike(node: NodeInfo, group_rank: int, group_world_size: int) -> WorldRanks:
     """Number the workers of one node when all nodes are like it, without asking anybody."""
     first = group_rank * node.local_world_size
     world_size = group_world_size * node.local_world_size
-    return NodeRanks(first, world_size, first, world_size)
+    return WorldRanks(first, world_size, first, world_size)
 
 
 def assign_through_store(
     store: Store, node: NodeInfo, group_rank: int, group_world_size: int
-) -> NodeRanks:
+) -> WorldRanks:
     """Number the workers of one node by exchanging sizes and roles over the round's store.
 
     Keys and values are torchrun's, so that agents of both kinds could meet in one round. Blocks
@@ -111,4 +95,4 @@ def assign_through_store(
         raise RendezvousStateError(
             f"the round's store holds no valid ranks for node {group_rank}: {error}"
         ) from error
-    return NodeRanks(first_global, world_size, first_role, role_world_size)
+    return WorldRanks(first_global, world_size, first_role, role_world_size)

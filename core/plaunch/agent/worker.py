@@ -150,12 +150,16 @@ class RunResult:
     `return_values` has an entry for every worker of this agent that succeeded (None for programs),
     `failures` one for every worker that failed. `stopped` is plaunch's: the exit code of every
     worker that was ended because of another one (-15 for SIGTERM).
+
+    Where the rendezvous knows the whole job, `failures` are those of all nodes, and `first_failure`
+    is the rank that failed first, as the nodes agreed; else it is None.
     """
 
     state: WorkerState
     return_values: dict[int, Any] = field(default_factory=dict)
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
     stopped: dict[int, int] = field(default_factory=dict)
+    first_failure: int | None = None
 
     def is_failed(self) -> bool:
         """Whether the workers failed."""
@@ -172,6 +176,18 @@ class WorkerInfo:
     world_size: int
     role_world_size: int
     pid: int | None = None
+
+
+def describe_worker(worker: Worker) -> WorkerInfo:
+    """What plugins are told of `worker`."""
+    return WorkerInfo(
+        local_rank=worker.local_rank,
+        global_rank=worker.global_rank,
+        role_rank=worker.role_rank,
+        world_size=worker.world_size,
+        role_world_size=worker.role_world_size,
+        pid=worker.id if isinstance(worker.id, int) else None,
+    )
 
 
 @dataclass(frozen=True)

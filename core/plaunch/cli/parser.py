@@ -112,7 +112,7 @@ def build_parser(environ: Mapping[str, str]) -> Parser:
         help="workers on this node: a number, or a device counter such as cpu, gpu, xpu, auto "
         "(default: 1)",
     )
-    add.value(group, "--node-rank", type=_integer, default=0, metavar="N", help=_NODE_RANK)
+    add.value(group, "--node-rank", type=_integer, metavar="N", help=_NODE_RANK)
     add.value(
         group, "--role", default="default", metavar="NAME", help="name of the workers, for logs"
     )
@@ -195,6 +195,15 @@ def build_parser(environ: Mapping[str, str]) -> Parser:
         metavar="SECONDS",
         help="time for workers to stop before they are killed, on every path "
         "(default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
+    )
+    add.value(
+        group,
+        "--exit-barrier-timeout",
+        type=_number,
+        default=300.0,
+        metavar="SECONDS",
+        help="time to wait for the other nodes once the workers of this one have succeeded "
+        "(default: 300)",
     )
     add.flag(
         group,
@@ -309,7 +318,7 @@ def _unknown_option(name: str, known: Mapping[str, object]) -> UsageError:
     )
 
 
-_NODE_RANK = "index of this node, for the static backend (default: 0)"
+_NODE_RANK = "index of this node (default: 0 with the static backend, else any that is free)"
 
 
 class _Adder:

@@ -41,7 +41,7 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
     static = args.rdzv_backend == "static"
     rdzv_configs: dict[str, object] = dict(parse_rdzv_conf(args.rdzv_conf))
     if static:
-        rdzv_configs["rank"] = args.node_rank
+        rdzv_configs["rank"] = 0 if args.node_rank is None else args.node_rank
     else:
         _warn_about_static_options(args)
     worker_env: dict[str, str] = {}
@@ -73,6 +73,8 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
         notify_signals=args.notify_signals,
         worker_env=worker_env,
         keep_daemons=args.keep_daemons,
+        exit_barrier_timeout=args.exit_barrier_timeout,
+        node_rank=args.node_rank,
     )
 
 
@@ -178,7 +180,7 @@ def _override_for_standalone(args: argparse.Namespace) -> None:
             ("--rdzv-id", args.rdzv_id == "none"),
             ("--rdzv-conf", not args.rdzv_conf),
             ("--nnodes", args.nnodes in ("1", "1:1")),
-            ("--node-rank", args.node_rank == 0),
+            ("--node-rank", not args.node_rank),
             ("--master-addr", args.master_addr is None),
             ("--master-port", args.master_port is None),
         )
@@ -189,7 +191,7 @@ def _override_for_standalone(args: argparse.Namespace) -> None:
     args.rdzv_backend = "static"
     args.rdzv_endpoint = args.rdzv_conf = ""
     args.rdzv_id = "none"
-    args.node_rank = 0
+    args.node_rank = None
     args.master_addr = args.master_port = None
 
 
@@ -197,7 +199,6 @@ def _warn_about_static_options(args: argparse.Namespace) -> None:
     ignored = [
         option
         for option, is_default in (
-            ("--node-rank", args.node_rank == 0),
             ("--master-addr", args.master_addr is None),
             ("--master-port", args.master_port is None),
         )

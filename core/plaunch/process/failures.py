@@ -100,6 +100,18 @@ class ProcessFailure:
         """Whether the worker itself said, in its error file, why it failed."""
         return self.error_file_data.get("message") not in ("", _NO_MESSAGE)
 
+    @property
+    def began(self) -> float:
+        """When it began, as far as that can be told, in seconds since the epoch.
+
+        A worker that a signal killed is seen to be gone a little after its connections broke. Its
+        peers may have reported that as an exception meanwhile, which is no cause; so such an end is
+        taken to be a second older than it was seen.
+        """
+        if self.has_reply or self.exitcode not in _SUDDEN_ENDS:
+            return self.timestamp
+        return self.timestamp - _SEEN_LATE
+
     def signal_name(self) -> str:
         """The signal that ended the worker, as `"SIGSEGV"`; `"<N/A>"` if none did."""
         return _signal_name(-self.exitcode) or NOT_AVAILABLE
@@ -124,19 +136,9 @@ class ProcessFailure:
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
-    """The failure that came first, and its rank; of equal times, the one seen first.
-
-    A worker that a signal killed is seen to be gone a little after its connections broke. Its peers
-    may have reported that as an exception meanwhile, which has an earlier time and is no cause.
-    """
-    rank = min(failures, key=lambda rank: _began(failures[rank]))
+    """The failure that began first, and its rank; of equal times, the one seen first."""
+    rank = min(failures, key=lambda rank: failures[rank].began)
     return rank, failures[rank]
-
-
-def _began(failure: ProcessFailure) -> float:
-    if failure.has_reply or failure.exitcode not in _SUDDEN_ENDS:
-        return failure.timestamp
-    return failure.timestamp - _SEEN_LATE
 
 
 class ChildFailedError(PlaunchError):
@@ -147,11 +149,13 @@ class ChildFailedError(PlaunchError):
         failures: the workers that failed by themselves, by global rank, in the order in which
             their exits were seen.
         stopped: the exit codes of the workers that plaunch stopped because of them, by global rank.
+        first: the rank that failed first, where the nodes of a job have agreed on it; None means
+            the one whose failure began first. A negative rank stands for a node's launcher.
 
     `exit_code` is the first failing worker's own code, or 128+n if signal n ended it.
 
     Raises:
-        UsageError: `failures` is empty.
+        UsageError: `failures` is empty, or `first` is not among them.
     """
 
     def __init__(
@@ -160,22 +164,28 @@ class ChildFailedError(PlaunchError):
         failures: dict[int, ProcessFailure],
         *,
         stopped: Mapping[int, int] | None = None,
+        first: int | None = None,
     ) -> None:
         if not failures:
             raise UsageError(f"a ChildFailedError about {name!r} needs at least one failure")
+        if first is not None and first not in failures:
+            raise UsageError(f"rank {first} is not among the failures of {name!r}")
         self.name = name
         self.failures = failures
         self.stopped = dict(stopped or {})
+        self._first = first
         code = self.get_first_failure()[1].exitcode
         # A class constant everywhere else; here every instance has the code of its own worker.
         self.exit_code = (128 - code if code < 0 else code) or ExitCode.INTERNAL  # type: ignore[misc]
         super().__init__(self.format_msg())
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.name, self.failures, self.stopped)
+        return _rebuild, (self.name, self.failures, self.stopped, self._first)
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
         """The global rank that failed first, and how; of equal times, the one seen first."""
+        if self._first is not None:
+            return self._first, self.failures[self._first]
         return first_failure(self.failures)
 
     def format_msg(self, boarder_delim: str = "", section_delim: str = "") -> str:
@@ -213,6 +223,6 @@ def _signal_name(number: int) -> str:
 
 
 def _rebuild(
-    name: str, failures: dict[int, ProcessFailure], stopped: dict[int, int]
+    name: str, failures: dict[int, ProcessFailure], stopped: dict[int, int], first: int | None
 ) -> ChildFailedError:
-    return ChildFailedError(name, failures, stopped=stopped)
+    return ChildFailedError(name, failures, stopped=stopped, first=first)

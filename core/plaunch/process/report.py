@@ -36,11 +36,15 @@ def format_report(
 ) -> str:
     """Write the report about `failures` (by global rank), of which rank `first` comes first.
 
+    A negative rank stands for the launcher of a node, which failed itself.
     `stopped` has the exit codes of the ranks that plaunch ended. `border` and `section`, if given,
     are repeated into rules around and between the parts.
     """
     root = failures[first]
-    title = f"{name} FAILED: rank {first} on {root.host}: {root.describe_exit()}"
+    what = f"the launcher on {root.host} failed"
+    if first >= 0:
+        what = f"rank {first} on {root.host}: {root.describe_exit()}"
+    title = f"{name} FAILED: {what}"
     parts = [_first_failure(first, root)]
     others = [rank for rank in failures if rank != first]
     if others:
@@ -70,6 +74,14 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
+    if rank < 0:
+        return [
+            "First failure:",
+            f"  host:       {failure.host}",
+            f"  pid:        {failure.pid} (the launcher)",
+            f"  time:       {_full_time(failure.timestamp)}",
+            *_block("what it says:", text_of(failure.message).splitlines(), MAX_TRACEBACK_LINES),
+        ]
     lines = [
         "First failure:",
         f"  host:       {failure.host}",
@@ -101,6 +113,12 @@ def _other_failures(ranks: Sequence[int], failures: Mapping[int, ProcessFailure]
     for rank in by_time[:MAX_OTHER_FAILURES]:
         failure = failures[rank]
         summary = _summary(failure)
+        if rank < 0:
+            lines.append(
+                f"  the launcher on {failure.host}, pid {failure.pid},"
+                f" at {_clock_time(failure.timestamp)}: {summary}"
+            )
+            continue
         lines.append(
             f"  rank {rank} (local rank {failure.local_rank}) on {failure.host}, pid {failure.pid},"
             f" at {_clock_time(failure.timestamp)}: {failure.describe_exit()}"

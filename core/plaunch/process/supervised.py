@@ -26,13 +26,15 @@ from plaunch.process.streams import Streams
 from plaunch.process.watch import ExitWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from plaunch.process.child import WorkerProcess
     from plaunch.process.failures import ProcessFailure
 
 _log = logging.getLogger("plaunch")
+
+_SLOW_STOP = 0.5  # seconds
 
 _Reply = tuple[int, int, int]  # what tells one error file from another at the same path
 
@@ -70,6 +72,9 @@ class SupervisedContext(PContext):
         self._is_closed = False
         self._old_replies: dict[int, _Reply | None] = {}
         self._result: RunProcsResult | None = None
+        # Called once with the failures by local rank if the stop that they led to takes longer
+        # than a moment; others may be waiting to hear of them.
+        self.on_slow_stop: Callable[[Mapping[int, ProcessFailure]], None] | None = None
 
     @abc.abstractmethod
     def _start_worker(
@@ -239,14 +244,27 @@ class SupervisedContext(PContext):
             raise
 
     def _climb_steps(self, ladder: StopLadder, watch: ExitWatch, job: Job) -> None:
+        tell_at = time.monotonic() + _SLOW_STOP
         while True:
             self._reap_ended()
             job.refresh()
             delay = ladder.step(self._live())
             if delay is None:
                 return
+            if self.on_slow_stop is not None and self._failures:
+                delay = min(delay, max(tell_at - time.monotonic(), 0.0))
             watch.wait(delay)
             self._note_exits()
+            if time.monotonic() >= tell_at:
+                self._tell_slow_stop()
+
+    def _tell_slow_stop(self) -> None:
+        tell, self.on_slow_stop = self.on_slow_stop, None
+        if tell is None or not self._failures:
+            return
+        for rank, failure in self._failures.items():
+            failure.last_lines = [] if self._streams is None else self._streams.last_lines(rank)
+        tell(dict(self._failures))
 
     def _reap_ended(self) -> None:
         for rank in self._exits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from plaunch.errors import RendezvousClosedError, RendezvousTimeoutError
 from plaunch.rendezvous.api import (
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from plaunch.rendezvous.api import Store
+
+_Self = TypeVar("_Self", bound="FakeElasticRendezvous")
 
 
 class FakeRendezvous(RendezvousHandler):
@@ -163,13 +165,13 @@ class FakeElasticRendezvous(FakeRendezvous):
             os.close(self._write)
         return super().shutdown()
 
-    def __enter__(self) -> FakeElasticRendezvous:
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.shutdown()
 
-    def _change(self, kind: ChangeKind, node: str, reason: str) -> None:
+    def _change(self, kind: ChangeKind, node: str, reason: str, signum: int = 0) -> None:
         with self._lock:
-            self._changes.append(MembershipChange(kind, node, reason))
+            self._changes.append(MembershipChange(kind, node, reason, signum))
             os.write(self._write, b"\0")

@@ -1,0 +1,222 @@
+"""What the agent's decisions are made of: phases, outcomes, events, actions, and the state."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plaunch.agent.worker import WorkerState
+
+if TYPE_CHECKING:
+    import signal
+
+
+class Phase(enum.Enum):
+    """What the agent is busy with."""
+
+    IDLE = "idle"
+    JOINING = "joining"  # waiting for a round to form
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"  # the ladder is at work; `State.then` says what follows
+    WAITING = "waiting"  # own workers have succeeded, other nodes' are still at work
+    DONE = "done"
+
+
+class Outcome(enum.Enum):
+    """How the agent ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # workers failed and no restart is left
+    SIGNALLED = "signalled"  # a stop signal ended the job
+    CLOSED = "closed"  # another node closed the rendezvous
+    LEFT = "left"  # this node was not needed
+    ERROR = "error"  # the rendezvous failed, or workers could not be started or stopped
+
+
+class Again(enum.Enum):
+    """Why the agent joins another round after a stop."""
+
+    RESTART = "restart"
+    MEMBERSHIP = "membership"
+    DECISION = "decision"  # workers failed; whether there is another round, the job says
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the agent's decisions depend on."""
+
+    max_restarts: int
+    phase: Phase = Phase.IDLE
+    workers: WorkerState = WorkerState.INIT
+    attempt: int = 0
+    round: int = -1
+    is_job_wide: bool = False  # the job counts attempts, not this agent
+    has_succeeded: bool = False  # own workers have, in the round formed last
+    then: Again | Outcome | None = None  # after STOPPING: another round, or the end
+
+    @property
+    def restarts_left(self) -> int:
+        """How many more failures are followed by a restart."""
+        return self.max_restarts - self.attempt
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The agent was asked to run."""
+
+
+@dataclass(frozen=True)
+class RoundFormed:
+    """The rendezvous is complete and ranks are assigned; `attempt` is the job's, if it has one."""
+
+    attempt: int | None = None
+
+
+@dataclass(frozen=True)
+class RoundFailed:
+    """The rendezvous did not complete; `graceful` if this node is simply not needed."""
+
+    graceful: bool = False
+
+
+@dataclass(frozen=True)
+class WorkersStartedEvent:
+    """Every worker has a process."""
+
+
+@dataclass(frozen=True)
+class StartFailed:
+    """A worker could not be started."""
+
+
+@dataclass(frozen=True)
+class WorkersFailed:
+    """At least one worker failed by itself."""
+
+
+@dataclass(frozen=True)
+class WorkersSucceeded:
+    """All workers ended with success."""
+
+
+@dataclass(frozen=True)
+class MembershipChanged:
+    """A node arrived, left or was lost."""
+
+
+@dataclass(frozen=True)
+class PeersFailed:
+    """Workers of another node failed."""
+
+
+@dataclass(frozen=True)
+class PeersUnreachable:
+    """Nothing was heard of the other nodes for too long."""
+
+
+@dataclass(frozen=True)
+class RendezvousClosed:
+    """Another node closed the rendezvous."""
+
+
+@dataclass(frozen=True)
+class JobEnded:
+    """The job is over for all nodes: SUCCEEDED, FAILED or CLOSED."""
+
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """A stop signal was received."""
+
+    signum: signal.Signals
+
+
+@dataclass(frozen=True)
+class WorkersStopped:
+    """The ladder is through: no worker is left."""
+
+
+@dataclass(frozen=True)
+class StopFailed:
+    """The ladder is through and a worker is still there."""
+
+
+@dataclass(frozen=True)
+class PeersFinished:
+    """All other nodes have finished, or the time to wait for them is over."""
+
+
+Event = (
+    Begin
+    | RoundFormed
+    | RoundFailed
+    | WorkersStartedEvent
+    | StartFailed
+    | WorkersFailed
+    | WorkersSucceeded
+    | MembershipChanged
+    | PeersFailed
+    | PeersUnreachable
+    | RendezvousClosed
+    | JobEnded
+    | StopRequested
+    | WorkersStopped
+    | StopFailed
+    | PeersFinished
+)
+
+
+# --- actions --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Join:
+    """Take part in the next round."""
+
+
+@dataclass(frozen=True)
+class StartWorkers:
+    """Start the workers of the round that has formed."""
+
+
+@dataclass(frozen=True)
+class StopWorkers:
+    """Run the stop ladder, with `signum` as its soft signal (None: SIGTERM)."""
+
+    signum: signal.Signals | None = None
+
+
+@dataclass(frozen=True)
+class TellFailure:
+    """Tell the job what failed on this node; `is_final` if restarting cannot help."""
+
+    is_final: bool = False
+
+
+@dataclass(frozen=True)
+class WaitForPeers:
+    """Give the other nodes time to finish."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Say what happened and what follows."""
+
+    then: Again | Outcome
+
+
+@dataclass(frozen=True)
+class Finish:
+    """End the run."""
+
+    outcome: Outcome
+
+
+Action = Join | StartWorkers | StopWorkers | TellFailure | WaitForPeers | Report | Finish

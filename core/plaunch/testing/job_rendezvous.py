@@ -1,0 +1,138 @@
+"""A rendezvous handler that knows the whole job, driven by a test."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousClosedError
+from plaunch.rendezvous.api import ChangeKind, JobFailure, JobRound, Verdict, WorldRanks
+from plaunch.testing.rendezvous import FakeElasticRendezvous
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class FakeJobRendezvous(FakeElasticRendezvous):
+    """A handler with one attempt number, one budget and one verdict for the whole job.
+
+    A final failure ends the job at once.
+
+    The test plays the other nodes: `fail_elsewhere`, `notice`, `cut_off`, `conclude`, and what the
+    base class has. What the agent under test tells is in `reported`, `successes` and `notices`.
+    A failure, wherever it was, is decided upon when this node joins again: the next round has one
+    attempt more, or the job has failed.
+
+    Args:
+        run_id: the id of the job.
+        rank: this node's index in the rounds to come.
+        world_size: the number of nodes in the rounds to come.
+        local_world_size: the number of workers of each node.
+        max_restarts: the budget of the job.
+        ends: whether the success of this node is the end of the job; otherwise the test ends it.
+        patience: how long `next_rendezvous` waits while held, in seconds.
+    """
+
+    def __init__(
+        self,
+        run_id: str = "test",
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        local_world_size: int = 1,
+        max_restarts: int = 0,
+        ends: bool = True,
+        patience: float = 30.0,
+    ) -> None:
+        super().__init__(run_id, rank=rank, world_size=world_size, patience=patience)
+        self.local_world_size = local_world_size
+        self.max_restarts = max_restarts
+        self.ends = ends
+        self.attempt = 0
+        self.ranks: WorldRanks | None = None  # of this node's workers, if nodes are not alike
+        self.reported: list[tuple[list[JobFailure], bool]] = []  # with `is_final`, call by call
+        self.successes = 0
+        self.notices: list[int] = []
+        self._verdict: Verdict | None = None
+        self._failures: list[JobFailure] = []  # of the round that ran last
+        self._is_final = False
+        self._reason = ""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the test, or the budget, has ended the job."""
+        return self._verdict
+
+    def report_failure(self, failures: Sequence[JobFailure], *, is_final: bool = False) -> None:
+        """Note what failed; unless it is final, it is decided upon in `next_rendezvous`."""
+        self.reported.append((list(failures), is_final))
+        self._failures.extend(failures)
+        self._is_final = self._is_final or is_final
+        if is_final:
+            self._decide()
+
+    def report_success(self) -> None:
+        """Note it; the job is then over, unless the test wants to end it."""
+        self.successes += 1
+        if self.ends:
+            self.conclude("succeeded", reason="all workers of all nodes have succeeded")
+
+    def send_notice(self, signum: int) -> None:
+        """Note it."""
+        self.notices.append(signum)
+
+    def fail_elsewhere(self, failure: JobFailure, node: str = "neighbour") -> None:
+        """Workers of another node fail."""
+        self._failures.append(failure)
+        self._change(ChangeKind.FAILED, node, failure.summary)
+
+    def notice(self, signum: int, node: str = "neighbour") -> None:
+        """Another node passes a signal on."""
+        self._change(ChangeKind.NOTICE, node, "", signum)
+
+    def cut_off(self, node: str = "", reason: str = "nothing was heard for 10 s") -> None:
+        """Nothing is heard of the other nodes any more."""
+        self._change(ChangeKind.UNREACHABLE, node, reason)
+
+    def conclude(
+        self,
+        outcome: str,
+        *failures: JobFailure,
+        node: str = "neighbour",
+        reason: str = "",
+    ) -> None:
+        """End the job for all nodes: `succeeded`, `failed` or `closed`."""
+        reason = reason or (failures[0].summary if failures else outcome)
+        self._verdict = Verdict(outcome, node, reason, time.time(), failures)
+        self._change(ChangeKind.CLOSED, node, reason)
+
+    def next_rendezvous(self) -> JobRound:
+        """Return a round of the current shape and attempt, unless the job is over."""
+        self._decide()
+        if self._verdict is not None:
+            raise RendezvousClosedError(f"the fake job {self.run_id!r} has ended")
+        info = super().next_rendezvous()
+        first = info.rank * self.local_world_size
+        total = info.world_size * self.local_world_size
+        reason, self._reason = self._reason, ""
+        return JobRound(
+            info.store,
+            info.rank,
+            info.world_size,
+            info.bootstrap_store_info,
+            attempt=self.attempt,
+            ranks=self.ranks or WorldRanks(first, total, first, total),
+            reason=reason,
+        )
+
+    def _decide(self) -> None:
+        if not self._failures:
+            return
+        failures = sorted(self._failures, key=lambda failure: failure.began)
+        self._failures = []
+        if self._is_final or self.attempt >= self.max_restarts:
+            self.conclude("failed", *failures)
+        else:
+            self.attempt += 1
+            restart = f"restart {self.attempt} of {self.max_restarts}"
+            self._reason = f"{failures[0].summary}; {restart}"

@@ -1,0 +1,211 @@
+"""From parameters to a handler: which store, who hosts it, and how this node is reached."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousConnectionError, UsageError
+from plaunch.rendezvous import find_node_address, join_host_port, parse_rendezvous_endpoint
+
+from plaunch_rendezvous_c10d.connecting import Connector
+from plaunch_rendezvous_c10d.hosting import (
+    HostedStore,
+    check_sole_host,
+    host_store,
+    is_this_machine,
+    may_be_elsewhere,
+)
+from plaunch_rendezvous_c10d.stores import FileStore
+from plaunch_rendezvous_c10d.torch_import import load_distributed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from plaunch.rendezvous import Connect, RendezvousHandler, RendezvousParameters, RendezvousStore
+
+_log = logging.getLogger("plaunch")
+
+DEFAULT_PORT = 29400
+_OPTIONS = ("is_host", "read_timeout", "store_type")
+_STORE_TYPES = ("file", "tcp")
+
+
+@dataclass(frozen=True)
+class C10dBackend:
+    """What the backend found out, for the handler.
+
+    Args:
+        connect: opens a connection to the store, in any thread, in about five seconds at most.
+        address: what the other nodes reach this one under.
+        endpoint: how messages name the store, with its real port.
+        is_host: whether the store lives in this process.
+        release: ends what this node holds for the others: the hosted store, or a temporary file.
+        outlives_job: whether the store is there after the job.
+    """
+
+    connect: Connect
+    address: str
+    endpoint: str
+    is_host: bool
+    release: Callable[[], None]
+    outlives_job: bool
+
+
+def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """Create the handler; hosts the store if that is up to this node, but connects to nothing.
+
+    Raises:
+        UsageError: an option is unknown or has a bad value, or the port is taken.
+        PluginLoadError: torch is missing.
+    """
+    from plaunch.rendezvous import DynamicRendezvousHandler  # noqa: PLC0415 - once it is needed
+
+    backend = prepare_backend(params)
+    try:
+        return DynamicRendezvousHandler(
+            params,
+            backend.connect,
+            address=backend.address,
+            is_host=backend.is_host,
+            endpoint=backend.endpoint,
+            release=backend.release,
+            outlives_job=backend.outlives_job,
+            options=_OPTIONS,
+        )
+    except BaseException:
+        backend.release()
+        raise
+
+
+def prepare_backend(params: RendezvousParameters) -> C10dBackend:
+    """Read the backend's own options, and host the store if that is up to this node.
+
+    It is called on the main thread. The longest it takes is importing torch, and a name server
+    that does not answer.
+
+    Raises:
+        UsageError: an option has a bad value, or the port is taken.
+        PluginLoadError: torch is missing.
+    """
+    store_type = str(params.get("store_type", "tcp")).lower()
+    if store_type not in _STORE_TYPES:
+        raise UsageError(
+            f"option 'store_type' of rendezvous backend {params.backend!r} is {store_type!r}; "
+            f"choose from {', '.join(_STORE_TYPES)}"
+        )
+    read_timeout = params.get_as_float("read_timeout", 60.0) or 0.0
+    if not 0 < read_timeout < 1e6:
+        raise UsageError(
+            f"option 'read_timeout' of rendezvous backend {params.backend!r} is "
+            f"{params.get('read_timeout')!r}; it is a number of seconds above 0"
+        )
+    is_host = params.get_as_bool("is_host")
+    if store_type == "file":
+        return _on_file(params, read_timeout)
+    return _on_tcp(params, read_timeout, is_host)
+
+
+def _on_tcp(params: RendezvousParameters, read_timeout: float, is_host: bool | None) -> C10dBackend:
+    host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
+    is_local = params.max_nodes == 1
+    if is_local and not params.endpoint:
+        port = 0  # nobody else looks for it, so it need not get in anybody's way
+    here = is_this_machine(host, port) if is_host is None else is_host
+    if not here and port == 0:
+        raise UsageError(
+            f"endpoint {params.endpoint!r} has no port that this node could know; give the one "
+            "that the node which hosts the store has said"
+        )
+    distributed = load_distributed()
+    hosted: HostedStore | None = None
+    if here:
+        hosted = host_store(distributed, host, port, is_local=is_local, is_asked=is_host is True)
+    address = find_node_address(
+        host, port, max_nodes=params.max_nodes, local_addr=params.local_addr
+    )
+    if hosted is None:
+        advice = (
+            "; if the store's host is a name that its own machine does not know as its own, give "
+            "that node --rdzv-conf is_host=true"
+        )
+        connector = Connector(distributed, host, port, read_timeout, here=here, advice=advice)
+        return C10dBackend(
+            connector.connect, address, connector.endpoint, False, lambda: None, False
+        )
+    endpoint = join_host_port(host, hosted.port)
+    _log.log(
+        logging.WARNING if port == 0 and not is_local else logging.INFO,
+        "this node hosts the rendezvous store; the others find it at --rdzv-endpoint=%s",
+        endpoint,
+    )
+    own = Connector(distributed, hosted.loop_back, hosted.port, read_timeout)
+    connect: Connect = own.connect
+    if not is_local and may_be_elsewhere(host, port):
+        public = Connector(distributed, host, hosted.port, read_timeout)
+        connect = _Checked(own.connect, lambda: check_sole_host(hosted, public)).connect
+    return C10dBackend(connect, address, endpoint, True, hosted.close, False)
+
+
+class _Checked:
+    """Makes a check before the first connection; the other threads wait for it."""
+
+    def __init__(self, connect: Connect, check: Callable[[], None]) -> None:
+        self._connect = connect
+        self._check: Callable[[], None] | None = check
+        self._lock = threading.Lock()
+
+    def connect(self) -> RendezvousStore:
+        """Connect, once the check has been passed."""
+        with self._lock:
+            if self._check is not None:
+                self._check()
+                self._check = None
+        return self._connect()
+
+
+def _on_file(params: RendezvousParameters, read_timeout: float) -> C10dBackend:
+    path, temporary = params.endpoint, ""
+    if not path:
+        if params.max_nodes > 1:
+            raise UsageError(
+                f"a job of {params.max_nodes} nodes with store_type=file needs the path of a file "
+                "that all nodes see; give it with --rdzv-endpoint"
+            )
+        import tempfile  # noqa: PLC0415 - rare
+
+        temporary = tempfile.mkdtemp(prefix="plaunch-rendezvous-")
+        path = os.path.join(temporary, "store")
+    else:
+        path = os.path.abspath(path)
+        folder = os.path.dirname(path)
+        if os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK):
+            raise UsageError(
+                f"the rendezvous store {path!r} (--rdzv-endpoint) cannot be a file: "
+                + ("it is a folder" if os.path.isdir(path) else f"{folder!r} cannot be written to")
+            )
+    distributed = load_distributed()
+
+    def connect() -> FileStore:
+        try:
+            store: Any = distributed.FileStore(path, -1)
+        except (RuntimeError, OSError) as error:
+            raise RendezvousConnectionError(
+                f"rendezvous store {path!r} cannot be opened: {error}"
+            ) from error
+        return FileStore(store, path, read_timeout)
+
+    def release() -> None:
+        if temporary:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(temporary)
+
+    address = find_node_address(max_nodes=params.max_nodes, local_addr=params.local_addr)
+    return C10dBackend(connect, address, path, False, release, not temporary)

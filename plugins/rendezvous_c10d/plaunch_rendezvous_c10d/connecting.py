@@ -1,0 +1,208 @@
+"""Opening a connection to a TCPStore: bounded attempts, and saying what they wait for."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import RendezvousConnectionError
+from plaunch.rendezvous import interface_addresses, is_loop_back, join_host_port, resolve_host
+
+from plaunch_rendezvous_c10d.resolver import forget_name_servers
+from plaunch_rendezvous_c10d.stores import TcpStore, first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.rendezvous import SocketAddress
+
+_log = logging.getLogger("plaunch")
+
+CONNECT_TIMEOUT = 5.0  # seconds for all of one attempt
+_MOST_HANGING = 16  # attempts that are stuck in torch at a time
+_SAID_AFTER, _SAID_EVERY = 10.0, 60.0  # seconds
+
+
+class Connector:
+    """Opens connections to the TCPStore at an endpoint; `connect` may be called by any thread.
+
+    Args:
+        distributed: the module `torch.distributed`.
+        host: the endpoint's host; resolved anew each time, as names move.
+        port: the endpoint's port.
+        read_timeout: how long one operation may take, in seconds.
+        here: whether the endpoint is this machine, so that loop-back leads there as well.
+        advice: what messages suggest if nobody hosts the store.
+    """
+
+    def __init__(
+        self,
+        distributed: Any,
+        host: str,
+        port: int,
+        read_timeout: float,
+        *,
+        here: bool = False,
+        advice: str = "",
+    ) -> None:
+        self.endpoint = join_host_port(host, port)
+        self._distributed = distributed
+        self._host = host
+        self._port = port
+        self._read_timeout = read_timeout
+        self._here = here
+        self._advice = advice
+        self._lock = threading.Lock()
+        self._hanging = 0
+        self._failing_since: float | None = None
+        self._say_at = 0.0
+
+    def connect(self) -> TcpStore:
+        """Try once, for about `CONNECT_TIMEOUT` seconds at most; whoever calls tries again.
+
+        What it waits for is said after ten seconds of failures and then once a minute.
+
+        Raises:
+            RendezvousConnectionError: with all addresses that were tried, and what each said.
+        """
+        deadline = time.monotonic() + CONNECT_TIMEOUT
+        try:
+            store = self._open(self._reach(deadline), deadline)
+        except RendezvousConnectionError as error:
+            self._note_failure(error)
+            raise
+        with self._lock:
+            self._failing_since = None
+        return TcpStore(store, self.endpoint, self._read_timeout)
+
+    def _reach(self, deadline: float) -> SocketAddress:
+        """The first address of the endpoint that takes a connection."""
+        tried = []
+        timeout = CONNECT_TIMEOUT / 2
+        for address in self._addresses(timeout):
+            left = min(timeout, deadline - time.monotonic())
+            if left <= 0:
+                tried.append(f"{address}: not tried any more")
+                continue
+            try:
+                with socket.socket(address.family, socket.SOCK_STREAM) as sock:
+                    sock.settimeout(left)
+                    sock.connect(address.sockaddr)
+                return address
+            except TimeoutError:
+                tried.append(f"{address}: no answer within {left:.1f} s")
+            except OSError as error:
+                tried.append(f"{address}: {_errno_of(error)}")
+        raise self._unreachable("; ".join(tried) or "it has no addresses")
+
+    def _addresses(self, timeout: float) -> list[SocketAddress]:
+        near = (
+            [*resolve_host("127.0.0.1", self._port), *resolve_host("::1", self._port)]
+            if self._here
+            else []
+        )
+        try:
+            far = resolve_host(self._host, self._port, timeout)
+        except RendezvousConnectionError as error:
+            if not near:
+                raise self._unreachable(str(error)) from error
+            far = ()
+        return [*far, *(address for address in near if address not in far)]
+
+    def _open(self, address: SocketAddress, deadline: float) -> Any:
+        """The client, of torch's making, of the store at `address`, which takes connections.
+
+        Its constructor waits without end for a program that takes connections and says nothing, so
+        it runs on a thread that is left behind then.
+        """
+        with self._lock:
+            is_full = self._hanging >= _MOST_HANGING
+            self._hanging += not is_full
+        if is_full:
+            raise self._unreachable(self._silent(address))
+
+        def create() -> Any:
+            try:
+                return self._distributed.TCPStore(
+                    host_name=address.host,
+                    port=address.port,
+                    is_master=False,
+                    wait_for_workers=False,
+                    timeout=timedelta(seconds=CONNECT_TIMEOUT / 2),
+                )
+            finally:
+                with self._lock:
+                    self._hanging -= 1
+
+        try:
+            return run_bounded(create, max(deadline - time.monotonic(), 1.0), "connect")
+        except TimeoutError as error:
+            raise self._unreachable(self._silent(address)) from error
+        except (RuntimeError, OSError, ValueError) as error:
+            raise self._unreachable(f"{address}: {first_line(error)}") from error
+
+    def _silent(self, address: SocketAddress) -> str:
+        return (
+            f"{address} takes connections but does not answer as a TCPStore does: its host is "
+            "stopped, or the port belongs to another program"
+        )
+
+    def _unreachable(self, what: str) -> RendezvousConnectionError:
+        with self._lock:
+            since = self._failing_since
+        long = f", for {time.monotonic() - since:.0f} s so far" if since is not None else ""
+        own = ", ".join(a for a in interface_addresses() if not is_loop_back(a)) or "loop-back only"
+        return RendezvousConnectionError(
+            f"rendezvous store {self.endpoint!r} cannot be reached{long}: {what}. This machine is "
+            f"{os.uname().nodename!r} ({own}){self._advice}"
+        )
+
+    def _note_failure(self, error: RendezvousConnectionError) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if self._failing_since is None:
+                self._failing_since = now
+                self._say_at = now + _SAID_AFTER
+            if now < self._say_at:
+                return
+            self._say_at = now + _SAID_EVERY
+        _log.warning("still waiting: %s", error)
+
+
+def run_bounded(function: Callable[[], Any], timeout: float, name: str) -> Any:
+    """Run `function`, a call of torch, on a thread of its own, since it cannot be interrupted.
+
+    What it returns after `timeout` seconds is thrown away.
+
+    Raises:
+        TimeoutError: it has not returned in time. Whatever it raises is raised as well.
+    """
+    outcome: list[tuple[Any, BaseException | None]] = []
+
+    def run() -> None:
+        try:
+            forget_name_servers()
+            outcome.append((function(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run, name=f"plaunch-{name}", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    if not outcome:
+        raise TimeoutError(f"{name} has not returned within {timeout:g} s")
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def _errno_of(error: OSError) -> str:
+    name = errno.errorcode.get(error.errno or 0, "")
+    return f"{error.strerror or error}{f' ({name})' if name else ''}"

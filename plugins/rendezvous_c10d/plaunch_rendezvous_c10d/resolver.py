@@ -1,0 +1,27 @@
+"""Keeps torch's reverse look-ups away from name servers."""
+
+from __future__ import annotations
+
+import contextlib
+
+_SERVER_COUNT = 4  # `int retrans, retry; unsigned long options; int nscount` of struct __res_state
+
+
+def forget_name_servers() -> None:
+    """Let this thread resolve from files only, from now on.
+
+    For its messages torch asks for the names of both ends of each connection that it opens, whether
+    it says anything or not. One lost datagram then costs five seconds, a dead name server as much
+    for each connection. The resolver's state belongs to the thread, and its layout to the ABI of
+    the GNU C library; with another library nothing happens.
+    """
+    import ctypes  # noqa: PLC0415 - torch has loaded it before
+
+    for library in (None, "libresolv.so.2"):
+        with contextlib.suppress(OSError, AttributeError):
+            functions = ctypes.CDLL(library)
+            state_of_thread, initialize = functions.__res_state, functions.__res_init
+            state_of_thread.restype = ctypes.POINTER(ctypes.c_int)
+            if initialize() == 0:
+                state_of_thread()[_SERVER_COUNT] = 0
+            return

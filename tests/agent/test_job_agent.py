@@ -1,0 +1,580 @@
+"""The agent in a job that decides for all of its nodes, with workers that are only pretended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+
+import pytest
+from plaunch.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, moments
+from plaunch.errors import (
+    PluginError,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    SignalException,
+    UnkillableWorkerError,
+    WorkerStartError,
+)
+from plaunch.process.failures import ProcessFailure
+from plaunch.process.signals import SignalAction
+from plaunch.rendezvous import JobFailure, JobRendezvous, WorldRanks
+from plaunch.testing import FakeJobRendezvous
+
+SUCCEEDED = RunResult(WorkerState.SUCCEEDED, return_values={0: "done"})
+
+
+def failed(rank=0, exitcode=3, at=1000.0):
+    failure = ProcessFailure(0, 4242, exitcode, "", host="here", global_rank=rank)
+    failure.timestamp = at
+    return RunResult(WorkerState.FAILED, failures={rank: failure})
+
+
+def elsewhere(rank=7, at=999.0, exitcode=17):
+    return JobFailure(
+        rank,
+        at,
+        f"rank {rank} on b (pid 12) failed: exit code {exitcode}",
+        {"host": "b", "pid": 12, "exit_code": exitcode},
+    )
+
+
+class PretendAgent(SimpleElasticAgent):
+    """Each round has a script: results, and callables that make something happen, look by look."""
+
+    def __init__(self, handler, *scripts, policy=None, exit_barrier_timeout=300, nproc=1):
+        self.moments = []
+        super().__init__(
+            WorkerSpec(
+                role="trainer",
+                local_world_size=nproc,
+                rdzv_handler=handler,
+                entrypoint="pretend",
+                max_restarts=handler.max_restarts,
+                monitor_interval=0.001,
+            ),
+            exit_barrier_timeout,
+            signal_policy=policy,
+            notify=self.moments.append,
+        )
+        self.scripts = [list(script) for script in scripts]
+        self.current = []
+        self.calls = []
+        self.signals = []
+        self.on_stop = lambda: None
+
+    def _start_workers(self, worker_group):
+        self.calls.append("start")
+        self.current = self.scripts.pop(0)
+        if self.current and isinstance(self.current[0], Exception):
+            raise self.current[0]
+        return {worker.local_rank: 1000 + worker.local_rank for worker in worker_group.workers}
+
+    def _stop_workers(self, worker_group):
+        self.calls.append("stop")
+        self.on_stop()
+
+    def _monitor_workers(self, worker_group):
+        if self.current:
+            item = self.current.pop(0)
+            if isinstance(item, RunResult):
+                return item
+            item()
+        return RunResult(WorkerState.HEALTHY)
+
+    def _signal_workers(self, signum):
+        self.signals.append(signum)
+
+    def _shutdown(self, death_sig=signal.SIGTERM, timeout=None):
+        self.calls.append("shutdown")
+
+    def started(self):
+        """The attempt and the round of every start."""
+        told = [m.group for m in self.moments if isinstance(m, moments.WorkersStarted)]
+        return [(group.attempt, group.round) for group in told]
+
+
+@pytest.fixture
+def job(request):
+    with FakeJobRendezvous(**getattr(request, "param", {})) as handler:
+        yield handler
+
+
+def restarts(count, **more):
+    return pytest.mark.parametrize("job", [{"max_restarts": count, **more}], indirect=True)
+
+
+def said(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_the_fake_is_what_it_pretends_to_be(job):
+    assert isinstance(job, JobRendezvous)
+
+
+def test_success_is_told_and_ends_with_the_job(job, caplog):
+    agent = PretendAgent(job, [SUCCEEDED])
+    assert agent.run() is SUCCEEDED
+    assert job.successes == 1
+    assert agent.calls == ["start", "shutdown"]
+    assert said(caplog) == []
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+@restarts(1)
+def test_a_failure_is_told_and_restarted_as_the_job_decides(job, caplog):
+    agent = PretendAgent(job, [failed()], [SUCCEEDED])
+    assert agent.run() is SUCCEEDED
+    assert agent.started() == [(0, 0), (1, 1)]
+    (((failure,), is_final),) = job.reported
+    assert (failure.rank, failure.began, is_final) == (0, 1000.0, False)
+    assert said(caplog) == [
+        "rank 0 (pid 4242) failed with exit code 3; all workers are stopped",
+        "rank 0 on here (pid 4242) failed: exit code 3; restart 1 of 1",
+    ]
+
+
+@restarts(1)
+def test_a_failure_is_told_before_the_workers_are_stopped(job):
+    agent = PretendAgent(job, [failed()], [SUCCEEDED])
+    agent.on_stop = lambda: agent.calls.append(len(job.reported))
+    agent.run()
+    assert agent.calls[:3] == ["start", "stop", 1]
+
+
+@restarts(0)
+def test_without_a_restart_left_the_job_ends_with_its_first_failure(job, caplog):
+    agent = PretendAgent(job, [failed(rank=2)])
+    result = agent.run()
+    assert result.is_failed()
+    assert (result.first_failure, list(result.failures)) == (2, [2])
+    assert agent.get_worker_group().state is WorkerState.FAILED
+    assert said(caplog)[-1] == ("the job ended: rank 2 on here (pid 4242) failed: exit code 3")
+    assert job.successes == 0
+
+
+@restarts(2)
+def test_a_failure_elsewhere_restarts_this_node_too(job, caplog):
+    agent = PretendAgent(
+        job,
+        [lambda: job.fail_elsewhere(elsewhere())],
+        [lambda: job.fail_elsewhere(elsewhere(rank=6))],
+        [SUCCEEDED],
+    )
+    assert agent.run() is SUCCEEDED
+    assert agent.started() == [(0, 0), (1, 1), (2, 2)]
+    assert job.reported == []
+    assert said(caplog)[1] == "rank 7 on b (pid 12) failed: exit code 17; restart 1 of 2"
+    assert said(caplog)[3] == "rank 6 on b (pid 12) failed: exit code 17; restart 2 of 2"
+
+
+@restarts(0)
+def test_a_failure_elsewhere_ends_this_node_with_the_same_cause(job):
+    agent = PretendAgent(job, [lambda: job.fail_elsewhere(elsewhere())])
+    result = agent.run()
+    assert result.first_failure == 7
+    failure = result.failures[7]
+    assert (failure.host, failure.pid, failure.exitcode) == ("b", 12, 17)
+    assert agent.calls == ["start", "stop", "shutdown"]
+
+
+@restarts(0)
+def test_own_failures_at_the_same_time_are_told_too_and_come_after_the_first(job):
+    """The change is there already, but the own worker failed by itself."""
+    agent = PretendAgent(job, [lambda: job.fail_elsewhere(elsewhere()), failed(rank=1)])
+    result = agent.run()
+    assert [failure.rank for failure in job.reported[0][0]] == [1]
+    assert (result.first_failure, list(result.failures)) == (7, [7, 1])
+
+
+@pytest.mark.parametrize("change", ["fail_elsewhere", "lose"])
+@restarts(1, world_size=2)
+def test_own_workers_are_given_a_moment_to_show_that_they_failed_first(job, change):
+    def happen():
+        if change == "lose":
+            job.lose()
+        else:
+            job.fail_elsewhere(elsewhere(at=2000.0))
+
+    agent = PretendAgent(job, [happen, failed()], [SUCCEEDED])
+    agent.run()
+    assert len(job.reported) == 1
+    assert agent.started() == [(0, 0), (1, 1)]
+
+
+@restarts(1)
+def test_a_success_at_the_time_of_a_failure_elsewhere_is_not_told(job):
+    """The round is over; its change must not get lost behind the success."""
+    agent = PretendAgent(job, [lambda: job.fail_elsewhere(elsewhere()), SUCCEEDED], [SUCCEEDED])
+    assert agent.run() is SUCCEEDED
+    assert agent.started() == [(0, 0), (1, 1)]
+    assert job.successes == 1
+
+
+@restarts(1, world_size=3)
+def test_what_workers_show_while_they_are_stopped_is_not_told(job):
+    agent = PretendAgent(job, [lambda: job.arrive("c")], [SUCCEEDED])
+    agent.on_stop = lambda: agent.current.append(failed())
+    assert agent.run() is SUCCEEDED
+    assert job.reported == []
+
+
+@restarts(0)
+def test_failures_of_an_earlier_round_are_not_in_the_report(job):
+    job.max_restarts = 1
+    agent = PretendAgent(job, [failed(rank=3)], [lambda: job.fail_elsewhere(elsewhere())])
+    assert list(agent.run().failures) == [7]
+
+
+def test_a_failure_without_details_is_told_all_the_same(job):
+    """A subclass written for torchrun may know no more than that."""
+    result = PretendAgent(job, [RunResult(WorkerState.FAILED)]).run()
+    (((failure,), _),) = job.reported
+    assert failure.rank == -1
+    assert failure.summary.endswith("failed: the workers failed")
+    assert result.is_failed()
+
+
+# --- membership -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("arrive", "node b arrived: asks to join"),
+        ("depart", "node b left: leaves"),
+        ("lose", "node b was lost: missed its heartbeats"),
+    ],
+)
+@restarts(0, world_size=3)
+def test_a_change_of_membership_costs_no_attempt(job, change, text, caplog):
+    agent = PretendAgent(job, [lambda: getattr(job, change)("b")], [SUCCEEDED])
+    assert agent.run() is SUCCEEDED
+    assert agent.started() == [(0, 0), (0, 1)]
+    assert said(caplog) == [f"{text}; all workers are stopped, and a new round begins"]
+
+
+def test_several_changes_at_once_make_one_round(job):
+    def happen():
+        job.arrive("b")
+        job.arrive("c")
+        job.lose("b")
+
+    agent = PretendAgent(job, [happen], [SUCCEEDED])
+    assert agent.run() is SUCCEEDED
+    assert job.rounds == 2
+
+
+def test_ranks_and_the_attempt_come_with_the_round(job):
+    job.attempt = 4
+    job.ranks = WorldRanks(first_global=5, world_size=9, first_role=2, role_world_size=6)
+    agent = PretendAgent(job, [SUCCEEDED], nproc=2)
+    agent.run()
+    groups = [m.group for m in agent.moments if isinstance(m, moments.AfterRendezvous)]
+    assert [group.attempt for group in groups] == [4]
+    assert [
+        (w.global_rank, w.world_size, w.role_rank, w.role_world_size) for w in groups[0].workers
+    ] == [(5, 9, 2, 6), (6, 9, 3, 6)]
+
+
+# --- the end of the job ---------------------------------------------------------------------------
+
+
+def test_the_job_fails_while_this_node_runs(job, caplog):
+    agent = PretendAgent(job, [lambda: job.conclude("failed", elsewhere())])
+    assert agent.run().first_failure == 7
+    assert agent.calls == ["start", "stop", "shutdown"]
+    assert said(caplog) == [
+        "the job ended: rank 7 on b (pid 12) failed: exit code 17; all workers are stopped"
+    ]
+
+
+@restarts(3, ends=False)
+def test_the_job_fails_while_this_node_waits(job):
+    agent = PretendAgent(job, [SUCCEEDED])
+    report = job.report_success
+
+    def succeed_and_fail():
+        report()
+        job.conclude("failed", elsewhere(exitcode=-9))
+
+    job.report_success = succeed_and_fail
+    result = agent.run()
+    assert (result.first_failure, result.failures[7].exitcode) == (7, -9)
+    assert agent.get_worker_group().state is WorkerState.FAILED
+
+
+def test_a_job_that_was_closed_names_who_and_why(job):
+    agent = PretendAgent(job, [lambda: job.conclude("closed", node="c", reason="enough")])
+    with pytest.raises(
+        RendezvousClosedError, match=r"closed.*node c at \d{4}-.*: enough"
+    ) as caught:
+        agent.run()
+    assert caught.value.exit_code == 112
+    assert agent.calls == ["start", "stop", "shutdown"]
+
+
+def test_a_failed_job_that_names_no_failure_is_closed(job):
+    agent = PretendAgent(job, [lambda: job.conclude("failed", reason="node b went mad")])
+    with pytest.raises(RendezvousClosedError, match=r"failed, .*node b went mad"):
+        agent.run()
+
+
+@pytest.mark.parametrize("outcome", ["closed", "succeeded"])
+def test_who_comes_after_the_end_is_told_by_the_rendezvous(job, outcome):
+    job.conclude(outcome)
+    with pytest.raises(RendezvousClosedError, match="the fake job 'test' has ended"):
+        PretendAgent(job).run()
+
+
+def test_who_comes_after_a_failure_is_told_the_cause(job):
+    job.conclude("failed", elsewhere())
+    assert PretendAgent(job).run().first_failure == 7
+
+
+def test_a_spare_that_was_not_needed_has_succeeded(job):
+    def next_rendezvous():
+        raise RendezvousGracefulExitError("the job has succeeded without this node")
+
+    job.next_rendezvous = next_rendezvous
+    assert PretendAgent(job).run().state is WorkerState.SUCCEEDED
+
+
+@restarts(0, ends=False)
+def test_a_newcomer_just_before_the_end_takes_no_success_away(job):
+    agent = PretendAgent(job, [SUCCEEDED])
+    job.report_success = lambda: job.arrive("late")
+    agent.on_stop = lambda: job.conclude("succeeded")
+    assert agent.run() is SUCCEEDED
+    assert job.rounds == 1
+
+
+# --- waiting for the others -----------------------------------------------------------------------
+
+
+@restarts(1, world_size=2, ends=False)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda job: job.fail_elsewhere(elsewhere()),
+        lambda job: job.lose(),
+        lambda job: job.depart(),
+        lambda job: job.arrive(),
+    ],
+    ids=["failed", "lost", "left", "arrived"],
+)
+def test_a_change_cancels_the_wait_at_once(job, change):
+    """With patience for ever, only the handler's descriptor can end the wait."""
+    agent = PretendAgent(job, [SUCCEEDED], [SUCCEEDED], exit_barrier_timeout=float("inf"))
+    report = job.report_success
+
+    def go_on():
+        report()
+        if job.rounds == 1:
+            change(job)
+        else:
+            job.conclude("succeeded")
+
+    job.report_success = go_on
+    assert agent.run() is SUCCEEDED
+    assert [round_ for _, round_ in agent.started()] == [0, 1]
+    assert job.successes == 2
+
+
+@restarts(0, ends=False)
+def test_the_wait_is_bounded(job, caplog):
+    assert PretendAgent(job, [SUCCEEDED], exit_barrier_timeout=0.01).run() is SUCCEEDED
+    (text,) = said(caplog)
+    assert "have not finished 0.01 s after this one (--exit-barrier-timeout)" in text
+
+
+@restarts(0, ends=False)
+def test_a_stop_signal_ends_the_wait_and_keeps_the_success(job):
+    agent = PretendAgent(job, [SUCCEEDED])
+    job.report_success = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    assert agent.run() is SUCCEEDED
+
+
+@restarts(0, ends=False)
+def test_notices_reach_a_node_that_waits(job):
+    agent = PretendAgent(job, [SUCCEEDED])
+
+    def notice_and_end():
+        job.notice(signal.SIGUSR1)
+        job.conclude("succeeded")
+
+    job.report_success = notice_and_end
+    assert agent.run() is SUCCEEDED
+    assert agent.signals == [signal.SIGUSR1]
+
+
+# --- notices --------------------------------------------------------------------------------------
+
+
+def test_a_notice_is_passed_on_and_the_round_goes_on(job, caplog):
+    agent = PretendAgent(job, [lambda: job.notice(signal.SIGUSR1, "b"), lambda: None, SUCCEEDED])
+    assert agent.run() is SUCCEEDED
+    assert agent.signals == [signal.SIGUSR1]
+    assert job.notices == []
+    assert said(caplog) == ["SIGUSR1 received on node b; it is passed on and the job goes on"]
+
+
+@pytest.mark.parametrize("signum", [0, -1, 4711, signal.SIGKILL, signal.SIGSTOP])
+def test_a_notice_of_no_signal_that_can_be_handled_is_ignored(job, signum, caplog):
+    agent = PretendAgent(job, [lambda: job.notice(signum), lambda: None, SUCCEEDED])
+    assert agent.run() is SUCCEEDED
+    assert agent.signals == []
+    assert "it is ignored" in caplog.text
+
+
+class Notify:
+    """SIGUSR1 is passed on."""
+
+    def signals(self):
+        return (signal.SIGUSR1,)
+
+    def action(self, signum):
+        return SignalAction.NOTIFY
+
+
+def test_a_signal_here_is_passed_on_to_all_nodes(job):
+    script = [lambda: os.kill(os.getpid(), signal.SIGUSR1), lambda: None, SUCCEEDED]
+    agent = PretendAgent(job, script, policy=Notify())
+    assert agent.run() is SUCCEEDED
+    assert (agent.signals, job.notices) == ([signal.SIGUSR1], [signal.SIGUSR1])
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def test_a_node_that_has_lost_touch_ends(job, caplog):
+    agent = PretendAgent(job, [lambda: job.cut_off(reason="the store at a:1 is gone since 12:00")])
+    with pytest.raises(RendezvousConnectionError, match="the store at a:1 is gone since") as caught:
+        agent.run()
+    assert caught.value.exit_code == 113
+    assert agent.calls == ["start", "stop", "shutdown"]
+    assert job.reported == []
+    assert said(caplog)[0].startswith("the other nodes cannot be reached any more: the store")
+
+
+@restarts(0, ends=False)
+def test_a_node_that_loses_touch_while_it_waits_does_not_know_how_the_job_ended(job):
+    agent = PretendAgent(job, [SUCCEEDED])
+    job.report_success = job.cut_off
+    with pytest.raises(RendezvousConnectionError):
+        agent.run()
+
+
+@pytest.mark.parametrize("error", [WorkerStartError("no more processes"), PluginError("two clash")])
+@restarts(3)
+def test_a_node_that_cannot_start_its_workers_ends_the_job(job, error):
+    agent = PretendAgent(job, [error])
+    with pytest.raises(type(error)) as caught:
+        agent.run()
+    assert caught.value is error
+    (((failure,), is_final),) = job.reported
+    assert (failure.rank, is_final) == (-1, True)
+    assert failure.summary.endswith(f"failed: {error}")
+    assert failure.detail["exit_code"] == error.exit_code
+
+
+@restarts(3)
+def test_a_node_stays_until_the_job_has_acted_on_its_error(job, monkeypatch):
+    """It may host the store from which the others hear of the error."""
+    monkeypatch.setattr("plaunch.agent.agent._VERDICT_WAIT", 60.0)
+    settle = threading.Timer(0.05, lambda: job.conclude("failed", elsewhere()))
+    job.report_failure = lambda failures, is_final: settle.start()
+    with pytest.raises(WorkerStartError):
+        PretendAgent(job, [WorkerStartError("no more processes")]).run()
+    assert job.verdict is not None
+    settle.join()
+
+
+@restarts(3)
+def test_but_not_for_ever(job, monkeypatch):
+    monkeypatch.setattr("plaunch.agent.agent._VERDICT_WAIT", 0.01)
+    job.report_failure = lambda failures, is_final: None
+    with pytest.raises(WorkerStartError):
+        PretendAgent(job, [WorkerStartError("no more processes")]).run()
+
+
+@restarts(3)
+def test_nor_after_a_stop_signal(job, monkeypatch):
+    monkeypatch.setattr("plaunch.agent.agent._VERDICT_WAIT", 3600.0)
+    job.report_failure = lambda failures, is_final: None
+    agent = PretendAgent(job, [WorkerStartError("no more processes")])
+    agent._shutdown = lambda *args, **options: os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(WorkerStartError):
+        agent.run()
+
+
+@restarts(3)
+def test_the_other_nodes_end_with_that_error_too(job):
+    failure = JobFailure(-1, 1.0, "the launcher on b failed", {"host": "b", "exit_code": 110})
+    result = PretendAgent(job, [lambda: job.conclude("failed", failure)]).run()
+    assert (result.first_failure, result.failures[-1].exitcode) == (-1, 110)
+
+
+def test_a_fault_of_the_agent_ends_the_job(job):
+    def fail():
+        raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError):
+        PretendAgent(job, [fail]).run()
+    (((failure,), is_final),) = job.reported
+    assert is_final
+    assert "ZeroDivisionError('a bug')" in failure.summary
+
+
+@restarts(3, world_size=2)
+def test_the_job_goes_on_without_a_host_that_cannot_end_its_workers(job):
+    def get_stuck():
+        raise UnkillableWorkerError("pid 7 is stuck")
+
+    agent = PretendAgent(job, [job.arrive])
+    agent.on_stop = get_stuck
+    with pytest.raises(UnkillableWorkerError):
+        agent.run()
+    assert job.reported == []
+
+
+@restarts(3)
+def test_nor_is_a_host_that_has_given_its_workers_up_told_of(job):
+    def get_stuck():
+        raise UnkillableWorkerError("pid 7 is stuck")
+
+    agent = PretendAgent(job, [RunResult(WorkerState.UNHEALTHY)])
+    agent._is_of_use = lambda: False
+    agent.on_stop = get_stuck
+    with pytest.raises(UnkillableWorkerError):
+        agent.run()
+    assert job.reported == []
+
+
+@restarts(3)
+def test_a_stop_signal_is_nobody_elses_failure(job):
+    agent = PretendAgent(job, [lambda: os.kill(os.getpid(), signal.SIGTERM)])
+    with pytest.raises(SignalException):
+        agent.run()
+    assert job.reported == []
+
+
+def test_a_stop_signal_ends_the_wait_for_a_round(job):
+    job.hold()
+    agent = PretendAgent(job)
+
+    def interrupt_once_joining():
+        job.joining.wait(30)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    helper = threading.Thread(target=interrupt_once_joining)
+    helper.start()
+    with pytest.raises(SignalException):
+        agent.run()
+    helper.join()
+    job.release()
+    assert agent.calls == ["shutdown"]

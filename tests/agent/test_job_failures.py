@@ -1,0 +1,168 @@
+"""What nodes tell each other of failures, and what comes out at the other end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from plaunch.agent.job_failures import (
+    MAX_BRIEF_BYTES,
+    MAX_FAILURES,
+    MAX_LINES,
+    MAX_TEXT_BYTES,
+    from_job_failures,
+    node_failure,
+    to_job_failures,
+)
+from plaunch.errors import PluginLoadError, WorkerStartError
+from plaunch.process.failures import ChildFailedError, ProcessFailure
+from plaunch.rendezvous import JobFailure
+
+STACK = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: bad\n'
+
+
+def make(rank, exitcode=1, at=100.0, *, text="", stack="", **more):
+    failure = ProcessFailure(rank % 2, 40 + rank, exitcode, "", host="b", **more)
+    failure.timestamp = at
+    failure.global_rank = rank
+    if text:
+        failure.message = {"message": text, "extraInfo": {"py_callstack": stack, "timestamp": "1"}}
+        failure.error_file_data = {"message": failure.message}
+        failure.error_file = "/logs/error.json"
+    return failure
+
+
+def over_the_wire(failures):
+    """The failures as JSON brings them to another node."""
+    return [
+        JobFailure(f.rank, f.began, f.summary, json.loads(json.dumps(f.detail))) for f in failures
+    ]
+
+
+FAILURES = {
+    "exit code": make(3, exitcode=17),
+    "signal": make(3, exitcode=-11, last_lines=["loading", "oh no"]),
+    "out of memory": make(3, exitcode=-9, oom_killed=True),
+    "exception": make(3, text="ValueError: bad", stack=STACK),
+    "message without a traceback": make(3, text="no memory on card 3"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_another_node_prints_the_same_report(name):
+    failure = FAILURES[name]
+    there, first = from_job_failures(over_the_wire(to_job_failures({3: failure})), {})
+    assert first == 3
+    own = ChildFailedError("train.py", {3: failure})
+    other = ChildFailedError("train.py", there, first=first)
+    # A file on another host is named as such, for nobody to look for it here.
+    assert str(other) == str(own).replace("/logs/error.json", "b:/logs/error.json")
+    assert other.exit_code == own.exit_code
+    assert there[3].global_rank == 3
+    assert there[3].has_reply == failure.has_reply
+
+
+def test_the_first_one_is_told_in_full_and_the_others_in_brief():
+    failures = {
+        0: make(0, at=101.0, text="RuntimeError: closed by peer " * 99, stack=STACK),
+        1: make(1, at=101.5, exitcode=-9, last_lines=["a", "b"]),
+    }
+    first, second = to_job_failures(failures)
+    assert (first.rank, first.began) == (1, 100.5)  # seen late
+    assert first.summary == "rank 1 on b (pid 41) failed: killed by SIGKILL (signal 9)"
+    assert first.detail["last_lines"] == ["a", "b"]
+    assert second.rank == 0
+    assert "traceback" not in second.detail
+    assert len(second.detail["message"]) <= MAX_BRIEF_BYTES + len("... ")
+
+
+def test_what_is_told_is_bounded():
+    long = "é" * MAX_TEXT_BYTES
+    failures = {
+        rank: make(rank, text=long, stack=long + "the end", last_lines=[long] * 99)
+        for rank in range(99)
+    }
+    told = to_job_failures(failures)
+    assert len(told) == MAX_FAILURES
+    first = told[0].detail
+    assert first["traceback"].endswith("the end")
+    for text in (first["message"], first["traceback"], "\n".join(first["last_lines"])):
+        assert len(text.encode()) <= MAX_TEXT_BYTES + len("... ")
+    assert len(first["last_lines"]) <= MAX_LINES
+    assert sum(len(json.dumps(f.detail, ensure_ascii=False).encode()) for f in told[1:]) < 32 << 10
+
+
+def test_text_that_is_not_unicode_can_be_told():
+    (told,) = to_job_failures({0: make(0, last_lines=["a\udcff"])})
+    assert json.loads(json.dumps(told.detail))["last_lines"] == ["a\\udcff"]
+
+
+HOSTILE = [
+    {},
+    {"host": 3, "pid": "x", "exit_code": "0", "timestamp": "soon", "last_lines": "abc"},
+    {"host": None, "local_rank": True, "exit_code": None, "timestamp": 1e999, "last_lines": [1]},
+    {"message": ["m"], "traceback": 5, "has_reply": "yes", "error_file": {"a": 1}},
+]
+
+
+@pytest.mark.parametrize("detail", HOSTILE)
+def test_details_of_a_wrong_kind_are_left_out(detail):
+    told = JobFailure(5, 100.0, "rank 5 on b failed", detail)
+    failures, first = from_job_failures([told], {})
+    error = ChildFailedError("train.py", failures, first=first)
+    assert error.exit_code == 1
+    assert "an unknown host" in str(error) or failures[5].host
+    assert failures[5].timestamp == 100.0
+    assert failures[5].last_lines == []
+
+
+def test_a_path_that_exists_here_too_is_not_read(tmp_path):
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": "mine"}))
+    told = JobFailure(5, 100.0, "", {"error_file": str(path), "host": "b"})
+    failures, _ = from_job_failures([told], {})
+    assert failures[5].error_file == f"b:{path}"
+    assert failures[5].message != "mine"
+
+
+def test_the_first_is_what_the_nodes_agreed_on_even_if_clocks_differ():
+    told = to_job_failures({3: make(3, at=200.0)})
+    own = {0: make(0, at=100.0)}  # this host's clock is late
+    failures, first = from_job_failures(told, own)
+    assert (first, list(failures)) == (3, [3, 0])
+    error = ChildFailedError("train.py", failures, first=first)
+    assert error.get_first_failure()[0] == 3
+    assert str(error).startswith("train.py FAILED: rank 3 on b: exit code 1")
+    assert "Other failures (1):\n  rank 0" in str(error)
+
+
+def test_own_failures_are_known_in_full():
+    own = make(3, text="ValueError: bad", stack=STACK)
+    failures, _ = from_job_failures(to_job_failures({3: own}), {3: own})
+    assert failures[3] is own
+
+
+def test_a_node_that_failed_itself():
+    error = PluginLoadError("plugin 'x' is broken\nas you see")
+    told = node_failure(error, "b")
+    assert told.rank == -1
+    assert told.summary == "the launcher on b failed: plugin 'x' is broken"
+    failures, first = from_job_failures(over_the_wire([told]), {})
+    report = ChildFailedError("train.py", failures, first=first)
+    assert report.exit_code == 110
+    assert str(report).startswith("train.py FAILED: the launcher on b failed\n")
+    assert "    plugin 'x' is broken\n    as you see" in str(report)
+
+
+def test_several_nodes_that_failed_themselves_and_a_worker():
+    told = [
+        node_failure(WorkerStartError("no more processes"), "b"),
+        *to_job_failures({3: make(3)}),
+        node_failure(KeyError("oops"), "c"),
+    ]
+    failures, first = from_job_failures(told, {})
+    assert (first, list(failures)) == (-1, [-1, 3, -2])
+    report = str(ChildFailedError("train.py", failures, first=first))
+    assert "the launcher on c, pid" in report
+    assert "KeyError('oops')" in report
+    assert "rank -" not in report

@@ -1,0 +1,282 @@
+"""The agent in a job that decides for all of its nodes, with real worker processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, agent
+from plaunch.errors import PlaunchError, RendezvousConnectionError
+from plaunch.process import ChildFailedError, SignalAction
+from plaunch.process.layout import RunLayout
+from plaunch.rendezvous import JobFailure
+from plaunch.testing import FakeJobRendezvous
+
+# A worker adds a file `<round>.<attempt>.<local rank>` once it is up.
+UP = """\
+import os, pathlib, signal, sys, time
+where = pathlib.Path(sys.argv[1])
+round_, attempt, rank = (
+    int(os.environ[name]) for name in ("PLAUNCH_ROUND", "TORCHELASTIC_RESTART_COUNT", "LOCAL_RANK")
+)
+def up():
+    path = where / f"{round_}.{attempt}.{rank}"
+    path.with_suffix(".new").write_text(str(os.getpid()))
+    path.with_suffix(".new").rename(path)
+"""
+WAIT_IN_ROUND_0 = UP + "up()\nif round_ == 0: time.sleep(300)\n"
+
+ELSEWHERE = JobFailure(
+    7,
+    1000.0,
+    "rank 7 on b (pid 12) failed: killed by SIGSEGV (signal 11)",
+    {"host": "b", "pid": 12, "local_rank": 1, "exit_code": -11, "last_lines": ["oh no"]},
+)
+
+
+class Node:
+    """One agent on real workers, in a job whose other nodes the test plays."""
+
+    def __init__(self, folder, **job):
+        self.folder = folder
+        self.job = FakeJobRendezvous(local_world_size=2, **job)
+        self.has_ended = False
+
+    def run(self, script, meanwhile=lambda: None, **options):
+        spec = WorkerSpec(
+            role="trainer",
+            local_world_size=2,
+            rdzv_handler=self.job,
+            entrypoint=sys.executable,
+            args=("-c", script, str(self.folder)),
+            max_restarts=self.job.max_restarts,
+        )
+        logs = RunLayout(log_dir=str(self.folder / "logs"))
+        built = LocalElasticAgent(spec, logs, shutdown_timeout=20, **options)
+        helper = threading.Thread(target=meanwhile)
+        helper.start()
+        try:
+            return built.run()
+        finally:
+            self.has_ended = True
+            helper.join()
+
+    def wait_for(self, *names):
+        """Wait for workers to be up; their pids."""
+        deadline = time.monotonic() + 60
+        while not all((self.folder / name).exists() for name in names):
+            if self.has_ended or time.monotonic() > deadline:
+                return []
+            threading.Event().wait(0.005)
+        return [int((self.folder / name).read_text()) for name in names]
+
+    def attempts(self):
+        """Which attempt and rank there was in each round."""
+        return sorted(path.name for path in self.folder.glob("?.?.?"))
+
+
+@pytest.fixture
+def create_node(tmp_path):
+    nodes = []
+
+    def create(**job):
+        nodes.append(Node(tmp_path, **job))
+        return nodes[-1]
+
+    yield create
+    for node in nodes:
+        node.job.shutdown()
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_failure_elsewhere_restarts_the_workers_with_the_jobs_attempt(create_node):
+    node = create_node(max_restarts=3)
+    node.job.attempt = 1  # as for a node that came late
+    pids = []
+
+    def fail():
+        pids.extend(node.wait_for("0.1.0", "0.1.1"))
+        node.job.fail_elsewhere(ELSEWHERE)
+
+    assert node.run(WAIT_IN_ROUND_0, fail).state is WorkerState.SUCCEEDED
+    assert node.attempts() == ["0.1.0", "0.1.1", "1.2.0", "1.2.1"]
+    assert not any(map(is_alive, pids))
+    assert node.job.reported == []
+
+
+def test_rounds_of_one_attempt_have_logs_of_their_own(create_node):
+    node = create_node(max_restarts=1)
+
+    def arrive():
+        node.wait_for("0.0.0", "0.0.1")
+        node.job.arrive()
+
+    assert node.run(WAIT_IN_ROUND_0, arrive).state is WorkerState.SUCCEEDED
+    assert node.attempts() == ["0.0.0", "0.0.1", "1.0.0", "1.0.1"]
+    folders = {path.name for path in node.folder.glob("logs/*/attempt_*")}
+    assert folders == {"attempt_0", "attempt_0.1"}
+
+
+def test_the_end_of_the_job_is_the_same_report_here_as_elsewhere(create_node):
+    node = create_node(world_size=4)
+
+    def fail():
+        node.wait_for("0.0.0", "0.0.1")
+        node.job.conclude("failed", ELSEWHERE)
+
+    result = node.run(WAIT_IN_ROUND_0, fail)
+    error = ChildFailedError("train.py", result.failures, first=result.first_failure)
+    assert error.exit_code == 128 + 11
+    assert str(error).startswith("train.py FAILED: rank 7 on b: killed by SIGSEGV (signal 11)\n")
+    assert "    oh no" in str(error)
+
+
+FAIL_WITH_WORDS = UP + (
+    "if rank == 1:\n    print('no luck', file=sys.stderr)\n    sys.exit(19)\ntime.sleep(300)\n"
+)
+
+
+def test_what_the_others_are_told_of_a_failure(create_node):
+    node = create_node(rank=1, world_size=2)
+    result = node.run(FAIL_WITH_WORDS)
+    (((failure,), is_final),) = node.job.reported
+    assert (failure.rank, is_final) == (3, False)
+    assert failure.detail["exit_code"] == 19
+    assert failure.detail["local_rank"] == 1
+    assert failure.detail["last_lines"] == ["no luck"]
+    assert (result.first_failure, result.stopped) == (3, {2: -15})
+
+
+FAIL_BOTH = UP + (
+    "import signal\n"
+    "up()\n"
+    "if rank == 0:\n"
+    "    while not (where / 'go').exists(): time.sleep(0.002)\n"
+    "    sys.exit(19)\n"
+    "time.sleep(300)\n"
+)
+
+
+def test_a_worker_that_fails_just_after_the_others_is_told_of(create_node, monkeypatch):
+    """Its own node sees the change first, and looks once more before it stops the workers."""
+    monkeypatch.setattr(agent, "_LAST_LOOK", 60.0)
+    node = create_node(max_restarts=0, world_size=2)
+
+    def fail():
+        node.wait_for("0.0.0", "0.0.1")
+        node.job.fail_elsewhere(ELSEWHERE)
+        (node.folder / "go").touch()
+
+    result = node.run(FAIL_BOTH, fail)
+    assert [failure.rank for told, _ in node.job.reported for failure in told] == [0]
+    assert result.first_failure == 7
+    assert set(result.failures) == {7, 0}
+
+
+def test_a_node_that_has_lost_touch_leaves_no_workers(create_node):
+    node = create_node(world_size=2)
+    pids = []
+
+    def cut_off():
+        pids.extend(node.wait_for("0.0.0", "0.0.1"))
+        node.job.cut_off()
+
+    with pytest.raises(RendezvousConnectionError):
+        node.run(WAIT_IN_ROUND_0, cut_off)
+    assert not any(map(is_alive, pids))
+
+
+def test_workers_run_again_if_others_fail_after_they_have_succeeded(create_node):
+    node = create_node(max_restarts=1, world_size=2, ends=False)
+    report = node.job.report_success
+
+    def go_on():
+        report()
+        if node.job.successes == 1:
+            node.job.fail_elsewhere(ELSEWHERE)
+        else:
+            node.job.conclude("succeeded")
+
+    node.job.report_success = go_on
+    result = node.run(UP + "up()\n")
+    assert result.state is WorkerState.SUCCEEDED
+    assert node.attempts() == ["0.0.0", "0.0.1", "1.1.0", "1.1.1"]
+
+
+class Notify:
+    """SIGUSR2 is passed on."""
+
+    def signals(self):
+        return (signal.SIGUSR2,)
+
+    def action(self, signum):
+        return SignalAction.NOTIFY
+
+
+UNTIL_TOLD = UP + "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))\nup()\ntime.sleep(300)\n"
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_notice_reaches_the_workers_wherever_it_comes_from(create_node, is_here):
+    node = create_node(world_size=2)
+
+    def tell():
+        node.wait_for("0.0.0", "0.0.1")
+        if is_here:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        else:
+            node.job.notice(signal.SIGUSR2)
+
+    assert node.run(UNTIL_TOLD, tell, signal_policy=Notify()).state is WorkerState.SUCCEEDED
+    assert node.job.notices == ([signal.SIGUSR2] if is_here else [])
+
+
+def test_plugins_that_disagree_on_one_node_end_the_job(create_node):
+    node = create_node(max_restarts=3)
+
+    def worker_env(worker, env):
+        raise PlaunchError("two plugins disagree")
+
+    with pytest.raises(PlaunchError, match="two plugins disagree"):
+        node.run(WAIT_IN_ROUND_0, worker_env=worker_env)
+    (((failure,), is_final),) = node.job.reported
+    assert (failure.rank, is_final) == (-1, True)
+    assert node.attempts() == []
+
+
+SLOW_TO_STOP = UP + (
+    "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+    "if rank == 1:\n"
+    "    while not (where / '0.0.0').exists(): time.sleep(0.002)\n"
+    "    print('no luck', file=sys.stderr)\n"
+    "    sys.exit(19)\n"
+    "up()\n"
+    "while not (where / 'go').exists(): time.sleep(0.002)\n"
+)
+
+
+def test_the_job_hears_of_a_failure_before_slow_workers_have_stopped(create_node):
+    node = create_node()
+    report = node.job.report_failure
+
+    def report_and_go(failures, **options):
+        report(failures, **options)
+        (node.folder / "go").touch()
+
+    node.job.report_failure = report_and_go
+    result = node.run(SLOW_TO_STOP)
+    (((failure,), _),) = node.job.reported
+    assert (failure.rank, failure.detail["last_lines"]) == (1, ["no luck"])
+    assert result.first_failure == 1
+    assert result.stopped == {0: 0}

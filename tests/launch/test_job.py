@@ -1,0 +1,111 @@
+"""Launching a node of a job that decides for all of its nodes."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from plaunch import LaunchConfig, hookimpl, launch_agent
+from plaunch.agent import LocalElasticAgent
+from plaunch.cli import main
+from plaunch.errors import UnkillableWorkerError
+from plaunch.process import ChildFailedError
+from plaunch.rendezvous import JobFailure, JobSettings
+from plaunch.testing import FakeJobRendezvous
+
+ELSEWHERE = JobFailure(
+    7,
+    1000.0,
+    "rank 7 on b (pid 12) failed: exit code 17",
+    {"host": "b", "pid": 12, "local_rank": 1, "exit_code": 17, "last_lines": ["oh no"]},
+)
+
+
+class Backend:
+    """A rendezvous backend in code, and how it was used."""
+
+    def __init__(self, handler):
+        self.handler = handler
+        self.released = []
+        handler.leave = lambda: self.released.append("leave") or True
+        handler.shutdown = lambda: self.released.append("shutdown") or True
+
+    @hookimpl
+    def plaunch_rendezvous_backends(self):
+        return {"job": self.create}
+
+    def create(self, params):
+        self.params = params
+        return self.handler
+
+
+@pytest.fixture
+def backend():
+    handler = FakeJobRendezvous("job")
+    shutdown = handler.shutdown
+    yield Backend(handler)
+    shutdown()
+
+
+def config(**changes):
+    settings = {"min_nodes": 1, "max_nodes": 2, "nproc_per_node": 2, "max_restarts": 0, **changes}
+    return LaunchConfig(rdzv_backend="job", run_id="job", **settings)
+
+
+def launch(backend, code="pass", **changes):
+    return launch_agent(config(**changes), sys.executable, ["-c", code], plugins=[backend])
+
+
+def test_the_backend_is_told_of_the_launch(backend):
+    launch(backend, role="trainer", max_restarts=4, node_rank=1)
+    assert backend.params.job == JobSettings("trainer", 2, 4, 1)
+    assert backend.released == ["shutdown"]
+
+
+def test_the_command_line_tells_the_same(backend, tmp_path):
+    script = tmp_path / "train.py"
+    script.touch()
+    argv = ["--rdzv-backend=job", "--rdzv-id=job", "--nproc-per-node=3", str(script)]
+    assert main(argv, plugins=[backend]) == 0
+    assert backend.params.job == JobSettings("default", 3, 0, None)
+
+
+def test_this_node_ends_as_the_job_does(backend):
+    def next_rendezvous():
+        backend.handler.fail_elsewhere(ELSEWHERE)
+        return FakeJobRendezvous.next_rendezvous(backend.handler)
+
+    backend.handler.next_rendezvous = next_rendezvous
+    with pytest.raises(ChildFailedError) as caught:
+        launch(backend, "import time; time.sleep(300)")
+    assert caught.value.exit_code == 17
+    assert caught.value.get_first_failure()[0] == 7
+    assert backend.released == ["shutdown"]
+
+
+def test_the_report_on_the_console(backend, tmp_path, capfd):
+    script = tmp_path / "train.py"
+    script.touch()
+    backend.handler.conclude("failed", ELSEWHERE)
+    assert main(["--rdzv-backend=job", "--rdzv-id=job", str(script)], plugins=[backend]) == 17
+    err = capfd.readouterr().err
+    assert "plaunch: the job ended: rank 7 on b (pid 12) failed: exit code 17\n" in err
+    assert re.search(r"^plaunch: .*train.py FAILED: rank 7 on b: exit code 17$", err, re.M)
+    assert "    oh no\n" in err
+
+
+def test_others_who_have_not_finished_are_waited_for_as_long_as_asked(backend, caplog):
+    backend.handler.ends = False
+    assert launch(backend, exit_barrier_timeout=0) == {0: None, 1: None}
+    assert "have not finished 0 s after this one" in caplog.text
+
+
+def test_the_job_goes_on_without_a_host_whose_workers_cannot_be_ended(backend, monkeypatch):
+    def run(agent):
+        raise UnkillableWorkerError("pid 7 is stuck")
+
+    monkeypatch.setattr(LocalElasticAgent, "run", run)
+    with pytest.raises(UnkillableWorkerError):
+        launch(backend)
+    assert backend.released == ["leave"]

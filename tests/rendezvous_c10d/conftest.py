@@ -1,0 +1,103 @@
+"""Real stores: a server here, a server in a process of its own, a file."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+
+import pytest
+
+pytest.importorskip("torch.distributed")
+
+from plaunch.rendezvous import RendezvousParameters
+from plaunch_rendezvous_c10d import prepare_backend
+from plaunch_rendezvous_c10d.connecting import Connector
+from plaunch_rendezvous_c10d.torch_import import load_distributed
+
+SERVER = """
+import sys
+from plaunch_rendezvous_c10d.hosting import HostedStore, listen
+from plaunch_rendezvous_c10d.torch_import import load_distributed
+host = HostedStore(load_distributed(), listen("localhost", int(sys.argv[1]), is_local=True))
+print(host.port, flush=True)
+sys.stdin.read()
+"""
+
+
+def parameters(endpoint="", max_nodes=1, local_addr=None, **config):
+    return RendezvousParameters("c10d", endpoint, "job", 1, max_nodes, local_addr, **config)
+
+
+@contextlib.contextmanager
+def prepared(*args, **config):
+    backend = prepare_backend(parameters(*args, **config))
+    try:
+        yield backend
+    finally:
+        backend.release()
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen
+    port: int
+
+    def connector(self, read_timeout=60.0):
+        return Connector(load_distributed(), "127.0.0.1", self.port, read_timeout)
+
+
+@pytest.fixture
+def start_server():
+    with contextlib.ExitStack() as stack:
+
+        def start(port=0):
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", SERVER, str(port)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(process.kill)
+            return Server(process, int(process.stdout.readline()))
+
+        yield start
+
+
+class Call:
+    """A call on a thread, and what came of it."""
+
+    def __init__(self, function, *args):
+        self.result = self.error = None
+        self._done = threading.Event()
+
+        def run():
+            try:
+                self.result = function(*args)
+            except BaseException as error:
+                self.error = error
+            self._done.set()
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def ended(self, timeout=30.0):
+        return self._done.wait(timeout)
+
+
+@pytest.fixture
+def in_thread():
+    return Call
+
+
+@pytest.fixture
+def prepare():
+    return prepared
+
+
+@pytest.fixture
+def params_of():
+    return parameters

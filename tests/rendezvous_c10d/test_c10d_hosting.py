@@ -1,0 +1,350 @@
+"""Who hosts, decided by trying; and connecting to whoever does."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from plaunch.errors import (
+    PluginLoadError,
+    RendezvousConnectionError,
+    RendezvousError,
+    UsageError,
+)
+from plaunch.rendezvous import interface_addresses, is_loop_back
+from plaunch_rendezvous_c10d import connecting, hosting, prepare_backend
+from plaunch_rendezvous_c10d.connecting import Connector
+from plaunch_rendezvous_c10d.torch_import import load_distributed
+
+FOREIGN = "192.0.2.77"
+
+
+@contextlib.contextmanager
+def listening(host="127.0.0.1"):
+    with socket.socket() as sock:
+        sock.bind((host, 0))
+        sock.listen()
+        yield sock.getsockname()[1]
+
+
+@pytest.fixture
+def free_port():
+    with listening() as port:
+        pass
+    return port
+
+
+def listeners(port):
+    """The local addresses, in the kernel's hexadecimal, that listen on a port."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with open(table, encoding="ascii") as lines:
+            for line in list(lines)[1:]:
+                _, local, _, state, *_ = line.split()
+                host, _, number = local.rpartition(":")
+                if int(number, 16) == port and state == "0A":
+                    found.add(host)
+    return found
+
+
+def port_of(backend):
+    return int(backend.endpoint.rpartition(":")[2])
+
+
+def test_one_node_hosts_on_loop_back_alone_and_on_any_port(prepare):
+    with prepare() as backend:
+        assert backend.is_host
+        assert backend.address == "127.0.0.1"
+        assert not backend.outlives_job
+        assert listeners(port_of(backend)) == {"0100007F"}
+        backend.connect().set("key", b"x")
+    assert not listeners(port_of(backend))
+
+
+def test_two_jobs_of_one_node_do_not_meet(prepare):
+    with prepare() as first, prepare() as second:
+        assert first.endpoint != second.endpoint
+        first.connect().set("key", b"x")
+        assert second.connect().multi_get(["key"]) == [None]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "[::1]", "localhost"])
+@pytest.mark.parametrize("max_nodes", [1, 2])
+def test_loop_back_in_any_spelling_is_hosted_and_joined(prepare, free_port, host, max_nodes):
+    endpoint = f"{host}:{free_port}"
+    with (
+        prepare(endpoint, max_nodes=max_nodes) as first,
+        prepare(endpoint, max_nodes=max_nodes) as second,
+    ):
+        assert (first.is_host, second.is_host) == (True, False)
+        assert first.endpoint == second.endpoint == endpoint
+        first.connect().set("key", b"x")
+        assert second.connect().multi_get(["key"]) == [b"x"]
+
+
+def test_several_nodes_are_served_on_all_interfaces(prepare):
+    with prepare("127.0.0.1:0", max_nodes=2) as backend:
+        assert listeners(port_of(backend)) == {"0" * 32}
+
+
+def test_an_interface_of_this_machine_is_hosted(prepare, free_port):
+    own = next((a for a in interface_addresses() if not is_loop_back(a) and ":" not in a), None)
+    if own is None:
+        pytest.skip("this machine has loop-back only")
+    endpoint = f"{own}:{free_port}"
+    with prepare(endpoint, max_nodes=2) as host, prepare(endpoint, max_nodes=2) as other:
+        assert (host.is_host, other.is_host) == (True, False)
+        assert host.address == other.address == own
+        other.connect().set("key", b"x")
+        assert host.connect().multi_get(["key"]) == [b"x"]
+
+
+def test_a_machine_without_ipv6_serves_the_other_family(prepare, monkeypatch):
+    listen = hosting._listen
+
+    def without_ipv6(family, address, port):
+        if family == socket.AF_INET6:
+            raise OSError(97, "Address family not supported by protocol")
+        return listen(family, address, port)
+
+    monkeypatch.setattr(hosting, "_listen", without_ipv6)
+    with prepare("127.0.0.1:0", max_nodes=2) as backend:
+        assert listeners(port_of(backend)) == {"00000000"}
+        backend.connect().set("key", b"x")
+
+
+def test_port_0_picks_one_and_says_which(prepare, caplog):
+    with prepare("localhost:0", max_nodes=2) as backend:
+        assert port_of(backend) > 0
+        assert f"--rdzv-endpoint={backend.endpoint}" in caplog.text
+        assert "WARNING" in caplog.text
+    with pytest.raises(UsageError, match="no port that this node could know"):
+        prepare_backend_of(f"{FOREIGN}:0")
+
+
+def prepare_backend_of(endpoint, **config):
+    from plaunch.rendezvous import RendezvousParameters
+
+    return prepare_backend(RendezvousParameters("c10d", endpoint, "job", 1, 2, None, **config))
+
+
+def test_a_foreign_endpoint_is_joined_not_hosted(prepare, monkeypatch):
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.2)
+    began = time.monotonic()
+    with prepare(f"{FOREIGN}:29400", max_nodes=2) as backend:
+        assert not backend.is_host
+        with pytest.raises(RendezvousConnectionError) as caught:
+            backend.connect()
+    assert time.monotonic() - began < 30
+    for part in (f"{FOREIGN}:29400", os.uname().nodename, "is_host=true"):
+        assert part in str(caught.value)
+
+
+def test_is_host_false_never_hosts(prepare, free_port):
+    with prepare(f"localhost:{free_port}", max_nodes=2, is_host="false") as backend:
+        assert not backend.is_host
+        with pytest.raises(RendezvousConnectionError, match="ECONNREFUSED"):
+            backend.connect()
+        with prepare(f"localhost:{free_port}", max_nodes=2):
+            backend.connect().set("key", b"x")
+
+
+def test_a_port_that_another_program_has(prepare, monkeypatch):
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.5)
+    with listening() as port:
+        with pytest.raises(UsageError, match=rf"port is taken by pid {os.getpid()} "):
+            prepare_backend_of(f"localhost:{port}", is_host=True)
+        # Without being asked we take it for the host, and find out when it does not answer.
+        with prepare(f"127.0.0.1:{port}", max_nodes=2) as backend:
+            assert not backend.is_host
+            with pytest.raises(RendezvousConnectionError, match="belongs to another program"):
+                backend.connect()
+
+
+def test_a_port_that_may_not_be_bound(monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(hosting, "_listen", refuse)
+    with pytest.raises(UsageError, match="'localhost:80' cannot be hosted: Permission denied"):
+        prepare_backend_of("localhost:80")
+
+
+def test_a_host_behind_a_service_address(prepare, monkeypatch):
+    """What the endpoint leads to cannot be told from here, so nothing is held against it."""
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.2)
+    with prepare(f"{FOREIGN}:0", max_nodes=2, is_host=True) as backend:
+        assert backend.is_host
+        backend.connect().set("key", b"x")
+
+
+def test_two_hosts_for_one_endpoint(prepare, monkeypatch):
+    with prepare("127.0.0.1:0", max_nodes=2) as first:
+        # The endpoint leads to `first`, and this node is told that it is the host.
+        monkeypatch.setattr("plaunch_rendezvous_c10d.backend.may_be_elsewhere", lambda *_: True)
+        with prepare("127.0.0.1:0", max_nodes=2, is_host=True) as second:
+            second.connect().set("fine", b"x")  # its own endpoint leads to itself
+        distributed = load_distributed()
+        listener = hosting.listen("127.0.0.1", 0, is_local=True)
+        other = hosting.HostedStore(distributed, listener)
+        try:
+            to_first = Connector(distributed, "127.0.0.1", port_of(first), 60)
+            with pytest.raises(RendezvousError, match="two hosts for one rendezvous") as caught:
+                hosting.check_sole_host(other, to_first)
+            assert not isinstance(caught.value, RendezvousConnectionError)
+            assert other.identity in str(caught.value)
+            assert str(caught.value).count(f"pid {os.getpid()}") == 2
+        finally:
+            other.close()
+
+
+def test_a_name_that_resolves_to_loop_back_here(prepare, free_port, monkeypatch):
+    """As Debian's /etc/hosts does; the others get another answer."""
+    from plaunch.rendezvous import address
+
+    look_up = address._look_up
+    monkeypatch.setattr(
+        address,
+        "_look_up",
+        lambda host, *rest: look_up("127.0.1.1" if host == "node0" else host, *rest),
+    )
+    with prepare(f"node0:{free_port}", max_nodes=2) as backend:
+        assert backend.is_host
+        assert backend.endpoint == f"node0:{free_port}"
+        assert listeners(free_port) == {"0" * 32}
+        others = [a for a in interface_addresses() if not is_loop_back(a)]
+        assert backend.address in others or not others
+
+
+@pytest.mark.parametrize(
+    ("own", "host", "expected"),
+    [
+        ("worker-0", "worker-0.job.cluster.invalid", True),
+        ("worker-1", "worker-0.job.cluster.invalid", False),
+        ("worker-0.invalid", "worker-0.invalid", True),
+    ],
+)
+def test_a_full_name_that_is_not_known_yet(monkeypatch, own, host, expected):
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", own, "", "", "")))
+    assert hosting.is_this_machine(host, 1) is expected
+
+
+def test_what_is_waited_for_is_said_once_a_minute(free_port, monkeypatch, caplog):
+    now = 0.0
+    monkeypatch.setattr(connecting.time, "monotonic", lambda: now)
+    connector = Connector(load_distributed(), "127.0.0.1", free_port, 60)
+    said = []
+    for now in (0.0, 5.0, 11.0, 12.0, 60.0, 72.0, 80.0):
+        caplog.clear()
+        with pytest.raises(RendezvousConnectionError) as caught:
+            connector.connect()
+        if caplog.records:
+            said.append(now)
+    assert said == [11.0, 72.0]
+    assert "for 80 s so far" in str(caught.value)
+
+
+def test_connections_ask_no_name_server(prepare, monkeypatch):
+    from plaunch_rendezvous_c10d import resolver
+
+    calls = []
+    forget = resolver.forget_name_servers
+    monkeypatch.setattr(connecting, "forget_name_servers", lambda: calls.append(forget()))
+    with prepare() as backend:
+        backend.connect()
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "config", "message"),
+    [
+        ("", {"store_type": "redis"}, r"'store_type'.*'redis'; choose from file, tcp"),
+        ("", {"read_timeout": "soon"}, "not a number"),
+        ("", {"read_timeout": "0"}, r"'read_timeout'.*above 0"),
+        ("", {"read_timeout": "inf"}, r"'read_timeout'.*above 0"),
+        ("", {"is_host": "maybe"}, "not a boolean"),
+        ("", {"store_type": "file"}, "2 nodes with store_type=file needs the path"),
+        ("/", {"store_type": "file"}, "it is a folder"),
+        ("/no/such/folder/x", {"store_type": "file"}, "'/no/such/folder' cannot be written to"),
+        ("node0:http", {}, "port 'http'"),
+    ],
+)
+def test_bad_settings_are_named(endpoint, config, message):
+    with pytest.raises(UsageError, match=message):
+        prepare_backend_of(endpoint, **config)
+
+
+def test_a_file_of_one_node_goes_and_a_given_one_stays(prepare, tmp_path):
+    with prepare(store_type="FILE") as backend:
+        path = backend.endpoint
+        backend.connect().set("key", b"x")
+        assert os.path.exists(path)
+        assert not backend.outlives_job
+    assert not os.path.exists(os.path.dirname(path))
+    given = str(tmp_path / "store")
+    with prepare(given, max_nodes=2, store_type="file") as backend:
+        assert (backend.endpoint, backend.is_host, backend.outlives_job) == (given, False, True)
+        backend.connect().set("key", b"x")
+    with prepare(given, max_nodes=2, store_type="file") as backend:
+        assert backend.connect().multi_get(["key"]) == [b"x"]
+
+
+def run_python(code, **env):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
+
+
+IMPORTS = """
+import os, sys
+from plaunch_rendezvous_c10d import prepare_backend
+from plaunch.rendezvous import RendezvousParameters
+assert "torch" not in sys.modules
+"""
+
+
+def test_torch_is_loaded_when_the_backend_is_and_stays_silent():
+    code = IMPORTS + (
+        "os.environ.pop('TORCH_CPP_LOG_LEVEL', None)\n"
+        "before = dict(os.environ)\n"
+        "backend = prepare_backend(RendezvousParameters('c10d', '', 'job', 1, 1))\n"
+        "assert 'torch' in sys.modules\n"
+        "print(backend.connect().wait('never', 0.1), dict(os.environ) == before)\n"
+        "backend.release()"
+    )
+    shown = run_python(code)
+    assert shown.stdout.split() == ["None", "True"]
+    assert shown.stderr == ""
+
+
+def test_a_log_level_of_the_user_is_kept():
+    code = IMPORTS + (
+        "prepare_backend(RendezvousParameters('c10d', '', 'job', 1, 1)).release()\n"
+        "print(os.environ['TORCH_CPP_LOG_LEVEL'])"
+    )
+    assert run_python(code, TORCH_CPP_LOG_LEVEL="FATAL").stdout.split() == ["FATAL"]
+
+
+def test_a_missing_torch_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "torch.distributed")
+    with pytest.raises(PluginLoadError, match=r"pip install 'plaunch\[c10d\]'"):
+        prepare_backend_of("")
+
+
+def test_the_port_of_a_plain_job_is_no_warning(prepare, caplog):
+    caplog.set_level(logging.WARNING, "plaunch")
+    with prepare():
+        assert not caplog.records
