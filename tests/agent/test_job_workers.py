@@ -25,8 +25,9 @@ round_, attempt, rank = (
 )
 def up():
     path = where / f"{round_}.{attempt}.{rank}"
-    path.with_suffix(".new").write_text(str(os.getpid()))
-    path.with_suffix(".new").rename(path)
+    new = where / f"{path.name}.new"
+    new.write_text(str(os.getpid()))
+    new.rename(path)
 """
 WAIT_IN_ROUND_0 = UP + "up()\nif round_ == 0: time.sleep(300)\n"
 

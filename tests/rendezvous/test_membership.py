@@ -337,6 +337,23 @@ def test_the_leader_may_leave(simulate):
     assert job.now - began < 2.0
 
 
+def test_a_leave_is_announced_before_the_workers_are_stopped(simulate):
+    """The others need not wait until it is through, and do not take it back in."""
+    job = simulate(min_nodes=1, max_nodes=3)
+    nodes = [job.add() for _ in range(3)]
+    job.settle(*nodes)
+    nodes[0].membership.announce_leave("SIGTERM received")
+    job.settle(*nodes[1:], seconds=2.0)
+    assert "SIGTERM received" in nodes[1].told[0].reason
+    job.run(20.0)
+    assert nodes[1].place.attempt == 0
+    assert len(nodes[1].told) == 1
+    nodes[0].membership.leave("it is done")
+    job.run(20.0)
+    assert nodes[0].has_ended
+    assert len(nodes[1].told) == 1
+
+
 def test_a_short_pause_harms_nobody(simulate):
     job = simulate(min_nodes=2, max_nodes=2, keep_alive_max_attempt=5)
     nodes = [job.add(), job.add()]

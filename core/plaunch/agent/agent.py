@@ -265,6 +265,8 @@ class SimpleElasticAgent(ElasticAgent):
                 self._background = BackgroundCall("peers", self._exit_barrier, self._wake_up)
             return None
         if isinstance(action, states.Report):
+            if self._job is not None and action.then is states.Outcome.SIGNALLED:
+                self._job.announce_leave(self._death_signal)
             reason = self._close_reason if self._job is None else self._job.reason
             text = describe_turn(
                 action.then, self._machine, self._run_result, self._death_signal, reason

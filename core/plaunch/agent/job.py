@@ -167,6 +167,10 @@ class Job:
         """Pass a signal on to the other nodes."""
         self._handler.send_notice(signum)
 
+    def announce_leave(self, signum: signal.Signals) -> None:
+        """Tell that this node goes because of a signal."""
+        self._handler.announce_leave(f"{signum.name} received")
+
     # --- how it ends ------------------------------------------------------------------------------
 
     def failed_result(self, own: RunResult) -> RunResult:

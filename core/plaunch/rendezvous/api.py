@@ -298,6 +298,12 @@ class JobRendezvous(ObservableRendezvous, Protocol):
     def send_notice(self, signum: int) -> None:
         """Pass a signal on to the agents of all other nodes, as a NOTICE change."""
 
+    def announce_leave(self, reason: str) -> None:
+        """Tell that this node goes, before it stops its workers; `leave` follows when it has.
+
+        Otherwise the others would see connections break before they know why.
+        """
+
 
 @dataclass(frozen=True)
 class JobSettings:

@@ -252,6 +252,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Pass a signal on to the agents of all other nodes."""
         self._membership.send_notice(signum)
 
+    def announce_leave(self, reason: str) -> None:
+        """Tell that this node goes; see `JobRendezvous`."""
+        self._membership.announce_leave(reason)
+
     # --- threads ----------------------------------------------------------------------------------
 
     def _start(self) -> None:

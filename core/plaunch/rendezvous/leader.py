@@ -103,7 +103,7 @@ class Leader:
             or ours.incarnation != self._incarnation
             or state.leader != ours.me
             or state.phase in (Phase.OVER, Phase.REPLACED)
-            or ours.has_left
+            or ours.leaving
         ):
             return None
         if since is not None and (state.phase, state.round, state.term) != (

@@ -135,7 +135,7 @@ class Membership:
         self.settled: int | None = None  # the last round of which it has said who failed
         self.settle_at: float | None = None  # when it will say so if the agent does not
         self.has_said_bye = False
-        self.has_left = False
+        self.leaving = ""  # why this node goes, once it does
         self.is_closing = False  # nothing more will be wanted
         self.must_reopen = False  # the job is not the one that the store knows
         self.wanted: deque[Callable[[Speaker], Routine[None]]] = deque()
@@ -218,6 +218,10 @@ class Membership:
             yield from self.change(lambda state: states.end(state, verdict, by=self.me))
 
         self.want(closing)
+
+    def announce_leave(self, reason: str) -> None:
+        """Say that this node goes on purpose, without going yet."""
+        self.want(lambda speaker: speaker.leave(reason))
 
     def leave(self, reason: str) -> None:
         """Go on purpose; the job may go on without this node."""

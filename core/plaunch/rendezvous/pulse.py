@@ -38,13 +38,13 @@ class Pulse:
         timing = self._ours.timing
         return Observer(timing.keep_alive_interval, timing.keep_alive_max_attempt, self._ours.clock)
 
-    def beat(self, gone: str = "") -> Routine[None]:
-        """Give a sign of life; the last one says why this node is `gone`."""
+    def beat(self) -> Routine[None]:
+        """Give a sign of life, which says so if this node goes."""
         self._beats += 1
         key = self._ours.keys.beat(self._ours.me)
         record: dict[str, object] = {"beat": self._beats}
-        if gone:
-            record["gone"] = gone
+        if self._ours.leaving:
+            record["gone"] = self._ours.leaving
         yield Beat(key, self._ours.codec.encode(key, record))
 
     def look(self) -> Routine[None]:

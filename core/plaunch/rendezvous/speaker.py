@@ -88,7 +88,7 @@ class Speaker:
                 return None
             if state.phase is Phase.OVER:
                 return None if self._ours.has_said_bye else self._say_bye
-            if self._ours.is_closing or state.phase is Phase.REPLACED:
+            if self._ours.is_closing or self._ours.leaving or state.phase is Phase.REPLACED:
                 return None
             if not state.leader and self._offered != state.version:
                 # Once: the state stays as it is until the follower sees the next one.
@@ -209,13 +209,15 @@ class Speaker:
         )
 
     def leave(self, reason: str) -> Routine[None]:
-        """Go on purpose."""
+        """Say that this node goes on purpose; once is enough."""
         with self._ours.lock:
-            self._ours.has_left = True
+            if self._ours.leaving:
+                return
+            self._ours.leaving = reason or "for no reason given"
             self._ours.wants_round = False
             # Whoever is done may go without ending the round of those who are not.
             is_member = self._ours.is_member(self._ours.state) and not self._ours.has_succeeded
-        yield from self._pulse.beat(gone=reason)
+        yield from self._pulse.beat()
         yield from self._ours.change(
             lambda state: states.leave(state, self._ours.me, reason, is_member=is_member)
         )

@@ -52,6 +52,7 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         self.ranks: WorldRanks | None = None  # of this node's workers, if nodes are not alike
         self.reported: list[tuple[list[JobFailure], bool]] = []  # with `is_final`, call by call
         self.successes = 0
+        self.farewells: list[str] = []
         self.notices: list[int] = []
         self._verdict: Verdict | None = None
         self._failures: list[JobFailure] = []  # of the round that ran last
@@ -80,6 +81,10 @@ class FakeJobRendezvous(FakeElasticRendezvous):
     def send_notice(self, signum: int) -> None:
         """Note it."""
         self.notices.append(signum)
+
+    def announce_leave(self, reason: str) -> None:
+        """Note it."""
+        self.farewells.append(reason)
 
     def fail_elsewhere(self, failure: JobFailure, node: str = "neighbour") -> None:
         """Workers of another node fail."""
