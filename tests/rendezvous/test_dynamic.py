@@ -1,0 +1,305 @@
+"""The handler: its threads, its time-outs, and what it says. Membership has tests of its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+
+import pytest
+from plaunch.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousTimeoutError,
+    UsageError,
+)
+from plaunch.rendezvous import (
+    ChangeKind,
+    DynamicRendezvousHandler,
+    JobRendezvous,
+    JobSettings,
+    RendezvousParameters,
+    dynamic,
+)
+from plaunch.testing import MemoryBoard
+
+BOUND = 30.0
+
+
+@pytest.fixture
+def board():
+    return MemoryBoard()
+
+
+@pytest.fixture
+def create(board):
+    """Make handlers over one board; all are released in the end."""
+    handlers = []
+
+    def create(min_nodes=1, max_nodes=1, *, connect=None, job=None, run_id="job", **options):
+        config = {
+            "last_call_timeout": "0.1",
+            "keep_alive_interval": "0.1",
+            **{key: value for key, value in options.items() if not key.startswith("_")},
+        }
+        params = RendezvousParameters(
+            "memory", "board", run_id, min_nodes, max_nodes, job=job or JobSettings(), **config
+        )
+        extra = {key[1:]: value for key, value in options.items() if key.startswith("_")}
+        handler = DynamicRendezvousHandler(
+            params, connect or board.connect, address="127.0.0.1", **extra
+        )
+        handlers.append(handler)
+        return handler
+
+    yield create
+    board.down = False
+    for handler in handlers:
+        handler.leave()
+
+
+def changes(handler):
+    assert select.select([handler.fileno()], [], [], BOUND)[0], "nothing happens"
+    return list(handler.changes())
+
+
+class Background:
+    """A call on a thread; `get` waits for its result, or raises its error."""
+
+    def __init__(self, call):
+        self._call = call
+        self._outcome = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            self._outcome.append(self._call())
+        except Exception as error:
+            self._outcome.append(error)
+
+    def is_over(self, seconds=BOUND):
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def get(self):
+        assert self.is_over(), "it hangs"
+        if isinstance(self._outcome[0], Exception):
+            raise self._outcome[0]
+        return self._outcome[0]
+
+
+def test_it_is_a_job_rendezvous(create):
+    handler = create()
+    assert isinstance(handler, JobRendezvous)
+    assert (handler.get_backend(), handler.get_run_id()) == ("memory", "job")
+
+
+def test_one_node(create):
+    handler = create(job=JobSettings(local_world_size=4))
+    found = handler.next_rendezvous()
+    assert (found.rank, found.world_size, found.attempt, found.reason) == (0, 1, 0, "")
+    assert found.ranks.world_size == 4
+    assert found.store is None
+    assert found.bootstrap_store_info.master_addr == "127.0.0.1"
+    handler.report_success()
+    assert [change.kind for change in changes(handler)] == [ChangeKind.CLOSED]
+    assert handler.is_closed()
+    assert handler.verdict.outcome == "succeeded"
+    with pytest.raises(Exception, match="succeeded"):
+        handler.next_rendezvous()
+
+
+def test_nothing_is_connected_before_the_first_round(create):
+    def connect():
+        pytest.fail("it connects too early")
+
+    create(connect=connect)
+
+
+def test_each_round_has_a_port_of_its_own(create):
+    handler = create(job=JobSettings(max_restarts=1))
+    first = handler.next_rendezvous().bootstrap_store_info.master_port
+    handler.report_failure([])
+    second = handler.next_rendezvous().bootstrap_store_info.master_port
+    assert first != second
+
+
+def test_a_time_out_names_who_is_there_and_who_is_missing(create):
+    here = [create(3, 3, join_timeout="0.5", job=JobSettings(node_rank=index)) for index in (0, 2)]
+    calls = [Background(handler.next_rendezvous) for handler in here]
+    for call in calls:
+        with pytest.raises(RendezvousTimeoutError) as caught:
+            call.get()
+    text = str(caught.value)
+    assert "needs 3 nodes" in text
+    assert "missing: index 1" in text
+    assert "--rdzv-id" in text
+
+
+def test_a_store_that_cannot_be_reached_is_named_with_its_problem(create, board):
+    board.down = True
+    handler = create(join_timeout="0.3", _endpoint="board:1")
+    with pytest.raises(RendezvousConnectionError, match=r"board:1.*memory store is down"):
+        handler.next_rendezvous()
+
+
+def test_a_spare_waits_longer_than_the_join_timeout(create):
+    create(1, 1).next_rendezvous()
+    spare = create(1, 1, join_timeout="0.2")
+    call = Background(spare.next_rendezvous)
+    time.sleep(0.6)
+    spare.set_closed()
+    with pytest.raises(RendezvousClosedError, match="was closed"):
+        call.get()
+
+
+def test_an_outage_that_lasts_too_long_is_told_once(create, board):
+    handler = create(unreachable_timeout="0.3")
+    handler.next_rendezvous()
+    board.down = True
+    deadline = time.monotonic() + BOUND
+    found = []
+    while not found and time.monotonic() < deadline:
+        found = list(handler.changes())
+        time.sleep(0.01)
+    assert [change.kind for change in found] == [ChangeKind.UNREACHABLE]
+    assert "memory store is down" in found[0].reason
+    assert list(handler.changes()) == []
+
+
+def test_a_short_outage_harms_nobody(create, board):
+    first, second = create(2, 2), create(2, 2)
+    call = Background(first.next_rendezvous)
+    second.next_rendezvous()
+    call.get()
+    board.down = True
+    time.sleep(0.4)
+    board.down = False
+    time.sleep(1.0)
+    assert list(first.changes()) == list(second.changes()) == []
+    first.send_notice(10)
+    assert [(c.kind, c.signum) for c in changes(second)] == [(ChangeKind.NOTICE, 10)]
+
+
+def test_a_connection_that_is_dead_is_replaced(create, board, monkeypatch):
+    """Over a cut cable nothing comes back, not even an error."""
+    monkeypatch.setattr(dynamic, "_STUCK", 0.3)
+    monkeypatch.setattr(dynamic, "_GLANCE", 0.05)
+    cable = threading.Event()
+    is_cut = threading.Event()
+
+    def connect():
+        store = board.connect()
+        plain_set, plain_beat = store.set, store.beat
+
+        def beat(key, value):
+            if is_cut.is_set():
+                cable.wait(BOUND)
+            plain_beat(key, value)
+
+        store.set, store.beat = plain_set, beat
+        return store
+
+    handler = create(connect=connect)
+    handler.next_rendezvous()
+    is_cut.set()
+    speaker = handler._speaker
+    deadline = time.monotonic() + BOUND
+    while speaker.overdue() < 0.4:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    is_cut.clear()
+    connections = speaker.connections
+    while speaker.connections == connections:
+        assert time.monotonic() < deadline
+        handler.changes()
+        time.sleep(0.01)
+    handler.report_success()
+    assert [change.kind for change in changes(handler)] == [ChangeKind.CLOSED]
+    cable.set()
+
+
+def test_the_end_leaves_nothing_behind(create, board):
+    create().leave()
+    before = set(os.listdir("/proc/self/fd"))
+    threads = threading.active_count()
+    released = []
+    handler = create(run_id="another", _is_host=True, _release=lambda: released.append(True))
+    handler.next_rendezvous()
+    handler.report_success()
+    changes(handler)
+    assert handler.shutdown()
+    assert handler.shutdown()
+    assert handler.leave()
+    assert released == [True]
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert threading.active_count() == threads
+    assert handler.fileno() == -1
+    assert list(handler.changes()) == []
+
+
+def test_the_host_stays_until_the_others_know(create, board):
+    is_slow, may_go_on = threading.Event(), threading.Event()
+
+    def connect():
+        store = board.connect()
+        plain = store.wait
+
+        def wait(key, timeout):
+            found = plain(key, timeout)
+            if is_slow.is_set():
+                may_go_on.wait(BOUND)
+            return found
+
+        store.wait = wait
+        return store
+
+    host, other = create(2, 2, _is_host=True), create(2, 2, connect=connect)
+    call = Background(host.next_rendezvous)
+    other.next_rendezvous()
+    call.get()
+    is_slow.set()
+    host.set_closed()
+    changes(host)
+    end = Background(host.shutdown)
+    assert not end.is_over(0.3)
+    may_go_on.set()
+    assert end.get()
+
+
+def test_the_default_run_id_on_a_store_that_stays_is_warned_of(create, caplog):
+    create(run_id="none", _outlives_job=True)
+    assert "--rdzv-id" in caplog.text
+    caplog.clear()
+    create(run_id="mine", _outlives_job=True)
+    create(run_id="none")
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"join_timeot": "5"}, "join_timeout"),
+        ({"join_timeout": "soon"}, "not a number"),
+        ({"join_timeout": "0"}, "above 0"),
+        ({"last_call_timeout": "-1"}, "at least 0"),
+        ({"keep_alive_max_attempt": "2.5"}, "not an integer"),
+        ({"token_file": "/no/such/file"}, "/no/such/file"),
+    ],
+)
+def test_options_that_cannot_be_used(create, options, says):
+    with pytest.raises(UsageError, match=says):
+        create(**options)
+
+
+def test_options_of_torchrun_that_mean_nothing_here_are_warned_of(create, caplog):
+    create(heartbeat_timeout="5")
+    assert "heartbeat_timeout" in caplog.text
+
+
+def test_garbage_in_the_store_is_named(create, board):
+    board.write({"plaunch/job/job": b"\x80garbage"})
+    with pytest.raises(RendezvousClosedError, match="plaunch/job/job"):
+        create().next_rendezvous()
