@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,6 +66,8 @@ def assign_through_store(
     Raises:
         RendezvousStateError: the store holds something else under these keys.
     """
+    import json  # noqa: PLC0415 - torchrun's handlers only
+
     store.set(
         f"{_ROLE_INFO}{group_rank}",
         json.dumps(
