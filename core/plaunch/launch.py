@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
+_AFTER_GRACE = 15.0  # seconds that a stop may take beyond the grace, with workers that hardly die
+
 
 class elastic_launch:  # noqa: N801 - the name is torchrun's
     """Launches workers on this node, as torchrun's class of the name does.
@@ -193,6 +195,7 @@ class _Launch:
                 local_world_size=config.nproc_per_node,
                 max_restarts=config.max_restarts,
                 node_rank=config.node_rank,
+                stop_timeout=_seconds(config.shutdown_timeout) + _AFTER_GRACE,
             ),
             **config.rdzv_configs,
         )

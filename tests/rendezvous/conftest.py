@@ -61,6 +61,8 @@ class SimulatedNode:
     told: list = field(default_factory=list)
     operations: Counter = field(default_factory=Counter)
     connections: int = 1
+    must_join: bool = False
+    is_slow_until: float = 0.0  # when its workers have stopped
 
     @property
     def state(self):
@@ -103,7 +105,10 @@ class SimulatedNode:
         for change in membership.take_changes():
             self.told.append(change)
             if change.kind not in (ChangeKind.NOTICE, ChangeKind.CLOSED):
-                self.want_round()
+                self.must_join = True
+        if self.must_join and self.job.now >= self.is_slow_until:
+            self.must_join = False
+            self.want_round()
 
     def want_round(self):
         if self.membership.verdict is None:
@@ -153,7 +158,13 @@ class Simulation:
             run_id=RUN_ID,
             min_nodes=settings.get("min_nodes", self.min_nodes),
             max_nodes=settings.get("max_nodes", self.max_nodes),
-            job=JobSettings(role, nproc, settings.get("max_restarts", self.max_restarts), index),
+            job=JobSettings(
+                role,
+                nproc,
+                settings.get("max_restarts", self.max_restarts),
+                index,
+                settings.get("stop_timeout", 0.0),
+            ),
         )
         membership = Membership(
             identity,

@@ -92,6 +92,20 @@ def test_a_late_node_is_admitted_at_once(simulate):
     assert "wants to join" in first.place.reason
 
 
+@pytest.mark.parametrize(("stop_timeout", "nodes"), [(0.0, 1), (30.0, 2)])
+def test_survivors_have_time_to_stop_their_workers(simulate, stop_timeout, nodes):
+    """Otherwise those who stop would be left out, arrive again, and stop the others, for ever."""
+    job = simulate(min_nodes=1, max_nodes=2, last_call_timeout=1.0)
+    slow = job.add(stop_timeout=stop_timeout)
+    job.settle(slow)
+    slow.is_slow_until = job.now + 20.0
+    late = job.add()
+    job.run(15.0)
+    assert (late.place.nodes if late.place else 2) == nodes
+    if nodes == 2:
+        job.settle(slow, late)
+
+
 def test_a_spare_waits_and_takes_the_place_of_a_node_that_leaves(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     first, second = job.add(), job.add()

@@ -441,12 +441,8 @@ class SimpleElasticAgent(ElasticAgent):
         if text:
             logger.warning("%s", text)
         self._run_result = RunResult(WorkerState.INIT)
-        self._notify(
-            moments.AfterRendezvous(
-                self._group_info(next_round=True, attempt=formed.attempt), call.duration
-            )
-        )
-        return states.RoundFormed(formed.attempt)
+        self._notify(moments.AfterRendezvous(self._group_info(formed), call.duration))
+        return states.RoundFormed(formed.attempt, formed.number)
 
     def _exit_barrier(self) -> None:
         """Wait for the other nodes of the round to finish; runs in a background thread.
@@ -468,14 +464,19 @@ class SimpleElasticAgent(ElasticAgent):
         if old is not new:
             self._notify(moments.StateChanged(self._group_info(), old, new))
 
-    def _group_info(self, *, next_round: bool = False, attempt: int | None = None) -> GroupInfo:
+    def _group_info(self, formed: Round | None = None) -> GroupInfo:
+        """The group as it is; as it is about to be in the round that has `formed`."""
         group, state = self._worker_group, self._machine
+        attempt, number = state.attempt, state.round
+        if formed is not None:
+            attempt = state.attempt if formed.attempt is None else formed.attempt
+            number = state.round + 1 if formed.number is None else formed.number
         return GroupInfo(
             run_id=self._run_id(),
             role=group.spec.role,
             state=group.state,
-            attempt=state.attempt if attempt is None else attempt,
-            round=state.round + next_round,
+            attempt=attempt,
+            round=number,
             max_restarts=group.spec.max_restarts,
             group_rank=-1 if group.group_rank is None else group.group_rank,
             group_world_size=-1 if group.group_world_size is None else group.group_world_size,

@@ -65,6 +65,8 @@ def _round_formed(state: State, event: Event) -> Transition:
     )
     if isinstance(event, RoundFormed) and event.attempt is not None:
         formed = replace(formed, attempt=event.attempt)
+    if isinstance(event, RoundFormed) and event.round is not None:
+        formed = replace(formed, round=event.round)
     return formed, (StartWorkers(),)
 
 

@@ -25,6 +25,11 @@ class Round:
         """The job's attempt, where the rendezvous knows it."""
         return self.info.attempt if isinstance(self.info, JobRound) else None
 
+    @property
+    def number(self) -> int | None:
+        """How many worlds the job has formed before, where the rendezvous knows it."""
+        return self.info.round if isinstance(self.info, JobRound) else None
+
 
 def join_round(spec: WorkerSpec) -> Round:
     """Meet the other nodes and work out ranks; blocks, so it runs in a background thread.

@@ -72,9 +72,13 @@ class Begin:
 
 @dataclass(frozen=True)
 class RoundFormed:
-    """The rendezvous is complete and ranks are assigned; `attempt` is the job's, if it has one."""
+    """The rendezvous is complete and ranks are assigned.
+
+    `attempt` and `round` are the job's, if it counts them.
+    """
 
     attempt: int | None = None
+    round: int | None = None
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,8 @@ class JobRound(RendezvousInfo):
         attempt: how many restarts the job has used, the same on all nodes.
         ranks: the ranks of this node's workers.
         reason: why there is a new round, in one sentence; empty for the first one.
+        round: how many worlds the job has formed before this one, the same on all nodes; None lets
+            each agent count those that it was in.
         store, rank, world_size, bootstrap_store_info: as in `RendezvousInfo`.
     """
 
@@ -263,8 +265,10 @@ class JobRound(RendezvousInfo):
         attempt: int,
         ranks: WorldRanks,
         reason: str = "",
+        round: int | None = None,
     ) -> None:
         super().__init__(store, rank, world_size, bootstrap_store_info)
+        self.round = round
         self.attempt = attempt
         self.ranks = ranks
         self.reason = reason
@@ -314,12 +318,15 @@ class JobSettings:
         local_world_size: how many workers this node runs.
         max_restarts: the job's budget; all nodes must agree.
         node_rank: the index that this node was given, or None.
+        stop_timeout: how long this node may need to stop its workers before it can be in another
+            round, in seconds; the others wait for it that long.
     """
 
     role: str = "default"
     local_world_size: int = 1
     max_restarts: int = 0
     node_rank: int | None = None
+    stop_timeout: float = 0.0
 
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})

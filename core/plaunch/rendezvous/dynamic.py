@@ -187,6 +187,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             attempt=place.attempt,
             ranks=place.ranks,
             reason=place.reason,
+            round=place.round,
         )
 
     def shutdown(self) -> bool:

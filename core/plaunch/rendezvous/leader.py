@@ -22,7 +22,7 @@ from plaunch.rendezvous.state import Phase, State, World
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from plaunch.rendezvous.membership import Membership
+    from plaunch.rendezvous.membership import Member, Membership
     from plaunch.rendezvous.placement import Refusal
 
 _log = logging.getLogger("plaunch")
@@ -39,12 +39,14 @@ class Gathering:
     Args:
         present: the living nodes that have come.
         awaited: living members of the round before that have not come back yet.
+        patience: how long they may need, in seconds.
         has_survivors: whether any member of the round before is alive.
         since: when there were enough nodes, on the leader's clock; None if there are not.
     """
 
     present: int
     awaited: int
+    patience: float
     has_survivors: bool
     since: float | None
 
@@ -55,13 +57,15 @@ def time_left(
     """How long the round must still wait, in seconds: 0 if it is complete, None if too few came.
 
     It is complete when all survivors of the round before are back; if there was none before, when
-    there are `max_nodes`. Otherwise `last_call` seconds after there were `min_nodes`.
+    there are `max_nodes`. Otherwise `last_call` seconds after there were `min_nodes`, but not
+    while survivors may still stop their workers: without them there would be another round at once.
     """
     if gathering.present < min_nodes or gathering.since is None:
         return None
     if gathering.awaited == 0 and (gathering.has_survivors or gathering.present >= max_nodes):
         return 0.0
-    return max(0.0, gathering.since + last_call - now)
+    patience = max(last_call, gathering.patience)
+    return max(0.0, gathering.since + patience - now)
 
 
 class Leader:
@@ -70,7 +74,7 @@ class Leader:
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
         self._incarnation = membership.incarnation
-        self._members: dict[str, str] = {}
+        self._members: dict[str, Member] = {}
         self._members_of: World | None = None
         self._spares = RollReader(membership.keys.joined(0))
 
@@ -130,7 +134,7 @@ class Leader:
 
     def _describe(self, node: str, how: tuple[str, str]) -> str:
         kind, why = how
-        return f"node {self._members[node]} {'was lost' if kind == 'lost' else 'left'}: {why}"
+        return f"node {self._members[node].host} {'was lost' if kind == 'lost' else 'left'}: {why}"
 
     # --- a job that nobody knows any more ---------------------------------------------------------
 
@@ -151,7 +155,7 @@ class Leader:
         ours = self._membership
         reason = (
             f"the {len(self._members)} nodes that knew it are gone: "
-            f"{', '.join(sorted(set(self._members.values()))[:8])}"
+            f"{', '.join(sorted({member.host for member in self._members.values()})[:8])}"
         )
         yield from ours.change(lambda state: states.replace_job(state, reason, by=ours.me))
         yield Sleep(ours.timing.keep_alive_interval)
@@ -181,13 +185,16 @@ class Leader:
             missing = self._missing({*nodes, *self._members})
             present = {name: node for name, node in nodes.items() if name not in missing}
             survivors = {name for name in self._members if name not in missing}
+            awaited = [self._members[name].stop_timeout for name in survivors - set(present)]
             now = ours.clock()
             if len(present) < identity.min_nodes:
                 since = None
             elif since is None:
                 since = now
             left = time_left(
-                Gathering(len(present), len(survivors - set(present)), bool(survivors), since),
+                Gathering(
+                    len(present), len(awaited), max(awaited, default=0.0), bool(survivors), since
+                ),
                 min_nodes=identity.min_nodes,
                 max_nodes=identity.max_nodes,
                 last_call=timing.last_call_timeout,
@@ -231,7 +238,10 @@ class Leader:
                 "role_size": world_rank.role_world_size,
             }
         world_key = keys.world(round_, term)
-        described = [{"node": node.node, "host": node.host} for node in members]
+        described = [
+            {"node": node.node, "host": node.host, "stop_timeout": node.stop_timeout}
+            for node in members
+        ]
         yield Set(world_key, ours.codec.encode(world_key, {"nodes": described}))
         yield MultiSet(
             {

@@ -81,6 +81,14 @@ class Place:
     reason: str
 
 
+@dataclass(frozen=True)
+class Member:
+    """A node of a round that was formed: its host, and how long it may need to come back."""
+
+    host: str
+    stop_timeout: float
+
+
 class Membership:
     """One node's part in a job; what is not said otherwise is for the routines only.
 
@@ -296,8 +304,8 @@ class Membership:
             _log.warning("a node is not admitted: %s", error)
             return None
 
-    def members(self, state: State) -> Routine[dict[str, str]]:
-        """The nodes of the last round that was formed, and their hosts."""
+    def members(self, state: State) -> Routine[dict[str, Member]]:
+        """The nodes of the last round that was formed."""
         world = state.world
         if world is None:
             return {}
@@ -307,7 +315,9 @@ class Membership:
             return {}
         record = self.codec.decode(key, value)
         return {
-            found.text("node", max_len=300): found.text("host", max_len=300)
+            found.text("node", max_len=300): Member(
+                found.text("host", max_len=300), found.number("stop_timeout")
+            )
             for found in record.records("nodes")
         }
 

@@ -122,11 +122,13 @@ class NodeRecord(Newcomer):
         pid: the agent's process id.
         address: under which other nodes reach it.
         port: a port that it holds for the workers' store.
+        stop_timeout: how long it may need to come back for another round, in seconds.
     """
 
     pid: int = 0
     address: str = ""
     port: int = 0
+    stop_timeout: float = 0.0
 
     def to_record(self) -> dict[str, object]:
         """The fields of the record that holds it; the ticket is in its key."""
@@ -141,6 +143,7 @@ class NodeRecord(Newcomer):
             "role": self.role,
             "nproc": self.local_world_size,
             "is_host": self.is_host,
+            "stop_timeout": self.stop_timeout,
         }
 
     @classmethod
@@ -162,6 +165,7 @@ class NodeRecord(Newcomer):
             pid=record.integer("pid", low=0),
             address=record.text("address", max_len=_MAX_NAME),
             port=record.integer("port", low=0, high=65535),
+            stop_timeout=record.number("stop_timeout"),
         )
 
     def describe(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from plaunch.rendezvous.admission import Admission
     from plaunch.rendezvous.membership import Membership
+
+_log = logging.getLogger("plaunch")
 
 _LINGER = 1.0  # seconds between two looks at who has said good-bye, if nobody does
 
@@ -139,9 +142,22 @@ class Speaker:
             pid=identity.pid,
             address=identity.address,
             port=port,
+            stop_timeout=identity.job.stop_timeout,
         )
         key = entry(roll, ticket)
         yield Set(key, self._ours.codec.encode(key, record.to_record()))
+        state = self._ours.state
+        if (
+            state is not None
+            and state.phase is Phase.RUNNING
+            and state.world is not None
+            and state.world.nodes >= identity.max_nodes
+        ):
+            _log.warning(
+                "job %r runs on %d nodes, which is its maximum; this node waits for a place",
+                identity.run_id,
+                state.world.nodes,
+            )
 
     def _ask_in(self, round_: int) -> Routine[None]:
         """End a round that has room for this node, unless some nodes have finished already."""

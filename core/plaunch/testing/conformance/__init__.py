@@ -16,9 +16,7 @@ One class for each of the two things that an author may write, a store or a whol
 import pytest
 
 pytest.register_assert_rewrite(
-    "plaunch.testing.conformance.nodes",
-    "plaunch.testing.conformance.rendezvous",
-    "plaunch.testing.conformance.stores",
+    *(f"{__name__}.{module}" for module in ("jobs", "nodes", "rounds", "stores", "suite"))
 )
 
 from plaunch.testing.conformance.rendezvous import (  # noqa: E402 - after the line above

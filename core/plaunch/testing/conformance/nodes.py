@@ -188,6 +188,15 @@ def met(*nodes: Node) -> list[JobRound]:
     return rounds
 
 
+def are_alone(nodes: Sequence[Node]) -> bool:
+    """Whether nodes that obey are in a round of their own now, without a restart so far."""
+    rounds = [node.present for node in nodes]
+    stores = {one.bootstrap_store_info for one in rounds if one is not None}
+    return len(stores) == 1 and all(
+        one is not None and (one.world_size, one.attempt) == (len(nodes), 0) for one in rounds
+    )
+
+
 def close_all(nodes: Sequence[Node]) -> None:
     """Release all nodes, each on a thread, the first one last: it may host the store."""
     threads = [threading.Thread(target=node.close) for node in nodes[1:]]
