@@ -58,8 +58,8 @@ def launch(backend, code="pass", **changes):
 
 
 def test_the_backend_is_told_of_the_launch(backend):
-    launch(backend, role="trainer", max_restarts=4, node_rank=1)
-    assert backend.params.job == JobSettings("trainer", 2, 4, 1)
+    launch(backend, role="trainer", max_restarts=4, node_rank=1, shutdown_timeout=7.0)
+    assert backend.params.job == JobSettings("trainer", 2, 4, 1, stop_timeout=22.0)
     assert backend.released == ["shutdown"]
 
 
@@ -68,7 +68,7 @@ def test_the_command_line_tells_the_same(backend, tmp_path):
     script.touch()
     argv = ["--rdzv-backend=job", "--rdzv-id=job", "--nproc-per-node=3", str(script)]
     assert main(argv, plugins=[backend]) == 0
-    assert backend.params.job == JobSettings("default", 3, 0, None)
+    assert backend.params.job == JobSettings("default", 3, 0, None, stop_timeout=45.0)
 
 
 def test_this_node_ends_as_the_job_does(backend):
