@@ -8,6 +8,7 @@ printed; HOST stands for the name of this host, and decimal numbers may be other
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import re
@@ -17,7 +18,11 @@ from pathlib import Path
 
 import plaunch.errors
 import plaunch.process
+import plaunch.rendezvous
+import plaunch_rendezvous_c10d.backend
 import pytest
+from plaunch.rendezvous.timing import Timing
+from plaunch.testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
@@ -97,7 +102,92 @@ def test_every_exception_is_listed_with_its_bases_and_exit_code():
         assert listed[name] == (bases, varying.get(name, str(int(found.exit_code)))), name
 
 
+@pytest.mark.parametrize("option", dataclasses.fields(Timing), ids=lambda option: option.name)
+def test_every_time_of_a_rendezvous_is_listed_with_its_default(option):
+    page = (ROOT / "docs/rendezvous.md").read_text()
+    row = rf"^\| `{option.name}` \| (s|signs) \| .* \| {option.default:g} \|$"
+    assert re.search(row, page, re.MULTILINE)
+
+
+def test_every_option_of_c10d_is_listed():
+    page = (ROOT / "docs/rendezvous.md").read_text()
+    own = page.partition("These are `c10d`'s own:")[2].partition("##")[0]
+    listed = re.findall(r"^\| `(\w+)` \|", own, re.MULTILINE)
+    assert sorted(listed) == sorted(plaunch_rendezvous_c10d.backend._OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("contract", "heading"),
+    [
+        (plaunch.rendezvous.RendezvousStore, "The store"),
+        (plaunch.rendezvous.RendezvousHandler, "Plain handlers"),
+        (plaunch.rendezvous.JobRendezvous, "Handlers that know the whole job"),
+    ],
+)
+def test_every_method_of_a_contract_of_backends_is_described(contract, heading):
+    page = (ROOT / "docs/writing-a-backend.md").read_text()
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    names = [name for name in vars(contract) if not name.startswith("_")]
+    assert len(names) > 3
+    for name in names:
+        if name != "use_agent_store":  # torchrun's, and False for everybody
+            assert re.search(rf"`{name}\b", section), name
+
+
+@pytest.mark.parametrize(
+    "contract", [plaunch.rendezvous.RendezvousParameters, plaunch.rendezvous.JobSettings]
+)
+def test_everything_that_a_factory_is_told_is_described(contract):
+    page = (ROOT / "docs/writing-a-backend.md").read_text()
+    section = page.partition("\n## The factory\n")[2].partition("\n## ")[0]
+    for field in dataclasses.fields(contract):
+        assert f"`{field.name}`" in section, field.name
+
+
+def test_every_argument_of_the_handler_over_a_store_is_listed():
+    page = (ROOT / "docs/writing-a-backend.md").read_text()
+    arguments = inspect.signature(plaunch.rendezvous.DynamicRendezvousHandler).parameters
+    for name in arguments:
+        assert re.search(rf"^\| `{name}` \|", page, re.MULTILINE), name
+
+
+def test_every_setting_of_the_conformance_suites_is_listed():
+    page = (ROOT / "docs/writing-a-backend.md").read_text()
+    table = page.partition("What may be set on the classes:")[2].partition("###")[0]
+    listed = re.findall(r"`(\w+)`", re.sub(r"\| [^|]* \|$", "", table, flags=re.MULTILINE))
+    settings = {
+        name
+        for suite in (RendezvousConformance, RendezvousStoreConformance)
+        for base in suite.__mro__
+        for name, hint in vars(base).get("__annotations__", {}).items()
+        if "ClassVar" in str(hint)
+    }
+    assert sorted(listed) == sorted(settings)
+
+
+def test_every_module_of_the_rendezvous_is_named():
+    page = (ROOT / "docs/contributing.md").read_text()
+    modules = {path.name for path in (ROOT / "core/plaunch/rendezvous").glob("[a-z]*.py")}
+    table = page.partition("The room of the rendezvous")[2].partition("A plugin imports")[0]
+    assert set(re.findall(r"^\| (.*?) \|", table, re.MULTILINE)) > {"`api.py`"}
+    assert modules == set(re.findall(r"`(\w+\.py)`", table))
+
+
 def test_links_between_pages_lead_somewhere():
-    for page in [ROOT / "README.md", ROOT / "benchmarks/README.md", *ROOT.glob("docs/*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    pages = [ROOT / "README.md", ROOT / "benchmarks/README.md", *ROOT.glob("docs/*.md")]
+    for page in [*pages, *ROOT.glob("examples/*/README.md"), *ROOT.glob("plugins/*/README.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^):]*))?\)", page.read_text()):
+            found = page.parent / target if target else page
+            assert found.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(found), f"{page.name} links to #{anchor}"
+
+
+def anchors(page):
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs/index.md").read_text()
+    for page in ROOT.glob("docs/*.md"):
+        assert page.name == "index.md" or f"({page.name})" in index, page.name

@@ -269,6 +269,21 @@ def test_the_host_stays_until_the_others_know(create, board):
     assert end.get()
 
 
+def test_a_host_that_is_done_stays_for_those_who_are_not(create):
+    """Its agent has waited as long as it may, and wants to end."""
+    host, other = create(2, 2, _is_host=True), create(2, 2)
+    call = Background(host.next_rendezvous)
+    other.next_rendezvous()
+    call.get()
+    host.report_success()
+    end = Background(host.shutdown)
+    assert not end.is_over(0.3)
+    assert list(other.changes()) == []
+    other.report_success()
+    assert end.get()
+    assert host.verdict.outcome == "succeeded"
+
+
 def test_the_default_run_id_on_a_store_that_stays_is_warned_of(create, caplog):
     create(run_id="none", _outlives_job=True)
     assert "--rdzv-id" in caplog.text

@@ -133,6 +133,15 @@ def test_nothing_begins_after_a_stop(run, board):
     assert board.keys() == []
 
 
+def test_a_stop_ends_a_wait(run, board):
+    """A thread that stays inside a C++ library may abort the interpreter at its end."""
+    runner, ended = run(iter_once(Wait("never", 1000.0)), board.connect)
+    wait_until(lambda: runner.overdue() < 0)
+    runner.stop()
+    assert runner.join(BOUND)
+    assert not ended.event.is_set()
+
+
 def test_a_stop_ends_the_attempts_to_connect(run, board):
     board.down = True
     runner, _ = run(iter_once(Set("a", b"1")), board.connect)
@@ -156,12 +165,30 @@ class StuckStore:
 
     def close(self):
         self.is_closed = True
+        self.answer.set()
+
+
+def test_a_stuck_operation_is_ended_once_another_thread_has_it(run, board):
+    stuck = StuckStore()
+    stores = [stuck]
+    runner, ended = run(iter_once(Add("n", 1)), lambda: stores.pop() if stores else board.connect())
+    assert stuck.asked.wait(BOUND)
+    runner.renew()
+    assert stuck.is_closed
+    assert ended.wait() is None
+
+
+class StubbornStore(StuckStore):
+    """A store that is not impressed by a `close`."""
+
+    def close(self):
+        self.is_closed = True
 
 
 def test_a_stuck_operation_is_given_to_another_thread(run, board):
     """What the first thread brings in the end is thrown away."""
     now = [0.0]
-    stuck = StuckStore()
+    stuck = StubbornStore()
     stores = [stuck]
     results = []
 
@@ -178,6 +205,7 @@ def test_a_stuck_operation_is_given_to_another_thread(run, board):
     runner.renew()
     assert ended.wait() is None
     assert results == [1, 2]
+    stuck.is_closed = False
     stuck.answer.set()
     wait_until(lambda: stuck.is_closed)
     assert results == [1, 2]

@@ -126,17 +126,21 @@ def build_parser(environ: Mapping[str, str]) -> Parser:
         "--rdzv-backend",
         default="static",
         metavar="NAME",
-        help="how nodes find each other (default: static)",
+        help="how nodes find each other: static, c10d, or a plugin's (default: static)",
     )
     add.value(
-        group, "--rdzv-endpoint", default="", metavar="HOST[:PORT]", help="where the backend is"
+        group,
+        "--rdzv-endpoint",
+        default="",
+        metavar="HOST[:PORT]",
+        help="where the backend is; for c10d, one of the nodes",
     )
     add.value(
         group,
         "--rdzv-id",
         default="none",
         metavar="ID",
-        help="id of the job, the same on all nodes (default on one node: made up)",
+        help="id of the job, the same on all nodes (default: none; on one node, made up)",
     )
     add.value(group, "--rdzv-conf", default="", metavar="K=V,...", help="options of the backend")
     add.flag(
@@ -178,7 +182,7 @@ def build_parser(environ: Mapping[str, str]) -> Parser:
         type=_integer,
         default=0,
         metavar="N",
-        help="how many failures are followed by a restart of all workers (default: 0)",
+        help="how many failures of the job are followed by a restart of all workers (default: 0)",
     )
     add.value(
         group,

@@ -31,7 +31,7 @@ from plaunch.rendezvous.ports import HeldPort
 from plaunch.rendezvous.records import RecordCodec
 from plaunch.rendezvous.runner import Runner
 from plaunch.rendezvous.speaker import Speaker
-from plaunch.rendezvous.state import verdict_error
+from plaunch.rendezvous.state import Phase, verdict_error
 from plaunch.rendezvous.timing import Timing
 from plaunch.rendezvous.token import read_token
 
@@ -199,6 +199,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if self._is_over:
             return True
         membership = self._membership
+        if membership.verdict is None and self._identity.is_host and membership.has_succeeded:
+            self._stay()
         if membership.verdict is None:
             return self.leave()
         if self._identity.is_host:
@@ -410,6 +412,31 @@ class DynamicRendezvousHandler(RendezvousHandler):
         membership.want(look)
         looked.wait(_LOOK_AROUND)
         return sorted(found, key=lambda node: (node.index is None, node.index, node.ticket))
+
+    def _stay(self) -> None:
+        """Keep the store for those whose workers are not done, although this node's are.
+
+        Without it they would have to stop. It ends with the job, when the store fails, or when the
+        others have not been able to go on for as long as nodes may take to arrive.
+        """
+        _log.warning(
+            "this node is done and hosts the store of job %r; it stays until the others are done",
+            self._run_id,
+        )
+        membership = self._membership
+        is_running_until = time.monotonic() + self._timing.join_timeout
+        with self._lock:
+            while (
+                membership.verdict is None
+                and membership.error is None
+                and self._problem() is None
+                and time.monotonic() < is_running_until
+            ):
+                state = membership.state
+                if state is not None and state.phase is Phase.RUNNING:
+                    is_running_until = time.monotonic() + self._timing.join_timeout
+                self._supervise()
+                self._lock.wait(_GLANCE)
 
     def _end(self, patience: float) -> bool:
         """Stop all threads, the speaker when it is through, and release what is held."""

@@ -132,10 +132,6 @@ class Leader:
         lost = {node: ("lost", ours.lost[node]) for node in nodes if node in ours.lost}
         return {**lost, **gone}
 
-    def _describe(self, node: str, how: tuple[str, str]) -> str:
-        kind, why = how
-        return f"node {self._members[node].host} {'was lost' if kind == 'lost' else 'left'}: {why}"
-
     # --- a job that nobody knows any more ---------------------------------------------------------
 
     def _knows_nobody(self) -> bool:
@@ -316,9 +312,9 @@ class Leader:
         if missing and not is_final:
             # Workers fail when their peers vanish; that is no fault of theirs.
             node = min(missing)
-            reason = self._describe(node, missing[node])
+            kind, reason = missing[node]
             yield from ours.change(
-                lambda state: states.settle_lost(state, node, reason, by=ours.me)
+                lambda state: states.settle_lost(state, kind, node, reason, by=ours.me)
             )
         else:
             yield from ours.change(
@@ -350,7 +346,7 @@ class Leader:
         needed = sorted(set(missing) - done)
         if needed:
             node = needed[0]
-            kind, reason = missing[node][0], self._describe(node, missing[node])
+            kind, reason = missing[node]
             yield from ours.change(
                 lambda state: states.call(
                     state, kind, node, reason, by=ours.me, from_round=running.round

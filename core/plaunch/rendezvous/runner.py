@@ -94,13 +94,20 @@ class Runner:
                 return
             self._shift += 1
             self._busy_since = None
+            store, self._store = self._store, None
         self.start()
+        _close(store)
 
     def stop(self) -> None:
-        """Let nothing more begin; an operation that is under way is left to itself."""
+        """Let nothing more begin; a wait that is under way ends, as its connection is closed.
+
+        A thread that is still inside a C++ library when the interpreter ends would abort it.
+        """
         with self._lock:
             self._is_stopped = True
+            store, self._store = self._store, None
         self._nudged.set()
+        _close(store)
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread; False if it has not ended after `timeout` seconds."""
@@ -157,11 +164,13 @@ class Runner:
                 if store is None:
                     store = self._connect()
                     self.connections += 1
+                self._hold(store, shift)
                 result = operation.run(store)
             except RendezvousConnectionError as error:
                 _close(store)
                 store = None
-                self._finish(shift)
+                if not self._finish(shift):
+                    raise _Relieved from None
                 self.problem = error
                 # All nodes have lost the same store; they must not come back in step.
                 if self._rest(pause * random.uniform(0.5, 1.0)):  # noqa: S311
@@ -178,6 +187,13 @@ class Runner:
             self.problem = None
             self.last_contact = self._clock()
             return store, result
+
+    def _hold(self, store: RendezvousStore, shift: int) -> None:
+        """Let `stop` and `renew` close the connection that is about to be used."""
+        with self._lock:
+            if shift != self._shift or self._is_stopped:
+                raise _Relieved
+            self._store = store
 
     def _finish(self, shift: int) -> bool:
         """Note that the operation is over; False if another thread has it by now."""

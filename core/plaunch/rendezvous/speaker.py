@@ -146,7 +146,9 @@ class Speaker:
         )
         key = entry(roll, ticket)
         yield Set(key, self._ours.codec.encode(key, record.to_record()))
-        state = self._ours.state
+        with self._ours.lock:
+            # It may be in the present round by now.
+            state = self._ours.state if self._ours.wants_round else None
         if (
             state is not None
             and state.phase is Phase.RUNNING
@@ -163,11 +165,14 @@ class Speaker:
         """End a round that has room for this node, unless some nodes have finished already."""
         self._ours.asked_in = round_
         if (yield Add(tickets(self._ours.keys.done(round_)), 0)) > 0:
+            _log.warning(
+                "nodes of job %r have finished their part; this node waits in case it is needed",
+                self._ours.identity.run_id,
+            )
             return
-        reason = f"node {self._ours.identity.host} wants to join"
         yield from self._ours.change(
             lambda state: states.call(
-                state, "arrived", self._ours.me, reason, by=self._ours.me, from_round=round_
+                state, "arrived", self._ours.me, "", by=self._ours.me, from_round=round_
             )
         )
 

@@ -248,7 +248,7 @@ def call(
         phase=Phase.FORMING,
         round=state.round + 1,
         leader="" if state.leader == node and kind != "arrived" else state.leader,
-        reason=reason,
+        reason=describe_departure(kind, node, reason),
     )
 
 
@@ -269,16 +269,16 @@ def fail(state: State, node: str, reason: str, *, from_round: int) -> State | No
     return _follow(state, Event("failed", node=node, reason=reason, by=node), phase=Phase.SETTLING)
 
 
-def settle_lost(state: State, node: str, reason: str, *, by: str) -> State | None:
-    """After failures: they come from the loss of a node, which costs no restart."""
+def settle_lost(state: State, kind: str, node: str, reason: str, *, by: str) -> State | None:
+    """After failures: they come from a node that was lost or left, which costs no restart."""
     if state.phase is not Phase.SETTLING:
         return None
     return _follow(
         state,
-        Event("lost", node=node, reason=reason, by=by),
+        Event(kind, node=node, reason=reason, by=by),
         phase=Phase.FORMING,
         round=state.round + 1,
-        reason=reason,
+        reason=describe_departure(kind, node, reason),
     )
 
 
@@ -382,6 +382,12 @@ def failures_of(record: Record) -> tuple[JobFailure, ...]:
 def host_of(node: str) -> str:
     """The host in a node's name, for messages."""
     return node.partition("~")[0]
+
+
+def describe_departure(kind: str, node: str, reason: str) -> str:
+    """Why a round ended with the arrival, the leave or the loss of a node, in one sentence."""
+    words = {"arrived": "arrived", "left": "left", "lost": "was lost"}
+    return f"node {host_of(node)} {words[kind]}{': ' if reason else ''}{reason}"
 
 
 def describe_verdict(verdict: Verdict) -> str:

@@ -1,0 +1,438 @@
+"""How long N nodes take to meet, and what that costs each of them.
+
+    python benchmarks/rendezvous.py --backend c10d --nodes 1024 [--peer torch] [--json]
+
+All nodes are in this one process, with the threads and connections that each would have on its own
+machine. benchmarks/README.md says how to read the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import logging
+import os
+import platform
+import resource
+import socket
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from measuring import BenchmarkError, Goal, positive
+from plaunch.errors import PlaunchError
+from plaunch.plugin.manager import PluginManager
+from plaunch.plugin.registry import RENDEZVOUS
+from plaunch.rendezvous import RendezvousParameters, RendezvousStore
+from plaunch.rendezvous.dynamic import DynamicRendezvousHandler
+from plaunch.testing import MemoryBoard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from plaunch.rendezvous import Connect, RendezvousHandler
+
+SMALL = 64  # nodes; what growth is measured from, and what torch's own can be compared at
+LIMIT = 600.0  # seconds for one round
+ALLOWED = 5.0  # seconds for 1024 nodes
+STACK = 256 << 10  # bytes for each of thousands of threads
+SWITCH_INTERVAL = 0.2  # seconds
+FILES_PER_NODE = 8  # both ends of three connections, and some spare ones
+KEPT_UP = ("/beat/", "/refusal/")  # what a node reads once in each keep-alive interval
+
+Counts = Counter[tuple[str, str]]  # by routine and operation
+
+
+class CountingStore(RendezvousStore):
+    """A connection that notes what is asked of it, and by which routine of its node."""
+
+    def __init__(self, inner: RendezvousStore, counts: Counts) -> None:
+        self._inner = inner
+        self._counts = counts
+
+    def note(self, operation: str, keys: Sequence[str]) -> None:
+        # The routines' threads are named after them: speaker, follower, leader.
+        routine = threading.current_thread().name.rpartition("-")[2]
+        is_beat = operation == "beat" or any(part in key for key in keys for part in KEPT_UP)
+        self._counts["heartbeats" if is_beat else routine, operation] += 1
+
+    def set(self, key: str, value: bytes) -> None:
+        self.note("set", [key])
+        self._inner.set(key, value)
+
+    def add(self, key: str, amount: int) -> int:
+        self.note("add", [key])
+        return self._inner.add(key, amount)
+
+    def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
+        self.note("compare_set", [key])
+        return self._inner.compare_set(key, expected, desired)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
+        self.note("multi_get", keys)
+        return self._inner.multi_get(keys)
+
+    def wait(self, key: str, timeout: float) -> bytes | None:
+        value = self._inner.wait(key, timeout)
+        # One wait may be cut into many, according to how long it takes; they count as one.
+        if value is not None:
+            self.note("wait", [key])
+        return value
+
+    def delete(self, key: str) -> None:
+        self.note("delete", [key])
+        self._inner.delete(key)
+
+    def multi_set(self, items: Mapping[str, bytes]) -> None:
+        self.note("multi_set", list(items))
+        self._inner.multi_set(items)
+
+    def beat(self, key: str, value: bytes) -> None:
+        self.note("beat", [key])
+        self._inner.beat(key, value)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@dataclass
+class Round:
+    """What one round took."""
+
+    nodes: int
+    seconds: float
+    cpu_seconds: float
+    operations: list[int]  # of each node that does not lead, without the two kinds below
+    leader: int = 0  # operations of the leading node: its part as any node, and its pass over all
+    heartbeats: int = 0  # of all nodes: their signs of life, and looking after those of others
+
+    @property
+    def ops_per_node(self) -> float:
+        return statistics.fmean(self.operations)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "nodes": self.nodes,
+            "seconds": round(self.seconds, 4),
+            "cpu_seconds": round(self.cpu_seconds, 4),
+            "ops_per_node": round(self.ops_per_node, 3),
+            "max_ops_per_node": max(self.operations),
+            "leader_ops": self.leader,
+            "heartbeat_ops": self.heartbeats,
+        }
+
+
+class Backend:
+    """Makes the handlers of a job, all over one store."""
+
+    def __init__(self, name: str, endpoint: str, conf: Mapping[str, str]) -> None:
+        self.name = name
+        self._endpoint = endpoint
+        self._conf = conf
+        self._create = None if name == "memory" else PluginManager.create().get(RENDEZVOUS, name)
+
+    @contextlib.contextmanager
+    def job(self, nodes: int) -> Iterator[tuple[list[RendezvousHandler], list[Counts]]]:
+        """The handlers of a job of `nodes` nodes, and where their operations are counted."""
+        run_id = f"benchmark-{os.urandom(6).hex()}"
+        endpoint = self._endpoint or f"127.0.0.1:{free_port()}"
+        board = MemoryBoard()
+        handlers: list[RendezvousHandler] = []
+        counts: list[Counts] = []
+        try:
+            for _ in range(nodes):
+                params = RendezvousParameters(
+                    self.name, endpoint, run_id, nodes, nodes, "127.0.0.1", **self._conf
+                )
+                if self._create is None:
+                    handler = DynamicRendezvousHandler(params, board.connect, address="127.0.0.1")
+                else:
+                    handler = self._create(params)
+                handlers.append(handler)
+                counts.append(count(handler))
+            yield handlers, counts
+        finally:
+            release(handlers)
+
+
+def count(handler: RendezvousHandler) -> Counts:
+    """Count the operations of a handler from now on; it has not connected yet."""
+    counts: Counts = Counter()
+    connect: Connect | None = getattr(handler, "_connect", None)
+    if connect is None:
+        raise BenchmarkError(f"{handler.get_backend()!r} does not work over a store of ours")
+    handler._connect = lambda: CountingStore(connect(), counts)  # type: ignore[attr-defined]
+    return counts
+
+
+def release(handlers: Sequence[RendezvousHandler]) -> None:
+    """Close the job, and let go of all nodes; the first one, which may host the store, at last."""
+    if not handlers:
+        return
+    handlers[0].set_closed()
+    deadline = time.monotonic() + LIMIT
+    while not all(handler.is_closed() for handler in handlers) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    threads = [threading.Thread(target=handler.shutdown) for handler in handlers[1:]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    handlers[0].shutdown()
+
+
+def meet(joins: Sequence[Callable[[], tuple[int, int]]]) -> tuple[float, float]:
+    """Let all nodes join at once; seconds from the first call to the last return, and CPU seconds.
+
+    Each of `joins` blocks until its node is in a round, and returns its rank and the world's size.
+    """
+    barrier = threading.Barrier(len(joins))
+    began: list[float] = []
+    ended: list[float] = []
+    cpu_began: list[float] = []
+    results: list[tuple[int, int]] = []
+    errors: list[BaseException] = []
+
+    def run(join: Callable[[], tuple[int, int]]) -> None:
+        try:
+            barrier.wait(LIMIT)
+            cpu_began.append(time.process_time())
+            began.append(time.perf_counter())
+            results.append(join())
+            ended.append(time.perf_counter())
+        except BaseException as error:  # noqa: BLE001 - told by whoever waits
+            errors.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(join,), daemon=True) for join in joins]
+    gc.collect()
+    gc.freeze()  # all that torch consists of would be looked through for each of a thousand nodes
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+    gc.unfreeze()
+    cpu = time.process_time() - min(cpu_began, default=0.0)
+    if errors:
+        raise BenchmarkError(f"a node could not join: {errors[0]}") from errors[0]
+    size = len(joins)
+    if sorted(results) != [(rank, size) for rank in range(size)]:
+        raise BenchmarkError(
+            f"{len(results)} of {size} nodes have met, or not under their own rank"
+        )
+    return max(ended) - min(began), cpu
+
+
+def measure(backend: Backend, nodes: int) -> Round:
+    """One round of `nodes` nodes."""
+    with backend.job(nodes) as (handlers, counts):
+
+        def join_of(handler: RendezvousHandler) -> Callable[[], tuple[int, int]]:
+            def join() -> tuple[int, int]:
+                info = handler.next_rendezvous()
+                return info.rank, info.world_size
+
+            return join
+
+        seconds, cpu = meet([join_of(handler) for handler in handlers])
+        seen = [Counter(own) for own in counts]
+    result = Round(nodes, seconds, cpu, [])
+    for own in seen:
+        result.heartbeats += total(own, "heartbeats")
+        rest = own.total() - total(own, "heartbeats")
+        if total(own, "leader"):
+            result.leader += rest
+        else:
+            result.operations.append(rest)
+    if not result.operations:  # a single node leads itself
+        result.operations.append(result.leader)
+    return result
+
+
+def total(counts: Counts, routine: str) -> int:
+    return sum(number for (name, _), number in counts.items() if name == routine)
+
+
+def measure_torch(nodes: int) -> Round:
+    """The same with torch's own handlers; operations are reads and writes of their state."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from torch.distributed import TCPStore
+    from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend as c10d
+    from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
+
+    numbers = [0] * nodes
+
+    class CountingBackend(c10d.C10dRendezvousBackend):  # type: ignore[misc]
+        def __init__(self, node: int, store: object, run_id: str) -> None:
+            super().__init__(store, run_id)
+            self._node = node
+
+        def get_state(self) -> object:
+            numbers[self._node] += 1
+            return super().get_state()
+
+        def set_state(self, state: bytes, token: object = None) -> object:
+            numbers[self._node] += 1
+            return super().set_state(state, token)
+
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    handlers = []
+    for node in range(nodes):
+        store = TCPStore("127.0.0.1", server.port, is_master=False)
+        backend = CountingBackend(node, store, "benchmark")
+        handlers.append(
+            dynamic.DynamicRendezvousHandler.from_backend(
+                "benchmark", store, backend, nodes, nodes, "127.0.0.1"
+            )
+        )
+
+    def join_of(node: int) -> Callable[[], tuple[int, int]]:
+        def join() -> tuple[int, int]:
+            info = handlers[node].next_rendezvous()
+            return info.rank, info.world_size
+
+        return join
+
+    try:
+        seconds, cpu = meet([join_of(node) for node in range(nodes)])
+        return Round(nodes, seconds, cpu, list(numbers))
+    finally:
+        for handler in handlers:
+            handler._stop_heartbeats()
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def make_room(nodes: int) -> None:
+    """Make it possible to be so many nodes at once: open files, small threads, and patience.
+
+    A thread that waits for Python's lock asks for it every switch interval. Thousands that do so
+    keep two cores busy with asking alone.
+    """
+    wanted = nodes * FILES_PER_NODE + 256
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise BenchmarkError(f"{nodes} nodes need {wanted} open files; {hard} are allowed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    threading.stack_size(STACK)
+    sys.setswitchinterval(0.2)
+
+
+def median(rounds: Sequence[Round]) -> Round:
+    return sorted(rounds, key=lambda one: one.seconds)[len(rounds) // 2]
+
+
+def pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--backend", default="c10d", metavar="B", help="or `memory` (c10d)")
+    parser.add_argument("--nodes", type=positive, default=1024, metavar="N", help="(1024)")
+    parser.add_argument("--peer", choices=["torch"], help="measure torch's own beside it")
+    parser.add_argument("--peer-nodes", type=positive, default=SMALL, metavar="N", help="(64)")
+    parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="rounds (1)")
+    parser.add_argument("--endpoint", default="", help="a store that runs already")
+    parser.add_argument("--conf", type=pair, action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
+    return parser.parse_args(argv)
+
+
+def report(
+    args: argparse.Namespace,
+    rounds: Mapping[int, Round],
+    peer: Round | None,
+    goals: Sequence[Goal],
+) -> dict[str, object]:
+    small, large = min(rounds), max(rounds)
+    result = {
+        "backend": args.backend,
+        **rounds[args.nodes].as_json(),
+        "growth": {
+            "from": small,
+            "to": large,
+            "seconds": round(rounds[large].seconds / rounds[small].seconds, 3),
+            "ops_per_node": round(rounds[large].ops_per_node / rounds[small].ops_per_node, 4),
+        },
+        "rounds": [one.as_json() for one in rounds.values()],
+        "goals": {goal.text: goal.met for goal in goals},
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+    }
+    if peer is not None:
+        result["peer"] = {"backend": args.peer, **peer.as_json()}
+    return result
+
+
+def print_report(
+    args: argparse.Namespace,
+    rounds: Mapping[int, Round],
+    peer: Round | None,
+    goals: Sequence[Goal],
+) -> None:
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.platform()}")
+    print(f"backend {args.backend}; medians of {args.repeat} rounds, all nodes in one process\n")
+    print(f"{'nodes':>14} {'seconds':>9} {'CPU s':>7} {'ops/node':>9} {'leader':>7} {'beats':>7}")
+    rows = [("plaunch", one) for one in rounds.values()]
+    rows += [("torch", peer)] if peer is not None else []
+    for name, one in rows:
+        print(
+            f"{name:8} {one.nodes:5} {one.seconds:9.3f} {one.cpu_seconds:7.2f} "
+            f"{one.ops_per_node:9.2f} {one.leader:7} {one.heartbeats:7}"
+        )
+    if peer is not None and peer.nodes in rounds:
+        ratio = peer.seconds / rounds[peer.nodes].seconds
+        print(f"\ntorch : plaunch, {peer.nodes} nodes: {ratio:.1f}")
+    print()
+    for goal in goals:
+        print(f"{'met   ' if goal.met else 'MISSED'} {goal.text} (is {goal.value:.3g})")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse(argv)
+    logging.getLogger("plaunch").setLevel(logging.ERROR)
+    sizes = sorted({SMALL, args.nodes})
+    try:
+        make_room(max(sizes))
+        backend = Backend(args.backend, args.endpoint, dict(args.conf))
+        rounds = {
+            size: median([measure(backend, size) for _ in range(args.repeat)]) for size in sizes
+        }
+        peer = measure_torch(args.peer_nodes) if args.peer else None
+    except (BenchmarkError, PlaunchError) as error:
+        print(f"{error}", file=sys.stderr)
+        return 2
+    asked, small, large = rounds[args.nodes], rounds[sizes[0]], rounds[sizes[-1]]
+    goals = [
+        Goal(
+            f"operations per node grow from {small.nodes} to {large.nodes} nodes by",
+            large.ops_per_node - small.ops_per_node,
+            0,
+        )
+    ]
+    if asked.nodes == 1024:
+        goals.append(Goal("seconds for 1024 nodes", asked.seconds, ALLOWED))
+    if args.json:
+        print(json.dumps(report(args, rounds, peer, goals)))
+    else:
+        print_report(args, rounds, peer, goals)
+    return int(args.check and not all(goal.met for goal in goals))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

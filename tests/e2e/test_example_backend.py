@@ -1,0 +1,190 @@
+"""The example of a rendezvous backend: installed with pip, used by name, and conforming."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-backend"
+PIP_TIMEOUT = 120.0  # seconds
+SUITE_TIMEOUT = 240.0  # seconds; it takes less than one minute on an idle machine
+
+SHOW = """\
+import os, sys
+names = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+sys.stdout.write("rank {} of {}, attempt {}\\n".format(*(os.environ[name] for name in names)))
+"""
+FAIL_ONCE = (
+    SHOW
+    + """\
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(17)
+import time
+while os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    time.sleep(0.1)
+"""
+)
+FAIL = """\
+import os, sys, time
+if os.environ["RANK"] == "1":
+    sys.exit(17)
+while True:
+    time.sleep(0.1)
+"""
+WAIT_FOR_TWO = (
+    SHOW
+    + """\
+sys.stdout.flush()
+import time
+while os.environ["WORLD_SIZE"] == "1":
+    time.sleep(0.1)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A copy of the package's folder, so that nothing is built in the repository."""
+    copy = tmp_path_factory.mktemp("source") / PACKAGE.name
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, source):
+    """A folder into which pip has installed the package, without asking any network."""
+    folder = tmp_path_factory.mktemp("site")
+    words = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *words, "--target", str(folder), str(source)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PIP_TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture
+def installed(plaunch, site):
+    plaunch.environ["PYTHONPATH"] = str(site)
+    return plaunch
+
+
+@pytest.fixture
+def argv(installed):
+    """Options of every launcher of a job of one or two nodes that meet in a file."""
+    return [
+        "--rdzv-backend=sqlite",
+        f"--rdzv-endpoint={installed.folder / 'store.db'}",
+        "--rdzv-id=job",
+        "--rdzv-conf=last_call_timeout=0",
+    ]
+
+
+def run_two(installed, *argv):
+    """Run two launchers at once; the exit code, the output and the errors of each."""
+    with contextlib.ExitStack() as stack:
+        nodes = [stack.enter_context(installed.start(*argv)) for _ in range(2)]
+        outputs = [node.communicate(timeout=60) for node in nodes]
+    return [(node.returncode, *output) for node, output in zip(nodes, outputs, strict=True)]
+
+
+def test_two_launchers_restart_together(installed, argv):
+    script = installed.write("fail_once.py", FAIL_ONCE)
+    results = run_two(installed, *argv, "--nnodes=2", "--max-restarts=1", script)
+    assert [code for code, _, _ in results] == [0, 0], results
+    lines = sorted(line for _, out, _ in results for line in out.splitlines())
+    assert lines == [
+        "rank 0 of 2, attempt 0",
+        "rank 0 of 2, attempt 1",
+        "rank 1 of 2, attempt 0",
+        "rank 1 of 2, attempt 1",
+    ]
+
+
+def test_two_launchers_end_with_one_cause(installed, argv):
+    results = run_two(installed, *argv, "--nnodes=2", installed.write("fail.py", FAIL))
+    for code, _, err in results:
+        assert code == 17
+        assert "rank:       1 (local rank 0)" in err
+
+
+def test_a_late_launcher_is_admitted(installed, argv):
+    script = installed.write("wait.py", WAIT_FOR_TWO)
+    with installed.start(*argv, "--nnodes=1:2", script) as early:
+        assert early.stdout.readline() == "rank 0 of 1, attempt 0\n"
+        late = installed.run(*argv, "--nnodes=1:2", script)
+        out, err = early.communicate(timeout=60)
+    assert (early.returncode, late.returncode) == (0, 0), err + late.stderr
+    assert (out, late.stdout) == ("rank 0 of 2, attempt 0\n", "rank 1 of 2, attempt 0\n")
+
+
+def test_a_launcher_that_is_stopped_leaves(installed, argv):
+    script = installed.write("wait.py", WAIT_FOR_TWO.replace('"1"', '"2"'))
+    # Long enough for both to come; the survivor does not wait for it.
+    words = [*argv[:-1], "--rdzv-conf=last_call_timeout=30", "--nnodes=1:2", script]
+    with installed.start(*words) as one:
+        with installed.start(*words) as other:
+            assert re.match(r"rank . of 2", other.stdout.readline())
+            other.send_signal(signal.SIGTERM)
+            other.communicate(timeout=60)
+        out, err = one.communicate(timeout=60)
+    assert (one.returncode, other.returncode) == (0, 128 + signal.SIGTERM), err
+    assert out.splitlines()[-1] == "rank 0 of 1, attempt 0"
+
+
+def test_torch_is_not_imported(installed, argv):
+    done = subprocess.run(
+        [
+            *(sys.executable, "-X", "importtime", "-m", "plaunch"),
+            *(*argv, "--no-python", "true"),
+        ],
+        cwd=installed.folder,
+        env=installed.environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "plaunch_example_backend.store" in done.stderr
+    assert not re.search(r"\| +torch\b", done.stderr)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SUITE_TIMEOUT + 30)
+def test_the_tests_of_the_package_pass(installed, source):
+    environ = {**installed.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=source,
+        env={name: value for name, value in environ.items() if name != "PYTEST_ADDOPTS"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SUITE_TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 80
+    assert "skipped" not in done.stdout
+
+
+def test_it_imports_public_names_only():
+    public = {"errors", "rendezvous"}
+    imported = {
+        name
+        for path in (PACKAGE / "src").rglob("*.py")
+        for name in re.findall(r"^\s*(?:from|import) plaunch\.([\w.]+)", path.read_text(), re.M)
+    }
+    assert imported == public
