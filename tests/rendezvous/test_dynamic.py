@@ -314,6 +314,16 @@ def test_options_of_torchrun_that_mean_nothing_here_are_warned_of(create, caplog
     assert "heartbeat_timeout" in caplog.text
 
 
+def test_garbage_that_comes_later_ends_the_job_by_name(create, board):
+    handler = create()
+    handler.next_rendezvous()
+    key = handler._membership.keys.state(handler._membership.state.version + 1)
+    board.write({key: b"garbage"})
+    found = changes(handler)
+    assert [change.kind for change in found] == [ChangeKind.UNREACHABLE]
+    assert key in found[0].reason
+
+
 def test_garbage_in_the_store_is_named(create, board):
     board.write({"plaunch/job/job": b"\x80garbage"})
     with pytest.raises(RendezvousClosedError, match="plaunch/job/job"):

@@ -233,6 +233,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             changes = self._membership.take_changes()
             self._supervise()
             problem = self._problem()
+            if self._membership.error is not None and self._membership.is_active:
+                problem = str(self._membership.error)
         if problem is not None and not self._is_unreachable:
             self._is_unreachable = True
             changes.append(MembershipChange(ChangeKind.UNREACHABLE, self._identity.host, problem))
@@ -380,15 +382,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
         wanted = str(identity.min_nodes)
         if identity.max_nodes != identity.min_nodes:
             wanted = f"{identity.min_nodes} to {identity.max_nodes}"
-        here = ", ".join(node.describe() for node in present[:16]) or "unknown"
+        here = ", ".join(node.describe() for node in present[:16])
+        # This node came itself, so nobody at all means that the store, and its host, have gone.
+        who = f"{len(present)} came" if present else "it cannot be found out any more how many came"
         indices = {node.index for node in present if node.index is not None}
         absent = [index for index in range(identity.min_nodes) if index not in indices]
         missing = ""
         if indices and absent:
             missing = f"; missing: index {', '.join(map(str, absent[:16]))}"
         return RendezvousTimeoutError(
-            f"job {self._run_id!r} needs {wanted} nodes, and {len(present)} came within "
-            f"{timeout:g} s (--rdzv-conf join_timeout): {here}{missing}. See whether the others "
+            f"job {self._run_id!r} needs {wanted} nodes, and {who} within {timeout:g} s "
+            f"(--rdzv-conf join_timeout){': ' if here else ''}{here}{missing}. See whether the others "
             f"were started, with the same --rdzv-id and --rdzv-endpoint ({self._endpoint})"
         )
 
