@@ -458,7 +458,7 @@ def test_a_node_that_has_lost_touch_ends(job, caplog):
     assert caught.value.exit_code == 113
     assert agent.calls == ["start", "stop", "shutdown"]
     assert job.reported == []
-    assert said(caplog)[0].startswith("the other nodes cannot be reached any more: the store")
+    assert said(caplog)[0].startswith("the other nodes cannot be reached any more; all workers")
 
 
 @restarts(0, ends=False)

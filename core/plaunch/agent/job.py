@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import states
@@ -99,6 +100,7 @@ class Job:
         self.reason = "; ".join(_describe(change) for same in by_kind.values() for change in same)
         if ChangeKind.UNREACHABLE in by_kind:
             self._lost = by_kind[ChangeKind.UNREACHABLE][0]
+            self.reason = _describe(replace(self._lost, reason=""))  # the error says why
             return [states.PeersUnreachable()]
         if ChangeKind.FAILED in by_kind:
             return [states.PeersFailed()]

@@ -237,7 +237,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 problem = str(self._membership.error)
         if problem is not None and not self._is_unreachable:
             self._is_unreachable = True
-            changes.append(MembershipChange(ChangeKind.UNREACHABLE, self._identity.host, problem))
+            changes.append(MembershipChange(ChangeKind.UNREACHABLE, reason=problem))
         return changes
 
     @property
@@ -392,8 +392,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             missing = f"; missing: index {', '.join(map(str, absent[:16]))}"
         return RendezvousTimeoutError(
             f"job {self._run_id!r} needs {wanted} nodes, and {who} within {timeout:g} s "
-            f"(--rdzv-conf join_timeout){': ' if here else ''}{here}{missing}. See whether the others "
-            f"were started, with the same --rdzv-id and --rdzv-endpoint ({self._endpoint})"
+            f"(--rdzv-conf join_timeout){': ' if here else ''}{here}{missing}. See whether the "
+            f"others were started, with the same --rdzv-id and --rdzv-endpoint ({self._endpoint})"
         )
 
     def _who_is_there(self) -> list[NodeRecord]:
@@ -471,7 +471,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         release, self._release = self._release, None
         if release is not None:
             release()
-        return is_clean
+        return is_clean or self._is_unreachable  # which was said
 
     def _hold_port(self) -> int:
         """Hold a port for the workers' store, in case this node gets rank 0."""

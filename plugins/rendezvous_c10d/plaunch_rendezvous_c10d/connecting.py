@@ -60,6 +60,7 @@ class Connector:
         self._advice = advice
         self._lock = threading.Lock()
         self._hanging = 0
+        self._has_connected = False
         self._failing_since: float | None = None
         self._say_at = 0.0
 
@@ -79,6 +80,7 @@ class Connector:
             raise
         with self._lock:
             self._failing_since = None
+            self._has_connected = True
         return TcpStore(store, self.endpoint, self._read_timeout)
 
     def _reach(self, deadline: float) -> SocketAddress:
@@ -158,10 +160,11 @@ class Connector:
             since = self._failing_since
         long = f", for {time.monotonic() - since:.0f} s so far" if since is not None else ""
         own = ", ".join(a for a in interface_addresses() if not is_loop_back(a)) or "loop-back only"
-        return RendezvousConnectionError(
-            f"rendezvous store {self.endpoint!r} cannot be reached{long}: {what}. This machine is "
-            f"{os.uname().nodename!r} ({own}){self._advice}"
-        )
+        text = f"rendezvous store {self.endpoint!r} cannot be reached{long}: {what}"
+        if not self._has_connected:
+            # Later on it is not the endpoint that is wrong.
+            text += f". This machine is {os.uname().nodename!r} ({own}){self._advice}"
+        return RendezvousConnectionError(text)
 
     def _note_failure(self, error: RendezvousConnectionError) -> None:
         now = time.monotonic()
