@@ -243,8 +243,8 @@ def test_history(name):
     )
 
 
-def job_round(attempt=0):
-    return m.RoundFormed(attempt=attempt)
+def job_round(attempt=0, number=None):
+    return m.RoundFormed(attempt=attempt, round=number)
 
 
 JOB_UP = [m.Begin(), job_round(), STARTED]
@@ -279,6 +279,19 @@ JOB_HISTORIES = {
         [m.Begin(), job_round(2), STARTED],
         [],
         (2, 0, WorkerState.HEALTHY, None),
+    ),
+    "the round is the job's where it counts them, even for a newcomer": (
+        [
+            m.Begin(),
+            job_round(1, 4),
+            STARTED,
+            m.MembershipChanged(),
+            m.WorkersStopped(),
+            job_round(1, 7),
+            STARTED,
+        ],
+        [m.Report(m.Again.MEMBERSHIP), m.StopWorkers(), m.Join(), m.StartWorkers()],
+        (1, 7, WorkerState.HEALTHY, None),
     ),
     "a membership change keeps the attempt": (
         [*JOB_UP, m.MembershipChanged(), m.WorkersStopped(), job_round(0), STARTED],

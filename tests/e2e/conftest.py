@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
+_LOOK = 0.02  # seconds between two looks at a condition
+
+# A worker without torch. It says who it is, tells of SIGUSR1, and ends as files tell it to:
+# `exit.<rank>.<attempt>` or `exit.<node>` holds its exit code, `exit` is for all.
+WORKER = """\
+import json, os, signal, sys, time
+def notice(signum, frame):
+    print(json.dumps({"notice": signum, "rank": os.environ["RANK"]}), flush=True)
+signal.signal(signal.SIGUSR1, notice)
+names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK"
+names += " ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT PLAUNCH_ROUND"
+print(json.dumps({"pid": os.getpid(), **{n: os.environ.get(n) for n in names.split()}}), flush=True)
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+node = sys.argv[1]
+while True:
+    for name in (f"exit.{rank}.{attempt}", f"exit.{node}", "exit"):
+        if os.path.exists(name):
+            with open(name) as file:
+                sys.exit(int(file.read()))
+    time.sleep(0.02)
+"""
 
 
 class CommandLine:
@@ -65,3 +89,136 @@ class CommandLine:
 def plaunch(tmp_path: Path) -> CommandLine:
     """Run launches in a temporary folder."""
     return CommandLine(tmp_path)
+
+
+class Agent:
+    """One launcher of a job on several nodes; its streams go to files, as nobody reads along."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], folder: Path) -> None:
+        self.name = name
+        self.process = process
+        self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
+
+    @property
+    def stdout(self) -> str:
+        """All that it and its workers have written to stdout."""
+        return self._out.read_text()
+
+    @property
+    def stderr(self) -> str:
+        """All that it and its workers have written to stderr."""
+        return self._err.read_text()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What its workers have said; a line that is not complete yet does not count."""
+        complete, _, _ = self.stdout.rpartition("\n")
+        return [json.loads(line) for line in complete.splitlines()]
+
+    def workers(self, round_: int | None = None) -> list[dict[str, Any]]:
+        """The workers that have said who they are, of one round, or of all, by rank."""
+        found = [line for line in self.lines() if "pid" in line]
+        if round_ is not None:
+            found = [worker for worker in found if int(worker["PLAUNCH_ROUND"]) == round_]
+        return sorted(found, key=lambda worker: int(worker["RANK"]))
+
+    def kill(self) -> None:
+        """End it as a failing machine does, without its workers."""
+        self.process.kill()
+        self.process.wait(TIMEOUT)
+
+    def exit_code(self) -> int:
+        """Wait for its end."""
+        try:
+            return self.process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"agent {self.name} has not ended within {TIMEOUT} s:\n{self.stderr}")
+
+
+class Agents:
+    """Runs several agents of a job, whose workers are `WORKER`, in a folder of their own."""
+
+    def __init__(self, plaunch: CommandLine) -> None:
+        self.folder = plaunch.folder
+        self.script = plaunch.write("worker.py", WORKER)
+        self.all: list[Agent] = []
+        self._environ = plaunch.environ
+
+    def start(self, *argv: str, name: str = "", **environ: str) -> Agent:
+        """Start another agent; `argv` are options of plaunch. The worker is told its `name`."""
+        name = name or f"node{len(self.all)}"
+        return self.launch([*argv, self.script, name], name, environ)
+
+    def launch(
+        self, argv: list[str], name: str, environ: Mapping[str, str], within: tuple[str, ...] = ()
+    ) -> Agent:
+        """Start an agent with any script; `within` are the words of a program that starts it."""
+        with (self.folder / f"{name}.out").open("wb") as out:
+            with (self.folder / f"{name}.err").open("wb") as err:
+                process = subprocess.Popen(
+                    [*within, sys.executable, "-m", "plaunch", *argv],
+                    cwd=self.folder,
+                    env={**self._environ, **environ},
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                )
+        agent = Agent(name, process, self.folder)
+        self.all.append(agent)
+        return agent
+
+    def tell(self, name: str, code: int) -> None:
+        """Let workers exit; see `WORKER` for the names."""
+        part = self.folder / f".{name}"
+        part.write_text(str(code))
+        part.rename(self.folder / name)
+
+    def until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait until a condition holds; `what` is for the message if it does not."""
+        deadline = time.monotonic() + TIMEOUT
+        while not condition():
+            if time.monotonic() > deadline:
+                said = "".join(f"\n--- {a.name}\n{a.stdout}{a.stderr}" for a in self.all)
+                pytest.fail(f"not within {TIMEOUT} s: {what}{said}")
+            time.sleep(_LOOK)
+
+    def until_round(self, round_: int, *agents: Agent, workers: int = 1) -> list[dict[str, Any]]:
+        """Wait for the workers of a round on all `agents`; all of them by rank."""
+        self.until(
+            lambda: all(len(agent.workers(round_)) == workers for agent in agents),
+            f"round {round_} on {', '.join(agent.name for agent in agents)}",
+        )
+        found = [worker for agent in agents for worker in agent.workers(round_)]
+        return sorted(found, key=lambda worker: int(worker["RANK"]))
+
+    def until_gone(self, *pids: int) -> None:
+        """Wait until processes have ended."""
+        self.until(lambda: not any(map(is_alive, pids)), f"processes {pids} are gone")
+
+    def end(self) -> None:
+        """End all that still runs."""
+        for agent in self.all:
+            if agent.process.poll() is None:
+                agent.process.send_signal(signal.SIGTERM)
+        for agent in self.all:
+            try:
+                agent.process.wait(10.0)
+            except subprocess.TimeoutExpired:
+                agent.process.kill()
+                agent.process.wait()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.fixture
+def agents(plaunch: CommandLine) -> Iterator[Agents]:
+    """Run several agents of one job."""
+    agents = Agents(plaunch)
+    yield agents
+    agents.end()

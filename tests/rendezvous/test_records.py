@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 
@@ -40,9 +41,10 @@ def test_a_record_comes_back_as_it_was(record):
 
 @given(st.binary(max_size=200))
 def test_no_bytes_do_more_than_raise(value):
-    for codec in (plain, signing):
-        with pytest.raises(RecordError, match=KEY):
-            codec.decode(KEY, value)
+    with pytest.raises(RecordError, match=KEY):
+        signing.decode(KEY, value)
+    with contextlib.suppress(RecordError):  # it may be a record, if a strange one
+        plain.decode(KEY, value)
 
 
 @given(records, st.data())

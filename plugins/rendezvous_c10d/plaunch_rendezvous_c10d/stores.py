@@ -163,9 +163,14 @@ class TcpStore(_TorchStore):
         while (left := deadline - time.monotonic()) > 0:
             # torch takes 0 for "without end", and counts in milliseconds.
             span = timedelta(seconds=max(min(left, self._slice), 0.001))
-            if self._ask("wait", functools.partial(_has_come, key, span)):
-                break
-        return self._peek(key)
+            # The host wakes everybody who waits for a key also when somebody only looks for it with
+            # `_peek`. So we look in another way, or all who wait would wake each other for ever.
+            if self._ask("wait", functools.partial(_has_come, key, span)) and self._has(key):
+                return self._peek(key)
+        return self._peek(key) if self._has(key) else None
+
+    def _has(self, key: str) -> bool:
+        return bool(self._ask("check", lambda store: store.check([key])))
 
     def close(self) -> None:
         """Let go of torch's object; a call that another thread is in ends with an error."""

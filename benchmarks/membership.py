@@ -1,0 +1,265 @@
+"""How fast a job of several nodes notices what happens to its nodes: arrival, loss, failure.
+
+    python benchmarks/membership.py [--repeat N] [--only WORD] [--json FILE] [--check]
+
+All nodes are agents on this machine, over the c10d backend, with default settings except for
+`last_call_timeout=1`. Their workers are bare Python. benchmarks/README.md says how to read the
+table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import measuring
+from measuring import LIMIT, BenchmarkError, Goal, Measurement, command, start
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Sequence
+
+# A worker says through a named pipe that it is there, with the time at which its interpreter was;
+# rank 1 fails when it is told to. The monotonic clock is one for the whole system.
+WORKER = """\
+import time
+began = time.monotonic_ns()
+import os, sys
+rank, world_size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+said = os.open(os.environ["BENCHMARK_SAID"], os.O_WRONLY)
+os.write(said, f"{sys.argv[1]} {rank} {world_size} {restarts} {os.getpid()} {began}\\n".encode())
+if rank == "1":
+    with open(os.environ["BENCHMARK_GO"], "rb") as go:
+        go.read(1)
+    sys.exit(3)
+time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a worker said when it was there; `when` is in nanoseconds of the monotonic clock."""
+
+    node: int
+    rank: int
+    world_size: int
+    restarts: int
+    pid: int
+    when: int
+
+
+class Job:
+    """Several agents of one job, which the first one of them hosts; one worker each.
+
+    Args:
+        nnodes: the option of that name.
+    """
+
+    def __init__(self, nnodes: str) -> None:
+        self._nnodes = nnodes
+        self._stack = contextlib.ExitStack()
+        self._rest = b""
+        self._pids: set[int] = set()
+        self.agents: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Job:
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            self._env = {}
+            fds = []
+            for name in ("SAID", "GO"):
+                path = self._env[f"BENCHMARK_{name}"] = os.path.join(folder, name)
+                os.mkfifo(path)
+                fds.append(os.open(path, os.O_RDWR))  # open at both ends: nobody waits to open it
+                stack.callback(os.close, fds[-1])
+            self._said, self._go = fds
+            self._script = os.path.join(folder, "worker.py")
+            with open(self._script, "w", encoding="utf-8") as file:
+                file.write(WORKER)
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                self._endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+            stack.callback(self._end)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
+        for pid in (*(agent.pid for agent in self.agents), *self._pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for agent in self.agents:
+            agent.wait()
+
+    def start_node(self) -> int:
+        """Start another agent; the time right before."""
+        number = len(self.agents)
+        argv = command(
+            "plaunch",
+            f"--nnodes={self._nnodes}",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={self._endpoint}",
+            f"--rdzv-conf=last_call_timeout=1,is_host={'false' if number else 'true'}",
+            self._script,
+            str(number),
+        )
+        began = time.monotonic_ns()
+        self.agents.append(start(argv, env=self._env))
+        return began
+
+    def hear(self, world_size: int, count: int) -> list[Worker]:
+        """Wait for `count` workers of a world of some size, and no other one; by rank."""
+        heard: list[Worker] = []
+        poller = select.poll()
+        poller.register(self._said, select.POLLIN)
+        deadline = time.monotonic() + LIMIT
+        while len(heard) < count:
+            if not poller.poll(max(deadline - time.monotonic(), 0) * 1e3):
+                raise BenchmarkError(f"{len(heard)} workers came to a world of {world_size}")
+            *lines, self._rest = (self._rest + os.read(self._said, 65536)).split(b"\n")
+            heard += [Worker(*map(int, line.split())) for line in lines]
+            self._pids.update(worker.pid for worker in heard)
+        for worker in heard:
+            if worker.world_size != world_size or worker.restarts != 0:
+                raise BenchmarkError(f"{worker} is none of a first world of {world_size} nodes")
+        return sorted(heard, key=lambda worker: worker.rank)
+
+    def kill_node(self, number: int) -> int:
+        """End an agent with SIGKILL; the time right before."""
+        began = time.monotonic_ns()
+        self.agents[number].kill()
+        return began
+
+    def let_fail(self) -> int:
+        """Let the worker of rank 1 fail; the time right before."""
+        began = time.monotonic_ns()
+        os.write(self._go, b".")
+        return began
+
+    def ends(self) -> list[int]:
+        """When each agent has ended, for one reason, in order of time."""
+        poller = select.poll()
+        fds = {os.pidfd_open(agent.pid): agent for agent in self.agents}
+        for fd in fds:
+            poller.register(fd, select.POLLIN)
+        ends: list[int] = []
+        deadline = time.monotonic() + LIMIT
+        try:
+            while len(ends) < len(fds):
+                ready = poller.poll(max(deadline - time.monotonic(), 0) * 1e3)
+                if not ready:
+                    raise BenchmarkError(f"{len(fds) - len(ends)} agents have not ended")
+                for fd, _ in ready:
+                    ends.append(time.monotonic_ns())
+                    poller.unregister(fd)
+        finally:
+            for fd in fds:
+                os.close(fd)
+        codes = {agent.wait() for agent in self.agents}
+        if codes != {3}:
+            raise BenchmarkError(f"a worker ended with exit code 3, the agents with {codes}")
+        return ends
+
+
+def seconds(began: int, ended: int) -> float:
+    return (ended - began) / 1e9
+
+
+def arrival_and_loss() -> list[float]:
+    """A late node arrives, and is lost with its agent; and what one launch costs beside it."""
+    with Job("1:2") as job:
+        job.start_node()
+        job.hear(1, 1)
+        began = job.start_node()
+        late = next(worker for worker in job.hear(2, 2) if worker.node == 1)
+        killed = job.kill_node(1)
+        (survivor,) = job.hear(1, 1)
+    return [seconds(began, late.when), seconds(killed, survivor.when)]
+
+
+def failure() -> list[float]:
+    """One of four nodes fails, and no restart is left."""
+    with Job("4") as job:
+        for _ in range(4):
+            job.start_node()
+        job.hear(4, 4)
+        began = job.let_fail()
+        ends = job.ends()
+    return [seconds(ends[0], ends[-1]), seconds(began, ends[-1])]
+
+
+def rows() -> list[tuple[list[Measurement], Callable[[], list[float]]]]:
+    """What is measured: measurements, and what takes a sample of each of them."""
+    arrival = [
+        Measurement("arrival of a node", "s"),
+        Measurement("loss of a node", "s"),
+    ]
+    ends = [
+        Measurement("failure: spread of 4 exits", "s"),
+        Measurement("failure to the last exit", "s"),
+    ]
+    return [(arrival, arrival_and_loss), (ends, failure)]
+
+
+LIMITS = {
+    "arrival of a node": 6.0,
+    "loss of a node": 8.0,
+    "failure: spread of 4 exits": 1.0,
+}
+
+
+def goals(measurements: Sequence[Measurement]) -> list[Goal]:
+    """The goals for what was measured."""
+    return [
+        Goal(
+            f"{measurement.name}: at most {LIMITS[measurement.name]:g} s",
+            measurement.median("plaunch"),
+            LIMITS[measurement.name],
+        )
+        for measurement in measurements
+        if measurement.name in LIMITS
+    ]
+
+
+def main() -> int:
+    parser = measuring.parser(__doc__.partition("\n")[0], repeat=5)
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="measure only what has WORD in the name of a row; may be repeated",
+    )
+    args = parser.parse_args()
+    chosen = [
+        row
+        for row in rows()
+        if not args.only or any(word in m.name for word in args.only for m in row[0])
+    ]
+    if not chosen:
+        parser.error(f"no row's name contains one of {args.only}")
+    for _ in range(args.repeat):
+        for measurements, sample in chosen:
+            for measurement, value in zip(measurements, sample(), strict=True):
+                measurement.add("plaunch", value)
+    taken = [measurement for row in chosen for measurement in row[0]]
+    measuring.print_platform(args.repeat)
+    measuring.print_table(taken)
+    return measuring.report(goals(taken), taken, args)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BenchmarkError as error:
+        sys.exit(f"membership.py: {error}")

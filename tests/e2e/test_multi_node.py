@@ -1,0 +1,355 @@
+"""Several agents of one job, over the c10d backend on this machine; workers are bare Python."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch.distributed")
+
+QUICK = "keep_alive_interval=0.4,keep_alive_max_attempt=8"  # a lost node is noticed in 3 to 4 s
+TOKEN = "a-token-that-nobody-else-knows"
+
+SERVER = """
+import sys
+from plaunch_rendezvous_c10d.hosting import HostedStore, listen
+from plaunch_rendezvous_c10d.torch_import import load_distributed
+host = HostedStore(load_distributed(), listen("localhost", 0, is_local=True))
+print(host.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def endpoint():
+    """An address of this machine at which nobody listens; the first agent will."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    return f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def store_at(kind, endpoint, folder):
+    """The options for a store that the first agent hosts, that a file is, or a third process."""
+    if kind == "first agent":
+        yield endpoint, ""
+    elif kind == "file":
+        yield folder / "store", ",store_type=file"
+    else:
+        with subprocess.Popen(
+            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                yield f"127.0.0.1:{int(process.stdout.readline())}", ""
+            finally:
+                process.kill()
+
+
+def options(endpoint, nnodes, *more, conf=""):
+    return [
+        f"--nnodes={nnodes}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={endpoint}",
+        "--rdzv-id=job",
+        f"--rdzv-conf=last_call_timeout=1{conf}",
+        *more,
+    ]
+
+
+HOSTS, JOINS = ",is_host=true", ",is_host=false"
+
+
+def of(name, workers):
+    return [int(worker[name]) for worker in workers]
+
+
+# --- arrival and loss -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("store", "victim"),
+    [("first agent", "late"), ("file", "first"), ("third process", "first")],
+)
+def test_a_late_node_is_admitted_and_a_lost_one_left_behind(agents, endpoint, store, victim):
+    with store_at(store, endpoint, agents.folder) as (where, conf):
+        argv = options(where, "1:2", "--nproc-per-node=2", conf=f",{QUICK}{conf}")
+        first = agents.start(*argv, name="first")
+        (alone, _) = agents.until_round(0, first, workers=2)
+        assert alone["WORLD_SIZE"] == "2"
+
+        late = agents.start(*argv, name="late")
+        both = agents.until_round(1, first, late, workers=2)
+        assert of("RANK", both) == [0, 1, 2, 3]
+        assert {worker["WORLD_SIZE"] for worker in both} == {"4"}
+        assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in both} == {"0"}
+        assert len({(w["MASTER_ADDR"], w["MASTER_PORT"]) for w in both}) == 1
+        agents.until_gone(alone["pid"])
+
+        dead, survivor = (first, late) if victim == "first" else (late, first)
+        theirs = [worker["pid"] for worker in dead.workers()]
+        dead.kill()
+        again = agents.until_round(2, survivor, workers=2)
+        agents.until_gone(*theirs)
+        assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"0"}
+        assert {worker["WORLD_SIZE"] for worker in again} == {"2"}
+        assert of("RANK", again) == [0, 1]
+        agents.tell("exit", 0)
+        assert survivor.exit_code() == 0
+        assert "was lost: no sign of life" in survivor.stderr
+    assert "Traceback" not in first.stderr + late.stderr
+
+
+@pytest.mark.slow
+def test_a_spare_takes_the_place_of_a_lost_node_and_ends_with_the_job(agents, endpoint):
+    argv = options(endpoint, "2", conf=f",{QUICK}")
+    nodes = [agents.start(*argv) for _ in range(2)]
+    agents.until_round(0, *nodes)
+    spares = [agents.start(*argv, name=f"spare{number}") for number in range(2)]
+    for spare in spares:
+        agents.until(lambda: "waits for a place" in spare.stderr, "the spare is there")  # noqa: B023
+    victim = next(node for node in nodes if node.workers()[0]["RANK"] == "1")
+    victim.kill()
+    agents.until(lambda: any(spare.workers() for spare in spares), "a spare is needed")
+    spares.sort(key=lambda spare: len(spare.workers()))
+    (survivor,) = set(nodes) - {victim}
+    workers = agents.until_round(1, survivor, spares[1])
+    assert of("RANK", workers) == [0, 1]
+    assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"0"}
+    agents.tell("exit", 0)
+    assert [agent.exit_code() for agent in (survivor, *spares)] == [0, 0, 0]
+    assert spares[0].workers() == []
+
+
+# --- one job --------------------------------------------------------------------------------------
+
+
+def report_of(agent):
+    """The report of a failed job, without what it says of the agent itself."""
+    return agent.stderr[agent.stderr.index("FAILED: rank") :]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_restarts", [0, 2])
+def test_a_failure_anywhere_restarts_or_ends_all(agents, endpoint, max_restarts):
+    argv = options(endpoint, "4", f"--max-restarts={max_restarts}")
+    nodes = [agents.start(*argv) for _ in range(4)]
+    for attempt in range(max_restarts + 1):
+        workers = agents.until_round(attempt, *nodes)
+        assert of("RANK", workers) == [0, 1, 2, 3]
+        assert of("TORCHELASTIC_RESTART_COUNT", workers) == [attempt] * 4
+        failing = 3 - attempt
+        agents.tell(f"exit.{failing}.{attempt}", 7)
+    assert [node.exit_code() for node in nodes] == [7] * 4
+    agents.until_gone(*(worker["pid"] for node in nodes for worker in node.workers()))
+    (report,) = {report_of(node) for node in nodes}
+    assert re.search(rf"^  rank: +{failing} ", report, re.M)
+    assert re.search(rf"^  pid: +{workers[failing]['pid']}$", report, re.M)
+    assert re.search(r"^  ended: +exit code 7$", report, re.M)
+    for node in nodes:
+        assert len(node.workers()) == max_restarts + 1
+        for restart in range(1, max_restarts + 1):
+            assert node.stderr.count(f"restart {restart} of {max_restarts}") == 1
+
+
+@pytest.mark.slow
+def test_ranks_follow_the_nodes_index_size_and_role(agents, endpoint):
+    def start(index, nproc, role):
+        more = (f"--node-rank={index}", f"--nproc-per-node={nproc}", f"--role={role}")
+        return agents.start(*options(endpoint, "3", *more), name=f"node{index}")
+
+    nodes = [start(2, 1, "trainer"), start(0, 3, "trainer"), start(1, 2, "reader")]
+    nodes.sort(key=lambda node: node.name)
+    for node, count in zip(nodes, (3, 2, 1), strict=True):
+        agents.until_round(0, node, workers=count)
+    workers = [worker for node in nodes for worker in node.workers()]
+    assert of("RANK", workers) == [0, 1, 2, 3, 4, 5]
+    assert of("GROUP_RANK", workers) == [0, 0, 0, 1, 1, 2]
+    assert of("LOCAL_RANK", workers) == [0, 1, 2, 0, 1, 0]
+    assert of("LOCAL_WORLD_SIZE", workers) == [3, 3, 3, 2, 2, 1]
+    assert of("ROLE_RANK", workers) == [0, 1, 2, 0, 1, 3]
+    assert of("ROLE_WORLD_SIZE", workers) == [4, 4, 4, 2, 2, 4]
+    assert of("WORLD_SIZE", workers) == [6] * 6
+    assert of("GROUP_WORLD_SIZE", workers) == [3] * 6
+    # A node that has finished waits for the others, the store's host as well.
+    for node in nodes[1:]:
+        agents.tell(f"exit.{node.name}", 0)
+        agents.until_gone(*(worker["pid"] for worker in node.workers()))
+    assert [node.process.poll() for node in nodes] == [None] * 3
+    agents.tell("exit.node0", 0)
+    assert [node.exit_code() for node in nodes] == [0, 0, 0]
+    assert {node.stderr for node in nodes} == {""}
+
+
+@pytest.mark.slow
+def test_a_node_that_waits_for_the_others_is_restarted_with_them(agents, endpoint):
+    nodes = [agents.start(*options(endpoint, "2", "--max-restarts=1")) for _ in range(2)]
+    workers = agents.until_round(0, *nodes)
+    agents.tell("exit.1.0", 0)
+    agents.until_gone(workers[1]["pid"])
+    agents.tell("exit.0.0", 5)
+    workers = agents.until_round(1, *nodes)
+    assert of("TORCHELASTIC_RESTART_COUNT", workers) == [1, 1]
+    agents.tell("exit", 0)
+    assert [node.exit_code() for node in nodes] == [0, 0]
+
+
+@pytest.mark.parametrize("hosts", [True, False])
+def test_a_finished_node_waits_no_longer_than_it_was_told(agents, endpoint, hosts):
+    """But the others need their store, so its host stays."""
+    confs = (HOSTS, JOINS) if hosts else (JOINS, HOSTS)
+    quick, slow = (
+        agents.start(*options(endpoint, "2", "--exit-barrier-timeout=0.5", conf=conf), name=name)
+        for name, conf in zip(("quick", "slow"), confs, strict=True)
+    )
+    agents.until_round(0, quick, slow)
+    agents.tell("exit.quick", 0)
+    told = "have not finished 0.5 s after this one (--exit-barrier-timeout)"
+    agents.until(lambda: told in quick.stderr, "it does not wait any longer")
+    if hosts:
+        agents.until(lambda: "it stays until the others are done" in quick.stderr, "it stays")
+    else:
+        assert quick.exit_code() == 0
+    assert slow.process.poll() is None
+    agents.tell("exit.slow", 0)
+    assert [quick.exit_code(), slow.exit_code()] == [0, 0]
+    assert len(slow.workers()) == 1
+
+
+@pytest.mark.slow
+def test_a_notice_is_for_all_nodes_and_a_stop_for_one(agents, endpoint):
+    more = ("1:3", "--signal-policy=notify")
+    nodes = [agents.start(*options(endpoint, *more, conf=conf)) for conf in (HOSTS, JOINS, JOINS)]
+    agents.until(lambda: any(w["WORLD_SIZE"] == "3" for w in nodes[0].workers()), "all are there")
+    round_ = max(of("PLAUNCH_ROUND", nodes[0].workers()))
+    agents.until_round(round_, *nodes)
+    nodes[1].process.send_signal(signal.SIGUSR1)
+    agents.until(
+        lambda: all(any("notice" in line for line in node.lines()) for node in nodes),
+        "all workers have got it",
+    )
+    for node in nodes:
+        (line,) = (line for line in node.lines() if "notice" in line)
+        assert line == {"notice": signal.SIGUSR1, "rank": node.workers(round_)[0]["RANK"]}
+
+    nodes[2].process.send_signal(signal.SIGTERM)
+    assert nodes[2].exit_code() == 128 + signal.SIGTERM
+    workers = agents.until_round(round_ + 1, *nodes[:2])
+    assert of("RANK", workers) == [0, 1]
+    assert of("WORLD_SIZE", workers) == [2, 2]
+    assert of("TORCHELASTIC_RESTART_COUNT", workers) == [0, 0]
+    agents.tell("exit", 0)
+    assert [node.exit_code() for node in nodes[:2]] == [0, 0]
+    assert f"node {socket.gethostname()} left" in nodes[0].stderr
+
+
+def test_a_stop_of_all_nodes_ends_all(agents, endpoint):
+    """As a scheduler does it; nobody waits for a store whose host has gone first."""
+    nodes = [agents.start(*options(endpoint, "3")) for _ in range(3)]
+    workers = agents.until_round(0, *nodes)
+    for node in nodes:
+        node.process.send_signal(signal.SIGTERM)
+    assert [node.exit_code() for node in nodes] == [128 + signal.SIGTERM] * 3
+    agents.until_gone(*(worker["pid"] for worker in workers))
+    for node in nodes:
+        # A thread that torch still holds when the interpreter ends would say something here.
+        assert node.stderr == "plaunch: SIGTERM received; the workers are stopped\n"
+
+
+@pytest.mark.slow
+def test_a_node_that_comes_when_others_have_finished_is_not_needed(agents, endpoint):
+    nodes = [agents.start(*options(endpoint, "1:3", conf=conf)) for conf in (HOSTS, JOINS)]
+    agents.until(lambda: any(w["WORLD_SIZE"] == "2" for w in nodes[0].workers()), "both are there")
+    round_ = max(of("PLAUNCH_ROUND", nodes[0].workers()))
+    agents.until_round(round_, *nodes)
+    agents.tell("exit.node1", 0)
+    agents.until_gone(*(worker["pid"] for worker in nodes[1].workers()))
+    late = agents.start(*options(endpoint, "1:3", conf=JOINS))
+    agents.until(lambda: "waits in case" in late.stderr, "the late node has come")
+    assert [node.process.poll() for node in nodes] == [None, None]
+    agents.tell("exit.node0", 0)
+    assert [node.exit_code() for node in (*nodes, late)] == [0, 0, 0]
+    assert late.workers() == []
+    assert {len(node.workers(round_ + 1)) for node in nodes} == {0}
+
+
+# --- what ends a node, but no job -----------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_other_settings_are_refused_by_name(agents, endpoint):
+    first = agents.start(*options(endpoint, "1:2", "--max-restarts=1"))
+    agents.until_round(0, first)
+    for nnodes, max_restarts, told in (
+        ("1:3", 1, "--nnodes=1:3 here, 1:2 there"),
+        ("1:2", 4, "--max-restarts=4 here, 1 there"),
+    ):
+        other = agents.start(*options(endpoint, nnodes, f"--max-restarts={max_restarts}"))
+        assert other.exit_code() == 112
+        assert told in other.stderr
+        assert "Traceback" not in other.stderr
+    agents.tell("exit", 0)
+    assert first.exit_code() == 0
+    assert len(first.workers()) == 1
+
+
+def test_too_few_nodes_in_time(agents, endpoint):
+    argv = options(endpoint, "3", conf=",join_timeout=8")
+    nodes = [agents.start(*argv, f"--node-rank={index}") for index in (0, 2)]
+    assert [node.exit_code() for node in nodes] == [111, 111]
+    for node in nodes:
+        assert "job 'job' needs 3 nodes" in node.stderr
+        assert "within 8 s (--rdzv-conf join_timeout)" in node.stderr
+        assert "Traceback" not in node.stderr
+    # Whoever gives up first sees both; the other one may see that the store has gone.
+    host = socket.gethostname()
+    seen = f"2 came within 8 s (--rdzv-conf join_timeout): {host} (index 0), {host} (index 2); "
+    assert any(f"{seen}missing: index 1" in node.stderr for node in nodes)
+
+
+@pytest.mark.slow
+def test_a_lost_store_ends_the_nodes_after_a_bound(agents, endpoint):
+    bound = ",unreachable_timeout=2"
+    host = agents.start(*options(endpoint, "3", conf=bound + HOSTS))
+    others = [agents.start(*options(endpoint, "3", conf=bound + JOINS)) for _ in range(2)]
+    agents.until_round(0, host, *others)
+    host.kill()
+    assert [node.exit_code() for node in others] == [113, 113]
+    for node in others:
+        assert "unreachable_timeout=2" in node.stderr
+        assert "Traceback" not in node.stderr
+        agents.until_gone(*(worker["pid"] for worker in node.workers()))
+
+
+@pytest.mark.slow
+def test_the_token_keeps_strangers_out_and_stays_secret(agents, endpoint):
+    with_token = {"PLAUNCH_RDZV_TOKEN": TOKEN}
+    first = agents.start(*options(endpoint, "1:2"), **with_token)
+    agents.until_round(0, first)
+    for environ in ({}, {"PLAUNCH_RDZV_TOKEN": "another-token-of-enough-bytes"}):
+        stranger = agents.start(*options(endpoint, "1:2"), **environ)
+        assert stranger.exit_code() == 112
+        assert "token" in stranger.stderr
+    second = agents.start(*options(endpoint, "1:2"), **with_token)
+    workers = agents.until_round(1, first, second)
+    secret = TOKEN.encode()
+    for worker in workers:
+        assert secret not in Path(f"/proc/{worker['pid']}/environ").read_bytes()
+    seen = 0
+    for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            words = cmdline.read_bytes()
+            seen += b"plaunch" in words
+            assert secret not in words
+    assert seen >= 2
+    agents.tell("exit", 0)
+    assert [first.exit_code(), second.exit_code()] == [0, 0]
+    for agent in agents.all:
+        assert TOKEN not in agent.stdout + agent.stderr

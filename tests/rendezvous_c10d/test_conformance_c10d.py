@@ -1,0 +1,64 @@
+"""torch's two stores, and the handler over them, do what every backend must do."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+pytest.importorskip("torch.distributed")
+
+from plaunch.testing.conformance import RendezvousConformance, RendezvousStoreConformance
+from plaunch_rendezvous_c10d import create_c10d_handler, prepare_backend
+
+
+class TestTcpStore(RendezvousStoreConformance):
+    @pytest.fixture(autouse=True)
+    def _server(self, params_of):
+        self.backend = prepare_backend(params_of())
+        yield
+        self.backend.release()
+
+    def connect(self):
+        return self.backend.connect()
+
+
+class TestFileStore(RendezvousStoreConformance):
+    waiters: ClassVar[int] = 8  # each of them looks into the file again and again
+
+    @pytest.fixture(autouse=True)
+    def _file(self, params_of, tmp_path):
+        self.backend = prepare_backend(params_of(str(tmp_path / "store"), store_type="file"))
+
+    def connect(self):
+        return self.backend.connect()
+
+
+class TestRendezvousOverTcpStore(RendezvousConformance):
+    backend: ClassVar[str] = "c10d"
+
+    @pytest.fixture(autouse=True)
+    def _server(self, params_of):
+        # Its host is none of the nodes, so that it is there until the end of the test.
+        host = prepare_backend(params_of("127.0.0.1:0", 2))
+        self.endpoint = host.endpoint
+        yield
+        host.release()
+
+    def create(self, params):
+        return create_c10d_handler(params)
+
+
+class TestRendezvousOverFileStore(RendezvousConformance):
+    backend: ClassVar[str] = "c10d"
+    config: ClassVar[dict[str, str]] = {"store_type": "file"}
+    # Everybody locks and reads one file, and looks into it while waiting.
+    keep_alive_interval: ClassVar[float] = 0.4
+    crowd: ClassVar[int] = 16
+
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path):
+        self.endpoint = str(tmp_path / "store")
+
+    def create(self, params):
+        return create_c10d_handler(params)
