@@ -82,6 +82,8 @@ class Follower:
                 self._ours.verdict = state.verdict  # before anybody is told that there is one
             if state.phase is not Phase.SETTLING:
                 self._ours.settle_at = None
+            if state.event.kind == "refused" and state.event.node == self._ours.me:
+                self._ours.refuse(state.event.reason)
             if state.event.kind == "left":
                 self._ours.gone[state.event.node] = state.event.reason
             if slot is not None and state.world is not None:
@@ -96,10 +98,6 @@ class Follower:
         self._ours.nudge()
 
     def _take_place(self, state: State, world: World, slot: Record) -> None:
-        refused = slot.text("refused", default="")
-        if refused:
-            self._ours.refuse(refused)
-            return
         rank = slot.integer("rank", low=-1)
         if rank < 0:
             return  # a spare, until there is a place

@@ -167,7 +167,6 @@ class Leader:
         )
         roll = RollReader(ours.keys.joined(forming.round))
         found: dict[int, NodeRecord] = {}
-        refused: dict[int, str] = {}
         since: float | None = None
         while self._leading(forming) is not None:
             fresh = yield from roll.read()
@@ -200,10 +199,9 @@ class Leader:
                 placement = place(list(present.values()), identity.max_nodes)
                 for refusal in placement.refused:
                     del found[refusal.node.ticket]
-                    refused[refusal.node.ticket] = refusal.reason
                     yield from self._refuse(refusal)
                 if len(placement.members) >= identity.min_nodes:
-                    yield from self._form(forming, placement.members, refused, roll.count)
+                    yield from self._form(forming, placement.members, roll.count)
                     return
                 continue
             patience = timing.keep_alive_interval if left is None else left
@@ -213,7 +211,6 @@ class Leader:
         self,
         forming: State,
         members: Sequence[NodeRecord],
-        refused: Mapping[int, str],
         count: int,
     ) -> Routine[None]:
         """Write down a round: one slot for each ticket, the world, and then the state."""
@@ -222,8 +219,6 @@ class Leader:
         slots: dict[int, Mapping[str, object]] = {
             ticket: {"rank": -1} for ticket in range(1, count + 1)
         }
-        for ticket, reason in refused.items():
-            slots[ticket] = {"rank": -1, "refused": reason}
         ranks = world_ranks((node.role, node.local_world_size) for node in members)
         for rank, (node, world_rank) in enumerate(zip(members, ranks, strict=True)):
             slots[node.ticket] = {
@@ -258,14 +253,11 @@ class Leader:
         yield from self._await_state(forming)
 
     def _refuse(self, refusal: Refusal[NodeRecord]) -> Routine[None]:
-        """Tell a node that it cannot take part, also if no round can be formed without it.
-
-        It looks at its key whenever it gives a sign of life.
-        """
+        """Tell a node that it cannot take part."""
         ours = self._membership
         _log.warning("%s", refusal.reason)
-        key = ours.keys.refusal(refusal.node.node)
-        yield Set(key, ours.codec.encode(key, {"reason": refusal.reason}))
+        node, reason = refusal.node.node, refusal.reason
+        yield from ours.change(lambda state: states.refuse(state, node, reason, by=ours.me))
 
     def _await_state(self, before: State) -> Routine[None]:
         """Let `follow` see the state that was just written, or that somebody else was faster."""

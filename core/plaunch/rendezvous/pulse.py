@@ -63,12 +63,6 @@ class Pulse:
             leads = state.leader == self._ours.me
             watched = sorted(self._ours.watched if leads else {state.leader})
         nodes = [self._ours.me, *(node for node in watched if node and node != self._ours.me)]
-        if self._ours.wants_round:
-            refusal = self._ours.keys.refusal(self._ours.me)
-            (refused,) = yield MultiGet([refusal])
-            if refused is not None:
-                self._ours.refuse(self._ours.codec.decode(refusal, refused).text("reason"))
-                return
         values = yield MultiGet([self._ours.keys.beat(node) for node in nodes])
         signs = dict(zip(nodes, values, strict=True))
         self._read_signs(signs)

@@ -66,10 +66,6 @@ class Keys:
         """A node's last sign of life."""
         return f"{self._prefix}/beat/{node}"
 
-    def refusal(self, node: str) -> str:
-        """Why a node cannot take part; written by the leader."""
-        return f"{self._prefix}/refusal/{node}"
-
     @property
     def byes(self) -> str:
         """The roll of the nodes that know the verdict."""

@@ -66,6 +66,7 @@ KINDS = frozenset(
         "left",
         "lost",
         "failed",
+        "refused",
         "restarted",
         "formed",
         "notice",
@@ -313,6 +314,13 @@ def form(state: State, world: World, *, by: str) -> State | None:
     ):
         return None
     return _follow(state, Event("formed", node=by, by=by), phase=Phase.RUNNING, world=world)
+
+
+def refuse(state: State, node: str, reason: str, *, by: str) -> State | None:
+    """Tell a node that it cannot take part; only for the leader that forms a round."""
+    if state.phase is not Phase.FORMING or state.leader != by:
+        return None
+    return _follow(state, Event("refused", node=node, reason=reason, by=by))
 
 
 def notify(state: State, node: str, signum: int) -> State | None:
