@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -33,3 +34,28 @@ def test_an_interrupt_during_the_imports_is_one_line(monkeypatch, capsys):
         entry_point()
     assert caught.value.code == 130
     assert capsys.readouterr().err == "plaunch: interrupted while no worker was running\n"
+
+
+def test_with_torch_loaded_the_process_ends_in_order_but_at_once(tmp_path):
+    """What is left to do is done: threads, exit functions, buffers; torch is not unloaded."""
+    code = (
+        "import atexit, sys, threading, time, types\n"
+        "sys.modules['torch'] = types.ModuleType('torch')\n"
+        "class Late:\n"
+        "    def __del__(self): print('unloaded')\n"
+        "sys.modules['torch'].late = Late()\n"
+        "import plaunch.cli.program, plaunch.cli.entry\n"
+        "def main():\n"
+        "    atexit.register(print, 'at exit')\n"
+        "    threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "    print('main', end=' ')\n"
+        "    return 17\n"
+        "plaunch.cli.program.main = main\n"
+        "plaunch.cli.entry.entry_point()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 17, done.stderr
+    assert done.stdout.split() == ["main", "thread", "at", "exit"]

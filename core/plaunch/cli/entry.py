@@ -24,7 +24,28 @@ def entry_point() -> NoReturn:
         if sys.stderr is not None:
             sys.stderr.write("plaunch: interrupted while no worker was running\n")
         code = 130
+    if "torch" in sys.modules:
+        _end_at_once(code)
     sys.exit(code)
+
+
+def _end_at_once(code: int) -> NoReturn:
+    """End the process as the interpreter does, but without unloading torch.
+
+    That takes a second, in which a thread of torch's that comes back aborts the process.
+    """
+    import atexit  # noqa: PLC0415 - with torch only
+    import contextlib  # noqa: PLC0415
+    import threading  # noqa: PLC0415
+
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
 
 
 def open_missing_streams() -> None:
