@@ -11,8 +11,12 @@ from plaunch.cli.entry import entry_point
 
 @pytest.fixture(autouse=True)
 def restored_environment(monkeypatch):
-    """The entry point marks its process as plaunch's own, which the tests' is not."""
+    """The entry point takes its process for plaunch's own, which the tests' is not.
+
+    With torch loaded it would end it on the spot.
+    """
     monkeypatch.setenv("PLAUNCH_LAUNCHER", "")
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
 
 
 def test_the_exit_code_is_mains(monkeypatch):

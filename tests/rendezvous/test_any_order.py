@@ -8,7 +8,7 @@ from collections import defaultdict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plaunch.errors import RendezvousClosedError
-from plaunch.rendezvous.api import JobFailure
+from plaunch.rendezvous.job import JobFailure
 from plaunch.rendezvous.state import Phase
 
 from .conftest import Simulation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
-from plaunch.rendezvous.api import ChangeKind, JobFailure
+from plaunch.rendezvous.api import ChangeKind
+from plaunch.rendezvous.job import JobFailure
 from plaunch.rendezvous.state import Phase
 
 

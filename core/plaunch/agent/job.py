@@ -16,7 +16,8 @@ from plaunch.agent import states
 from plaunch.agent.narration import describe_failures
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousClosedError, RendezvousConnectionError
-from plaunch.rendezvous.api import ChangeKind, JobRendezvous
+from plaunch.rendezvous.api import ChangeKind
+from plaunch.rendezvous.job import JobRendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

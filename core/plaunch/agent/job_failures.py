@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import PlaunchError
 from plaunch.process.error_file import text_of, traceback_of
 from plaunch.process.failures import NOT_AVAILABLE, ProcessFailure
-from plaunch.rendezvous.api import JobFailure
+from plaunch.rendezvous.job import JobFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

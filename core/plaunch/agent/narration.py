@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.states import Again, Outcome, Phase, State
 from plaunch.process.failures import first_failure
-from plaunch.rendezvous.api import JobRound
+from plaunch.rendezvous.job import JobRound
 
 if TYPE_CHECKING:
     import signal

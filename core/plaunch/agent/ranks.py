@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.worker import Worker
 from plaunch.errors import RendezvousStateError
-from plaunch.rendezvous.api import WorldRanks
+from plaunch.rendezvous.job import WorldRanks
 
 if TYPE_CHECKING:
     from plaunch.rendezvous.api import Store

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.agent.ranks import NodeInfo, assign_alike, assign_through_store, create_workers
-from plaunch.rendezvous.api import JobRound, RendezvousInfo
+from plaunch.rendezvous.job import JobRound
 
 if TYPE_CHECKING:
     from plaunch.agent.worker import Worker, WorkerSpec
+    from plaunch.rendezvous.api import RendezvousInfo
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.address import names_this_machine as names_this_machine
     from plaunch.rendezvous.address import resolve_host as resolve_host
     from plaunch.rendezvous.api import ChangeKind as ChangeKind
-    from plaunch.rendezvous.api import JobFailure as JobFailure
-    from plaunch.rendezvous.api import JobRendezvous as JobRendezvous
-    from plaunch.rendezvous.api import JobRound as JobRound
     from plaunch.rendezvous.api import JobSettings as JobSettings
     from plaunch.rendezvous.api import MembershipChange as MembershipChange
     from plaunch.rendezvous.api import ObservableRendezvous as ObservableRendezvous
@@ -37,10 +34,13 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousParameters as RendezvousParameters
     from plaunch.rendezvous.api import RendezvousStoreInfo as RendezvousStoreInfo
     from plaunch.rendezvous.api import Store as Store
-    from plaunch.rendezvous.api import Verdict as Verdict
-    from plaunch.rendezvous.api import WorldRanks as WorldRanks
     from plaunch.rendezvous.dynamic import DynamicRendezvousHandler as DynamicRendezvousHandler
     from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
+    from plaunch.rendezvous.job import JobFailure as JobFailure
+    from plaunch.rendezvous.job import JobRendezvous as JobRendezvous
+    from plaunch.rendezvous.job import JobRound as JobRound
+    from plaunch.rendezvous.job import Verdict as Verdict
+    from plaunch.rendezvous.job import WorldRanks as WorldRanks
     from plaunch.rendezvous.ports import HeldPort as HeldPort
     from plaunch.rendezvous.ports import port_owner as port_owner
     from plaunch.rendezvous.records import RecordError as RecordError
@@ -59,10 +59,10 @@ __getattr__, __dir__, __all__ = attach(
             "join_host_port names_this_machine resolve_host"
         ),
         ".api": (
-            "ChangeKind JobFailure JobRendezvous JobRound JobSettings MembershipChange "
-            "ObservableRendezvous RendezvousHandler RendezvousHandlerCreator RendezvousInfo "
-            "RendezvousParameters RendezvousStoreInfo Store Verdict WorldRanks"
+            "ChangeKind JobSettings MembershipChange ObservableRendezvous RendezvousHandler "
+            "RendezvousHandlerCreator RendezvousInfo RendezvousParameters RendezvousStoreInfo Store"
         ),
+        ".job": "JobFailure JobRendezvous JobRound Verdict WorldRanks",
         ".dynamic": "DynamicRendezvousHandler",
         ".endpoint": "parse_rendezvous_endpoint",
         ".ports": "HeldPort port_owner",

@@ -15,7 +15,7 @@ from plaunch.rendezvous.state import Phase, State, describe_verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.rendezvous.api import Verdict
+    from plaunch.rendezvous.job import Verdict
     from plaunch.rendezvous.membership import Membership
     from plaunch.rendezvous.records import Record
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -193,119 +193,6 @@ class ObservableRendezvous(Protocol):
         """Take all changes since the last call; makes the descriptor unreadable again.
 
         Changes that led to the round which `next_rendezvous` returned last are not among them.
-        """
-
-
-@dataclass(frozen=True)
-class JobFailure:
-    """One worker's failure, as the nodes of a job tell each other.
-
-    Args:
-        rank: the worker's global rank; -1 for a failure of the node itself.
-        began: when it began, in seconds since the epoch on the node's clock. The earliest is the
-            job's first failure.
-        summary: what happened, in one sentence.
-        detail: more, for whoever prints the report: values that JSON can hold.
-    """
-
-    rank: int
-    began: float
-    summary: str
-    detail: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How a job ended, the same for all of its nodes.
-
-    Args:
-        outcome: `"succeeded"`, `"failed"` or `"closed"` (somebody called `set_closed`).
-        node: the node that found it.
-        reason: why, in one sentence.
-        time: when, in seconds since the epoch on that node's clock.
-        failures: all failures of the last round, the first one first.
-    """
-
-    outcome: str
-    node: str
-    reason: str
-    time: float
-    failures: tuple[JobFailure, ...] = ()
-
-
-@dataclass(frozen=True)
-class WorldRanks:
-    """The first ranks of one node's workers in a round, and the sizes of their worlds."""
-
-    first_global: int
-    world_size: int
-    first_role: int
-    role_world_size: int
-
-
-class JobRound(RendezvousInfo):
-    """The outcome of one round with a `JobRendezvous`.
-
-    Args:
-        attempt: how many restarts the job has used, the same on all nodes.
-        ranks: the ranks of this node's workers.
-        reason: why there is a new round, in one sentence; empty for the first one.
-        round: how many worlds the job has formed before this one, the same on all nodes; None lets
-            each agent count those that it was in.
-        store, rank, world_size, bootstrap_store_info: as in `RendezvousInfo`.
-    """
-
-    def __init__(
-        self,
-        store: Store | None,
-        rank: int,
-        world_size: int,
-        bootstrap_store_info: RendezvousStoreInfo,
-        *,
-        attempt: int,
-        ranks: WorldRanks,
-        reason: str = "",
-        round: int | None = None,
-    ) -> None:
-        super().__init__(store, rank, world_size, bootstrap_store_info)
-        self.round = round
-        self.attempt = attempt
-        self.ranks = ranks
-        self.reason = reason
-
-
-@runtime_checkable
-class JobRendezvous(ObservableRendezvous, Protocol):
-    """What a handler adds that knows the whole job: one attempt number, one budget, one verdict.
-
-    Nothing here blocks. `next_rendezvous` returns a `JobRound`. After a failure, agents on all
-    nodes stop their workers and call it again; it raises `RendezvousClosedError` if no restart was
-    left, and `RendezvousGracefulExitError` on a spare node when the job has succeeded without it.
-    """
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """How the job ended, once this node knows."""
-
-    def report_failure(self, failures: Sequence[JobFailure], *, is_final: bool = False) -> None:
-        """Tell all nodes that workers of this node have failed in the current round.
-
-        It counts once per round, whoever reports. `is_final` says that restarting cannot help.
-        """
-
-    def report_success(self) -> None:
-        """Tell that all workers of this node have succeeded.
-
-        When those of all nodes have, the job is over: a CLOSED change on every node.
-        """
-
-    def send_notice(self, signum: int) -> None:
-        """Pass a signal on to the agents of all other nodes, as a NOTICE change."""
-
-    def announce_leave(self, reason: str) -> None:
-        """Tell that this node goes, before it stops its workers; `leave` follows when it has.
-
-        Otherwise the others would see connections break before they know why.
         """
 
 

@@ -19,12 +19,12 @@ from plaunch.errors import (
 from plaunch.rendezvous.admission import Admission
 from plaunch.rendezvous.api import (
     ChangeKind,
-    JobRound,
     MembershipChange,
     RendezvousHandler,
     RendezvousStoreInfo,
 )
 from plaunch.rendezvous.follower import Follower
+from plaunch.rendezvous.job import JobRound
 from plaunch.rendezvous.leader import Leader
 from plaunch.rendezvous.membership import Identity, Membership
 from plaunch.rendezvous.ports import HeldPort
@@ -38,7 +38,8 @@ from plaunch.rendezvous.token import read_token
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from plaunch.rendezvous.api import JobFailure, RendezvousParameters, Verdict
+    from plaunch.rendezvous.api import RendezvousParameters
+    from plaunch.rendezvous.job import JobFailure, Verdict
     from plaunch.rendezvous.operations import Routine
     from plaunch.rendezvous.roll import NodeRecord
     from plaunch.rendezvous.store import Connect

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from plaunch.rendezvous.api import ChangeKind, MembershipChange, WorldRanks
+from plaunch.rendezvous.api import ChangeKind, MembershipChange
+from plaunch.rendezvous.job import WorldRanks
 from plaunch.rendezvous.membership import Place
 from plaunch.rendezvous.operations import Routine, Wait
 from plaunch.rendezvous.state import Phase, State, World, host_of, verdict_error

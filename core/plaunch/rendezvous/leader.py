@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
-from plaunch.rendezvous.api import JobFailure, Verdict
+from plaunch.rendezvous.job import JobFailure, Verdict
 from plaunch.rendezvous.operations import Add, MultiSet, Routine, Set, Sleep
 from plaunch.rendezvous.placement import place, world_ranks
 from plaunch.rendezvous.records import RecordError

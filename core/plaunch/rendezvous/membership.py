@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
 from plaunch.rendezvous import state as states
-from plaunch.rendezvous.api import ChangeKind, JobFailure, MembershipChange, Verdict, WorldRanks
+from plaunch.rendezvous.api import ChangeKind, MembershipChange
+from plaunch.rendezvous.job import JobFailure, Verdict, WorldRanks
 from plaunch.rendezvous.operations import Add, CompareSet, Routine, Wait
 from plaunch.rendezvous.records import RecordError
 from plaunch.rendezvous.roll import Keys, NodeRecord, RollReader, entry, tickets

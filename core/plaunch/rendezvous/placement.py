@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from plaunch.rendezvous.api import WorldRanks
+from plaunch.rendezvous.job import WorldRanks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
-from plaunch.rendezvous.api import JobFailure, Verdict
+from plaunch.rendezvous.job import JobFailure, Verdict
 from plaunch.rendezvous.operations import Add, Routine, Set, Sleep
 from plaunch.rendezvous.pulse import Pulse
 from plaunch.rendezvous.roll import NodeRecord, RollReader, entry, tickets

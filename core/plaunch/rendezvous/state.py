@@ -18,7 +18,7 @@ from plaunch.errors import (
     RendezvousError,
     RendezvousGracefulExitError,
 )
-from plaunch.rendezvous.api import JobFailure, Verdict
+from plaunch.rendezvous.job import JobFailure, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

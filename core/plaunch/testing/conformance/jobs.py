@@ -12,7 +12,8 @@ from plaunch.errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from plaunch.rendezvous.api import ChangeKind, JobFailure
+from plaunch.rendezvous.api import ChangeKind
+from plaunch.rendezvous.job import JobFailure
 from plaunch.testing.conformance.nodes import eventually, meet, met
 from plaunch.testing.conformance.suite import FAILURE, Suite
 

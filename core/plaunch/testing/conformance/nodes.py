@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from plaunch.rendezvous.api import ChangeKind, JobRendezvous, JobRound
+from plaunch.rendezvous.api import ChangeKind
 from plaunch.rendezvous.dynamic import DynamicRendezvousHandler
+from plaunch.rendezvous.job import JobRendezvous, JobRound
 from plaunch.testing.conformance.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch.rendezvous.api import (
-        JobFailure,
-        MembershipChange,
-        RendezvousHandler,
-        Verdict,
-    )
+    from plaunch.rendezvous.api import MembershipChange, RendezvousHandler
+    from plaunch.rendezvous.job import JobFailure, Verdict
 
 BOUND = 60.0  # seconds within which everything has long happened, however busy the machine
 _JOIN = (ChangeKind.ARRIVED, ChangeKind.LEFT, ChangeKind.LOST, ChangeKind.FAILED)

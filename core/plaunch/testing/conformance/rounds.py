@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
-from plaunch.rendezvous.api import ChangeKind, WorldRanks
+from plaunch.rendezvous.api import ChangeKind
+from plaunch.rendezvous.job import WorldRanks
 from plaunch.testing.conformance.nodes import are_alone, eventually, meet, met
 from plaunch.testing.conformance.suite import FAILURE, Suite
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from plaunch.rendezvous.api import JobFailure, JobSettings, RendezvousHandler, RendezvousParameters
+from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
+from plaunch.rendezvous.job import JobFailure
 from plaunch.testing.conformance.nodes import Node, close_all, eventually, met
 
 if TYPE_CHECKING:
