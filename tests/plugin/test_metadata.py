@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -161,6 +163,15 @@ def make_zip(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("z-3.dist-info/METADATA", "Metadata-Version: 2.1\nName: z-z\nVersion: 3\n")
         archive.writestr("z-3.dist-info/entry_points.txt", f"[{GROUP}]\nzipped = z:z\n")
+
+
+@pytest.fixture(autouse=True)
+def collected():
+    """importlib_metadata leaves zips to the garbage collector, which would warn in another test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_a_zip_on_the_path_is_read(tmp_path) -> None:
