@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
+PIP_TIMEOUT = 120.0  # seconds
 _LOOK = 0.02  # seconds between two looks at a condition
 
 # A worker without torch. It says who it is, tells of SIGUSR1, and ends as files tell it to:
@@ -222,3 +224,29 @@ def agents(plaunch: CommandLine) -> Iterator[Agents]:
     agents = Agents(plaunch)
     yield agents
     agents.end()
+
+
+@pytest.fixture(scope="module")
+def source(request, tmp_path_factory):
+    """A copy of the folder that the module calls PACKAGE, so that nothing is built in it."""
+    package = request.module.PACKAGE
+    copy = tmp_path_factory.mktemp("source") / package.name
+    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, source):
+    """A folder into which pip has installed the package, without asking any network."""
+    folder = tmp_path_factory.mktemp("site")
+    words = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *words, "--target", str(folder), str(source)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PIP_TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder

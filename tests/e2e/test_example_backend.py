@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-backend"
-PIP_TIMEOUT = 120.0  # seconds
 SUITE_TIMEOUT = 240.0  # seconds; it takes less than one minute on an idle machine
 
 SHOW = """\
@@ -47,31 +45,6 @@ while os.environ["WORLD_SIZE"] == "1":
     time.sleep(0.1)
 """
 )
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """A copy of the package's folder, so that nothing is built in the repository."""
-    copy = tmp_path_factory.mktemp("source") / PACKAGE.name
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    return copy
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory, source):
-    """A folder into which pip has installed the package, without asking any network."""
-    folder = tmp_path_factory.mktemp("site")
-    words = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *words, "--target", str(folder), str(source)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PIP_TIMEOUT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-plugins"
-PIP_TIMEOUT = 120.0  # seconds
 
 # Each line is written at once: with python -u, `print` writes its end by itself, and another worker
 # may come in between.
@@ -37,31 +35,6 @@ signal.signal(signal.SIGUSR1, lambda *_: sys.exit("saved"))
 print("ready", flush=True)
 signal.pause()
 """
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """A copy of the package's folder, so that nothing is built in the repository."""
-    copy = tmp_path_factory.mktemp("source") / PACKAGE.name
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    return copy
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory, source):
-    """A folder into which pip has installed the package, without asking any network."""
-    folder = tmp_path_factory.mktemp("site")
-    words = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *words, "--target", str(folder), str(source)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PIP_TIMEOUT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
-from plaunch.rendezvous.job import JobFailure, Verdict
 from plaunch.rendezvous.operations import Add, MultiSet, Routine, Set, Sleep
 from plaunch.rendezvous.placement import place, world_ranks
 from plaunch.rendezvous.records import RecordError
@@ -22,6 +21,7 @@ from plaunch.rendezvous.state import Phase, State, World
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from plaunch.rendezvous.job import JobFailure
     from plaunch.rendezvous.membership import Member, Membership
     from plaunch.rendezvous.placement import Refusal
 
@@ -331,10 +331,7 @@ class Leader:
         if (yield Add(tickets(ours.keys.done(running.round)), 0)) > 0:
             done = yield from ours.done_nodes(running.round)
         if self._members and done >= set(self._members):
-            verdict = Verdict(
-                "succeeded", ours.identity.host, "all workers have succeeded", ours.wall_clock()
-            )
-            yield from ours.change(lambda state: states.end(state, verdict, by=ours.me))
+            yield from ours.find_success(running.round)
         needed = sorted(set(missing) - done)
         if needed:
             node = needed[0]

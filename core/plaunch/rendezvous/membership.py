@@ -288,6 +288,19 @@ class Membership:
                 done.add(self.codec.decode(key, value).text("node", max_len=300))
         return done
 
+    def find_success(self, round_: int) -> Routine[None]:
+        """Find the verdict of a round that still runs, and in which all nodes are done."""
+        verdict = Verdict(
+            "succeeded", self.identity.host, "all workers have succeeded", self.wall_clock()
+        )
+        yield from self.change(
+            lambda state: (
+                states.end(state, verdict, by=self.me)
+                if state.phase is Phase.RUNNING and state.round == round_
+                else None
+            )
+        )
+
     def joined_nodes(self, round_: int) -> Routine[dict[str, NodeRecord]]:
         """The nodes on the roll of a round, as far as their records can be read."""
         found = {}

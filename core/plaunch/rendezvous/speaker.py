@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import logging
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
-from plaunch.rendezvous.job import JobFailure, Verdict
 from plaunch.rendezvous.operations import Add, Routine, Set, Sleep
 from plaunch.rendezvous.pulse import Pulse
 from plaunch.rendezvous.roll import NodeRecord, RollReader, entry, tickets
 from plaunch.rendezvous.state import Phase, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from plaunch.rendezvous.admission import Admission
+    from plaunch.rendezvous.job import JobFailure
     from plaunch.rendezvous.membership import Membership
 
 _log = logging.getLogger("plaunch")
 
+_NOTHING_MORE: Mapping[str, object] = MappingProxyType({})
 _LINGER = 1.0  # seconds between two looks at who has said good-bye, if nobody does
 
 
@@ -195,39 +197,17 @@ class Speaker:
                 return
             self._ours.settled = round_
             self._ours.settle_at = None
-        roll = self._ours.keys.settled(round_)
-        ticket = yield Add(tickets(roll))
-        key = entry(roll, ticket)
-        record = {
-            "node": self._ours.me,
-            "is_final": is_final,
-            "failures": states.failures_to_records(list(failures)),
-        }
-        yield Set(key, self._ours.codec.encode(key, record))
+        said = {"is_final": is_final, "failures": states.failures_to_records(list(failures))}
+        yield from self._enrol(self._ours.keys.settled(round_), said)
 
     def succeed(self, round_: int, nodes: int) -> Routine[None]:
         """Say that this node is done; the last one to say so finds the verdict."""
-        roll = self._ours.keys.done(round_)
-        ticket = yield Add(tickets(roll))
-        key = entry(roll, ticket)
-        yield Set(key, self._ours.codec.encode(key, {"node": self._ours.me}))
+        ticket = yield from self._enrol(self._ours.keys.done(round_))
         if ticket < nodes:
             return
         if len((yield from self._ours.done_nodes(round_))) < nodes:
             return  # it was a ticket that nobody used; the last one is still to come
-        verdict = Verdict(
-            "succeeded",
-            self._ours.identity.host,
-            "all workers have succeeded",
-            self._ours.wall_clock(),
-        )
-        yield from self._ours.change(
-            lambda state: (
-                states.end(state, verdict, by=self._ours.me)
-                if state.phase is Phase.RUNNING and state.round == round_
-                else None
-            )
-        )
+        yield from self._ours.find_success(round_)
 
     def leave(self, reason: str) -> Routine[None]:
         """Say that this node goes on purpose; once is enough."""
@@ -245,9 +225,14 @@ class Speaker:
 
     def _say_bye(self) -> Routine[None]:
         self._ours.has_said_bye = True
-        roll = self._ours.keys.byes
-        key = entry(roll, (yield Add(tickets(roll))))
-        yield Set(key, self._ours.codec.encode(key, {"node": self._ours.me}))
+        yield from self._enrol(self._ours.keys.byes)
+
+    def _enrol(self, roll: str, said: Mapping[str, object] = _NOTHING_MORE) -> Routine[int]:
+        """Be on a roll, with what this node has to say there; the result is its ticket."""
+        ticket: int = yield Add(tickets(roll))
+        key = entry(roll, ticket)
+        yield Set(key, self._ours.codec.encode(key, {"node": self._ours.me, **said}))
+        return ticket
 
     def linger(self, seconds: float) -> Routine[None]:
         """Wait until everybody who was there has said good-bye."""

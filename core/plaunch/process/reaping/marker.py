@@ -8,14 +8,12 @@ the processes of the inner one as well.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from plaunch.process.reaping.table import PROC
 
-if TYPE_CHECKING:
-    from collections.abc import MutableMapping
-
 JOBS_VARIABLE = "PLAUNCH_JOBS"
+# The process id of plaunch's command line, which sets it for itself (plaunch.cli.entry). What it
+# starts inherits the variable; workers do not get it.
 LAUNCHER_VARIABLE = "PLAUNCH_LAUNCHER"
 
 _JOBS_ENTRY = JOBS_VARIABLE.encode() + b"="
@@ -31,14 +29,6 @@ def make_words(job: str, rank: int, inherited: str | None) -> str:
     """The value of `PLAUNCH_JOBS` for one worker: the words of outer jobs, then its own."""
     word = f"{job}.{rank}"
     return f"{inherited}:{word}" if inherited else word
-
-
-def own_process(environ: MutableMapping[str, str]) -> None:
-    """Say that this process is plaunch's command line, and nobody else's program.
-
-    What it starts itself inherits the variable; workers do not get it.
-    """
-    environ[LAUNCHER_VARIABLE] = str(os.getpid())
 
 
 def owns_process() -> bool:
