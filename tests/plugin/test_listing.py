@@ -24,6 +24,8 @@ def test_first_party_plugins_are_ready(site) -> None:
     rows = list_plugins(environ={}, path=site.path)
     assert [(row.kind, row.name) for row in rows] == [
         ("rendezvous", "c10d"),
+        ("rendezvous", "etcd"),
+        ("rendezvous", "etcd-v2"),
         ("rendezvous", "static"),
         ("logs_specs", "default"),
         ("event_handlers", "console"),

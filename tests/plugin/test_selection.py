@@ -56,7 +56,7 @@ def counter(name: str, number: int, *, fails: bool = False):
 def test_the_house_is_built_from_its_own_bricks() -> None:
     manager = plugin_manager()
     assert {kind.name: manager.names(kind) for kind in KINDS} == {
-        "rendezvous": ["c10d", "static"],
+        "rendezvous": ["c10d", "etcd", "etcd-v2", "static"],
         "logs_specs": ["default"],
         "event_handlers": ["console", "null"],
         "device_counts": ["auto", "cpu", "gpu", "xpu"],

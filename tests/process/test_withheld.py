@@ -1,4 +1,4 @@
-"""What workers do not inherit: the launcher's mark, and the secret of the job's nodes."""
+"""What workers do not inherit: the launcher's mark, and its secrets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from plaunch.process import start_processes
 from plaunch.process.reaping import guard
 
 SECRET = "a secret of the nodes"
-NAMES = ("PLAUNCH_RDZV_TOKEN", "PLAUNCH_LAUNCHER")
+SECRETS = ("PLAUNCH_RDZV_TOKEN", "PLAUNCH_ETCD_PASSWORD", "PLAUNCH_OF_A_PLUGIN_PASSWORD")
+NAMES = (*SECRETS, "PLAUNCH_LAUNCHER")
+KEPT = ("PLAUNCH_ETCD_USER", "TOKEN", "MY_PASSWORD", "PLAUNCH_TOKENS")
 
 
 @pytest.fixture(autouse=True)
 def _secrets(monkeypatch):
     for name in NAMES:
         monkeypatch.setenv(name, SECRET)
-    monkeypatch.setenv("INHERITED", "yes")
+    for name in ("INHERITED", *KEPT):
+        monkeypatch.setenv(name, "yes")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,7 +41,7 @@ def test_functions(start_method, monkeypatch):
     )
     seen = context.wait(60).return_values[0]
     assert seen["LOCAL_RANK"] == "0"
-    assert seen["INHERITED"] == "yes"
+    assert {seen[name] for name in ("INHERITED", *KEPT)} == {"yes"}
     assert SECRET not in seen.values()
 
 
@@ -51,7 +54,7 @@ def test_programs(tmp_path):
     assert SECRET not in seen
 
 
-def test_the_guard_that_is_a_program_of_its_own_does_not_get_the_token(monkeypatch):
+def test_the_guard_that_is_a_program_of_its_own_gets_no_secret(monkeypatch):
     monkeypatch.setattr(guard, "_is_forkable", lambda: False)
     monkeypatch.setenv("PLAUNCH_LAUNCHER", "kept")  # by this its launcher knows it
     started = guard.start_guard()
@@ -59,6 +62,6 @@ def test_the_guard_that_is_a_program_of_its_own_does_not_get_the_token(monkeypat
         with open(f"/proc/{started.pid}/environ", "rb") as file:
             seen = file.read().split(b"\0")
         assert b"PLAUNCH_LAUNCHER=kept" in seen
-        assert not [entry for entry in seen if entry.startswith(b"PLAUNCH_RDZV_TOKEN")]
+        assert not [entry for entry in seen if SECRET.encode() in entry]
     finally:
         started.dismiss()

@@ -9,12 +9,20 @@ from plaunch.process.reaping.marker import LAUNCHER_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TOKEN_VARIABLE = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name, not the secret of the job's nodes
+# Whatever plugin reads them: PLAUNCH_RDZV_TOKEN, PLAUNCH_ETCD_PASSWORD.
+_PREFIX, _SECRETS = "PLAUNCH_", ("_TOKEN", "_PASSWORD")
 
-# The launcher's own is for what the launcher starts for itself.
-WITHHELD = frozenset({LAUNCHER_VARIABLE, TOKEN_VARIABLE})
+
+def is_secret(name: str) -> bool:
+    """Whether a variable of this name is for the launcher's eyes only."""
+    return name.startswith(_PREFIX) and name.endswith(_SECRETS)
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """A copy of `environ` for a process of the launcher's own that needs no secrets."""
+    return {name: value for name, value in environ.items() if not is_secret(name)}
 
 
 def without_withheld(environ: Mapping[str, str]) -> dict[str, str]:
-    """A copy of `environ` that a worker may see."""
-    return {name: value for name, value in environ.items() if name not in WITHHELD}
+    """A copy of `environ` that a worker may see; the launcher's mark is for its own processes."""
+    return {name: v for name, v in without_secrets(environ).items() if name != LAUNCHER_VARIABLE}

@@ -1,4 +1,4 @@
-"""What tests of plugins and of launches need: fakes, and a plugin manager of one's own."""
+"""What tests of plugins and of launches need: fakes, a plugin manager of one's own, real etcds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 from plaunch._lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch.testing.certificates import Certificates as Certificates
+    from plaunch.testing.certificates import create_certificates as create_certificates
+    from plaunch.testing.etcd import EtcdCluster as EtcdCluster
+    from plaunch.testing.etcd import EtcdServer as EtcdServer
+    from plaunch.testing.etcd import EtcdUnavailableError as EtcdUnavailableError
     from plaunch.testing.job_rendezvous import FakeJobRendezvous as FakeJobRendezvous
     from plaunch.testing.plugins import plugin_manager as plugin_manager
     from plaunch.testing.rendezvous import FakeElasticRendezvous as FakeElasticRendezvous
@@ -17,6 +22,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        ".certificates": "Certificates create_certificates",
+        ".etcd": "EtcdCluster EtcdServer EtcdUnavailableError",
         ".job_rendezvous": "FakeJobRendezvous",
         ".plugins": "plugin_manager",
         ".rendezvous": "FakeElasticRendezvous FakeRendezvous",

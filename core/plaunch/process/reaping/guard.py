@@ -153,7 +153,7 @@ def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen
     import subprocess  # noqa: PLC0415 - loaded already where programs are started
 
     import plaunch  # noqa: PLC0415 - the package that this file is a part of
-    from plaunch.process.withheld import TOKEN_VARIABLE  # noqa: PLC0415 - only here
+    from plaunch.process.withheld import without_secrets  # noqa: PLC0415 - only here
 
     if not sys.executable:
         raise OSError("this process does not know its Python interpreter")
@@ -166,7 +166,7 @@ def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen
     )
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", code],
-        env={name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE},
+        env=without_secrets(os.environ),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

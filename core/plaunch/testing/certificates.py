@@ -1,0 +1,90 @@
+"""Certificates for tests of TLS, made with the program `openssl`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Paths of PEM files: an authority, and what it has signed for a server and for a client."""
+
+    ca: str
+    cert: str
+    key: str
+    client_cert: str
+    client_key: str
+
+
+def create_certificates(
+    folder: str, *, hosts: tuple[str, ...] = ("localhost", "127.0.0.1", "::1"), client: str = "root"
+) -> Certificates:
+    """Create a certificate authority, a server's certificate and a client's in `folder`.
+
+    Args:
+        folder: where; it exists.
+        hosts: the names and addresses that the server's certificate is for.
+        client: the common name in the client's, which etcd takes for a user's name.
+
+    Raises:
+        FileNotFoundError: there is no `openssl` on this machine.
+        RuntimeError: it has failed.
+    """
+    if shutil.which("openssl") is None:
+        raise FileNotFoundError("there is no openssl on PATH, which creates certificates for tests")
+    names = ",".join(f"{'IP' if _is_address(host) else 'DNS'}:{host}" for host in hosts)
+    path = _Folder(folder)
+    _openssl("req", "-x509", *_NEW, path("ca.key"), "-out", path("ca.pem"), *_subject("authority"))
+    _sign(
+        path, "server", "server", f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth"
+    )
+    _sign(path, "client", client, "extendedKeyUsage=clientAuth")
+    return Certificates(
+        path("ca.pem"),
+        path("server.pem"),
+        path("server.key"),
+        path("client.pem"),
+        path("client.key"),
+    )
+
+
+_NEW = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout")
+
+
+class _Folder:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __call__(self, name: str) -> str:
+        return os.path.join(self._folder, name)
+
+
+def _sign(path: _Folder, name: str, subject: str, extensions: str) -> None:
+    with open(path(f"{name}.ext"), "w", encoding="ascii") as file:
+        file.write(extensions + "\n")
+    request = path(f"{name}.csr")
+    _openssl("req", *_NEW, path(f"{name}.key"), "-out", request, *_subject(subject))
+    _openssl(
+        *("x509", "-req", "-in", request, "-out", path(f"{name}.pem"), "-days", "30"),
+        *("-CA", path("ca.pem"), "-CAkey", path("ca.key"), "-CAcreateserial"),
+        *("-extfile", path(f"{name}.ext")),
+    )
+
+
+def _subject(name: str) -> tuple[str, str]:
+    return "-subj", f"/CN={name}"
+
+
+def _openssl(*arguments: str) -> None:
+    done = subprocess.run(
+        ["openssl", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"openssl {arguments[0]} has failed: {done.stderr.strip()}")
+
+
+def _is_address(host: str) -> bool:
+    return ":" in host or host.replace(".", "").isdigit()

@@ -1,0 +1,109 @@
+"""From parameters to a handler: what the user wants of etcd, and how this node is reached."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plaunch.rendezvous import find_node_address
+
+from plaunch_rendezvous_etcd.client import EtcdClient
+from plaunch_rendezvous_etcd.options import OPTIONS, read_options
+from plaunch_rendezvous_etcd.protocol import load_protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.rendezvous import Connect, RendezvousHandler, RendezvousParameters
+
+_LEGACY = "etcd"  # torchrun's first backend, which calls `join_timeout` `timeout`
+
+_LEAST_ANSWER_TIMEOUT = 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class EtcdBackend:
+    """What the backend found out, for the handler.
+
+    Args:
+        connect: opens a connection to the store, in any thread, in about five seconds at most.
+        address: what the other nodes reach this one under.
+        endpoint: how messages name the store.
+        release: ends what all connections share.
+    """
+
+    connect: Connect
+    address: str
+    endpoint: str
+    release: Callable[[], None]
+
+
+def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """Create the handler of `etcd-v2` or `etcd`; it connects to nothing yet.
+
+    Raises:
+        UsageError: an option is unknown or has a bad value.
+        PluginLoadError: grpc, protobuf or etcd3 is missing.
+    """
+    from plaunch.rendezvous import DynamicRendezvousHandler  # noqa: PLC0415 - once it is needed
+
+    params = _in_todays_words(params)
+    backend = prepare_backend(params)
+    try:
+        return DynamicRendezvousHandler(
+            params,
+            backend.connect,
+            address=backend.address,
+            endpoint=backend.endpoint,
+            release=backend.release,
+            outlives_job=True,
+            options=OPTIONS,
+        )
+    except BaseException:
+        backend.release()
+        raise
+
+
+def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
+    """Read the backend's own options, and import what it needs.
+
+    It is called on the main thread. The longest it takes is a name server that does not answer.
+
+    Raises:
+        UsageError: an option has a bad value.
+        PluginLoadError: grpc, protobuf or etcd3 is missing.
+    """
+    options = read_options(params, os.environ)
+    first = options.endpoints[0]
+    address = find_node_address(
+        first.host, first.port, max_nodes=params.max_nodes, local_addr=params.local_addr
+    )
+    interval = params.get_as_float("keep_alive_interval") or 1.0
+    attempts = params.get_as_int("keep_alive_max_attempt") or 5
+    verdict_ttl = params.get_as_float("verdict_ttl") or 0.0
+    client = EtcdClient(
+        options,
+        load_protocol(),
+        params.run_id,
+        # What is under way when a leader dies gets no answer. There must be time to notice that,
+        # and to find another member, before the others miss a sign of life too often.
+        answer_timeout=max(_LEAST_ANSWER_TIMEOUT, interval * attempts / 3),
+        # By the time that it vanishes, its node has been missed as often as it may be.
+        presence_ttl=interval * (attempts + 1),
+        # It is renewed three times in its life, so its last two thirds are certain.
+        job_ttl=max(options.job_ttl, 1.5 * verdict_ttl),
+    )
+    return EtcdBackend(client.connect, address, options.endpoint, client.close)
+
+
+def _in_todays_words(params: RendezvousParameters) -> RendezvousParameters:
+    """The parameters, with the first backend's `timeout` under the name that it has today."""
+    if params.backend != _LEGACY or "timeout" not in params.config:
+        return params
+    params = copy.copy(params)
+    params.config = dict(params.config)
+    timeout = params.config.pop("timeout")
+    params.config.setdefault("join_timeout", timeout)
+    return params

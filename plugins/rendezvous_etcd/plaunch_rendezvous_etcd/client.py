@@ -1,0 +1,323 @@
+"""What the connections of one agent share: a link to some member of etcd, leases, and watches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from plaunch.errors import ExitCode, RendezvousConnectionError, RendezvousError
+from plaunch.rendezvous import resolve_host
+
+from plaunch_rendezvous_etcd.diagnosis import Finding, diagnose
+from plaunch_rendezvous_etcd.leases import JobLease, PresenceLease
+from plaunch_rendezvous_etcd.link import CallError, Link, create_credentials
+from plaunch_rendezvous_etcd.store import EtcdStore
+from plaunch_rendezvous_etcd.watching import Watches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plaunch.rendezvous import SocketAddress
+
+    from plaunch_rendezvous_etcd.options import Endpoint, EtcdOptions
+    from plaunch_rendezvous_etcd.protocol import Protocol
+
+_log = logging.getLogger("plaunch")
+
+CONNECT_TIMEOUT = 5.0  # seconds for one attempt to connect to all members
+ANSWER_TIMEOUT = 5.0  # seconds for one call, at most
+_CALMING = 0.9  # of the present patience, with each answer
+_LEAST_ATTEMPT = 0.5  # seconds for one address
+_DIAGNOSIS = 2.0  # seconds
+_SAID_AFTER, _SAID_EVERY = 10.0, 60.0  # seconds
+
+
+class EtcdAccessError(RendezvousError):
+    """etcd cannot be used with what the user gave, or was not there when the job began."""
+
+    exit_code: ClassVar[int] = ExitCode.CONTROL_PLANE_LOST
+
+
+class EtcdClient:
+    """One agent's access to etcd; any thread may use it.
+
+    A link that fails is closed, with everything that is under way over it, and the next member is
+    tried. Whoever needs the first link waits for it at most `connect_timeout` seconds in all; later
+    outages may last as long as they like.
+
+    Args:
+        options: what the user gave.
+        protocol: etcd's.
+        run_id: the id of the job.
+        answer_timeout: seconds after which a member that does not answer is given up, if they are
+            fewer than `ANSWER_TIMEOUT` and the user's `read_timeout`.
+        presence_ttl: seconds after which this agent's sign of life vanishes if it does not renew
+            it.
+        job_ttl: seconds after which the job's keys vanish if no agent renews them.
+    """
+
+    def __init__(
+        self,
+        options: EtcdOptions,
+        protocol: Protocol,
+        run_id: str,
+        *,
+        answer_timeout: float = ANSWER_TIMEOUT,
+        presence_ttl: float = 6.0,
+        job_ttl: float = 7200.0,
+    ) -> None:
+        self.options = options
+        self.protocol = protocol
+        self.answer_timeout = min(options.read_timeout, answer_timeout, ANSWER_TIMEOUT)
+        self._patience = self.answer_timeout  # grows while answers come too late
+        # Without another member to go to, a link is as good as any that would replace it.
+        is_alone = len(options.endpoints) == 1
+        self._longest_silence = ANSWER_TIMEOUT if is_alone else self.answer_timeout
+        self.job_lease = JobLease(self, f"{options.prefix}\n{run_id}", job_ttl)
+        self.presence_lease = PresenceLease(self, presence_ttl)
+        self.watches = Watches(self)
+        self._probe = f"{options.prefix}/".encode()
+        self._credentials: Any = None
+        self._connecting = threading.Lock()  # one thread looks for a member, the others wait
+        self._lock = threading.Lock()
+        self._link: Link | None = None
+        # The members share the load; each agent begins with another one.
+        self._next = random.randrange(len(options.endpoints))  # noqa: S311
+        self._has_connected = False
+        self._is_closed = False
+        self._failing_since: float | None = None
+        self._say_at = 0.0
+
+    def connect(self) -> EtcdStore:
+        """Open a connection, in about five seconds at most; whoever calls tries again.
+
+        Raises:
+            RendezvousConnectionError: no member answers.
+            EtcdAccessError: none has answered in time at all, or it is no use to try again.
+        """
+        self.link()
+        try:
+            self.job_lease.renew()
+        except CallError as error:
+            raise self.refusal("LeaseGrant", error) from error
+        return EtcdStore(self)
+
+    def link(self) -> Link:
+        """The present link; makes one if there is none.
+
+        Raises:
+            RendezvousConnectionError, EtcdAccessError: as in `connect`.
+        """
+        with self._lock:
+            if self._link is not None:
+                return self._link
+        with self._connecting:
+            with self._lock:
+                self._refuse_closed()
+                if self._link is not None:
+                    return self._link
+            link = self._find_member()
+            with self._lock:
+                if self._is_closed:
+                    link.close()
+                    self._refuse_closed()
+                self._link = link
+                self._has_connected = True
+                self._failing_since = None
+            return link
+
+    def call(self, service: str, name: str, request: Any) -> Any:
+        """Call one of etcd's procedures.
+
+        Raises:
+            RendezvousConnectionError: there is no answer, or etcd cannot do it now.
+            CallError: etcd has refused the request.
+            EtcdAccessError: as in `connect`.
+        """
+        link = self.link()
+        timeout = self._patience
+        try:
+            answer = link.call(service, name, request, timeout)
+        except CallError as error:
+            if error.code == "DEADLINE_EXCEEDED":
+                # Whoever has too much to do must not be given more by everybody's new connections.
+                self._patience = min(2 * timeout, max(ANSWER_TIMEOUT, self.answer_timeout))
+                if link.silent_for() >= self._longest_silence:
+                    self.give_up(link)
+            elif error.is_of_link:
+                self.give_up(link)
+            if error.is_of_link or error.is_of_login or error.is_of_load:
+                raise RendezvousConnectionError(
+                    f"etcd at {link.endpoint} has failed to answer {name}: {error}"
+                ) from error
+            raise
+        self._patience = max(_CALMING * self._patience, self.answer_timeout)
+        return answer
+
+    def refusal(self, operation: str, error: CallError) -> RendezvousError:
+        """The error for a request that etcd has refused."""
+        if error.code == "PERMISSION_DENIED":
+            what = self._not_permitted("write")
+        elif error.is_of_size:
+            what = f"{error.details}; see etcd's --max-request-bytes"
+        else:
+            what = str(error)
+        return EtcdAccessError(f"etcd at {self.options.endpoint} refuses {operation}: {what}")
+
+    def give_up(self, link: Link) -> None:
+        """Close a link that does not work, and go on with the next member."""
+        with self._lock:
+            if self._link is not link:
+                return
+            self._link = None
+            self._next = (self._next + 1) % len(self.options.endpoints)
+        link.close()
+
+    def close(self) -> None:
+        """End everything that is under way; may be called twice."""
+        with self._lock:
+            self._is_closed = True
+            link, self._link = self._link, None
+        self.watches.close()
+        if link is not None:
+            link.close()
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise RendezvousConnectionError(
+                f"the connection to etcd at {self.options.endpoint} is closed"
+            )
+
+    # --- finding a member that works --------------------------------------------------------------
+
+    def _find_member(self) -> Link:
+        now = time.monotonic()
+        began = self._failing_since if self._failing_since is not None else now
+        limit = min(CONNECT_TIMEOUT, self.options.connect_timeout)
+        if not self._has_connected:
+            left = began + self.options.connect_timeout - now - _LEAST_ATTEMPT
+            limit = min(limit, max(left, _LEAST_ATTEMPT))
+        deadline = now + limit
+        count = len(self.options.endpoints)
+        findings: list[Finding] = []
+        for step in range(count):
+            index = (self._next + step) % count
+            endpoint = self.options.endpoints[index]
+            share = (deadline - time.monotonic()) / (count - step)
+            try:
+                link = self._try_endpoint(endpoint, max(share, _LEAST_ATTEMPT))
+            except _UnusableError as error:
+                findings.append(error.finding)
+                continue
+            if self._has_connected or step:
+                _log.info("going on with etcd at %s", endpoint)
+            self._next = index
+            return link
+        raise self._unreachable(findings, began)
+
+    def _unreachable(self, findings: list[Finding], began: float) -> RendezvousError:
+        now = time.monotonic()
+        timeout = self.options.connect_timeout
+        if self._failing_since is None:
+            self._failing_since, self._say_at = began, began + _SAID_AFTER
+        what = "; ".join(dict.fromkeys(finding.text for finding in findings))
+        where = f"etcd at {self.options.endpoint}"
+        if not self._has_connected:
+            if all(finding.is_final for finding in findings):
+                return EtcdAccessError(f"{where} cannot be used: {what}")
+            if now - began >= timeout - _LEAST_ATTEMPT:
+                return EtcdAccessError(
+                    f"{where} could not be reached within {timeout:g} s (--rdzv-conf "
+                    f"connect_timeout): {what}. This machine is {os.uname().nodename!r}"
+                )
+        error = RendezvousConnectionError(
+            f"{where} cannot be reached, for {now - began:.0f} s so far: {what}"
+        )
+        if now >= self._say_at:
+            self._say_at = now + _SAID_EVERY
+            _log.warning("still waiting: %s", error)
+        return error
+
+    def _try_endpoint(self, endpoint: Endpoint, timeout: float) -> Link:
+        """A link to the first address of a member that takes requests."""
+        deadline = time.monotonic() + timeout
+        try:
+            if self._credentials is None:
+                self._credentials = create_credentials(self.protocol, self.options.security)
+            addresses = resolve_host(endpoint.host, endpoint.port, timeout)
+        except OSError as error:
+            text = f"a certificate file cannot be read: {error.strerror or error}"
+            raise _UnusableError(Finding(text, is_final=True)) from error
+        except RendezvousConnectionError as error:
+            raise _UnusableError(Finding(str(error))) from error
+        problem = Finding(f"host {endpoint.host!r} has no address here")
+        for left, address in _shares(addresses, deadline):
+            link = Link(self.protocol, endpoint, address, self.options.security, self._credentials)
+            try:
+                request = self.protocol.message("RangeRequest")(key=self._probe, count_only=True)
+                link.call("KV", "Range", request, max(left, _LEAST_ATTEMPT))
+            except CallError as error:
+                link.close()
+                problem = self._explain(error, endpoint, address)
+                continue
+            except BaseException:
+                link.close()
+                raise
+            return link
+        raise _UnusableError(problem)
+
+    def _explain(  # noqa: PLR0911 - a list of cases
+        self, error: CallError, endpoint: Endpoint, address: SocketAddress
+    ) -> Finding:
+        user = self.options.security.user
+        if error.is_of_login and not user:
+            return Finding(
+                f"{endpoint} wants a user and a password; give --rdzv-conf etcd_user, and the "
+                "password in PLAUNCH_ETCD_PASSWORD or --rdzv-conf etcd_password_file",
+                is_final=True,
+            )
+        if "authentication failed" in error.details:
+            return Finding(
+                f"{endpoint} does not know user {user!r} with this password; check etcd_user and "
+                "etcd_password_file, or PLAUNCH_ETCD_PASSWORD",
+                is_final=True,
+            )
+        if error.code == "PERMISSION_DENIED":
+            return Finding(f"{endpoint} {self._not_permitted('read')}", is_final=True)
+        if self._has_connected:
+            return Finding(f"{endpoint}: {error}")  # it is an etcd; there is nothing to find out
+        if error.code == "DEADLINE_EXCEEDED":
+            return diagnose(endpoint, address, self.options.security, _LEAST_ATTEMPT)
+        if not error.is_of_link and error.code != "UNIMPLEMENTED":
+            return Finding(f"{endpoint} refuses requests: {error}")
+        if error.details.startswith("etcdserver:"):
+            return Finding(f"{endpoint}: {error.details}")
+        timeout = min(_DIAGNOSIS, self.options.connect_timeout / 2)
+        return diagnose(endpoint, address, self.options.security, timeout)
+
+    def _not_permitted(self, what: str) -> str:
+        prefix, user = self.options.prefix, self.options.security.user
+        return (
+            f"does not let user {user!r} {what} keys below {prefix}/; grant a role of that user "
+            f"`readwrite --prefix {prefix}/`, or choose another prefix with --rdzv-conf etcd_prefix"
+        )
+
+
+class _UnusableError(Exception):
+    """An endpoint does not work."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.text)
+        self.finding = finding
+
+
+def _shares(
+    addresses: tuple[SocketAddress, ...], deadline: float
+) -> Iterator[tuple[float, SocketAddress]]:
+    """Each address, with its share of the time that is left."""
+    for index, address in enumerate(addresses):
+        yield (deadline - time.monotonic()) / (len(addresses) - index), address

@@ -1,0 +1,200 @@
+"""Finds out why an endpoint is no etcd that we can use, in words that say what to check.
+
+grpc's own words are about sockets and handshakes. So whatever has failed is asked once more, as a
+browser would, which is only done to explain a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from plaunch.rendezvous import SocketAddress
+
+    from plaunch_rendezvous_etcd.options import Endpoint, Security
+
+_MOST = 65536  # bytes of an answer
+_SECOND_LOOK = 1.0  # seconds
+_ASK = "GET /version HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Why an endpoint cannot be used.
+
+    Args:
+        text: in words, with what to check.
+        is_final: whether it is no use to try again.
+    """
+
+    text: str
+    is_final: bool = False
+
+
+def diagnose(
+    endpoint: Endpoint, address: SocketAddress, security: Security, timeout: float
+) -> Finding:
+    """Ask `address` what it is; each step takes at most `timeout` seconds."""
+    try:
+        sock = _connect(address, timeout)
+    except TimeoutError:
+        return Finding(
+            f"{address} does not answer within {timeout:.1f} s; check the address, and the "
+            "fire-walls on the way"
+        )
+    except OSError as error:
+        return Finding(
+            f"{address}: {error.strerror or error}; check that etcd runs and listens there"
+        )
+    with sock:
+        if security.is_on:
+            return _ask_encrypted(sock, endpoint, address, security)
+        return _ask(sock, endpoint, address, security)
+
+
+def _ask_encrypted(  # noqa: PLR0911 - a list of cases
+    sock: socket.socket, endpoint: Endpoint, address: SocketAddress, security: Security
+) -> Finding:
+    import ssl  # noqa: PLC0415 - heavy, and for failures only
+
+    try:
+        context = ssl.create_default_context(cafile=security.ca or None)
+        if security.cert:
+            context.load_cert_chain(security.cert, security.key)
+    except (ssl.SSLError, OSError) as error:
+        return Finding(
+            f"the certificate files cannot be used: {_reason(error)}; check ca_cert, ssl_cert and "
+            "ssl_cert_key",
+            is_final=True,
+        )
+    try:
+        with context.wrap_socket(sock, server_hostname=endpoint.host) as encrypted:
+            return _ask(encrypted, endpoint, address, security)
+    except ssl.SSLCertVerificationError as error:
+        return Finding(
+            f"the certificate of {endpoint} is not accepted: {error.verify_message}; check that "
+            f"ca_cert ({security.ca or 'none was given'}) has signed it, and that it is for "
+            f"{endpoint.host!r}",
+            is_final=True,
+        )
+    except ssl.SSLError as error:
+        if _speaks_plain_text(address):
+            return Finding(
+                f"{address} does not speak TLS; check --rdzv-conf protocol=https, and that it is "
+                "the port for clients",
+                is_final=True,
+            )
+        return Finding(_refused(address, security, _reason(error)), is_final=True)
+    except TimeoutError:
+        return Finding(_silent(address))
+    except OSError as error:
+        return Finding(
+            f"{address} has ended the TLS handshake: {error.strerror or error}; check that it is "
+            "etcd's port for clients"
+        )
+
+
+def _refused(address: SocketAddress, security: Security, reason: str) -> str:
+    own = "ssl_cert and ssl_cert_key" if security.cert else "whether it wants a client certificate"
+    return f"{address} has refused the TLS handshake: {reason}; check {own}"
+
+
+def _ask(
+    sock: socket.socket, endpoint: Endpoint, address: SocketAddress, security: Security
+) -> Finding:
+    answer = b""
+    try:
+        sock.sendall(_ASK.format(host=endpoint).encode())
+        while len(answer) < _MOST:
+            part = sock.recv(4096)
+            if not part:
+                break
+            answer += part
+    except TimeoutError:
+        if not answer:
+            return Finding(_silent(address))
+    except OSError as error:
+        # With TLS 1.3 a server says only now that it wants another certificate of ours.
+        if security.is_on and not answer:
+            return Finding(_refused(address, security, _reason(error)), is_final=True)
+    return _read_answer(answer, endpoint, address, security)
+
+
+def _read_answer(
+    answer: bytes, endpoint: Endpoint, address: SocketAddress, security: Security
+) -> Finding:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    text = head.decode("latin-1")
+    if not security.is_on and not text.startswith("HTTP/1.1 200") and _speaks_tls(address):
+        return Finding(f"{endpoint} speaks TLS only; add --rdzv-conf protocol=https", is_final=True)
+    try:
+        version = str(json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["etcdserver"])
+    except (ValueError, KeyError, TypeError):
+        version = ""
+    if version.startswith(("0.", "1.", "2.")):
+        return Finding(
+            f"{endpoint} is etcd {version}, which has the v2 API only; version 3 is needed",
+            is_final=True,
+        )
+    if version:
+        return Finding(
+            f"{endpoint} is etcd {version}, but does not take requests; it may have no leader: "
+            "check `etcdctl endpoint health --cluster`"
+        )
+    if not answer:
+        return Finding(
+            f"{address} closes connections without a word; check that it is etcd's port for clients"
+        )
+    first = text.splitlines()[0][:80] if text else ""
+    return Finding(
+        f"{address} is no etcd: it answers {first!r}; check host and port", is_final=True
+    )
+
+
+def _connect(address: SocketAddress, timeout: float) -> socket.socket:
+    sock = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(address.sockaddr)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _speaks_plain_text(address: SocketAddress) -> bool:
+    """Whether there is an HTTP server that does without TLS."""
+    try:
+        with _connect(address, _SECOND_LOOK) as sock:
+            sock.sendall(_ASK.format(host=address).encode())
+            return sock.recv(16).startswith(b"HTTP/1.")
+    except OSError:
+        return False
+
+
+def _speaks_tls(address: SocketAddress) -> bool:
+    """Whether there is a server that speaks TLS, whoever it is."""
+    import ssl  # noqa: PLC0415 - as above
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent to it
+    try:
+        with _connect(address, _SECOND_LOOK) as sock, context.wrap_socket(sock):
+            return True
+    except OSError:
+        return False
+
+
+def _silent(address: SocketAddress) -> str:
+    return (
+        f"{address} takes connections but says nothing: it is stopped, or it is no etcd; check "
+        "that it is etcd's port for clients"
+    )
+
+
+def _reason(error: OSError) -> str:
+    return str(getattr(error, "reason", None) or error.strerror or error)

@@ -1,0 +1,122 @@
+"""Leases: keys vanish by themselves when nobody renews what they are attached to.
+
+etcd gives no lease of less than about two seconds, takes up to half a second longer to end one, and
+ends all of them if it was paused for longer than they last. A renewal that comes too late is not
+refused, but answered with a time to live of 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from plaunch_rendezvous_etcd.link import CallError
+
+if TYPE_CHECKING:
+    from plaunch_rendezvous_etcd.client import EtcdClient
+
+_LEAST_TTL = 2  # seconds
+_RENEWALS = 3  # in the time that a lease lasts
+_EXISTS = "lease already exists"
+_GONE = "requested lease not found"
+
+
+class _Lease:
+    """What both kinds have in common.
+
+    Args:
+        client: leads to etcd.
+        ttl: how long it lasts without a renewal, in seconds.
+    """
+
+    def __init__(self, client: EtcdClient, ttl: float) -> None:
+        self.ttl = max(_LEAST_TTL, math.ceil(ttl))
+        self._client = client
+        self._lock = threading.Lock()
+        self._renew_at = 0.0
+
+    def is_due(self) -> bool:
+        """Whether it is time to renew it."""
+        return time.monotonic() >= self._renew_at
+
+    def _renewed(self, began: float) -> None:
+        self._renew_at = began + self.ttl / _RENEWALS
+
+    def _keep_alive(self, number: int) -> bool:
+        """Renew a lease; False if etcd does not know it any more."""
+        began = time.monotonic()
+        request = self._client.protocol.message("LeaseKeepAliveRequest")(ID=number)
+        if self._client.call("Lease", "LeaseKeepAlive", request).TTL <= 0:
+            return False
+        self._renewed(began)
+        return True
+
+    def _grant(self, number: int) -> int:
+        began = time.monotonic()
+        request = self._client.protocol.message("LeaseGrantRequest")(TTL=self.ttl, ID=number)
+        granted = int(self._client.call("Lease", "LeaseGrant", request).ID)
+        self._renewed(began)
+        return granted
+
+
+class JobLease(_Lease):
+    """The lease that all keys of a job are attached to; all of its agents renew it.
+
+    Its number follows from the prefix and the run id, so that there is one, whoever comes first.
+
+    Args:
+        name: what is the same for all agents of the job, and for no others.
+    """
+
+    def __init__(self, client: EtcdClient, name: str, ttl: float) -> None:
+        super().__init__(client, ttl)
+        digest = hashlib.sha256(f"plaunch job\n{name}".encode()).digest()
+        self.number = int.from_bytes(digest[:8], "big") >> 1 or 1
+
+    def renew(self) -> None:
+        """Renew it if it is due."""
+        if self.is_due():
+            self.ensure()
+
+    def ensure(self) -> None:
+        """Renew it, or create it anew if it is gone."""
+        with self._lock:
+            if self._keep_alive(self.number):
+                return
+            began = time.monotonic()
+            try:
+                self._grant(self.number)
+            except CallError as error:
+                if _EXISTS not in error.details:
+                    raise
+                self._renewed(began)  # another agent was faster
+
+
+class PresenceLease(_Lease):
+    """The lease that one agent's sign of life is attached to; it has one after the other."""
+
+    def __init__(self, client: EtcdClient, ttl: float) -> None:
+        super().__init__(client, ttl)
+        self._number = 0
+
+    def renew(self, lost: int = 0) -> int:
+        """The number of the lease, renewed if that is due.
+
+        Args:
+            lost: a number that etcd does not know any more; there is a new lease then.
+        """
+        with self._lock:
+            is_there = self._number not in (0, lost)
+            if is_there and self.is_due():
+                is_there = self._keep_alive(self._number)
+            if not is_there:
+                self._number = self._grant(0)
+            return self._number
+
+
+def is_lease_gone(error: CallError) -> bool:
+    """Whether a write has failed because etcd does not know its lease any more."""
+    return _GONE in error.details

@@ -1,0 +1,237 @@
+"""One connection to one member of etcd: calls that end, and a login that is renewed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plaunch.rendezvous import SocketAddress
+
+    from plaunch_rendezvous_etcd.options import Endpoint, Security
+    from plaunch_rendezvous_etcd.protocol import Protocol
+
+_OPTIONS = (
+    # Two links never share a socket, or a dead one would be handed on.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A silent peer ends open watches after 13 s; etcd takes shorter intervals than 5 s amiss.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),
+    ("grpc.enable_retries", 0),
+)
+# A member that has lost the others says so, instead of being silent.
+_LEADER_ONLY = ("hasleader", "true")
+_STALE_LOGIN = ("invalid auth token", "user name is empty", "auth store is old")
+_NO_LOGIN = "authentication is not enabled"
+
+
+class CallError(Exception):
+    """A call has failed.
+
+    Args:
+        code: grpc's name for the kind of failure, such as `UNAVAILABLE`.
+        details: what was said.
+    """
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(f"{details or 'nothing was said'} ({code})")
+        self.code = code
+        self.details = details
+
+    @property
+    def is_of_login(self) -> bool:
+        """Whether a new login may help."""
+        return self.code == "UNAUTHENTICATED" or any(text in self.details for text in _STALE_LOGIN)
+
+    @property
+    def is_of_size(self) -> bool:
+        """Whether the request is larger than this etcd takes."""
+        return "too large" in self.details or "larger than max" in self.details
+
+    @property
+    def is_of_load(self) -> bool:
+        """Whether etcd has too much to do, or no space left."""
+        return self.code == "RESOURCE_EXHAUSTED" and not self.is_of_size
+
+    @property
+    def is_of_link(self) -> bool:
+        """Whether another member, or another connection, may help."""
+        return self.code in (
+            "UNAVAILABLE",
+            "DEADLINE_EXCEEDED",
+            "CANCELLED",
+            "INTERNAL",
+            "UNKNOWN",
+            "ABORTED",
+        )
+
+
+class Link:
+    """A channel to one address of one member; any number of threads may call at once.
+
+    Args:
+        protocol: etcd's.
+        endpoint: the member, as the user named it.
+        address: where it is.
+        security: how it proves who it is, and how we do.
+        credentials: grpc's, made of `security`; None for plain text.
+    """
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        endpoint: Endpoint,
+        address: SocketAddress,
+        security: Security,
+        credentials: Any,
+    ) -> None:
+        self.endpoint = endpoint
+        self._protocol = protocol
+        self._security = security
+        self._lock = threading.Lock()
+        self._token = ""
+        self._wants_login = bool(security.user)
+        self._answered_at = time.monotonic()
+        self._calls: dict[tuple[str, str], Any] = {}
+        scheme = "ipv6" if ":" in address.host else "ipv4"
+        target = f"{scheme}:{address}"
+        options: list[tuple[str, object]] = list(_OPTIONS)
+        if credentials is None:
+            self._channel = protocol.grpc.insecure_channel(target, options=options)
+        else:
+            # The certificate is for what the user has written, not for what it resolves to.
+            options.append(("grpc.ssl_target_name_override", endpoint.host))
+            self._channel = protocol.grpc.secure_channel(target, credentials, options=options)
+
+    def call(self, service: str, name: str, request: Any, timeout: float) -> Any:
+        """Call one of etcd's procedures, after a new login if the present one has expired.
+
+        Raises:
+            CallError: it has failed, or has not answered in `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        self._ensure_login(timeout)
+        token = self._token
+        try:
+            return self._call(service, name, request, deadline - time.monotonic())
+        except CallError as error:
+            if not (error.is_of_login and self._security.user):
+                raise
+        self.login(token, deadline - time.monotonic())
+        return self._call(service, name, request, deadline - time.monotonic())
+
+    def login(self, stale: str, timeout: float) -> None:
+        """Log in, unless another thread has done so since the token was `stale`.
+
+        Raises:
+            CallError: etcd does not want us, or does not answer.
+        """
+        with self._lock:
+            if self._token != stale:
+                return
+            request = self._protocol.message("AuthenticateRequest")(
+                name=self._security.user, password=self._security.password
+            )
+            self._token = ""
+            try:
+                answer = self._call("Auth", "Authenticate", request, timeout)
+            except CallError as error:
+                if _NO_LOGIN not in error.details:
+                    raise
+                self._wants_login = False
+                return
+            self._wants_login = True
+            self._token = answer.token
+
+    @property
+    def is_logged_in(self) -> bool:
+        """Whether there is a login, which may have expired."""
+        return bool(self._token)
+
+    def forget_login(self) -> None:
+        """Log in anew with the next call."""
+        self._token = ""
+
+    def stream(self, service: str, name: str, requests: Iterator[Any], timeout: float) -> Any:
+        """Begin a call of many requests and many responses.
+
+        Raises:
+            CallError: the link is closed, or there is no login in `timeout` seconds.
+        """
+        self._ensure_login(timeout)
+        method = self._protocol.method(service, name)
+        try:
+            return self._channel.stream_stream(method.path, method.encode, method.decode)(
+                requests, metadata=self._metadata()
+            )
+        except ValueError as error:  # what grpc raises on a closed channel
+            raise CallError("CANCELLED", str(error)) from error
+
+    def silent_for(self) -> float:
+        """Seconds since the last answer, or since the beginning."""
+        return time.monotonic() - self._answered_at
+
+    def close(self) -> None:
+        """End all calls; may be called twice, and by any thread."""
+        with contextlib.suppress(ValueError):
+            self._channel.close()
+
+    def _ensure_login(self, timeout: float) -> None:
+        if self._wants_login and not self._token:
+            self.login("", timeout)
+
+    def _call(self, service: str, name: str, request: Any, timeout: float) -> Any:
+        call = self._calls.get((service, name))
+        try:
+            if call is None:
+                method = self._protocol.method(service, name)
+                # Also for what etcd declares as streams: on the wire it is the same, and one
+                # question with one answer needs no threads.
+                call = self._channel.unary_unary(method.path, method.encode, method.decode)
+                self._calls[service, name] = call
+            answer = call(request, timeout=max(timeout, 0.001), metadata=self._metadata())
+        except self._protocol.grpc.RpcError as error:
+            raise call_error(error) from None
+        except ValueError as error:
+            raise CallError("CANCELLED", str(error)) from error
+        self._answered_at = time.monotonic()
+        return answer
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        # Not as call credentials, which grpc refuses over plain text.
+        return (_LEADER_ONLY, ("token", self._token)) if self._token else (_LEADER_ONLY,)
+
+
+def call_error(error: Any) -> CallError:
+    """What grpc has raised, in our words; the stack and the request are left out."""
+    code = getattr(error.code(), "name", str(error.code()))
+    return CallError(code, " ".join(str(error.details() or "").split()))
+
+
+def create_credentials(protocol: Protocol, security: Security) -> Any:
+    """Grpc's credentials for encrypted connections; None for plain text.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    if not security.is_on:
+        return None
+    contents = [_read(path) for path in (security.ca, security.key, security.cert)]
+    return protocol.grpc.ssl_channel_credentials(*contents)
+
+
+def _read(path: str) -> bytes | None:
+    if not path:
+        return None
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,264 @@
+"""What the user has said about etcd: endpoints, certificates, who to be, prefix, times."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import stat
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+from plaunch.rendezvous import join_host_port, parse_rendezvous_endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from plaunch.rendezvous import RendezvousParameters
+
+DEFAULT_PORT = 2379
+USER_VARIABLE = "PLAUNCH_ETCD_USER"
+PASSWORD_VARIABLE = "PLAUNCH_ETCD_PASSWORD"  # noqa: S105 - the name, not the secret
+
+# torchrun's two etcd backends have different names for the same files, and different prefixes.
+_CA = ("ca_cert", "cacert")
+_CERT = ("ssl_cert", "cert")
+_KEY = ("ssl_cert_key", "key")
+_PREFIXES = {"etcd": "/torchelastic/p2p"}
+_PREFIX = "/torch/elastic/rendezvous"
+_PROTOCOLS = ("http", "https")
+_LEAST_TTL = 60.0  # seconds; an etcd that was paused for longer than a lease revokes it
+_MOST_PASSWORD = 4096  # bytes
+
+OPTIONS = (
+    *_CA,
+    *_CERT,
+    *_KEY,
+    "connect_timeout",
+    "etcd_password_file",
+    "etcd_prefix",
+    "etcd_user",
+    "job_ttl",
+    "protocol",
+    "read_timeout",
+)
+
+_log = logging.getLogger("plaunch")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One member, as the user named it."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return join_host_port(self.host, self.port)
+
+
+@dataclass(frozen=True)
+class Security:
+    """How members prove who they are, and how we do.
+
+    Args:
+        is_on: whether connections are encrypted.
+        ca: path of the certificates of the authorities to believe; the system's if empty.
+        cert: path of our own certificate; empty if there is none.
+        key: path of its key.
+        user: etcd's user; empty where etcd wants none.
+        password: that user's.
+    """
+
+    is_on: bool = False
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class EtcdOptions:
+    """All of it.
+
+    Args:
+        endpoints: the members to try.
+        security: see there.
+        prefix: begins the key of everything that is written; has no slash at its end.
+        connect_timeout: seconds within which the first connection must be there.
+        read_timeout: seconds after which a member that does not answer is given up.
+        job_ttl: seconds for which etcd keeps a job's keys when its last agent is gone.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    security: Security = field(default_factory=Security)
+    prefix: str = _PREFIX
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0
+    job_ttl: float = 7200.0
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoints, as messages name them."""
+        return ",".join(map(str, self.endpoints))
+
+
+def read_options(params: RendezvousParameters, environ: Mapping[str, str]) -> EtcdOptions:
+    """Read and check the backend's own options.
+
+    Raises:
+        UsageError: an option has a bad value, contradicts another one, or names a file that cannot
+            be read.
+    """
+    schemes, endpoints = _read_endpoints(params.endpoint)
+    security = _read_security(params, environ, schemes)
+    prefix = params.get("etcd_prefix")
+    prefix = _PREFIXES.get(params.backend, _PREFIX) if prefix is None else str(prefix)
+    if not (prefix.isascii() and prefix.isprintable() and prefix.strip("/")) or " " in prefix:
+        raise _bad(params, "etcd_prefix", prefix, "it is a path of printable ASCII, without spaces")
+    return EtcdOptions(
+        endpoints,
+        security,
+        prefix.rstrip("/"),
+        connect_timeout=_read_seconds(params, "connect_timeout", 10.0),
+        read_timeout=_read_seconds(params, "read_timeout", 60.0),
+        job_ttl=_read_seconds(params, "job_ttl", 7200.0, least=_LEAST_TTL),
+    )
+
+
+def _read_endpoints(text: str) -> tuple[set[str], tuple[Endpoint, ...]]:
+    """The schemes that the user has written, and the members, each once."""
+    schemes, endpoints = set[str](), dict[Endpoint, None]()
+    for part in (text or "localhost").split(","):
+        scheme, separator, rest = part.strip().rpartition("://")
+        if separator:
+            schemes.add(scheme.lower())
+        rest = rest.rstrip("/")
+        if not rest:
+            raise UsageError(
+                f"endpoint {text!r} has an empty part; write host1:2379,host2:2379,host3:2379"
+            )
+        host, port = parse_rendezvous_endpoint(rest, DEFAULT_PORT)
+        if port == 0:
+            raise UsageError(f"endpoint {part!r} has port 0; etcd's own is {DEFAULT_PORT}")
+        endpoints[Endpoint(host, port)] = None
+    return schemes, tuple(endpoints)
+
+
+def _read_security(
+    params: RendezvousParameters, environ: Mapping[str, str], schemes: set[str]
+) -> Security:
+    given = params.get("protocol")
+    protocols = schemes if given is None else schemes | {str(given).lower()}
+    if len(protocols) > 1:
+        raise UsageError(
+            f"the endpoint {params.endpoint!r} and option 'protocol' of rendezvous backend "
+            f"{params.backend!r} do not agree: {', '.join(sorted(protocols))}; choose one"
+        )
+    protocol = next(iter(protocols), "http")
+    if protocol not in _PROTOCOLS:
+        raise _bad(params, "protocol", protocol, f"choose from {', '.join(_PROTOCOLS)}")
+    names = {kind: _find(params, kind) for kind in (_CA, _CERT, _KEY)}
+    ca, cert, key = names.values()
+    is_on = protocol == "https"
+    if not is_on and (ca or cert or key):
+        option = next(kind[0] for kind, value in names.items() if value)
+        raise UsageError(
+            f"option {option!r} of rendezvous backend {params.backend!r} is for encrypted "
+            "connections; add --rdzv-conf protocol=https"
+        )
+    if bool(cert) != bool(key):
+        there, missing = (_CERT, _KEY) if cert else (_KEY, _CERT)
+        raise UsageError(
+            f"rendezvous backend {params.backend!r} has option {there[0]!r} without "
+            f"{missing[0]!r}; give both (--rdzv-conf)"
+        )
+    for kind, path in names.items():
+        if path:
+            _read_file(params, kind[0], path)
+    user, password = _read_user(params, environ)
+    if user and not is_on:
+        _log.warning(
+            "the password of etcd's user %r travels unencrypted; use --rdzv-conf protocol=https",
+            user,
+        )
+    return Security(is_on, ca, cert, key, user, password)
+
+
+def _find(params: RendezvousParameters, names: tuple[str, str]) -> str:
+    """The value of an option that has two names."""
+    values = {str(params.get(name)) for name in names if params.get(name) is not None}
+    if len(values) > 1:
+        raise UsageError(
+            f"options {names[0]!r} and {names[1]!r} of rendezvous backend {params.backend!r} are "
+            "the same, and have different values (--rdzv-conf)"
+        )
+    return values.pop() if values else ""
+
+
+def _read_user(params: RendezvousParameters, environ: Mapping[str, str]) -> tuple[str, str]:
+    user = str(params.get("etcd_user") or environ.get(USER_VARIABLE) or "")
+    path = params.get("etcd_password_file")
+    if path is not None:
+        content = _read_file(params, "etcd_password_file", str(path), is_secret=True)
+        try:
+            password = content.decode().strip()
+        except UnicodeDecodeError:
+            raise UsageError(f"the password file {path!r} is not UTF-8 text") from None
+        if not password or len(content) > _MOST_PASSWORD:
+            size = "is empty" if not password else f"has more than {_MOST_PASSWORD} bytes"
+            raise UsageError(f"the password file {path!r} (--rdzv-conf) {size}")
+    else:
+        password = environ.get(PASSWORD_VARIABLE, "")
+    if user and not password:
+        raise UsageError(
+            f"etcd's user {user!r} has no password; give one in {PASSWORD_VARIABLE}, or in a file "
+            "with --rdzv-conf etcd_password_file"
+        )
+    if password and not user:
+        where = PASSWORD_VARIABLE if path is None else f"the file {path!r}"
+        raise UsageError(
+            f"there is a password for etcd in {where}, but no user; give one with --rdzv-conf "
+            f"etcd_user, or in {USER_VARIABLE}"
+        )
+    return user, password
+
+
+def _read_file(
+    params: RendezvousParameters, option: str, path: str, *, is_secret: bool = False
+) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(1 << 20)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"option {option!r} of rendezvous backend {params.backend!r} is {path!r}, which cannot "
+            f"be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    if is_secret and stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
+        _log.warning(
+            "the password file %r is open to every user of this machine (mode %03o); "
+            "take that away with chmod o-rw",
+            path,
+            stat.S_IMODE(mode),
+        )
+    return content
+
+
+def _read_seconds(
+    params: RendezvousParameters, option: str, default: float, *, least: float = 0.0
+) -> float:
+    value = params.get_as_float(option, default)
+    if value is None or not math.isfinite(value) or not least <= value <= 1e9 or value == 0:
+        least_said = f"at least {least:g}" if least else "above 0"
+        raise _bad(params, option, params.get(option), f"it is a number of seconds, {least_said}")
+    return value
+
+
+def _bad(params: RendezvousParameters, option: str, value: object, rule: str) -> UsageError:
+    return UsageError(
+        f"option {option!r} of rendezvous backend {params.backend!r} is {value!r}; {rule}"
+    )

@@ -1,0 +1,111 @@
+"""Real etcd servers, and clients of them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+
+import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("google.protobuf")
+
+from plaunch.rendezvous import RendezvousParameters
+from plaunch.testing.certificates import create_certificates
+from plaunch.testing.etcd import EtcdServer
+from plaunch.testing.etcd_fixtures import (  # noqa: F401 - fixtures
+    etcd_cluster,
+    etcd_server,
+    own_etcd_server,
+)
+from plaunch_rendezvous_etcd import prepare_backend
+
+USERS = {"ann": "ann's password"}
+_numbers = itertools.count()
+
+
+def parameters(endpoint="", run_id=None, backend="etcd-v2", max_nodes=1, local_addr=None, **config):
+    run_id = f"job {next(_numbers)}" if run_id is None else run_id
+    return RendezvousParameters(backend, endpoint, run_id, 1, max_nodes, local_addr, **config)
+
+
+@contextlib.contextmanager
+def prepared(endpoint, **config):
+    """A backend, whose connections and threads end with the block."""
+    backend = prepare_backend(parameters(endpoint, **config))
+    try:
+        yield backend
+    finally:
+        backend.release()
+
+
+@pytest.fixture
+def prepare():
+    with contextlib.ExitStack() as stack:
+        yield lambda endpoint, **config: stack.enter_context(prepared(endpoint, **config))
+
+
+@pytest.fixture
+def params_of():
+    return parameters
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    try:
+        return create_certificates(str(tmp_path_factory.mktemp("certificates")))
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def secure_server(etcd_server, certificates):  # noqa: F811 - is skipped where there is no etcd
+    """TLS, users, and logins that last for three seconds."""
+    settings = {"certificates": certificates, "users": USERS, "user_prefix": "/torch/elastic/"}
+    with EtcdServer(arguments=["--auth-token-ttl", "3"], **settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def password_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("password") / "ann"
+    path.touch(mode=0o600)
+    path.write_text(USERS["ann"] + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def secure(certificates, password_file):
+    """The options for the secure server."""
+    return {
+        "protocol": "https",
+        "ca_cert": certificates.ca,
+        "etcd_user": "ann",
+        "etcd_password_file": password_file,
+    }
+
+
+class Call:
+    """A call on a thread, and what came of it."""
+
+    def __init__(self, function, *args):
+        self.result = self.error = None
+        self._done = threading.Event()
+
+        def run():
+            try:
+                self.result = function(*args)
+            except BaseException as error:
+                self.error = error
+            self._done.set()
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def ended(self, timeout=30.0):
+        return self._done.wait(timeout)
+
+
+@pytest.fixture
+def in_thread():
+    return Call

@@ -1,0 +1,296 @@
+"""Whatever is wrong with an endpoint is said in words, in time."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import os
+import re
+import socket
+import threading
+import time
+
+import pytest
+from plaunch.errors import ExitCode, RendezvousConnectionError
+from plaunch.testing.certificates import create_certificates
+from plaunch.testing.etcd import EtcdServer, free_ports
+from plaunch_rendezvous_etcd import EtcdAccessError, create_etcd_handler
+
+
+@contextlib.contextmanager
+def answering(body):
+    """An HTTP server that is no etcd, or an old one."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if body else 404)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def silent():
+    """A port that takes connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def nobody():
+    (port,) = free_ports("127.0.0.1", 1)
+    yield f"127.0.0.1:{port}"
+
+
+def assert_matches(pattern, text):
+    assert re.search(pattern, text), text
+
+
+def failure(params_of, endpoint, **config):
+    """What `next_rendezvous` raises, and after how long."""
+    handler = create_etcd_handler(params_of(endpoint, **config))
+    began = time.monotonic()
+    try:
+        with pytest.raises(EtcdAccessError) as raised:
+            handler.next_rendezvous()
+    finally:
+        handler.shutdown()
+    assert raised.value.exit_code == ExitCode.CONTROL_PLANE_LOST
+    assert endpoint in str(raised.value)
+    return str(raised.value), time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    ("server", "config", "expected"),
+    [
+        (lambda: answering(b'{"etcdserver":"2.3.8"}'), {}, r"etcd 2\.3\.8, which has the v2 API"),
+        (lambda: answering(b"<html>"), {}, r"is no etcd: it answers 'HTTP/1.0 200 OK'.*check host"),
+        (lambda: answering(b""), {}, r"is no etcd: it answers 'HTTP/1.0 404"),
+        (
+            lambda: answering(b""),
+            {"protocol": "https"},
+            r"does not speak TLS; check --rdzv-conf protocol=https",
+        ),
+    ],
+)
+def test_what_is_no_etcd_is_said_at_once(params_of, server, config, expected):
+    with server() as endpoint:
+        text, seconds = failure(params_of, endpoint, connect_timeout=60, **config)
+    assert_matches(expected, text)
+    assert seconds < 30
+
+
+@pytest.mark.parametrize("protocol", ["http", "https"])
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [
+        (nobody, r"Connection refused; check that etcd runs and listens there"),
+        (silent, r"takes connections but says nothing: it is stopped, or it is no etcd"),
+    ],
+)
+def test_who_does_not_answer_is_given_up_in_time(params_of, server, expected, protocol):
+    with server() as endpoint:
+        text, seconds = failure(params_of, endpoint, connect_timeout=2, protocol=protocol)
+    assert_matches(expected, text)
+    assert_matches(r"within 2 s \(--rdzv-conf connect_timeout\)", text)
+    assert 1 < seconds < 5
+
+
+def test_a_name_that_has_no_address(params_of):
+    text, _ = failure(params_of, "no-such-host.invalid:2379", connect_timeout=1)
+    assert_matches(r"'no-such-host.invalid' (has no address|\S+ name server)", text)
+
+
+def test_a_server_that_comes_late_is_found(params_of, own_etcd_server):
+    own_etcd_server.kill()
+    handler = create_etcd_handler(params_of(own_etcd_server.endpoint, connect_timeout=60))
+    starter = threading.Timer(0.5, own_etcd_server.start)
+    starter.start()
+    try:
+        assert handler.next_rendezvous().world_size == 1
+    finally:
+        starter.join()
+        handler.leave()
+
+
+# --- certificates ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory, certificates):
+    """Certificates of another authority, for another host."""
+    folder = str(tmp_path_factory.mktemp("strangers"))
+    return create_certificates(folder, hosts=("another.example",))
+
+
+@pytest.fixture(scope="module")
+def mutual_server(etcd_server, certificates):
+    with EtcdServer(certificates=certificates, wants_client_certificate=True) as server:
+        yield server
+
+
+def test_a_certificate_of_another_authority(params_of, secure_server, secure, strangers):
+    config = {**secure, "ca_cert": strangers.ca}
+    text, _ = failure(params_of, secure_server.endpoint, **config)
+    assert_matches(r"certificate of \S+ is not accepted: .*check that ca_cert \(", text)
+
+
+def test_a_certificate_for_another_host(params_of, strangers):
+    with EtcdServer(certificates=strangers) as server:
+        text, _ = failure(
+            params_of, server.endpoint, protocol="https", ca_cert=strangers.ca, connect_timeout=60
+        )
+    assert_matches(r"not accepted: .*IP address mismatch.*it is for '127.0.0.1'", text)
+
+
+def test_tls_without_being_told(params_of, secure_server):
+    text, _ = failure(params_of, secure_server.endpoint, connect_timeout=60)
+    assert_matches(r"speaks TLS only; add --rdzv-conf protocol=https", text)
+
+
+def test_tls_where_there_is_none(params_of, etcd_server, certificates):
+    config = {"protocol": "https", "ca_cert": certificates.ca, "connect_timeout": 60}
+    text, _ = failure(params_of, etcd_server.endpoint, **config)
+    assert_matches(r"does not speak TLS", text)
+
+
+@pytest.mark.parametrize("own", ["none", "a stranger's"])
+def test_a_client_certificate_that_etcd_does_not_take(
+    params_of, mutual_server, certificates, strangers, own
+):
+    config = {"protocol": "https", "ca_cert": certificates.ca, "connect_timeout": 60}
+    if own != "none":
+        config |= {"ssl_cert": strangers.client_cert, "ssl_cert_key": strangers.client_key}
+    text, _ = failure(params_of, mutual_server.endpoint, **config)
+    expected = "whether it wants a client certificate" if own == "none" else "check ssl_cert"
+    assert_matches(f"refused the TLS handshake: .*{expected}", text)
+
+
+@pytest.mark.parametrize(
+    "names", [("ca_cert", "ssl_cert", "ssl_cert_key"), ("cacert", "cert", "key")]
+)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_both_spellings_of_the_certificates_work(prepare, mutual_server, certificates, names, host):
+    paths = (certificates.ca, certificates.client_cert, certificates.client_key)
+    endpoint = f"{host}:{mutual_server.port}"
+    backend = prepare(endpoint, protocol="https", **dict(zip(names, paths, strict=True)))
+    assert backend.connect().add("n", 1) >= 1
+
+
+def test_a_key_that_does_not_fit(params_of, mutual_server, certificates):
+    config = {"ssl_cert": certificates.client_cert, "ssl_cert_key": certificates.key}
+    text, _ = failure(
+        params_of, mutual_server.endpoint, protocol="https", ca_cert=certificates.ca, **config
+    )
+    assert_matches(r"certificate files cannot be used: .*check ca_cert, ssl_cert and", text)
+
+
+# --- users ----------------------------------------------------------------------------------------
+
+
+def test_a_wrong_password(params_of, secure_server, secure, tmp_path):
+    path = tmp_path / "password"
+    path.write_text("another password")
+    path.chmod(0o600)
+    config = {**secure, "etcd_password_file": str(path)}
+    text, _ = failure(params_of, secure_server.endpoint, connect_timeout=60, **config)
+    assert_matches(r"does not know user 'ann' with this password; check etcd_user", text)
+    assert "another password" not in text
+
+
+def test_no_user_where_one_is_wanted(params_of, secure_server, secure):
+    config = {key: value for key, value in secure.items() if not key.startswith("etcd_")}
+    text, _ = failure(params_of, secure_server.endpoint, connect_timeout=60, **config)
+    assert_matches(r"wants a user and a password; give --rdzv-conf etcd_user", text)
+
+
+def test_a_prefix_that_the_user_may_not_use(params_of, secure_server, secure):
+    text, _ = failure(
+        params_of, secure_server.endpoint, connect_timeout=60, etcd_prefix="/elsewhere", **secure
+    )
+    assert_matches(r"does not let user 'ann' read keys below /elsewhere/; grant a role", text)
+
+
+def test_the_password_may_come_from_the_environment(prepare, secure_server, secure, monkeypatch):
+    monkeypatch.setenv("PLAUNCH_ETCD_USER", secure.pop("etcd_user"))
+    with open(secure.pop("etcd_password_file")) as file:
+        monkeypatch.setenv("PLAUNCH_ETCD_PASSWORD", file.read().strip())
+    assert prepare(secure_server.endpoint, **secure).connect().add("n", 1) >= 1
+
+
+def test_a_login_that_has_expired_is_renewed(prepare, secure_server, secure, in_thread):
+    one, other = (prepare(secure_server.endpoint, **secure).connect() for _ in range(2))
+    one.set("login", b"x")
+    call = in_thread(other.wait, "after the login", 60)
+    # The server's logins last for three seconds.
+    assert not call.ended(8)
+    assert other.multi_get(["login"]) == [b"x"]
+    again = in_thread(other.wait, "after the login too", 60)
+    assert not again.ended(0.3)
+    one.multi_set({"after the login": b"1", "after the login too": b"2"})
+    assert call.ended()
+    assert again.ended()
+    assert (call.result, again.result) == (b"1", b"2")
+    one.delete("after the login")
+    one.delete("after the login too")
+
+
+def test_a_user_where_none_is_wanted_is_no_harm(prepare, etcd_server, password_file, caplog):
+    options = {"etcd_user": "ann", "etcd_password_file": password_file}
+    backend = prepare(etcd_server.endpoint, **options)
+    assert backend.connect().add("n", 1) >= 1
+    assert "travels unencrypted" in caplog.text
+
+
+def test_a_password_over_plain_text_works(prepare, password_file, caplog):
+    with EtcdServer(users={"ann": "ann's password"}) as server:
+        backend = prepare(server.endpoint, etcd_user="ann", etcd_password_file=password_file)
+        assert backend.connect().add("n", 1) == 1
+    assert "travels unencrypted" in caplog.text
+    assert "ann's password" not in caplog.text
+
+
+# --- endpoints ------------------------------------------------------------------------------------
+
+
+def test_ipv6(prepare):
+    if not os.path.exists("/proc/net/if_inet6"):
+        pytest.skip("this machine has no IPv6")
+    with EtcdServer(host="::1") as server:
+        assert server.endpoint.startswith("[::1]:")
+        assert prepare(server.endpoint).connect().add("n", 1) == 1
+
+
+def test_one_good_endpoint_is_enough(prepare, etcd_server):
+    with nobody() as dead, silent() as stuck, answering(b"") as other:
+        endpoint = ",".join([dead, stuck, other, etcd_server.endpoint])
+        for _ in range(4):
+            assert prepare(endpoint).connect().add("n", 1) >= 1
+
+
+def test_all_endpoints_are_named_if_none_works(params_of):
+    with nobody() as one, answering(b"") as other:
+        text, _ = failure(params_of, f"{one},{other}", connect_timeout=1)
+    assert "Connection refused" in text
+    assert "is no etcd" in text
+
+
+def test_a_client_that_is_released_while_it_connects(prepare, in_thread):
+    with silent() as endpoint:
+        backend = prepare(endpoint, connect_timeout=60)
+        call = in_thread(backend.connect)
+        assert not call.ended(0.2)
+        backend.release()
+        assert call.ended()
+        assert isinstance(call.error, RendezvousConnectionError)

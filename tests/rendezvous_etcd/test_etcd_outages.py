@@ -1,0 +1,234 @@
+"""An etcd that comes and goes: whoever lives is not lost, and nothing that was written is."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+import pytest
+from plaunch.errors import RendezvousConnectionError
+from plaunch.rendezvous import ChangeKind
+from plaunch.testing.conformance.nodes import BOUND, Node, eventually, meet
+from plaunch_rendezvous_etcd import client, create_etcd_handler, watching
+
+QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 5, "last_call_timeout": 0.2}
+
+
+@contextlib.contextmanager
+def job(params_of, endpoint, count, **config):
+    """Nodes that are in a round."""
+    run_id = f"outage-{time.monotonic_ns()}"
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for _ in range(count):
+            params = params_of(endpoint, run_id, max_nodes=count, **{**QUICK, **config})
+            params.min_nodes = count
+            nodes.append(Node(create_etcd_handler(params)))
+            stack.callback(nodes[-1].close)
+        meet(*nodes)
+        yield nodes
+
+
+def assert_all_is_well(nodes):
+    """Nobody was lost, and what one says all others hear."""
+    time.sleep(4)  # long enough to lose somebody: eight intervals
+    for node in nodes:
+        node.told += node.job.changes()
+        assert node.told == []
+    nodes[0].job.send_notice(10)
+    for node in nodes[1:]:
+        assert node.wait_for(ChangeKind.NOTICE).signum == 10
+        assert node.told == []
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+def test_a_dead_server_is_noticed_at_once_and_a_restarted_one_found(prepare, own_etcd_server):
+    server = own_etcd_server
+    backend = prepare(server.endpoint)
+    store = backend.connect()
+    store.set("key", b"x")
+    store.beat("sign", b"x")
+    assert store.add("n", 1) == 1
+    server.kill()
+    for operation in (
+        lambda: store.set("key", b"y"),
+        lambda: store.add("n", 1),
+        lambda: store.multi_get(["key"]),
+        lambda: store.beat("sign", b"y"),
+        lambda: store.wait("never", 60),
+        backend.connect,
+    ):
+        began = time.monotonic()
+        with pytest.raises(RendezvousConnectionError):
+            operation()
+        assert time.monotonic() - began < 5
+    server.start()
+    again = backend.connect()
+    assert again.multi_get(["key", "sign"]) == [b"x", b"x"]
+    assert again.add("n", 1) == 2
+
+
+def test_a_wait_goes_on_after_a_restart(prepare, own_etcd_server, in_thread, monkeypatch):
+    monkeypatch.setattr(watching, "PATIENCE", BOUND)
+    server = own_etcd_server
+    backend = prepare(server.endpoint)
+    calls = [in_thread(backend.connect().wait, f"key/{n}", BOUND) for n in range(3)]
+    assert not any(call.ended(0.2) for call in calls)
+    for _ in range(2):
+        server.kill()
+        assert not any(call.ended(0.5) for call in calls)
+        server.start()
+    # One is written by somebody who is back before the stream is.
+    other = prepare(server.endpoint).connect()
+    other.multi_set({f"key/{n}": b"%d" % n for n in range(3)})
+    assert all(call.ended() for call in calls)
+    assert [call.result for call in calls] == [b"0", b"1", b"2"]
+
+
+def test_a_wait_does_not_outlast_a_server_that_stays_away(
+    prepare, own_etcd_server, in_thread, monkeypatch
+):
+    monkeypatch.setattr(watching, "PATIENCE", 1.0)
+    backend = prepare(own_etcd_server.endpoint)
+    call = in_thread(backend.connect().wait, "key", 10 * BOUND)
+    assert not call.ended(0.2)
+    own_etcd_server.kill()
+    assert call.ended()
+    assert isinstance(call.error, RendezvousConnectionError)
+    assert own_etcd_server.endpoint in str(call.error)
+
+
+def test_nothing_spins_while_the_server_is_away(prepare, own_etcd_server, in_thread, monkeypatch):
+    monkeypatch.setattr(watching, "PATIENCE", BOUND)
+    backend = prepare(own_etcd_server.endpoint)
+    calls = [in_thread(backend.connect().wait, "key", BOUND) for _ in range(3)]
+    assert not calls[0].ended(0.2)
+    own_etcd_server.kill()
+    began, used = time.monotonic(), time.process_time()
+    assert not calls[0].ended(3)
+    share = (time.process_time() - used) / (time.monotonic() - began)
+    assert share < 0.2
+
+
+def test_a_paused_server_holds_nobody_up(prepare, own_etcd_server, monkeypatch):
+    monkeypatch.setattr(client, "ANSWER_TIMEOUT", 2.0)
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT", 2.0)
+    backend = prepare(own_etcd_server.endpoint, read_timeout=0.5)
+    store = backend.connect()
+    link = store._client.link()
+    own_etcd_server.pause()
+    began = time.monotonic()
+    for _ in range(4):
+        with pytest.raises(RendezvousConnectionError):
+            backend.connect().set("key", b"x")
+    assert time.monotonic() - began < 15
+    own_etcd_server.resume()
+    eventually(lambda: _reads(backend, "never") is None, "it answers")
+    backend.connect().set("key", b"x")
+    assert store._client.link() is not link
+
+
+def test_a_late_answer_costs_no_connection(prepare, own_etcd_server):
+    backend = prepare(own_etcd_server.endpoint, read_timeout=0.5)
+    store = backend.connect()
+    link = store._client.link()
+    own_etcd_server.pause()
+    with pytest.raises(RendezvousConnectionError, match="DEADLINE_EXCEEDED"):
+        store.set("key", b"x")
+    own_etcd_server.resume()
+    store.set("key", b"x")
+    assert store._client.link() is link
+    assert store._client._patience > 0.5
+    for _ in range(10):
+        store.set("key", b"x")
+    assert store._client._patience == 0.5
+
+
+def test_a_paused_member_is_left_for_another(prepare, etcd_cluster):
+    backend = prepare(etcd_cluster.endpoint, read_timeout=1.0)
+    store = backend.connect()
+    store.set("key", b"x")
+    for member in etcd_cluster.members:
+        member.pause()
+        try:
+            # Maybe it is the leader, maybe it is ours, maybe neither.
+            eventually(lambda: _reads(backend, "key") == b"x", "another one answers")
+        finally:
+            member.resume()
+        etcd_cluster.leader()
+
+
+def _reads(backend, key):
+    try:
+        return backend.connect().multi_get([key])[0]
+    except RendezvousConnectionError:
+        return None
+
+
+# --- jobs -----------------------------------------------------------------------------------------
+
+
+def test_a_job_survives_a_restart(params_of, own_etcd_server):
+    with job(params_of, own_etcd_server.endpoint, 3) as nodes:
+        own_etcd_server.kill()
+        time.sleep(3)  # longer than anybody may be silent
+        own_etcd_server.start()
+        assert_all_is_well(nodes)
+
+
+def test_a_job_survives_a_pause_in_which_all_leases_end(params_of, own_etcd_server):
+    with job(params_of, own_etcd_server.endpoint, 3) as nodes:
+        own_etcd_server.pause()
+        time.sleep(5)
+        own_etcd_server.resume()
+        assert_all_is_well(nodes)
+
+
+def test_a_job_survives_the_loss_of_the_leader(params_of, etcd_cluster):
+    with job(params_of, etcd_cluster.endpoint, 3) as nodes:
+        leader = etcd_cluster.leader()
+        leader.kill()
+        etcd_cluster.leader()
+        assert_all_is_well(nodes)
+        leader.start()
+        etcd_cluster.leader().pause()
+        assert_all_is_well(nodes)
+
+
+@pytest.mark.parametrize(
+    "seconds", [5, pytest.param(60, marks=(pytest.mark.slow, pytest.mark.timeout(240)))]
+)
+def test_a_job_survives_the_loss_of_the_quorum(params_of, etcd_cluster, seconds):
+    with job(params_of, etcd_cluster.endpoint, 3, unreachable_timeout=120) as nodes:
+        for member in etcd_cluster.members[:2]:
+            member.kill()
+        time.sleep(seconds)
+        starters = [threading.Thread(target=m.start) for m in etcd_cluster.members[:2]]
+        for starter in starters:
+            starter.start()
+        for starter in starters:
+            starter.join()
+        etcd_cluster.leader()
+        assert_all_is_well(nodes)
+
+
+def test_beyond_the_bound_the_job_is_told(params_of, own_etcd_server):
+    with job(params_of, own_etcd_server.endpoint, 2, unreachable_timeout=2) as nodes:
+        own_etcd_server.kill()
+        for node in nodes:
+            change = node.wait_for(ChangeKind.UNREACHABLE)
+            assert "unreachable_timeout=2" in change.reason
+            assert own_etcd_server.endpoint in change.reason
+
+
+def test_a_dead_node_is_still_lost_after_an_outage(params_of, own_etcd_server):
+    with job(params_of, own_etcd_server.endpoint, 3) as nodes:
+        own_etcd_server.kill()
+        nodes[2].kill()
+        time.sleep(1)
+        own_etcd_server.start()
+        for node in nodes[:2]:
+            node.wait_for(ChangeKind.LOST)

@@ -1,0 +1,119 @@
+"""grpc, protobuf and etcd's protocol are loaded in processes of their own, as users would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+
+import pytest
+from plaunch.errors import PluginLoadError
+from plaunch_rendezvous_etcd import protocol
+
+ROUND_TRIP = """
+import json, os, sys
+{before}
+from plaunch_rendezvous_etcd.protocol import load_protocol
+protocol = load_protocol()
+put = protocol.message("PutRequest")
+request = put(key=b"k", value=b"v", ignore_value=True)
+assert put.FromString(request.SerializeToString()) == request
+assert protocol.method("KV", "Txn").path == "/etcdserverpb.KV/Txn"
+from google.protobuf.internal import api_implementation
+{after}
+print(json.dumps({{
+    "implementation": api_implementation.Type(),
+    "etcd3": sorted(m for m in sys.modules if m.startswith("etcd3")),
+    "verbosity": os.environ.get("GRPC_VERBOSITY"),
+    "memory": next(int(x.split()[1]) for x in open("/proc/self/status") if "VmHWM" in x) / 1024,
+    "heavy": sorted({{"torch", "tenacity", "six"}} & set(sys.modules)),
+}}))
+"""
+
+
+def run(before="", after="", **environ):
+    done = subprocess.run(
+        [sys.executable, "-c", ROUND_TRIP.format(before=before, after=after)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **environ},
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def test_nothing_is_loaded_before_a_handler_is_created():
+    code = (
+        "import sys, plaunch_rendezvous_etcd\n"
+        "print(sorted({'grpc', 'google.protobuf', 'etcd3', 'torch', 'ssl'} & set(sys.modules)))"
+    )
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
+    assert printed == "[]\n"
+
+
+@pytest.mark.parametrize("implementation", ["", "python"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        "import google.protobuf.struct_pb2",
+        # Somebody else's messages, with names of files and packages that etcd3's have as well.
+        "from google.protobuf import descriptor_pb2, descriptor_pool\n"
+        "file = descriptor_pb2.FileDescriptorProto(name='rpc.proto', package='etcdserverpb')\n"
+        "file.message_type.add(name='PutRequest')\n"
+        "descriptor_pool.Default().Add(file) if hasattr(descriptor_pool.Default(), 'Add') else "
+        "descriptor_pool.Default().AddSerializedFile(file.SerializeToString())",
+    ],
+    ids=["first", "protobuf before", "same names before"],
+)
+def test_the_protocol_works_with_any_protobuf(before, implementation):
+    environ = {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": implementation} if implementation else {}
+    found, errors = run(before, **environ)
+    assert found["implementation"] == (implementation or "upb")
+    assert found["etcd3"] == []  # so that a user's own import of it is as if we were not there
+    assert found["verbosity"] is None
+    assert errors == ""
+
+
+def test_loading_it_is_light():
+    found, _ = run()
+    assert found["heavy"] == []
+    assert found["memory"] < 50
+
+
+def test_a_verbosity_that_the_user_has_set_stays():
+    assert run(GRPC_VERBOSITY="ERROR")[0]["verbosity"] == "ERROR"
+
+
+@pytest.mark.parametrize("name", ["grpc", "google.protobuf"])
+def test_a_missing_package_says_what_to_install(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(PluginLoadError, match=r"pip install 'plaunch\[etcd\]'"):
+        protocol.load_protocol()
+
+
+def test_a_missing_etcd3_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(protocol, "find_spec", lambda name: None)
+    with pytest.raises(PluginLoadError, match=r"'etcd3'; pip install 'plaunch\[etcd\]'"):
+        protocol.load_protocol()
+
+
+def test_an_etcd3_of_another_kind_is_named(monkeypatch, tmp_path):
+    spec = ModuleSpec("etcd3", None)
+    spec.submodule_search_locations = [str(tmp_path)]
+    (tmp_path / "etcdrpc").mkdir()
+    (tmp_path / "etcdrpc" / "kv_pb2.py").write_text("x = 1\n")
+    monkeypatch.setattr(protocol, "find_spec", lambda name: spec)
+    with pytest.raises(PluginLoadError, match=r"kv_pb2.py of the installed etcd3 has no desc"):
+        protocol.load_protocol()
+
+
+@pytest.mark.parametrize(
+    "text", [r"_b('a\x00\xff')", r"b'a\x00\xff'", r"_b('a\x00' '\xff')", r"b'a' b'\x00\xff'"]
+)
+def test_a_description_is_read_as_whatever_generated_it_wrote_it(text):
+    assert protocol._read_literal(text) == b"a\0\xff"

