@@ -9,6 +9,7 @@ from dataclasses import fields
 import pytest
 from plaunch.agent import moments
 from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.plugin import hookimpl, hookspecs
 from plaunch.plugin.registry import (
     DEVICE_COUNTS,
@@ -16,6 +17,7 @@ from plaunch.plugin.registry import (
     KINDS,
     LOGS_SPECS,
     RENDEZVOUS,
+    SCHEDULERS,
     SIGNAL_POLICIES,
 )
 from plaunch.plugin.telling import HOOKS as TOLD
@@ -77,7 +79,9 @@ def test_a_hook_has_no_untyped_parameter(hook) -> None:
 
 def test_every_hook_has_a_caller() -> None:
     offered = {kind.hook for kind in KINDS}
-    assert set(HOOKS) == offered | set(TOLD.values()) | {"plaunch_worker_env"}
+    assert set(HOOKS) == offered | set(TOLD.values()) | {"plaunch_worker_env"} | {
+        "plaunch_doctor_checks"
+    }
 
 
 @pytest.mark.parametrize("moment", moments.Moment.__args__)
@@ -146,6 +150,18 @@ def test_plaunch_signal_policies() -> None:
     assert plugin_manager(Plugin()).get(SIGNAL_POLICIES, "mine") is create
 
 
+def test_plaunch_schedulers() -> None:
+    def find(environ):
+        return "allocation"
+
+    class Plugin:
+        @hookimpl
+        def plaunch_schedulers(self):
+            return {"mine": find}
+
+    assert plugin_manager(Plugin()).get(SCHEDULERS, "mine") is find
+
+
 # --- the hook that contributes --------------------------------------------------------------------
 
 
@@ -156,6 +172,17 @@ def test_plaunch_worker_env() -> None:
             return {"MINE": f"{worker.global_rank} of {env['WORLD_SIZE']}"}
 
     assert plugin_manager(Plugin()).worker_env(WORKER, {"WORLD_SIZE": "8"}) == {"MINE": "4 of 8"}
+
+
+def test_plaunch_doctor_checks() -> None:
+    class Plugin:
+        @hookimpl
+        def plaunch_doctor_checks(self, context):
+            return [Finding(Status.WARNING, "fan", f"{context.host} is loud", "oil it")]
+
+    ((name, check),) = plugin_manager(Plugin()).doctor_checks().items()
+    assert "Plugin" in name
+    assert [finding.found for finding in check(DoctorContext(host="node7"))] == ["node7 is loud"]
 
 
 # --- the hooks that tell --------------------------------------------------------------------------

@@ -36,6 +36,10 @@ def test_first_party_plugins_are_ready(site) -> None:
         ("device_counts", "xpu"),
         ("signal_policies", "notify"),
         ("signal_policies", "torchrun"),
+        ("schedulers", "kubernetes"),
+        ("schedulers", "mpi"),
+        ("schedulers", "none"),
+        ("schedulers", "slurm"),
     ]
     assert {(row.distribution, row.status, row.detail, row.rivals) for row in rows} == {
         ("plaunch", "ready", "", ())

@@ -20,6 +20,7 @@ from plaunch.plugin.registry import (
     KINDS,
     LOGS_SPECS,
     RENDEZVOUS,
+    SCHEDULERS,
     SIGNAL_POLICIES,
 )
 from plaunch.testing import plugin_manager
@@ -61,6 +62,7 @@ def test_the_house_is_built_from_its_own_bricks() -> None:
         "event_handlers": ["console", "null"],
         "device_counts": ["auto", "cpu", "gpu", "xpu"],
         "signal_policies": ["notify", "torchrun"],
+        "schedulers": ["kubernetes", "mpi", "none", "slurm"],
     }
     for kind in KINDS:
         for name in manager.names(kind):
@@ -75,6 +77,7 @@ def test_both_forms_of_every_kind(checked_in) -> None:
         (EVENT_HANDLERS, "AcmeEventHandler"),
         (SIGNAL_POLICIES, "create_policy"),
         (RENDEZVOUS, "create_handler"),
+        (SCHEDULERS, "find_allocation"),
     ]:
         assert manager.get(kind, "acme").__name__ == name
 

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from plaunch.plugin.registry import KINDS as KINDS
     from plaunch.plugin.registry import LOGS_SPECS as LOGS_SPECS
     from plaunch.plugin.registry import RENDEZVOUS as RENDEZVOUS
+    from plaunch.plugin.registry import SCHEDULERS as SCHEDULERS
     from plaunch.plugin.registry import SIGNAL_POLICIES as SIGNAL_POLICIES
     from plaunch.plugin.registry import DeviceCounter as DeviceCounter
     from plaunch.plugin.registry import EventHandlerFactory as EventHandlerFactory
     from plaunch.plugin.registry import Kind as Kind
     from plaunch.plugin.registry import LogsSpecsFactory as LogsSpecsFactory
     from plaunch.plugin.registry import RendezvousFactory as RendezvousFactory
+    from plaunch.plugin.registry import Scheduler as Scheduler
     from plaunch.plugin.registry import SignalPolicyFactory as SignalPolicyFactory
 
 __getattr__, __dir__, __all__ = attach(
@@ -32,8 +34,8 @@ __getattr__, __dir__, __all__ = attach(
         ".loading": "LoadedPlugin",
         ".manager": "PluginManager",
         ".registry": (
-            "DEVICE_COUNTS EVENT_HANDLERS KINDS LOGS_SPECS RENDEZVOUS SIGNAL_POLICIES "
-            "DeviceCounter EventHandlerFactory Kind LogsSpecsFactory RendezvousFactory "
+            "DEVICE_COUNTS EVENT_HANDLERS KINDS LOGS_SPECS RENDEZVOUS SCHEDULERS SIGNAL_POLICIES "
+            "DeviceCounter EventHandlerFactory Kind LogsSpecsFactory RendezvousFactory Scheduler "
             "SignalPolicyFactory"
         ),
     },

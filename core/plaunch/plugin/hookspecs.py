@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import TypeVar
 
     from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+    from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.registry import (
         DeviceCounter,
         EventHandlerFactory,
         LogsSpecsFactory,
         RendezvousFactory,
+        Scheduler,
         SignalPolicyFactory,
     )
 
@@ -101,6 +103,20 @@ def plaunch_signal_policies() -> Mapping[str, SignalPolicyFactory]:  # type: ign
     """
 
 
+@hookspec
+def plaunch_schedulers() -> Mapping[str, Scheduler]:  # type: ignore[empty-body]
+    """Offer schedulers, which tell what a launcher of theirs is part of.
+
+    Called: once per launch, when a scheduler is looked up by name; not if there is none.
+    Parameters: none.
+    Result: functions by name; the chosen one is called once with the environment variables of the
+    launcher and returns an `Allocation`, which fills in options that the user has not given. It
+    raises `UsageError` where a launch cannot be meant, and asks no service: all nodes must get the
+    same answers.
+    Process: the launcher.
+    """
+
+
 # --- contribute -----------------------------------------------------------------------------------
 
 
@@ -114,6 +130,21 @@ def plaunch_worker_env(worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[st
     Result: more variables, or None. Results are merged in the order of plugin names. A plugin that
     changes a variable of plaunch's own, or gives one another value than a second plugin does, is an
     error that names the plugins and ends the job before the workers start.
+    Process: the launcher.
+    """
+
+
+@hookspec
+def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding] | None:
+    """Contribute findings to `plaunch --doctor`.
+
+    Called: once per `--doctor`, at the same time as the other checks and on a thread of its own;
+    never by a launch.
+    Parameters: `context`, the settings of the launch, the environment, and a bound in seconds for
+    questions to the network.
+    Result: findings from `plaunch.doctor`, or None. An implementation that raises, or is not done
+    within fifteen seconds, is reported as broken with its plugin's name. It must not change
+    anything on the node, nor start workers.
     Process: the launcher.
     """
 

@@ -39,10 +39,11 @@ from plaunch.plugin.telling import Teller
 from plaunch.plugin.words import Words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from plaunch.agent.moments import Moment
     from plaunch.agent.worker import WorkerInfo
+    from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.metadata import Distribution
     from plaunch.plugin.words import Word
 
@@ -187,6 +188,13 @@ class PluginManager:
             PluginError: a plugin fails, changes a variable of `env`, or contradicts another one.
         """
         return environment.contributions(self._implementations(environment.HOOK), worker, env)
+
+    def doctor_checks(self) -> dict[str, Callable[[DoctorContext], Iterable[Finding]]]:
+        """What plugins look at when `--doctor` asks, by the plugin's name."""
+        return {
+            item.plugin_name: _doctor_check(item.function, wants_context=bool(item.argnames))
+            for item in self._implementations("plaunch_doctor_checks")
+        }
 
     def selected(self) -> list[LoadedPlugin]:
         """The plugins that are loaded so far, in the order of loading, and where they come from."""
@@ -371,6 +379,12 @@ class PluginManager:
                 if implementation.plugin is registration.plugin:
                     offers.update(_ask(registration.who, kind.hook, implementation))
         return offers
+
+
+def _doctor_check(
+    function: Callable[..., Any], *, wants_context: bool
+) -> Callable[[DoctorContext], Iterable[Finding]]:
+    return lambda context: (function(context) if wants_context else function()) or ()
 
 
 def _ask(who: str, hook: str, implementation: pluggy.HookImpl) -> Mapping[str, object]:

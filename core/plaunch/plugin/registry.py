@@ -5,7 +5,7 @@ Importing this module costs next to nothing: neither pluggy nor any plugin is ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -14,12 +14,14 @@ from plaunch.plugin.context import PluginContext
 from plaunch.process.logs import LogsSpecs
 from plaunch.process.signals import SignalPolicy
 from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
+from plaunch.scheduling import Allocation
 
 RendezvousFactory = Callable[[RendezvousParameters], RendezvousHandler]
 LogsSpecsFactory = type[LogsSpecs]
 EventHandlerFactory = Callable[[PluginContext], EventHandler]
 DeviceCounter = Callable[[], int]
 SignalPolicyFactory = Callable[[PluginContext], SignalPolicy]
+Scheduler = Callable[[Mapping[str, str]], Allocation]
 
 T = TypeVar("T")
 
@@ -82,12 +84,20 @@ SIGNAL_POLICIES: Kind[SignalPolicyFactory] = Kind(
     flag="--signal-policy",
     hook="plaunch_signal_policies",
 )
+SCHEDULERS: Kind[Scheduler] = Kind(
+    name="schedulers",
+    label="scheduler",
+    groups=("plaunch.schedulers",),
+    flag="--scheduler",
+    hook="plaunch_schedulers",
+)
 KINDS: tuple[Kind[Any], ...] = (
     RENDEZVOUS,
     LOGS_SPECS,
     EVENT_HANDLERS,
     DEVICE_COUNTS,
     SIGNAL_POLICIES,
+    SCHEDULERS,
 )
 
 # Plugins that only implement hooks: always on, never selected by name.

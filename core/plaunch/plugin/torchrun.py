@@ -95,17 +95,7 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
                 raise LogDirectoryError(f"{error} (--log-dir)") from error
 
         def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-            dest = self._specs.reify(envs)
-            return LogsDest(
-                stdouts=_paths(dest, "stdouts"),
-                stderrs=_paths(dest, "stderrs"),
-                tee_stdouts=_teed(dest, "tee_stdouts"),
-                tee_stderrs=_teed(dest, "tee_stderrs"),
-                error_files=_paths(dest, "error_files"),
-                # The last two came to torch later than the rest.
-                filtered_stdout=os.fspath(getattr(dest, "filtered_stdout", "")),
-                filtered_stderr=os.fspath(getattr(dest, "filtered_stderr", "")),
-            )
+            return read_dest(self._specs.reify(envs))
 
         @property
         def root_log_dir(self) -> str | None:
@@ -119,6 +109,20 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
     BridgedLogsSpecs.__qualname__ = torch_class.__qualname__
     BridgedLogsSpecs.__doc__ = torch_class.__doc__
     return BridgedLogsSpecs
+
+
+def read_dest(dest: object) -> LogsDest:
+    """Torch's `LogsDest` as plaunch's."""
+    return LogsDest(
+        stdouts=_paths(dest, "stdouts"),
+        stderrs=_paths(dest, "stderrs"),
+        tee_stdouts=_teed(dest, "tee_stdouts"),
+        tee_stderrs=_teed(dest, "tee_stderrs"),
+        error_files=_paths(dest, "error_files"),
+        # The last two came to torch later than the rest.
+        filtered_stdout=os.fspath(getattr(dest, "filtered_stdout", "")),
+        filtered_stderr=os.fspath(getattr(dest, "filtered_stderr", "")),
+    )
 
 
 def _paths(dest: object, field: str) -> dict[int, str]:

@@ -1,0 +1,182 @@
+"""What a scheduler says fills in the options that the user has not given."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from plaunch.cli.parser import DEFAULT
+from plaunch.cli.settings import parse_min_max_nnodes
+from plaunch.errors import UsageError
+from plaunch.plugin.blame import blamed
+from plaunch.plugin.registry import SCHEDULERS
+from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from plaunch.plugin.manager import PluginManager
+    from plaunch.scheduling import Allocation
+
+logger = logging.getLogger("plaunch")
+
+# Who gives one of these has said how nodes meet; then nothing is taken from a scheduler unasked.
+_MEETING = (
+    "nnodes",
+    "node_rank",
+    "standalone",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_id",
+    "master_addr",
+    "master_port",
+)
+
+# mpirun and mpiexec start daemons with srun, and the workers of a launcher inherit its variables:
+# what these start sees a step that is somebody else's.
+_OTHERS = ("OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "TORCHELASTIC_RUN_ID")
+
+
+def allocate(
+    args: argparse.Namespace, manager: PluginManager, environ: Mapping[str, str] | None = None
+) -> str:
+    """Fill in from the scheduler what the user has not said; called before anything reads `args`.
+
+    Args:
+        args: the options, with `sources`; both are changed in place.
+        manager: finds the scheduler that was chosen.
+        environ: the environment variables; by default this process's.
+
+    Returns:
+        What was taken from where, in one line for the user; empty if nothing was.
+
+    Raises:
+        UsageError: the scheduler is unknown, it refuses, or it cannot say what is needed.
+        PluginError: the scheduler failed.
+    """
+    environ = os.environ if environ is None else environ
+    name = choose_scheduler(args, environ)
+    if name is None:
+        return ""
+    find = manager.get(SCHEDULERS, name)
+    if args.standalone:
+        logger.warning("--standalone overrides --scheduler=%s", name)
+        return ""
+    with blamed(SCHEDULERS, name):
+        allocation = find(environ)
+    return apply_allocation(args, allocation, name)
+
+
+def choose_scheduler(args: argparse.Namespace, environ: Mapping[str, str]) -> str | None:
+    """The scheduler that the user names, else `slurm` where nothing else can be meant, else None.
+
+    That is in a step of several nodes with one task on each, which is no terminal session and
+    belongs to this launcher; and if no option says how nodes meet.
+    """
+    if args.scheduler is not None:
+        name: str = args.scheduler
+        return name
+    nodes = environ.get("SLURM_STEP_NUM_NODES", "1")
+    if (
+        nodes == "1"
+        or environ.get("SLURM_STEP_NUM_TASKS") != nodes
+        or environ.get("SLURM_STEP_TASKS_PER_NODE") != f"1(x{nodes})"
+        or "SLURM_PTY_PORT" in environ
+        or any(variable in environ for variable in _OTHERS)
+        or any(args.sources[dest] != DEFAULT for dest in _MEETING)
+    ):
+        return None
+    return "slurm"
+
+
+def apply_allocation(args: argparse.Namespace, allocation: Allocation, scheduler: str) -> str:
+    """Fill in `args` and its `sources` from `allocation`; returns what `allocate` returns.
+
+    Options that the user has given stay as they are. Where there is only one node, nothing about
+    meeting others is taken; where there are several, the backend becomes `c10d`, unless the user
+    has chosen one or an address for `static`. The endpoint is only taken for `c10d` and `static`,
+    which are hosted by a node.
+
+    Raises:
+        UsageError: something that several nodes need is known to nobody.
+    """
+    filling = _Filling(args, allocation, scheduler)
+    if allocation.nproc_per_node is not None and not filling.is_given("devices"):
+        filling.fill("nproc_per_node", str(allocation.nproc_per_node), "nproc_per_node")
+    if allocation.nnodes is not None:
+        filling.fill("nnodes", str(allocation.nnodes), "nnodes")
+    elif not filling.is_given("nnodes"):
+        filling.refuse_missing("nnodes")
+    _, max_nodes = parse_min_max_nnodes(args.nnodes)
+    if allocation.run_id:
+        filling.fill("rdzv_id", allocation.run_id, "run_id")
+    if max_nodes == 1:
+        return filling.told()
+    _fill_meeting(filling, max_nodes)
+    if not filling.is_given("rdzv_id"):
+        filling.refuse_missing("run_id")
+    return filling.told()
+
+
+def _fill_meeting(filling: _Filling, max_nodes: int) -> None:
+    """Fill in how this node meets others."""
+    args, allocation = filling.args, filling.allocation
+    is_addressed = filling.is_given("master_addr") or filling.is_given("master_port")
+    if not is_addressed and (allocation.endpoint or filling.is_given("rdzv_endpoint")):
+        filling.fill("rdzv_backend", "c10d", "", "several nodes")
+    is_static = args.rdzv_backend == "static"
+    rank = allocation.node_rank
+    if rank is None:
+        if is_static and not filling.is_given("node_rank"):
+            filling.refuse_missing("node_rank")
+    elif is_static or rank < max_nodes:
+        # Of a given, smaller number of nodes the others are spares, and have no rank of their own.
+        filling.fill("node_rank", rank, "node_rank")
+    if filling.is_given("rdzv_endpoint") or args.rdzv_backend not in ("c10d", "static"):
+        return
+    if not allocation.endpoint:
+        if not filling.is_given("master_addr"):
+            filling.refuse_missing("endpoint")
+        return
+    if not is_static:
+        filling.fill("rdzv_endpoint", allocation.endpoint, "endpoint")
+        return
+    host, port = parse_rendezvous_endpoint(allocation.endpoint, -1)
+    filling.fill("master_addr", host, "endpoint")
+    if port >= 0:
+        filling.fill("master_port", port, "endpoint")
+
+
+class _Filling:
+    """Options that are being filled in, and what to say of it."""
+
+    def __init__(self, args: argparse.Namespace, allocation: Allocation, scheduler: str) -> None:
+        self.args = args
+        self.allocation = allocation
+        self._scheduler = scheduler
+        self._told: list[str] = []
+
+    def is_given(self, dest: str) -> bool:
+        """Whether the option has a value that is not its default."""
+        source: str = self.args.sources[dest]
+        return source != DEFAULT
+
+    def fill(self, dest: str, value: object, field: str, source: str = "") -> None:
+        """Give an option its value, unless the user has done so."""
+        if self.is_given(dest):
+            return
+        source = self.allocation.sources.get(field, source)
+        setattr(self.args, dest, value)
+        self.args.sources[dest] = f"{source} ({self._scheduler})" if source else self._scheduler
+        self._told.append(f"{dest}={value}" + (f" ({source})" if source else ""))
+
+    def refuse_missing(self, field: str) -> None:
+        """Raise if the scheduler says that something is needed which it does not know."""
+        if field in self.allocation.missing:
+            raise UsageError(f"--scheduler={self._scheduler}: {self.allocation.missing[field]}")
+
+    def told(self) -> str:
+        """What was filled in, and where from."""
+        return f"from {self._scheduler}: {', '.join(self._told)}" if self._told else ""

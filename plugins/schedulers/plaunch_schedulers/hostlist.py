@@ -1,0 +1,88 @@
+"""Slurm's short form for lists of hosts, as in `node[01-03,07],login`."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MOST = 1 << 16  # hosts that a list can reasonably mean; Slurm's own limit is of this order
+
+
+def expand_hostlist(text: str) -> list[str]:
+    """The hosts that `text` means, in its order, doubles included.
+
+    A part may have several brackets, with numbers and ranges of numbers in each; the last bracket
+    counts fastest. The first number of a range says how many digits there are at least.
+
+    Raises:
+        UsageError: a bracket is not closed, or has something else than numbers in it, or the list
+            means more than 65536 hosts.
+    """
+    hosts: list[str] = []
+    for part in _split(text):
+        choices: list[list[str]] = []
+        size = 1
+        for piece, is_bracket in _pieces(part, text):
+            choices.append(list(_numbers(piece, text)) if is_bracket else [piece])
+            size *= len(choices[-1])
+            if size + len(hosts) > _MOST:
+                raise _malformed(text, f"means more than {_MOST} hosts")
+        hosts += map("".join, itertools.product(*choices))
+    if not hosts:
+        raise _malformed(text, "names no host")
+    return hosts
+
+
+def _split(text: str) -> Iterator[str]:
+    """The parts between the commas that are not inside brackets."""
+    start = depth = 0
+    for position, char in enumerate(text):
+        depth += (char == "[") - (char == "]")
+        if char == "," and depth == 0:
+            yield text[start:position]
+            start = position + 1
+    if text:
+        yield text[start:]
+
+
+def _pieces(part: str, text: str) -> Iterator[tuple[str, bool]]:
+    """The pieces of a part, and of each whether it is what stands in a bracket."""
+    if not part:
+        raise _malformed(text, "has an empty part")
+    while part:
+        plain, bracket, rest = part.partition("[")
+        if "]" in plain:
+            raise _malformed(text, "closes a bracket that is not open")
+        yield plain, False
+        if not bracket:
+            return
+        inside, closing, part = rest.partition("]")
+        if not closing:
+            raise _malformed(text, "does not close a bracket")
+        yield inside, True
+
+
+def _numbers(inside: str, text: str) -> Iterator[str]:
+    for item in inside.split(","):
+        first, dash, last = item.partition("-")
+        if not dash:
+            last = first
+        if not (_is_number(first) and _is_number(last) and int(first) <= int(last)):
+            raise _malformed(text, f"has {item!r} in a bracket, which is no number or range")
+        if int(last) - int(first) >= _MOST:
+            raise _malformed(text, f"means more than {_MOST} hosts")
+        for number in range(int(first), int(last) + 1):
+            yield str(number).zfill(len(first))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 20
+
+
+def _malformed(text: str, what: str) -> UsageError:
+    return UsageError(f"the list of hosts {text!r} {what}; Slurm writes node[01-03,07],login")

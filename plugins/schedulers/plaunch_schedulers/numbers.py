@@ -1,0 +1,37 @@
+"""Whole numbers in environment variables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Number(NamedTuple):
+    """A number, and the variable that it was read from."""
+
+    value: int
+    variable: str
+
+
+def find_number(environ: Mapping[str, str], *variables: str, at_least: int = 0) -> Number | None:
+    """The number in the first of `variables` that is set; None if none of them is.
+
+    Raises:
+        UsageError: its value is not a whole number, or it is below `at_least`.
+    """
+    for variable in variables:
+        text = environ.get(variable)
+        if not text:
+            continue
+        if not (text.isascii() and text.isdecimal() and int(text) >= at_least):
+            raise UsageError(
+                f"variable {variable} is {text!r}, which is not a whole number from {at_least} up; "
+                "the scheduler sets it, so something else has changed it (--scheduler=none goes "
+                "without)"
+            )
+        return Number(int(text), variable)
+    return None

@@ -1,0 +1,185 @@
+"""Slurm: a job step is what `srun` has started, one launcher on each of its nodes."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+from plaunch.scheduling import Allocation
+
+from plaunch_schedulers.hostlist import expand_hostlist
+from plaunch_schedulers.numbers import find_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from plaunch_schedulers.numbers import Number
+
+# Jobs share nodes, so that each has a port of its own: outside of what Linux gives out by itself
+# (from 32768), of Kubernetes' node ports (from 30000), and of torchrun's 29400 and 29500.
+FIRST_PORT = 20000
+PORTS = 8192
+_APART = 1021  # what lies between the ports of two steps of one job; a prime
+
+# Ids above this one are not steps that srun has started, but batch scripts, shells and the like.
+_LAST_STEP = 0xFFFFFFF0
+
+_TASKS = re.compile(r"(\d+)(?:\(x\d+\))?")
+
+
+def find_slurm_allocation(environ: Mapping[str, str]) -> Allocation:
+    """The job step that this launcher is a task of; in a job of one node also the batch script.
+
+    The run id has the ids of job and step, and how often the job was requeued. The endpoint is on
+    the first node of the step, at a port that follows from the two ids.
+
+    Raises:
+        UsageError: this is not a job of Slurm's, a variable of it is malformed or missing, or
+            there are several launchers on one node.
+    """
+    job = find_number(environ, "SLURM_JOB_ID", "SLURM_JOBID")
+    if job is None:
+        raise UsageError(
+            "--scheduler=slurm, but SLURM_JOB_ID is not set: this launcher runs outside of Slurm's "
+            "jobs; start it with srun or sbatch, or leave the option out"
+        )
+    restarts = find_number(environ, "SLURM_RESTART_COUNT")
+    again = f"-restart-{restarts.value}" if restarts is not None and restarts.value else ""
+    step = find_number(environ, "SLURM_STEP_ID", "SLURM_STEPID")
+    if step is None or step.value > _LAST_STEP:
+        return _outside_of_steps(environ, job, f"slurm-{job.value}{again}")
+
+    _refuse_mpirun(environ)
+    nnodes = _number(environ, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", at_least=1)
+    node_rank = _number(environ, "SLURM_NODEID")
+    _refuse_several(environ, nnodes)
+    if node_rank.value >= nnodes.value:
+        raise UsageError(
+            f"variable SLURM_NODEID is {node_rank.value} in a step of {nnodes.value} nodes "
+            f"({nnodes.variable}); something else than Slurm has changed one of them"
+        )
+    endpoint, variable = _endpoint(environ, nnodes, job, step)
+    return Allocation(
+        nnodes=nnodes.value,
+        node_rank=node_rank.value,
+        endpoint=endpoint,
+        run_id=f"slurm-{job.value}.{step.value}{again}",
+        sources={
+            "nnodes": nnodes.variable,
+            "node_rank": node_rank.variable,
+            "endpoint": f"{variable}, {job.variable}, {step.variable}",
+            "run_id": f"{job.variable}, {step.variable}"
+            + (", SLURM_RESTART_COUNT" if again else ""),
+        },
+    )
+
+
+def _outside_of_steps(environ: Mapping[str, str], job: Number, run_id: str) -> Allocation:
+    """A batch script or the shell of `salloc`: Slurm runs that once, not on every node."""
+    nnodes = _number(environ, "SLURM_JOB_NUM_NODES", "SLURM_NNODES", at_least=1)
+    if nnodes.value > 1:
+        return Allocation(
+            run_id=run_id,
+            sources={"run_id": job.variable},
+            missing={
+                "nnodes": (
+                    f"job {job.value} has {nnodes.value} nodes ({nnodes.variable}), but this "
+                    "launcher is no task of a step: a batch script, or a shell of salloc, runs on "
+                    f"one node only; start it with {_srun(nnodes.value)}"
+                )
+            },
+        )
+    return Allocation(
+        nnodes=1,
+        node_rank=0,
+        run_id=run_id,
+        sources={"nnodes": nnodes.variable, "node_rank": nnodes.variable, "run_id": job.variable},
+    )
+
+
+def _refuse_mpirun(environ: Mapping[str, str]) -> None:
+    """Open MPI and MPICH start their daemons with srun, and what they start sees those's step."""
+    for variable, program in (
+        ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"),
+        ("MPI_LOCALNRANKS", "MPICH's mpiexec"),
+    ):
+        if variable in environ:
+            raise UsageError(
+                f"--scheduler=slurm, but this launcher was started by {program} ({variable} is "
+                "set): what Slurm says is about mpirun's own step; write --scheduler=mpi"
+            )
+
+
+def _refuse_several(environ: Mapping[str, str], nnodes: Number) -> None:
+    """Two launchers on one node with one run id would both ask for this node's place."""
+    most, variable = _most_tasks(environ, nnodes)
+    if most > 1:
+        raise UsageError(
+            f"this step runs {most} launchers on one node ({variable}) with one and the same run "
+            "id; one launcher on each node starts all its workers (--nproc-per-node): start it "
+            f"with {_srun(nnodes.value)}, or write --scheduler=none for launchers that have "
+            "nothing to do with each other"
+        )
+
+
+def _most_tasks(environ: Mapping[str, str], nnodes: Number) -> tuple[int, str]:
+    """How many tasks the step has on one node, and the variable that says so.
+
+    `SLURM_NTASKS_PER_NODE` is what was asked for, which may be something else: it is not read.
+    """
+    local = find_number(environ, "SLURM_LOCALID")
+    variable = "SLURM_STEP_TASKS_PER_NODE"
+    text = environ.get(variable)
+    if text:
+        counts = [_TASKS.fullmatch(part) for part in text.split(",")]
+        if not all(counts):
+            raise UsageError(f"variable {variable} is {text!r}; Slurm writes it as 2(x3),1")
+        most = max(int(count[1]) for count in counts if count)
+    else:
+        tasks = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", at_least=1)
+        most, variable = -(-tasks.value // nnodes.value), tasks.variable
+    if local is not None and local.value >= most:
+        return local.value + 1, local.variable
+    return most, variable
+
+
+def _endpoint(
+    environ: Mapping[str, str], nnodes: Number, job: Number, step: Number
+) -> tuple[str, str]:
+    for variable in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
+        if environ.get(variable):
+            break
+    else:
+        raise _missing("SLURM_STEP_NODELIST")
+    try:
+        hosts = expand_hostlist(environ[variable])
+    except UsageError as error:
+        raise UsageError(f"variable {variable}: {error}") from None
+    if len(hosts) != nnodes.value:
+        raise UsageError(
+            f"variable {variable} is {environ[variable]!r}, which has {len(hosts)} of "
+            f"{nnodes.value} nodes ({nnodes.variable}); something else than Slurm has changed one "
+            "of them"
+        )
+    port = FIRST_PORT + (job.value + _APART * step.value) % PORTS
+    return f"{hosts[0]}:{port}", variable
+
+
+def _srun(nnodes: int) -> str:
+    # --ntasks, too: srun takes that of the job, and then gives up --ntasks-per-node.
+    return f"srun --nodes={nnodes} --ntasks={nnodes} --ntasks-per-node=1 plaunch ..."
+
+
+def _number(environ: Mapping[str, str], *variables: str, at_least: int = 0) -> Number:
+    number = find_number(environ, *variables, at_least=at_least)
+    if number is None:
+        raise _missing(variables[0])
+    return number
+
+
+def _missing(variable: str) -> UsageError:
+    return UsageError(
+        f"--scheduler=slurm, but {variable} is not set, as it is in what srun starts; something "
+        "has taken it out of the environment, as containers may (--scheduler=none goes without)"
+    )

@@ -1,0 +1,82 @@
+"""Launchers of a job step, without any option that says how nodes meet."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from plaunch_schedulers.slurm import FIRST_PORT, PORTS
+
+pytest.importorskip("torch.distributed")
+
+RANKS = "RANK WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE"
+
+
+@pytest.fixture
+def job():
+    """The id of a job whose port is free on this machine."""
+    for number in range(1, PORTS):
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", FIRST_PORT + number))
+            except OSError:
+                continue
+            return number
+    pytest.fail("no port is free")
+
+
+def task(job, node, nodes, tasks_per_node=1):
+    """The environment of a task, as Slurm sets it."""
+    return {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_STEP_ID": "0",
+        "SLURM_NNODES": str(nodes),
+        "SLURM_STEP_NUM_NODES": str(nodes),
+        "SLURM_STEP_NUM_TASKS": str(nodes * tasks_per_node),
+        "SLURM_STEP_TASKS_PER_NODE": f"{tasks_per_node}(x{nodes})",
+        # Both are this machine.
+        "SLURM_STEP_NODELIST": "localhost,127.0.0.1",
+        "SLURM_NODEID": str(node),
+        "SLURM_LOCALID": "0",
+    }
+
+
+def test_two_tasks_of_a_step_are_one_world(agents, job):
+    # The second node comes first, and has its index nevertheless.
+    nodes = [
+        agents.start("--nproc-per-node=2", name=f"task{node}", **task(job, node, 2))
+        for node in (1, 0)
+    ]
+    workers = agents.until_round(0, *nodes, workers=2)
+    assert [tuple(worker[name] for name in RANKS.split()) for worker in workers] == [
+        ("0", "4", "0", "2"),
+        ("1", "4", "0", "2"),
+        ("2", "4", "1", "2"),
+        ("3", "4", "1", "2"),
+    ]
+    assert [worker["RANK"] for worker in nodes[1].workers()] == ["0", "1"]
+    agents.tell("exit", 0)
+    assert [node.exit_code() for node in nodes] == [0, 0]
+    for node in nodes:
+        assert f"rdzv_endpoint=localhost:{FIRST_PORT + job} (SLURM_STEP_NODELIST, " in node.stderr
+        assert f"rdzv_id=slurm-{job}.0 (SLURM_JOB_ID, SLURM_STEP_ID)" in node.stderr
+
+
+def test_several_launchers_on_one_node_are_refused(plaunch, job):
+    script = plaunch.write("never.py", "raise SystemExit(1)")
+    done = plaunch.run("--scheduler=slurm", script, **task(job, 0, 2, tasks_per_node=8))
+    assert done.returncode == 2
+    assert "runs 8 launchers on one node" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_drop_in_waits_for_nobody_where_it_is_not_clear(plaunch, job):
+    script = plaunch.write("world.py", "import os\nprint(os.environ['WORLD_SIZE'])\n")
+    for argv, environ in [
+        (["--nproc-per-node=2"], task(job, 0, 2, tasks_per_node=8)),
+        (["--standalone", "--nproc-per-node=2"], task(job, 0, 2)),
+        (["--nnodes=1", "--nproc-per-node=2"], task(job, 1, 2)),
+    ]:
+        done = plaunch.run(*argv, script, **environ)
+        assert done.stdout.split() == ["2", "2"], done.stderr
+        assert "from slurm" not in done.stderr
