@@ -1,0 +1,120 @@
+"""`--print-completion`: a script with which a shell completes plaunch's command line.
+
+The names of installed plugins are asked for when the user presses the key: the script runs this
+module, which reads the metadata of what is installed and imports no plugin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from plaunch.errors import PluginLoadError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_ALL = "all"  # instead of a kind: what `-p` takes
+_DETAILS_END = " (default"  # the rest of an option's help is too long for a list of choices
+
+
+def completion_script(shell: str) -> str:
+    """The script for one shell.
+
+    Raises:
+        PluginLoadError: the library that makes it, shtab, is not installed.
+        UsageError: the installed version of it does not know the shell.
+    """
+    try:
+        import shtab  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise PluginLoadError(
+            f"--print-completion={shell} needs the package shtab, which cannot be imported "
+            f"({error}); pip install 'plaunch[completion]'"
+        ) from error
+    if shell not in shtab.SUPPORTED_SHELLS:
+        raise UsageError(
+            f"shtab {shtab.__version__} makes no completion for {shell!r}, only for "
+            f"{', '.join(sorted(shtab.SUPPORTED_SHELLS))}; upgrade it: pip install -U shtab"
+        )
+    script: str = shtab.complete(_parser(shtab, shell), shell)
+    return script if script.endswith("\n") else script + "\n"
+
+
+def installed_names(
+    kind: str, path: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
+) -> list[str]:
+    """The names of the plugins of one kind that could be selected, sorted; `all` for every kind.
+
+    A name that several distributions offer is written `distribution:name`.
+    """
+    from plaunch.plugin.catalogue import Catalogue  # noqa: PLC0415 - at completion time only
+    from plaunch.plugin.metadata import scan  # noqa: PLC0415
+    from plaunch.plugin.registry import ALL_KINDS, GROUPS  # noqa: PLC0415
+    from plaunch.plugin.words import Words  # noqa: PLC0415
+
+    catalogue = Catalogue(scan(GROUPS, path), Words((), os.environ if environ is None else environ))
+    if kind == _ALL:
+        return catalogue.all_names()
+    return sorted({e.name for k in ALL_KINDS if k.name == kind for e in catalogue.usable(k)})
+
+
+def _parser(shtab: object, shell: str) -> argparse.ArgumentParser:
+    """A parser that shows shtab the options, and how to complete their values."""
+    from plaunch.cli.options import GROUPS  # noqa: PLC0415 - together with shtab
+
+    parser = argparse.ArgumentParser(prog="plaunch", allow_abbrev=False)
+    for title, options in GROUPS:
+        group = parser.add_argument_group(title)
+        for option in options:
+            # What may do without a value never takes the next word for one.
+            is_flag = option.read is None or option.bare is not None
+            help_text = option.help.partition(_DETAILS_END)[0].replace("%", "%%")
+            if is_flag:
+                group.add_argument(*option.names, help=help_text, action="store_true")
+                continue
+            action = group.add_argument(
+                *option.names,
+                help=help_text,
+                metavar=_metavar(option.metavar, shell),
+                choices=option.choices or None,
+            )
+            complete = _completer(shtab, option.plugins, option.path, option.dest)
+            if complete is not None:
+                action.complete = complete  # type: ignore[attr-defined]
+    parser.add_argument("--version", action="store_true", help="print the version and end")
+    for name, nargs, text in (
+        ("training_script", None, "the script"),
+        ("training_script_args", argparse.REMAINDER, "its arguments"),
+    ):
+        positional = parser.add_argument(name, nargs=nargs, help=text)
+        positional.complete = shtab.FILE  # type: ignore[attr-defined]
+    return parser
+
+
+def _metavar(metavar: str | None, shell: str) -> str | None:
+    # zsh ends the word at a colon and takes the rest for a command; shtab does not mask it.
+    return metavar.replace(":", r"\:") if metavar and shell == "zsh" else metavar
+
+
+def _completer(shtab: object, plugins: str, path: str, dest: str) -> object:
+    if dest == "plugins":
+        plugins = _ALL
+    if plugins:
+        return shtab.cmd(_names_command(plugins))  # type: ignore[attr-defined]
+    if path:
+        return shtab.DIRECTORY if path == "directory" else shtab.FILE  # type: ignore[attr-defined]
+    return None
+
+
+def _names_command(kind: str) -> str:
+    import shlex  # noqa: PLC0415 - not for launches
+
+    # An interpreter that is gone must not spill an error over the user's command line.
+    return f"{shlex.quote(sys.executable)} -m plaunch.cli.completion {kind} 2>/dev/null"
+
+
+if __name__ == "__main__":
+    sys.stdout.write("".join(f"{name}\n" for name in installed_names(sys.argv[1])))

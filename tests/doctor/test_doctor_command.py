@@ -1,0 +1,244 @@
+"""`plaunch --doctor` as people run it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from plaunch import hookimpl
+from plaunch.cli import doctor
+from plaunch.cli.doctor import asks_for_doctor, run_doctor
+from plaunch.cli.installed import plugins_check
+from plaunch.cli.parser import parse
+from plaunch.cli.program import main
+from plaunch.doctor import CHECKS, Finding, Status
+from plaunch.doctor.context import DoctorContext
+from plaunch.plugin.listing import BLOCKED, BROKEN, PluginStatus
+from plaunch.scheduling import Allocation
+
+
+@pytest.fixture
+def healthy(monkeypatch):
+    """No checks of the real node, whose health is not what these tests are about."""
+    monkeypatch.setattr(doctor, "CHECKS", {})
+    monkeypatch.setattr(doctor, "list_plugins", lambda *given, **named: [])
+
+
+def lines_of(capsys, status):
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith(status)]
+
+
+def test_a_node_without_problems(healthy, capsys):
+    assert main(["--doctor"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("plaunch ")
+    assert "ok       settings  nodes 1:1, 1 worker(s) on this one, backend static\n" in out
+    assert out.endswith("no problems, no broken checks, no warnings, 2 ok\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--doctor", "gone.py"], "'gone.py' does not exist"),
+        (["--doctor", "--nnodes=x"], "--nnodes is 'x'"),
+        (["--doctor", "--rdzv-backend=gossip", "--rdzv-endpoint=h:1"], "'gossip' is unknown"),
+        (["--doctor", "--signal-policy=shout"], "'shout' is unknown"),
+        (["--nproc=2", "--doctor"], "there is no option --nproc"),
+        (["--doctor", "--max-restarts=many"], "'many' is not a whole number"),
+    ],
+)
+def test_options_that_cannot_be_used_are_a_finding(healthy, capsys, argv, said):
+    assert main(argv) == 1
+    (line,) = lines_of(capsys, "problem")
+    assert said in line
+
+
+def test_a_variable_that_cannot_be_used_is_a_finding(healthy, capsys, monkeypatch):
+    monkeypatch.setenv("PET_NODE_RANK", "first")
+    assert main(["--doctor"]) == 1
+    assert "PET_NODE_RANK" in lines_of(capsys, "problem")[0]
+
+
+def test_an_option_of_the_scripts_is_not_ours(healthy, capsys):
+    assert main(["--nproc=2", "train.py", "--doctor"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "answer"),
+    [
+        (["--bad", "--doctor"], True),
+        (["--nnodes", "x", "--doctor", "train.py"], True),
+        (["--bad", "train.py", "--doctor"], False),
+        (["--bad", "--", "train", "--doctor"], False),
+        (["--bad"], False),
+    ],
+)
+def test_where_the_option_must_stand(argv, answer):
+    assert asks_for_doctor(argv) is answer
+
+
+def test_warnings_about_the_options_are_part_of_the_report(healthy, capsys):
+    assert main(["--doctor", "--standalone", "--rdzv-id=x"]) == 0
+    captured = capsys.readouterr()
+    assert "warning  settings  --standalone overrides --rdzv-id" in captured.out
+    assert captured.err == ""
+
+
+def test_what_a_scheduler_says_is_part_of_the_settings(healthy, capsys, monkeypatch):
+    class Plugin:
+        @hookimpl
+        def plaunch_schedulers(self):
+            return {"acme": lambda environ: Allocation(nnodes=4, endpoint="node0:29400")}
+
+    assert main(["--doctor", "--scheduler=acme"], plugins=[Plugin()]) == 0
+    out = capsys.readouterr().out
+    assert "ok       scheduler  " in out
+    assert "nodes 4:4" in out
+
+
+class Fan:
+    """Finds what it is told to."""
+
+    def __init__(self, *findings, error=None):
+        self.findings, self.error = findings, error
+
+    @hookimpl
+    def plaunch_doctor_checks(self, context):
+        self.context = context
+        if self.error is not None:
+            raise self.error
+        return self.findings or None
+
+
+def test_a_plugin_adds_findings_and_is_told_the_settings(healthy, capsys):
+    fan = Fan(Finding(Status.PROBLEM, "fan", "it stands still", "oil it"))
+    assert main(["--doctor", "--nproc-per-node=3"], plugins=[fan]) == 1
+    assert lines_of(capsys, "problem") == ["problem  fan       it stands still"]
+    assert fan.context.nproc == 3
+    assert fan.context.options["nproc_per_node"] == "3"
+
+
+def test_a_plugin_that_has_nothing_to_say(healthy):
+    assert main(["--doctor"], plugins=[Fan()]) == 0
+
+
+def test_a_plugin_whose_check_fails_is_named(healthy, capsys):
+    assert main(["--doctor"], plugins=[Fan(error=OSError("no fan"))]) == 1
+    (line,) = lines_of(capsys, "broken")
+    assert "Fan" in line
+    assert "OSError: no fan" in line
+
+
+def test_a_plugin_that_cannot_be_used_is_reported_beside_everything_else(monkeypatch, capsys):
+    class Misspelt:
+        @hookimpl
+        def plaunch_doctor_check(self, context):
+            return ()
+
+    monkeypatch.setattr(doctor, "CHECKS", {"x": lambda c: [Finding(Status.OK, "x", "made")]})
+    assert main(["--doctor"], plugins=[Misspelt()]) == 1
+    out = capsys.readouterr().out
+    assert "plaunch_doctor_check" in out
+    assert "ok       x " in out
+    assert "ok       settings  nodes 1:1" in out
+
+
+def test_settings_that_take_too_long_are_given_up(healthy, monkeypatch, capsys):
+    import threading
+
+    release = threading.Event()
+
+    class Slow:
+        @hookimpl
+        def plaunch_device_counts(self):
+            return {"slow": lambda: release.wait(60) and 1}
+
+    monkeypatch.setattr(doctor, "SETTINGS_TIMEOUT", 0.3)
+    try:
+        assert run_doctor(parse(["--doctor", "--nproc-per-node=slow"], {}), [Slow()]) == 1
+    finally:
+        release.set()
+    assert "took over 0.3 s" in lines_of(capsys, "problem")[0]
+
+
+def status(kind="rendezvous", name="x", status="ready", **more):
+    return PluginStatus(kind, name, "acme", "1.0", status, **more)
+
+
+@pytest.mark.parametrize(
+    ("row", "chosen", "expected"),
+    [
+        (status(), {}, []),
+        (status(status=BLOCKED), {}, []),
+        (status(status=BROKEN, detail="no grpc"), {}, [Status.WARNING]),
+        (status(status=BROKEN, detail="no grpc"), {"rendezvous": "x"}, [Status.PROBLEM]),
+        (status(status=BROKEN), {"rendezvous": "acme:x"}, [Status.PROBLEM]),
+        (status(status=BROKEN), {"logs_specs": "x"}, [Status.WARNING]),
+        (status("plugin", status=BROKEN), {}, [Status.PROBLEM]),
+        (status(rivals=("other",)), {}, []),
+        (status(rivals=("other",)), {"rendezvous": "x"}, [Status.PROBLEM]),
+        (status("plugin", rivals=("other",)), {}, [Status.PROBLEM]),
+    ],
+)
+def test_plugins_matter_as_far_as_they_are_used(row, chosen, expected):
+    *found, summary = plugins_check(lambda: [row], chosen)(DoctorContext())
+    assert [finding.status for finding in found] == expected
+    assert all("acme" in finding.found and finding.advice for finding in found)
+    assert (summary.status, "acme 1.0" in summary.found) == (Status.OK, True)
+
+
+# --- the program ----------------------------------------------------------------------------------
+
+
+def test_the_program_checks_this_node_with_a_broken_plugin_installed(tmp_path):
+    info = tmp_path / "acme_doctor-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-doctor\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[plaunch.plugins]\nbad = acme_doctor_missing\n")
+    (tmp_path / "train.py").write_text("open('started', 'w')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "plaunch", "--doctor", "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    out = done.stdout
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert "no launch starts" in out
+    assert "plugin:bad of acme-doctor 1.0 is broken" in out
+    headings = {line[9:].split("  ")[0].strip() for line in out.splitlines()}
+    assert {"interpreter", "host name", "endpoint", "clock", "leftovers", "memory"} <= headings
+    assert not [line for line in out.splitlines() if line.startswith("broken")]
+    assert not (tmp_path / "started").exists()
+
+
+def test_the_doctor_starts_without_torch_and_without_heavy_packages(tmp_path):
+    code = (
+        "import sys; from plaunch.cli.program import main; code = main(['--doctor']);"
+        "heavy = {'torch', 'grpc', 'etcd3', 'numpy'} & set(sys.modules);"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_check_is_in_the_documentation():
+    from pathlib import Path
+
+    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+    for name in CHECKS:
+        assert f"| {name} |" in page

@@ -1,0 +1,148 @@
+"""Interpreter, versions, devices."""
+
+from __future__ import annotations
+
+import pytest
+from plaunch.doctor import Status
+from plaunch.doctor.accelerators import check_devices
+from plaunch.doctor.clock import check_clock
+from plaunch.doctor.interpreter import check_interpreter
+from plaunch.doctor.packages import check_versions
+
+OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
+
+
+@pytest.mark.parametrize(
+    ("environ", "what", "status"),
+    [
+        ({"VIRTUAL_ENV": "/venv"}, "VIRTUAL_ENV", OK),
+        ({"VIRTUAL_ENV": "/venv/"}, "VIRTUAL_ENV", OK),
+        ({"VIRTUAL_ENV": "/other"}, "VIRTUAL_ENV", WARNING),
+        ({"UV_PROJECT_ENVIRONMENT": "/other"}, "UV_PROJECT_ENVIRONMENT", WARNING),
+        ({"CONDA_PREFIX": "/conda"}, "CONDA_PREFIX", WARNING),
+        ({"CONDA_PREFIX": "/usr"}, "CONDA_PREFIX", OK),  # the environment is made from conda's
+        ({"VIRTUAL_ENV": "/venv", "CONDA_PREFIX": "/conda"}, "VIRTUAL_ENV", OK),
+        ({"PYTHON_EXEC": "/gone/python"}, "PYTHON_EXEC", PROBLEM),
+        ({"PYTHON_EXEC": "/opt/python"}, "PYTHON_EXEC", WARNING),
+    ],
+)
+def test_the_interpreter_is_the_one_that_is_meant(node, environ, what, status):
+    node.machine.programs = {"/opt/python": "/opt/python"}
+    assert node.worst(check_interpreter, what, environ=environ).status is status
+
+
+@pytest.mark.parametrize(("environ", "count"), [({}, 2), ({"UV_PROJECT_ENVIRONMENT": ".venv"}, 2)])
+def test_without_an_environment_there_is_nothing_to_compare(node, environ, count):
+    assert len(node.check(check_interpreter, environ=environ)) == count
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("", OK), ("/venv/bin/plaunch", OK), ("/home/me/.local/bin/plaunch", WARNING)],
+)
+def test_the_plaunch_on_path_is_this_one(node, path, status):
+    node.machine.programs = {"plaunch": path, "torchrun": "/usr/bin/torchrun"}
+    found = node.worst(check_interpreter, "PATH")
+    assert found.status is status
+    assert "torchrun: /usr/bin/torchrun" in found.found
+
+
+@pytest.mark.parametrize(
+    ("backend", "status"), [("static", WARNING), ("c10d", PROBLEM), ("plaunch:c10d", PROBLEM)]
+)
+def test_a_missing_torch_matters_to_the_backend_that_is_made_of_it(node, backend, status):
+    found = node.only(check_versions, settings={"rdzv_backend": backend})
+    assert (found.what, found.status) == ("torch", status)
+
+
+@pytest.mark.parametrize(
+    ("version", "source", "device", "said", "status"),
+    [
+        ("2.13.0", "cuda: Optional[str] = '12.6'\nhip = None\n", "nvidia0", "CUDA 12.6", OK),
+        ("2.13.0+cpu", "cuda = None\n", "nvidia0", "built for CPU", WARNING),
+        ("2.13.0+cpu", "cuda = None\n", "null", "built for CPU", OK),
+        ("2.9.0", "cuda = None\nhip = '6.2'\n", "kfd", "ROCm 6.2", OK),
+        ("2.2.1", "cuda = '12.1'\n", "nvidia0", "2.3 or newer", WARNING),
+        ("2.13.0", None, "null", "does not say", OK),
+    ],
+)
+def test_torch_is_new_enough_and_built_for_the_devices(
+    node, tmp_path, version, source, device, said, status
+):
+    node.write(f"/dev/{device}")
+    if source is not None:
+        node.write("/site/torch/version.py", source)
+    node.machine.packages = {"torch": (version, str(tmp_path / "site"))}
+    found = node.only(check_versions)
+    assert found.status is status
+    assert said in found.found
+
+
+def test_an_untested_python_is_named(node):
+    node.machine.version = (3, 99, 0)
+    assert node.worst(check_versions, "Python").status is WARNING
+
+
+VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024"
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "nproc", "said", "status"),
+    [
+        ((), {}, 8, "no NVIDIA or AMD GPU", OK),
+        (("nvidia0", "nvidia1", "nvidiactl"), {}, 2, "driver 550.54.15, 2 device(s) in /dev", OK),
+        (("nvidiactl",), {}, 1, "0 device(s)", PROBLEM),
+        (("nvidia0",), {}, 1, "no /dev/nvidiactl", PROBLEM),
+        (("nvidia0", "nvidiactl"), {}, 2, "2 workers share 1", WARNING),
+        (("nvidia0", "nvidiactl"), {"CUDA_VISIBLE_DEVICES": "0,1"}, 1, "=0,1", PROBLEM),
+        (("nvidia0", "nvidiactl"), {"CUDA_VISIBLE_DEVICES": ""}, 1, "share 0", WARNING),
+        (("nvidia0", "nvidiactl"), {"CUDA_VISIBLE_DEVICES": "GPU-5f2a"}, 1, "GPU-5f2a", OK),
+    ],
+)
+def test_nvidia_devices(node, files, environ, nproc, said, status):
+    if files:
+        node.write("/proc/driver/nvidia/version", VERSION)
+    for name in files:
+        node.write(f"/dev/{name}")
+    found = node.only(check_devices, settings={"nproc_per_node": nproc}, environ=environ)
+    assert found.status is status
+    assert said in found.found
+
+
+def test_a_container_may_have_some_of_the_machines_devices(node):
+    node.write("/proc/driver/nvidia/version", VERSION)
+    for index in range(4):
+        node.write(f"/proc/driver/nvidia/gpus/0000:0{index}:00.0/information")
+    for name in ("nvidia2", "nvidiactl"):
+        node.write(f"/dev/{name}")
+    found = node.only(check_devices)
+    assert (found.status, "1 device(s) in /dev of 4" in found.found) == (OK, True)
+
+
+def test_a_gpu_without_its_driver_is_found(node):
+    node.write("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
+    node.write("/sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n")
+    assert node.only(check_devices).status is WARNING
+
+
+@pytest.mark.parametrize(("files", "status"), [((), PROBLEM), (("renderD128",), OK)])
+def test_amd_devices(node, files, status):
+    node.write("/dev/kfd")
+    for name in files:
+        node.write(f"/dev/dri/{name}")
+    assert node.only(check_devices).status is status
+
+
+@pytest.mark.parametrize(
+    ("time", "synchronised", "status"),
+    [
+        (1_800_000_000.0, True, OK),
+        (1_800_000_000.0, None, OK),
+        (1_800_000_000.0, False, WARNING),
+        (0.0, True, PROBLEM),
+        (1e11, True, PROBLEM),
+    ],
+)
+def test_the_clock(node, time, synchronised, status):
+    node.machine.time, node.machine.synchronised = time, synchronised
+    assert node.only(check_clock).status is status
