@@ -7,8 +7,13 @@ import threading
 import time
 
 import pytest
+from plaunch.devices import (
+    TorchMissingError,
+    ask_torch,
+    count_private_use,
+    locate_with_torch,
+)
 from plaunch.errors import UsageError
-from plaunch_devices.torch_child import TorchMissingError, ask_torch
 
 # A torch of four devices, in place of the real one.
 TORCH = """
@@ -136,3 +141,80 @@ def test_a_script_called_torch_in_this_directory_is_not_torch(python, tmp_path, 
     (tmp_path / "torch.py").write_text("raise SystemExit('wrong one')")
     monkeypatch.chdir(tmp_path)
     assert ask_torch("cuda", timeout=60) == 4
+
+
+# --- private-use backends -------------------------------------------------------------------------
+
+PRIVATE = """
+class C:
+    def _get_privateuse1_backend_name(self): return NAME
+_C = C()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "word", "expected"),
+    [
+        (TORCH + PRIVATE + "NAME = 'npu'; npu = Devices(8)", "npu", 8),
+        (TORCH + PRIVATE + "NAME = 'npu'; npu = Devices(0)", "npu", 0),
+        (TORCH + PRIVATE + "NAME = 'privateuseone'", "privateuseone", 0),
+        (TORCH + PRIVATE + "NAME = 'npu'", "gpus", None),
+        (TORCH + PRIVATE + "NAME = 'npu'", "cuda", None),
+        ("raise ImportError('none here')", "npu", None),
+    ],
+)
+def test_a_private_use_backend_has_the_name_that_torch_knows(python, source, word, expected):
+    python(source)
+    assert count_private_use(word, timeout=60) == expected
+
+
+def test_a_word_that_is_no_name_is_not_asked_about(monkeypatch):
+    monkeypatch.setenv("PYTHON_EXEC", "/no/such/python")
+    assert count_private_use("2.5") is None
+
+
+def test_a_torch_that_fails_to_tell_its_backend_is_quoted(python):
+    python("raise RuntimeError('no driver')")
+    with pytest.raises(UsageError, match=r"private-use backend 'npu'.*RuntimeError: no driver"):
+        count_private_use("npu", timeout=60)
+
+
+@pytest.mark.slow
+def test_the_real_torch_knows_its_private_use_backend():
+    pytest.importorskip("torch")
+    assert count_private_use("privateuseone") == 0
+    assert count_private_use("npu") is None
+
+
+# --- places ---------------------------------------------------------------------------------------
+
+PLACED = (
+    TORCH
+    + """
+class Shown:
+    def __init__(self, bus):
+        if bus:
+            self.pci_domain_id, self.pci_bus_id, self.pci_device_id = 1, bus, 0
+def shown(index):
+    import os
+    return Shown([0x1b, 0x9d, 0, 0xdf][index] if os.environ.get("SEEN") == "yes" else 0)
+cuda.get_device_properties = shown
+"""
+)
+
+
+def test_torch_tells_where_its_devices_are(python):
+    python(PLACED)
+    devices = locate_with_torch(environ={**os.environ, "SEEN": "yes"}, timeout=60)
+    assert [(device.index, device.pci_address) for device in devices] == [
+        (0, "0001:1b:00.0"),
+        (1, "0001:9d:00.0"),
+        (2, ""),
+        (3, "0001:df:00.0"),
+    ]
+    assert {device.pci_address for device in locate_with_torch(timeout=60)} == {""}
+
+
+def test_a_torch_without_devices_has_no_places(python):
+    python(TORCH + "cuda = Devices(0)")
+    assert locate_with_torch(timeout=60) == []

@@ -4,10 +4,9 @@ import subprocess
 import sys
 
 import pytest
+from plaunch.devices import TorchMissingError, count_visible
 from plaunch.errors import UsageError
 from plaunch_devices import count_auto, count_gpu, count_xpu
-from plaunch_devices.torch_child import TorchMissingError
-from plaunch_devices.visible import count_visible
 
 
 class Torch:

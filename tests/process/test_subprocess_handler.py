@@ -170,6 +170,6 @@ def test_another_refusal_of_the_system_is_passed_on(monkeypatch):
         SubprocessHandler("echo", (), {}, None, None, 0)
 
 
-def test_cpu_binding_is_refused_rather_than_ignored():
-    with pytest.raises(UsageError, match="CPU binding is not available"):
+def test_an_unknown_kind_of_cpu_binding_is_refused():
+    with pytest.raises(UsageError, match="give NumaOptions"):
         SubprocessHandler("echo", (), {}, None, None, 0, object())

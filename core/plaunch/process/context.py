@@ -7,6 +7,7 @@ torchrun's four methods (`_start`, `_poll`, `pids`, `_close`) works: it is polle
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
 import signal
 import time
@@ -18,7 +19,9 @@ from plaunch.process.arguments import validate_ranks, worker_args, worker_envs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from plaunch.process.binding.binder import Binder, RankBinding
     from plaunch.process.failures import ProcessFailure
     from plaunch.process.log_tails import LogTails
     from plaunch.process.logs import LogsSpecs
@@ -82,6 +85,8 @@ class PContext(abc.ABC):
             signals says no.
         close_logs: whether the logs spec is closed along with the context. An agent, which uses one
             for several contexts, says no.
+        numa_options: how workers are bound to processors near their devices; None leaves them.
+        binder: an agent's own, in the place of `numa_options`.
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks 0 to n-1.
@@ -102,6 +107,8 @@ class PContext(abc.ABC):
         shutdown_timeout: float = SHUTDOWN_TIMEOUT,
         handle_signals: bool = True,
         close_logs: bool = False,
+        numa_options: object = None,
+        binder: Binder | None = None,
     ) -> None:
         if shutdown_timeout < 0:
             raise UsageError(f"shutdown_timeout is {shutdown_timeout} s; it cannot be negative")
@@ -128,6 +135,8 @@ class PContext(abc.ABC):
         self._stdout_filters = tuple(duplicate_stdout_filters or ())
         self._stderr_filters = tuple(duplicate_stderr_filters or ())
         self._handle_signals = handle_signals
+        self._binder = _binder_of(numa_options) if binder is None else binder
+        self._bindings: dict[int, RankBinding] = {}
         self._stop_signals: StopSignals | None = None
         self._tails: LogTails | None = None
         self._is_started = False
@@ -140,7 +149,7 @@ class PContext(abc.ABC):
         puts the previous ones back. If a worker cannot be started, those that were are stopped.
 
         Raises:
-            UsageError: the context was started before.
+            UsageError: the context was started before, or a worker cannot be bound to processors.
             WorkerStartError: a worker cannot be started; for programs that do not exist or may not
                 be executed there are subclasses of their own.
         """
@@ -155,6 +164,8 @@ class PContext(abc.ABC):
             self._stop_signals = StopSignals(self.hurry)
             self._stop_signals.install()
         try:
+            if self._binder is not None:
+                self._bindings = self._binder.plan(self.nprocs)
             self._start()
             self._start_tails()
         except BaseException:
@@ -226,6 +237,11 @@ class PContext(abc.ABC):
         written for torchrun has no such step.
         """
 
+    def _bound(self, local_rank: int) -> AbstractContextManager[None]:
+        """Bind the calling thread, and so what it starts, to the processors of this worker."""
+        binding = self._bindings.get(local_rank)
+        return contextlib.nullcontext() if binding is None else binding.applied()
+
     @abc.abstractmethod
     def pids(self) -> dict[int, int]:
         """The process ids of the workers by local rank."""
@@ -266,3 +282,11 @@ class PContext(abc.ABC):
                 stderr_filters=self._stderr_filters,
             )
             self._tails.start()
+
+
+def _binder_of(numa_options: object) -> Binder | None:
+    if numa_options is None:
+        return None
+    from plaunch.process.binding.binder import Binder  # noqa: PLC0415 - binding only
+
+    return Binder(numa_options)

@@ -20,6 +20,7 @@ from plaunch.process.withheld import without_withheld
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
 
 class SubprocessHandler:
@@ -32,13 +33,14 @@ class SubprocessHandler:
         stdout: a path to overwrite, an open descriptor, or None for the launcher's own.
         stderr: the same for stderr.
         local_rank_id: the local rank.
-        numa_options: must be None; torchrun's callers pass it.
+        numa_options: how the program is bound to processors near its device, which is the one of
+            its local rank; None leaves it.
 
     Raises:
         ProgramNotFoundError: there is no such program.
         ProgramNotExecutableError: it exists but the system does not execute it.
         WorkerStartError: the system refuses for another reason, such as too many processes.
-        UsageError: an argument or a variable has a NUL character.
+        UsageError: an argument or a variable has a NUL character, or the program cannot be bound.
     """
 
     def __init__(
@@ -49,14 +51,15 @@ class SubprocessHandler:
         stdout: str | int | None,
         stderr: str | int | None,
         local_rank_id: int,
-        numa_options: None = None,
+        numa_options: object = None,
     ) -> None:
+        bound: AbstractContextManager[None] = contextlib.nullcontext()
         if numa_options is not None:
-            raise UsageError(f"numa_options is {numa_options!r}; CPU binding is not available yet")
+            bound = _bound(local_rank_id, numa_options)
         self.local_rank_id = local_rank_id
         own = {name: variable_value(local_rank_id, name, value) for name, value in env.items()}
         environment = without_withheld({**os.environ, **own})
-        with contextlib.ExitStack() as files:
+        with bound, contextlib.ExitStack() as files:
             streams = [
                 files.enter_context(open(std, "wb"))
                 if isinstance(std, str) and std
@@ -106,12 +109,19 @@ def get_subprocess_handler(
     stdout: str | int | None,
     stderr: str | int | None,
     local_rank_id: int,
-    numa_options: None = None,
+    numa_options: object = None,
 ) -> SubprocessHandler:
     """Start a program; the one place to replace where programs are to be started differently."""
     return SubprocessHandler(
         entrypoint, args, env, stdout, stderr, local_rank_id, numa_options=numa_options
     )
+
+
+def _bound(local_rank: int, numa_options: object) -> AbstractContextManager[None]:
+    from plaunch.process.binding.binder import Binder  # noqa: PLC0415 - contexts bind by themselves
+
+    binding = Binder(numa_options).plan(local_rank + 1).get(local_rank)
+    return contextlib.nullcontext() if binding is None else binding.applied()
 
 
 def _argument(value: Any) -> str:

@@ -113,6 +113,26 @@ class RunLayout(LogsSpecs):
             env["TORCHELASTIC_ERROR_FILE"] = error_file
         return dest
 
+    def planned(self, run_id: str, local_rank: int) -> dict[str, str]:
+        """Where the files of a rank's first start would be, without creating anything.
+
+        The keys are `stdout`, `stderr` and `error_file`; what goes to the console alone has none.
+        """
+        if self._root_log_dir == os.devnull:
+            return {}
+        base = self._root_log_dir or os.path.join(_temporary_base(), _TEMPORARY_PREFIX)
+        separator = os.sep if self._root_log_dir else ""
+        folder = os.path.join(
+            f"{base}{separator}{_folder_name(run_id)}_<random>", "attempt_0", str(local_rank)
+        )
+        redirects = to_map(self._redirects, local_rank + 1)[local_rank]
+        to_file = redirects | to_map(self._tee, local_rank + 1)[local_rank]
+        files = {"error_file": os.path.join(folder, "error.json")}
+        for name, stream in (("stdout", Std.OUT), ("stderr", Std.ERR)):
+            if stream in to_file:
+                files[name] = os.path.join(folder, f"{name}.log")
+        return files
+
     def close(self, succeeded: bool) -> None:
         """Remove the temporary folder, unless logs were asked for; called once, after the job.
 

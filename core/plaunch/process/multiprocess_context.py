@@ -55,6 +55,7 @@ class MultiprocessContext(SupervisedContext):
         start_method: str,
         logs_specs: LogsSpecs,
         log_line_prefixes: Mapping[int, str] | None = None,
+        numa_options: object = None,
         duplicate_stdout_filters: Sequence[str] | None = None,
         duplicate_stderr_filters: Sequence[str] | None = None,
         **kwargs: Any,
@@ -76,6 +77,7 @@ class MultiprocessContext(SupervisedContext):
             log_line_prefixes,
             duplicate_stdout_filters,
             duplicate_stderr_filters,
+            numa_options=numa_options,
             **kwargs,
         )
         self.start_method = start_method
@@ -121,7 +123,8 @@ class MultiprocessContext(SupervisedContext):
         if self.start_method == "spawn":
             from plaunch.process.spawned import SpawnPopen  # noqa: PLC0415 - this start method only
 
-            spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr)
+            bound = self._bound(task.local_rank)
+            spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, bound=bound)
             return ChildProcess(spawned, spawned.close)
         task.env = env
         if self._job is not None and self._job.line_fd is not None:
@@ -130,7 +133,7 @@ class MultiprocessContext(SupervisedContext):
             # The server is older than this start: it has other streams and another environment.
             task.stdout = _inherit(stdout, 1)
             task.stderr = _inherit(stderr, 2)
-            served = process._Popen(process)
+            served = self._serve(process, task.local_rank)
             return ServedProcess(served, served.close)
         task.stdout = None if stdout is None else InheritedFd(stdout)
         task.stderr = None if stderr is None else InheritedFd(stderr)
@@ -141,10 +144,19 @@ class MultiprocessContext(SupervisedContext):
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         task.signal_mask = frozenset(mask)
         try:
-            forked = process._Popen(process)
+            with self._bound(task.local_rank):
+                forked = process._Popen(process)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return ChildProcess(forked, forked.close)
+
+    def _serve(self, process: Any, local_rank: int) -> Any:
+        binding = self._bindings.get(local_rank)
+        if binding is None:
+            return process._Popen(process)
+        from plaunch.process.served import BoundServedPopen  # noqa: PLC0415 - binding only
+
+        return BoundServedPopen(process, binding)
 
     def _launcher_fds(self) -> tuple[int, ...]:
         """What a forked worker has of the launcher and of earlier workers, and must not keep."""

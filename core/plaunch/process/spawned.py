@@ -18,11 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
     from multiprocessing.process import BaseProcess
 
 
 class SpawnPopen(popen_spawn_posix.Popen):
-    """One spawned worker; `pid`, `returncode`, `poll` and `close` as multiprocessing has them."""
+    """One spawned worker; `pid`, `returncode`, `poll` and `close` as multiprocessing has them.
+
+    `bound` is entered while the worker is started, and nothing else.
+    """
 
     def __init__(
         self,
@@ -31,8 +35,10 @@ class SpawnPopen(popen_spawn_posix.Popen):
         env: Mapping[str, str],
         stdout: int | None,
         stderr: int | None,
+        bound: AbstractContextManager[None],
     ) -> None:
         self._env = env
+        self._bound = bound
         self._fds: list[int]  # what pickling found that the worker has to inherit
         self._stdout = stdout
         self._stderr = stderr
@@ -57,15 +63,16 @@ class SpawnPopen(popen_spawn_posix.Popen):
         self.finalizer = util.Finalize(self, os.close, (writer,))
         self.sentinel = writer
         try:
-            self._program = subprocess.Popen(
-                spawn.get_command_line(tracker_fd=tracker_fd, pipe_handle=reader),
-                executable=spawn.get_executable(),
-                pass_fds=[*self._fds, tracker_fd, reader],
-                env=self._env,
-                stdout=self._stdout,
-                stderr=self._stderr,
-                start_new_session=True,
-            )
+            with self._bound:
+                self._program = subprocess.Popen(
+                    spawn.get_command_line(tracker_fd=tracker_fd, pipe_handle=reader),
+                    executable=spawn.get_executable(),
+                    pass_fds=[*self._fds, tracker_fd, reader],
+                    env=self._env,
+                    stdout=self._stdout,
+                    stderr=self._stderr,
+                    start_new_session=True,
+                )
         finally:
             os.close(reader)
         self.pid = self._program.pid

@@ -14,6 +14,7 @@ from plaunch.process.subprocess_context import SubprocessContext
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from plaunch.process.binding.binder import Binder
     from plaunch.process.logs import LogsSpecs
     from plaunch.process.reaping.reaper import Reaper
 
@@ -26,6 +27,7 @@ def start_processes(
     logs_specs: LogsSpecs | None = None,
     log_line_prefixes: Mapping[int, str] | None = None,
     start_method: str = "spawn",
+    numa_options: object = None,
     duplicate_stdout_filters: Sequence[str] | None = None,
     duplicate_stderr_filters: Sequence[str] | None = None,
     *,
@@ -35,6 +37,7 @@ def start_processes(
     shutdown_timeout: float = SHUTDOWN_TIMEOUT,
     handle_signals: bool = True,
     reaper: Reaper | None = None,
+    binder: Binder | None = None,
 ) -> PContext:
     """Start one worker per local rank and return the context that they run under.
 
@@ -49,6 +52,8 @@ def start_processes(
         logs_specs: decides where streams go; a path here means `log_dir`, as it once did.
         log_line_prefixes: console prefixes of teed streams; by default `[<name><local_rank>]:`.
         start_method: `spawn`, `fork` or `forkserver`, for functions.
+        numa_options: how workers are bound to processors near their devices, as `NumaOptions` or
+            torch's; None leaves them.
         duplicate_stdout_filters: teed lines that contain one of these are also collected in a file.
         duplicate_stderr_filters: the same for stderr.
         log_dir: base directory for log files.
@@ -57,6 +62,7 @@ def start_processes(
         shutdown_timeout: seconds that workers get between the soft signal and SIGKILL.
         handle_signals: whether to install torchrun's handlers, which raise `SignalException`.
         reaper: an agent's own, which outlives the context.
+        binder: an agent's own, in the place of `numa_options`.
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks.
@@ -86,6 +92,8 @@ def start_processes(
         "shutdown_timeout": shutdown_timeout,
         "handle_signals": handle_signals,
         "reaper": reaper,
+        "numa_options": numa_options,
+        "binder": binder,
     }
     context: PContext
     if isinstance(entrypoint, (str, os.PathLike)):

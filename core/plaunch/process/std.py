@@ -68,6 +68,6 @@ def _malformed(text: str) -> UsageError:
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
     """Spell a setting out for each of `local_world_size` local ranks; absent ranks get `NONE`."""
-    if isinstance(val_or_map, Std):
-        return dict.fromkeys(range(local_world_size), val_or_map)
-    return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
+    if isinstance(val_or_map, int):  # torch's Std is one as well
+        return dict.fromkeys(range(local_world_size), Std(int(val_or_map)))
+    return {rank: Std(int(val_or_map.get(rank, 0))) for rank in range(local_world_size)}

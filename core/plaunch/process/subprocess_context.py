@@ -11,28 +11,58 @@ from plaunch.process.reaping.marker import JOBS_VARIABLE
 from plaunch.process.supervised import SupervisedContext
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from plaunch.process.child import WorkerProcess
     from plaunch.process.context import ProcessExit
+    from plaunch.process.logs import LogsSpecs
 
 
 class SubprocessContext(SupervisedContext):
-    """Runs the same program once per local rank. Its return values are all None."""
+    """Runs the same program once per local rank. Its return values are all None.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    All arguments are those of `PContext`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        entrypoint: str,
+        args: Mapping[int, Any],
+        envs: Mapping[int, Mapping[str, Any]],
+        logs_specs: LogsSpecs,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        numa_options: object = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            name,
+            entrypoint,
+            args,
+            envs,
+            logs_specs,
+            log_line_prefixes,
+            duplicate_stdout_filters,
+            duplicate_stderr_filters,
+            numa_options=numa_options,
+            **kwargs,
+        )
         self.subprocess_handlers: dict[int, SubprocessHandler] = {}
 
     def _start_worker(
         self, local_rank: int, stdout: int | None, stderr: int | None
     ) -> WorkerProcess:
-        handler = get_subprocess_handler(
-            str(self.entrypoint),
-            self.args[local_rank],
-            {**self.envs[local_rank], JOBS_VARIABLE: self._words(local_rank)},
-            stdout,
-            stderr,
-            local_rank,
-        )
+        with self._bound(local_rank):
+            handler = get_subprocess_handler(
+                str(self.entrypoint),
+                self.args[local_rank],
+                {**self.envs[local_rank], JOBS_VARIABLE: self._words(local_rank)},
+                stdout,
+                stderr,
+                local_rank,
+            )
         self.subprocess_handlers[local_rank] = handler
         return ChildProcess(handler.proc, release=_nothing)
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 from typing import TYPE_CHECKING
 
+from plaunch.devices import (
+    AskTorch,
+    TorchMissingError,
+    ask_torch,
+    has_intel_gpu,
+    needs_torch,
+)
+
 from plaunch_devices.cpu import count_cpu
 from plaunch_devices.gpu import find_gpus
-from plaunch_devices.torch_child import AskTorch, TorchMissingError, ask_torch
-from plaunch_devices.xpu import has_intel_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-# Accelerators whose torch package only registers itself when torch is imported.
-_OTHERS = ("accel/accel[0-9]*", "cambricon_dev[0-9]*", "davinci[0-9]*", "neuron[0-9]*")
 
 
 def count_auto(
@@ -45,7 +47,7 @@ def count_auto(
     gpus = find_gpus(root, os.environ if environ is None else environ).count
     if gpus:
         return gpus
-    if gpus is None or has_intel_gpu(root) or _has_others(root) or platform == "darwin":
+    if gpus is None or has_intel_gpu(root) or needs_torch(root) or platform == "darwin":
         try:
             accelerators = ask("accelerator")
         except TorchMissingError as error:
@@ -56,8 +58,3 @@ def count_auto(
         if accelerators:
             return accelerators
     return count_cpu(root=root, affinity=affinity)
-
-
-def _has_others(root: str) -> bool:
-    dev = os.path.join(glob.escape(root), "dev")
-    return any(glob.glob(os.path.join(dev, pattern)) for pattern in _OTHERS)

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import glob
-import os
-
+from plaunch.devices import AskTorch, ask_torch, has_intel_gpu
 from plaunch.errors import UsageError
-
-from plaunch_devices.torch_child import AskTorch, ask_torch
-
-_INTEL = "0x8086"
 
 
 def count_xpu(*, root: str = "/", ask: AskTorch = ask_torch) -> int:
@@ -37,18 +31,3 @@ def count_xpu(*, root: str = "/", ask: AskTorch = ask_torch) -> int:
             "device; give a number, or 'cpu' or 'auto'"
         )
     return count
-
-
-def has_intel_gpu(root: str) -> bool:
-    """Whether there may be an Intel GPU that computes."""
-    if os.path.exists(os.path.join(root, "dev/dxg")):
-        return True
-    pattern = os.path.join(glob.escape(root), "sys/class/drm/renderD*/device/vendor")
-    for path in glob.glob(pattern):
-        try:
-            with open(path, encoding="ascii", errors="replace") as file:
-                if file.read().strip() == _INTEL:
-                    return True
-        except OSError:
-            continue  # a device that vanished, or that a container hides
-    return False

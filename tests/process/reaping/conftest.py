@@ -105,7 +105,8 @@ def environ(tmp_path):
     (tmp_path / "tmp").mkdir()
     prefixes = ("PET_", "PLAUNCH_", "TORCHELASTIC_", "TORCH_ELASTIC_")
     own = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
-    return {**own, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": PROGRAMS}
+    quiet = {"LOGLEVEL": "WARNING"}  # what is said is about ends
+    return {**own, **quiet, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": PROGRAMS}
 
 
 @pytest.fixture

@@ -1,0 +1,152 @@
+"""Where the processors of this host are: NUMA nodes, sockets, cores and caches, from sysfs."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_CPU = "sys/devices/system/cpu"
+_NODE = "sys/devices/system/node"
+_OF_DATA = ("Unified", "Data")
+
+
+class Topology:
+    """The processors that this process may use, by where they are.
+
+    What the kernel does not tell, as in some containers, has an answer that does no harm: a host
+    without NUMA has one node, 0; a processor of an unknown core is a core by itself; processors of
+    unknown caches share one.
+
+    Args:
+        root: where the file system starts.
+        allowed: the processors of the affinity mask.
+    """
+
+    def __init__(self, root: str, allowed: Iterable[int]) -> None:
+        self._root = root
+        self.allowed = frozenset(allowed)
+        self._nodes = self._read_nodes()
+
+    def nodes(self) -> list[int]:
+        """The NUMA nodes with a processor that may be used, in order."""
+        return sorted(node for node, cpus in self._nodes.items() if cpus & self.allowed)
+
+    def cpus_of(self, node: int) -> frozenset[int]:
+        """The processors of a node that may be used; empty if there are none."""
+        return self._nodes.get(node, frozenset()) & self.allowed
+
+    def node_of_device(self, pci_address: str) -> int | None:
+        """The node that a device is on; None if there is no such device, -1 if nobody knows."""
+        text = self._read(f"sys/bus/pci/devices/{pci_address}/numa_node")
+        return int(text) if re.fullmatch(r"-?\d+", text) else None
+
+    def nearest(self, node: int) -> int:
+        """This node, or the nearest one that has processors if it has none at all.
+
+        Nodes of memory alone are such: the kernel says how far each node is from the others.
+        """
+        if self._nodes.get(node):
+            return node
+        distances = self._read(f"{_NODE}/node{node}/distance").split()
+        numbers = sorted(self._node_numbers())
+        known = zip(distances, numbers) if len(distances) == len(numbers) else ()  # noqa: B905
+        near = [
+            (int(distance), other)
+            for distance, other in known
+            if distance.isdecimal() and self._nodes.get(other)
+        ]
+        return min(near)[1] if near else node
+
+    def socket_of(self, node: int) -> list[int]:
+        """The nodes on the socket of a node, itself included."""
+        package = self._package_of(node)
+        if package is None:
+            return [node]
+        return [other for other in self.nodes() if self._package_of(other) == package]
+
+    def cores_of(self, node: int) -> list[frozenset[int]]:
+        """The processors of a node that may be used, by core, in the order of their cores."""
+        return [cpus for _, cpus in sorted(self._group(node, self._first_sibling).items())]
+
+    def complexes_of(self, node: int) -> list[frozenset[int]]:
+        """The same by last-level cache; those with most processors come first."""
+        groups = self._group(node, self._first_sharing_cache)
+        firsts = sorted(groups, key=lambda first: (-len(groups[first]), first))
+        return [groups[first] for first in firsts]
+
+    def _group(self, node: int, key: Callable[[int], int]) -> dict[int, frozenset[int]]:
+        groups: dict[int, set[int]] = {}
+        for cpu in self.cpus_of(node):
+            groups.setdefault(key(cpu), set()).add(cpu)
+        return {first: frozenset(cpus) for first, cpus in groups.items()}
+
+    def _first_sibling(self, cpu: int) -> int:
+        siblings = parse_cpus(self._read(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list"))
+        return min(siblings, default=cpu)
+
+    def _first_sharing_cache(self, cpu: int) -> int:
+        last = -1
+        shared: frozenset[int] = frozenset()
+        for number in self._numbers(f"{_CPU}/cpu{cpu}/cache", "index"):
+            folder = f"{_CPU}/cpu{cpu}/cache/index{number}"
+            level = self._read(f"{folder}/level")
+            if self._read(f"{folder}/type") not in _OF_DATA or not level.isdecimal():
+                continue
+            if int(level) > last:
+                last, shared = int(level), parse_cpus(self._read(f"{folder}/shared_cpu_list"))
+        return min(shared, default=-1)
+
+    def _package_of(self, node: int) -> int | None:
+        cpus = self.cpus_of(node)
+        if not cpus:
+            return None
+        text = self._read(f"{_CPU}/cpu{min(cpus)}/topology/physical_package_id")
+        return int(text) if re.fullmatch(r"-?\d+", text) else None
+
+    def _read_nodes(self) -> dict[int, frozenset[int]]:
+        numbers = self._node_numbers()
+        if not numbers:
+            return {0: self.allowed}
+        return {
+            number: parse_cpus(self._read(f"{_NODE}/node{number}/cpulist")) for number in numbers
+        }
+
+    def _node_numbers(self) -> list[int]:
+        return self._numbers(_NODE, "node")
+
+    def _numbers(self, folder: str, prefix: str) -> list[int]:
+        """The numbers of the folders `<prefix>0`, `<prefix>1`, ..."""
+        pattern = os.path.join(glob.escape(self._root), folder, f"{prefix}[0-9]*")
+        names = (os.path.basename(path)[len(prefix) :] for path in glob.glob(pattern))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def _read(self, path: str) -> str:
+        try:
+            with open(os.path.join(self._root, path), encoding="ascii", errors="replace") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """Parse `"0-3,8"`, a list of processors as the kernel writes it."""
+    cpus: set[int] = set()
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """Processors as the kernel writes a list of them: `"0-3,8"`."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][-1] == cpu - 1:
+            runs[-1][-1:] = [cpu] if len(runs[-1]) > 1 else [runs[-1][0], cpu]
+        else:
+            runs.append([cpu])
+    return ",".join("-".join(map(str, run)) for run in runs)

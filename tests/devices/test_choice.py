@@ -1,0 +1,234 @@
+"""`--devices` and `--virtual-local-rank`: what the workers are shown."""
+
+from __future__ import annotations
+
+import pytest
+from plaunch import LaunchConfig
+from plaunch.agent import Worker, WorkerGroup, WorkerSpec
+from plaunch.agent.env import worker_environment
+from plaunch.devices import own_visibility, parse_devices, visibility_of
+from plaunch.errors import UsageError
+from plaunch.testing import FakeRendezvous
+
+KFD = "sys/class/kfd/kfd/topology/nodes/1/properties"
+NVIDIA = {f"dev/nvidia{number}": "" for number in range(8)}
+AMD = {"dev/kfd": "", KFD: "simd_count 304\nlocation_id 4096\n"}
+INTEL = {"sys/class/drm/renderD128/device/vendor": "0x8086\n"}
+HABANA = {f"sys/class/accel/accel{number}/device/vendor": "0x1da3\n" for number in range(4)}
+
+
+@pytest.fixture
+def root(tmp_path):
+    def make(files):
+        for name, content in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        return str(tmp_path)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2", ["2"]),
+        ("2,4-7", ["2", "4", "5", "6", "7"]),
+        (" 3 , 0 - 1 ", ["3", "0", "1"]),
+        ("07", ["7"]),
+        ("5-5", ["5"]),
+    ],
+)
+def test_devices_are_numbers_and_ranges_in_their_order(text, expected):
+    assert parse_devices(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "--devices has '' in ''; write numbers of devices and ranges"),
+        ("1,,2", "--devices has '' in '1,,2'"),
+        ("-1", "'-1'"),
+        ("2-", "'2-'"),
+        ("a", "'a'"),
+        ("GPU-5f", "'GPU-5f'"),
+        ("1.0", "'1.0'"),
+        ("²", "'²'"),
+        ("1-2-3", "'1-2-3'"),
+        ("7-4", "--devices has '7-4' in '7-4'; write 4-7"),
+        ("0-99999999", "no node has more than 4096 devices"),
+        ("1,2,1", "--devices has 1 more than once"),
+        ("0-3,2-5,03", "--devices has 2, 3 more than once"),
+    ],
+)
+def test_other_texts_are_refused_with_the_fix(text, said):
+    with pytest.raises(UsageError) as caught:
+        parse_devices(text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "devices", "expected"),
+    [
+        (NVIDIA, {}, ["2", "4"], {"CUDA_VISIBLE_DEVICES": "2,4"}),
+        (NVIDIA, {"CUDA_VISIBLE_DEVICES": "7,6,5"}, ["2", "0"], {"CUDA_VISIBLE_DEVICES": "5,7"}),
+        (
+            NVIDIA,
+            {"CUDA_VISIBLE_DEVICES": "GPU-aa, MIG-bb"},
+            ["1"],
+            {"CUDA_VISIBLE_DEVICES": "MIG-bb"},
+        ),
+        (NVIDIA, {"ZE_AFFINITY_MASK": "0"}, ["3"], {"CUDA_VISIBLE_DEVICES": "3"}),
+        (AMD, {}, ["0"], {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}),
+        (
+            AMD,
+            {"HIP_VISIBLE_DEVICES": "3,4", "CUDA_VISIBLE_DEVICES": "0"},
+            ["1"],
+            {"HIP_VISIBLE_DEVICES": "4", "CUDA_VISIBLE_DEVICES": "4"},
+        ),
+        (
+            AMD,
+            {"CUDA_VISIBLE_DEVICES": "3,4"},
+            ["1"],
+            {"HIP_VISIBLE_DEVICES": "4", "CUDA_VISIBLE_DEVICES": "4"},
+        ),
+        (INTEL, {}, ["5"], {"ZE_AFFINITY_MASK": "5"}),
+        (INTEL, {"ZE_AFFINITY_MASK": "0.1,1.1"}, ["1"], {"ZE_AFFINITY_MASK": "1.1"}),
+        (INTEL, {"ZE_AFFINITY_MASK": ""}, ["1"], {"ZE_AFFINITY_MASK": "1"}),
+        (HABANA, {}, ["3"], {"HABANA_VISIBLE_MODULES": "3"}),
+        ({"dev/davinci0": ""}, {}, ["1"], {"ASCEND_RT_VISIBLE_DEVICES": "1"}),
+        (
+            {"dev/davinci0": ""},
+            {"ASCEND_RT_VISIBLE_DEVICES": "4,5"},
+            ["1"],
+            {"ASCEND_RT_VISIBLE_DEVICES": "5"},
+        ),
+        ({}, {}, ["1"], {"CUDA_VISIBLE_DEVICES": "1"}),
+        (
+            {},
+            {"HIP_VISIBLE_DEVICES": "8,9"},
+            ["1"],
+            {"HIP_VISIBLE_DEVICES": "9", "CUDA_VISIBLE_DEVICES": "9"},
+        ),
+    ],
+)
+def test_devices_are_chosen_among_the_visible_ones(root, files, environ, devices, expected):
+    assert visibility_of(devices, environ, root=root(files)) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "devices", "said"),
+    [
+        (NVIDIA, {}, ["7", "8", "9"], "names 8, 9, but this host has NVIDIA devices, of which 8"),
+        (
+            NVIDIA,
+            {"CUDA_VISIBLE_DEVICES": "2,4"},
+            ["2"],
+            "names 2, but CUDA_VISIBLE_DEVICES is '2,4', of which 2 can be used: numbers go from 0 "
+            "to 1",
+        ),
+        (NVIDIA, {"CUDA_VISIBLE_DEVICES": ""}, ["0"], "of which 0 can be used: none is visible"),
+        (NVIDIA, {"CUDA_VISIBLE_DEVICES": "3,-1,4"}, ["1"], "of which 1 can be used"),
+        (AMD, {}, ["1"], "AMD devices, of which 1 can be used"),
+        (NVIDIA, {}, ["x"], "device 'x' is not a number"),
+        (NVIDIA, {}, [], "no devices are given"),
+    ],
+)
+def test_devices_that_are_not_visible_are_refused(root, files, environ, devices, said):
+    with pytest.raises(UsageError) as caught:
+        visibility_of(devices, environ, root=root(files))
+    assert said in str(caught.value)
+
+
+def test_no_choice_changes_nothing(root):
+    assert visibility_of(None, {"CUDA_VISIBLE_DEVICES": "1"}, root=root(NVIDIA)) == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "environ", "rank", "expected"),
+    [
+        ({}, {}, 3, {"CUDA_VISIBLE_DEVICES": "3"}),  # torchrun's, also without a GPU
+        (NVIDIA, {}, 3, {"CUDA_VISIBLE_DEVICES": "3"}),
+        (NVIDIA, {"CUDA_VISIBLE_DEVICES": "4, 6"}, 1, {"CUDA_VISIBLE_DEVICES": "6"}),
+        (NVIDIA, {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, 1, {"CUDA_VISIBLE_DEVICES": "GPU-b"}),
+        (NVIDIA, {"CUDA_VISIBLE_DEVICES": ""}, 1, {"CUDA_VISIBLE_DEVICES": ""}),
+        (NVIDIA, {"HIP_VISIBLE_DEVICES": "9,8"}, 1, {"CUDA_VISIBLE_DEVICES": "1"}),
+        (AMD, {}, 1, {"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}),
+        (
+            AMD,
+            {"HIP_VISIBLE_DEVICES": "5,7"},
+            1,
+            {"HIP_VISIBLE_DEVICES": "7", "CUDA_VISIBLE_DEVICES": "7"},
+        ),
+        # HIP's numbers count what ROCR leaves
+        (
+            AMD,
+            {"ROCR_VISIBLE_DEVICES": "5,7"},
+            1,
+            {"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"},
+        ),
+        (INTEL, {}, 1, {"ZE_AFFINITY_MASK": "1"}),
+        (INTEL, {"ZE_AFFINITY_MASK": "0.0,0.1"}, 1, {"ZE_AFFINITY_MASK": "0.1"}),
+    ],
+)
+def test_a_worker_sees_its_own_device(root, files, environ, rank, expected):
+    assert own_visibility(rank, environ, root=root(files)) == expected
+
+
+def test_a_worker_without_a_device_of_its_own_is_an_error(root):
+    with pytest.raises(UsageError) as caught:
+        own_visibility(2, {"CUDA_VISIBLE_DEVICES": "4,6"}, root=root(NVIDIA))
+    assert "local rank 2 has no device of its own" in str(caught.value)
+    assert "CUDA_VISIBLE_DEVICES is '4,6', which has 2" in str(caught.value)
+
+
+# --- the environment of a worker ------------------------------------------------------------------
+
+
+def environment(local_rank, environ, **spec):
+    group = WorkerGroup(
+        WorkerSpec(
+            role="trainer",
+            local_world_size=4,
+            rdzv_handler=FakeRendezvous(),
+            entrypoint="true",
+            **spec,
+        )
+    )
+    group.group_rank, group.group_world_size = 0, 1
+    worker = Worker(local_rank, local_rank, local_rank, 4, 4)
+    return worker_environment(group, worker, attempt=0, round=0, environ=environ)
+
+
+def test_without_either_nothing_is_said_of_devices():
+    env = environment(3, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+    assert env["LOCAL_RANK"] == "3"
+    assert not [name for name in env if "VISIBLE" in name]
+
+
+@pytest.mark.parametrize(
+    ("spec", "local_rank", "devices"),
+    [
+        ({"virtual_local_rank": True}, "0", "7"),
+        ({"devices": ["3", "2", "1", "0"]}, "3", "7,6,5,4"),
+        ({"devices": ["3", "2", "1", "0"], "virtual_local_rank": True}, "0", "4"),
+    ],
+)
+def test_the_third_worker_of_four(spec, local_rank, devices):
+    environ = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
+    env = environment(3, environ, **spec)
+    changed = {
+        name: value for name, value in env.items() if value != environment(3, environ).get(name)
+    }
+    expected = {"CUDA_VISIBLE_DEVICES": devices}
+    if local_rank == "0":
+        expected["LOCAL_RANK"] = "0"
+    assert changed == expected  # ranks and sizes are what they are
+
+
+def test_a_configuration_checks_its_devices():
+    assert LaunchConfig(1, 1, 2, devices=[2, "03"]).devices == ["2", "3"]
+    with pytest.raises(UsageError, match="1 more than once"):
+        LaunchConfig(1, 1, 2, devices=["1", "1"])
+    with pytest.raises(UsageError, match=r"2 devices .* 3 workers"):
+        LaunchConfig(1, 1, 3, devices=["1", "2"])
