@@ -1,0 +1,117 @@
+"""Agreeing over a store of torch's: what torchrun's `elastic.utils.store` offers."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_MAX_NAMED = 16  # missing ranks that a message names
+
+
+@contextlib.contextmanager
+def store_timeout(store: Any, timeout: float) -> Iterator[None]:
+    """Give the operations of `store` another time-out for a while, in seconds."""
+    before = store.timeout
+    store.set_timeout(timedelta(seconds=timeout))
+    try:
+        yield
+    finally:
+        store.set_timeout(before)
+
+
+def get_all(store: Any, rank: int, prefix: str, world_size: int) -> list[bytes]:
+    """The values of `<prefix>0` to `<prefix><world_size - 1>`, waiting for them if need be.
+
+    Rank 0, which may host the store, waits until all ranks have theirs.
+    """
+    values: list[bytes] = store.multi_get([f"{prefix}{index}" for index in range(world_size)])
+    last = _arrive(store, world_size, f"{prefix}/finished")
+    if rank == 0:
+        store.wait([last])
+    return values
+
+
+def synchronize(
+    store: Any,
+    data: bytes,
+    rank: int,
+    world_size: int,
+    key_prefix: str,
+    timeout: float = 300,
+) -> list[bytes]:
+    """Exchange `data`: each rank gets that of all, in the order of ranks.
+
+    A `key_prefix` can be used once. `timeout` is in seconds.
+    """
+    with store_timeout(store, timeout):
+        store.set(f"{key_prefix}{rank}", data)
+        return get_all(store, rank, key_prefix, world_size)
+
+
+def barrier(
+    store: Any,
+    world_size: int,
+    key_prefix: str,
+    barrier_timeout: float = 300,
+    rank: int | None = None,
+    rank_tracing_decoder: Callable[[int], str] | None = None,
+    trace_timeout: float = 10,
+) -> None:
+    """Wait until `world_size` callers are here.
+
+    Args:
+        store: the store that they share.
+        world_size: how many there are.
+        key_prefix: can be used once.
+        barrier_timeout: how long to wait, in seconds.
+        rank: who this is; the time-out of rank 0 then names the ranks that are missing.
+        rank_tracing_decoder: what to call a rank, as by its host; needs `rank`.
+        trace_timeout: how long rank 0 waits to hear of the others after a time-out, in seconds.
+
+    Raises:
+        UsageError: there is a decoder and no `rank`.
+        torch.distributed.DistStoreError: they are not all here in time.
+    """
+    if rank is None and rank_tracing_decoder is not None:
+        raise UsageError("rank_tracing_decoder names ranks, so that rank must be given as well")
+    with store_timeout(store, barrier_timeout):
+        last = _arrive(store, world_size, key_prefix)
+        if rank is not None:
+            store.set(f"{key_prefix}/here/{rank}", "")
+        try:
+            store.wait([last])
+        except Exception as error:
+            if rank != 0:
+                raise
+            missing = _missing(store, world_size, key_prefix, trace_timeout)
+            named = ", ".join(map(rank_tracing_decoder or str, missing[:_MAX_NAMED]))
+            raise type(error)(
+                f"not all of {world_size} are at the barrier {key_prefix!r} after "
+                f"{barrier_timeout:g} s; missing: {named or 'none that has told its rank'}"
+            ) from error
+
+
+def _arrive(store: Any, world_size: int, key_prefix: str) -> str:
+    """Count this caller; returns the key that the last one writes."""
+    last = f"{key_prefix}/last_member"
+    if store.add(f"{key_prefix}/num_members", 1) == world_size:
+        store.set(last, "")
+    return last
+
+
+def _missing(store: Any, world_size: int, key_prefix: str, timeout: float) -> list[int]:
+    missing: list[int] = []
+    for rank in range(1, world_size):
+        # The first one who is late may still come; the others had that time as well.
+        patience = timedelta(milliseconds=1) if missing else timedelta(seconds=timeout)
+        try:
+            store.wait([f"{key_prefix}/here/{rank}"], patience)
+        except Exception:  # noqa: BLE001 - torch's, which is not imported here
+            missing.append(rank)
+    return missing

@@ -1,0 +1,82 @@
+"""Small things that torchrun's `elastic.utils` offers: ports, variables, loggers, processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+
+from plaunch.errors import UsageError
+
+_LOG_LEVEL = "WARNING"
+
+
+def get_env_variable_or_raise(env_name: str) -> str:
+    """The value of a variable that must be there.
+
+    Raises:
+        UsageError: it is not set.
+    """
+    value = os.environ.get(env_name)
+    if value is None:
+        raise UsageError(f"the variable {env_name} is expected, but is not set")
+    return value
+
+
+def get_socket_with_port() -> socket.socket:
+    """A socket that listens on a free port of loop-back; the caller closes it.
+
+    Raises:
+        OSError: there is no loop-back address to listen on.
+    """
+    last: OSError | None = None
+    for family, kind, protocol, _, _ in socket.getaddrinfo(
+        "localhost", None, type=socket.SOCK_STREAM
+    ):
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.bind(("localhost", 0))
+            listener.listen(0)
+            return listener
+        except OSError as error:
+            listener.close()
+            last = error
+    raise last or OSError("localhost has no address")
+
+
+def get_free_port() -> int:
+    """A port of loop-back that is free now; anybody may take it before the caller does."""
+    with get_socket_with_port() as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def get_log_level() -> str:
+    """The level of `get_logger` without the variable `LOGLEVEL`."""
+    return _LOG_LEVEL
+
+
+def get_logger(name: str | None = None) -> logging.Logger:
+    """The logger `name`, by default the calling module's, at the level that `LOGLEVEL` says."""
+    if name is None:
+        name = str(sys._getframe(1).f_globals.get("__name__", "plaunch"))
+    logger = logging.getLogger(name)
+    logger.setLevel(os.environ.get("LOGLEVEL", get_log_level()))
+    return logger
+
+
+def read_proc_state(pid: int) -> str | None:
+    """The state of a process as the kernel abbreviates it, as `S` or `D`; None if unknown."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The name of the program, in brackets, may contain anything.
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[0] if fields else None
+
+
+def is_uninterruptible_state(state: str | None) -> bool:
+    """Whether a state of `read_proc_state` is uninterruptible sleep, which no signal ends."""
+    return state is not None and state.startswith("D")

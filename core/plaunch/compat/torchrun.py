@@ -1,0 +1,167 @@
+"""What `torch.distributed.run` and `torch.distributed.launcher` offer to programs.
+
+A program that imports from those can import from here instead. Objects of torch's classes are
+understood (a `LaunchConfig`, a `LogsSpecs`), and the exceptions are also torch's, if torch is
+imported: see `plaunch.compat.exceptions`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from plaunch.cli import settings
+from plaunch.cli.command import run_script_path, worker_command
+from plaunch.cli.settings import parse_min_max_nnodes
+from plaunch.compat.exceptions import torch_typed
+from plaunch.compat.launch import LOCAL_RANK_ARGUMENT
+from plaunch.compat.parser import check_env, env, get_args_parser, own_arguments, parse_args
+from plaunch.compat.registry import create_manager
+from plaunch.compat.translate import own_config
+from plaunch.config import LaunchConfig
+from plaunch.launch import launch_agent as _launch_agent
+from plaunch.plugin.manager import PluginManager
+from plaunch.process.error_handler import record
+from plaunch.process.std import Std
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from plaunch.agent.health import HealthCheckServer
+
+__all__ = [
+    "LaunchConfig",
+    "Std",
+    "check_env",
+    "config_from_args",
+    "determine_local_world_size",
+    "elastic_launch",
+    "env",
+    "get_args_parser",
+    "get_rdzv_endpoint",
+    "get_use_env",
+    "launch_agent",
+    "main",
+    "parse_args",
+    "parse_min_max_nnodes",
+    "record",
+    "run",
+    "run_script_path",
+]
+
+
+class elastic_launch:  # noqa: N801 - the name is torchrun's
+    """`plaunch.elastic_launch` for torch's configurations and with torch's exceptions.
+
+    It also knows the backends in `plaunch.compat.rendezvous_handler_registry`.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        entrypoint: Callable[..., Any] | str | None,
+        health_check_server: HealthCheckServer | None = None,
+        *,
+        plugins: Sequence[object] = (),
+    ) -> None:
+        self._config = config
+        self._entrypoint = entrypoint
+        self._health_check_server = health_check_server
+        self._plugins = plugins
+
+    def __call__(self, *args: Any) -> dict[int, Any]:
+        """Run the workers to the end; see `launch_agent`."""
+        return launch_agent(
+            self._config,
+            self._entrypoint,
+            list(args),
+            self._health_check_server,
+            plugins=self._plugins,
+        )
+
+
+def launch_agent(
+    config: Any,
+    entrypoint: Callable[..., Any] | str | None,
+    args: list[Any],
+    health_check_server: HealthCheckServer | None = None,
+    *,
+    plugins: Sequence[object] = (),
+) -> dict[int, Any]:
+    """`plaunch.launch_agent` for torch's configurations and with torch's exceptions."""
+    with torch_typed():
+        own = own_config(config)
+        return _launch_agent(
+            own,
+            entrypoint,
+            args,
+            health_check_server,
+            manager=create_manager(own.rdzv_backend, plugins),
+        )
+
+
+def determine_local_world_size(nproc_per_node: str) -> int:
+    """The number of workers that `--nproc-per-node` asks for; counts devices for a word.
+
+    Raises:
+        UsageError: it is neither a number above 0 nor the name of a device counter.
+    """
+    return settings.determine_local_world_size(str(nproc_per_node), PluginManager.create())
+
+
+def get_rdzv_endpoint(args: argparse.Namespace) -> str:
+    """The endpoint in `args`; for the backend `static`, the master's address if there is none."""
+    if args.rdzv_backend == "static" and not args.rdzv_endpoint:
+        port = settings.DEFAULT_MASTER_PORT if args.master_port is None else args.master_port
+        return f"{args.master_addr}:{port}"
+    endpoint: str = args.rdzv_endpoint
+    return endpoint
+
+
+def get_use_env(args: argparse.Namespace) -> bool:
+    """Whether workers get their local rank by variable only, and no `--local-rank` argument."""
+    return bool(getattr(args, "use_env", True))
+
+
+def config_from_args(
+    args: argparse.Namespace,
+) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
+    """The configuration, the program and its arguments that `args` describe.
+
+    `args` is what `get_args_parser` makes, or any object with some of its attributes; what is
+    missing has its default. A caller may launch them with `elastic_launch`.
+
+    Raises:
+        UsageError: a value is malformed or out of range; the message names the option.
+    """
+    own = own_arguments(args)
+    entrypoint, arguments = worker_command(own)
+    if not get_use_env(args):
+        # After the script; a program without python has its arguments only.
+        end = len(arguments) - len(own.training_script_args)
+        arguments = [*arguments[:end], LOCAL_RANK_ARGUMENT, *arguments[end:]]
+    manager = create_manager(own.rdzv_backend)
+    return settings.config_from_args(own, manager), entrypoint, arguments
+
+
+def run(args: argparse.Namespace) -> None:
+    """Launch what `args` describe, and wait for the end; see `config_from_args`.
+
+    Raises:
+        ChildFailedError: workers failed and no restart was left.
+        SignalException: a stop signal ended the job.
+        PlaunchError: the launch failed for another reason.
+    """
+    with torch_typed():
+        config, entrypoint, arguments = config_from_args(args)
+        elastic_launch(config, entrypoint)(*arguments)
+
+
+@record
+def main(args: Sequence[str] | None = None) -> None:
+    """Launch what a command line describes, by default this process's; the name is torchrun's.
+
+    Raises what `run` does; `plaunch.cli.main` returns an exit code instead.
+    """
+    run(parse_args(sys.argv[1:] if args is None else args))

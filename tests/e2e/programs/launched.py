@@ -1,0 +1,16 @@
+"""Tells whether torch knows that it was launched, and the variables that the launcher has set."""
+
+import json
+import os
+import sys
+
+import torch.distributed as dist
+
+found = {
+    name: value
+    for name, value in os.environ.items()
+    if name.startswith(("TORCH", "LOCAL_", "GROUP_", "ROLE_", "MASTER_"))
+    or name in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")
+}
+shown = {"launched": dist.is_torchelastic_launched(), "argv": sys.argv[1:], **found}
+sys.stdout.write(json.dumps(shown, sort_keys=True) + "\n")

@@ -1,0 +1,270 @@
+"""Programs written for torchrun, each run under torchrun and under plaunch, with one result."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch.distributed.elastic")
+pytestmark = pytest.mark.slow
+
+PROGRAMS = Path(__file__).parent / "programs"
+TIMEOUT = 100.0  # seconds; a hang is a failure, however slow the machine
+TORCHRUN, PLAUNCH = "torch.distributed.run", "plaunch"
+# What stands for torch's modules in programs that call the launcher.
+IN_CODE = {TORCHRUN: "torch.distributed.run", PLAUNCH: "plaunch.compat.torchrun"}
+LAUNCH = {TORCHRUN: "torch.distributed.launch", PLAUNCH: "plaunch.compat.launch"}
+
+
+class Result:
+    """How a launch has ended, and what was written."""
+
+    def __init__(self, done, folder):
+        self.code = done.returncode
+        self.out, self.err = done.stdout, done.stderr
+        self.folder = folder
+
+    def lines(self):
+        """The lines on stdout, whose order between ranks means nothing."""
+        return sorted(self.out.splitlines())
+
+    def told(self):
+        """What each worker has written as JSON, by rank."""
+        return sorted(map(json.loads, self.out.splitlines()), key=lambda told: told["RANK"])
+
+    def __repr__(self):
+        return f"Result({self.code}, {self.out}, {self.err})"
+
+
+@pytest.fixture
+def run_both(plaunch):
+    """Run the same with torchrun and with plaunch; the words of a command are made for each."""
+
+    def run(module, words, environ):
+        folder = plaunch.folder / module
+        folder.mkdir(exist_ok=True)
+        done = subprocess.run(
+            [sys.executable, *words(module)],
+            cwd=folder,
+            env={**plaunch.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+        return Result(done, folder)
+
+    def run_both(words, **environ):
+        return tuple(run(module, words, environ) for module in (TORCHRUN, PLAUNCH))
+
+    return run_both
+
+
+def launching(*words):
+    """A command line of the launcher."""
+    return lambda module: ["-m", module, *words]
+
+
+def program(name):
+    return str(PROGRAMS / f"{name}.py")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param(
+            ["--nproc-per-node=2", program("allreduce")],
+            ["rank 0 of 2: 3.0", "rank 1 of 2: 3.0"],
+            id="a process group of gloo",
+        ),
+        pytest.param(
+            ["--standalone", "--nproc_per_node", "2", program("checkpoint"), "saved"],
+            ["rank 0: 4.0", "rank 1: 8.0"],
+            id="a distributed checkpoint",
+        ),
+        pytest.param(
+            ["--nproc-per-node=1", program("loader")],
+            ["rank 0: 66.0"],
+            id="a data loader with workers",
+        ),
+        pytest.param(
+            ["--nproc-per-node=1", program("nested")],
+            ["[(0, '0'), (1, '0')]"],
+            id="nested multiprocessing",
+        ),
+        pytest.param(
+            ["--nproc-per-node=2", "--max-restarts=1", program("restarting")],
+            None,
+            id="a restart",
+        ),
+        pytest.param(
+            ["--nproc-per-node=2", "--no-python", "/bin/sh", "-c", "echo $RANK/$WORLD_SIZE"],
+            ["0/2", "1/2"],
+            id="a program that is not python's",
+        ),
+        pytest.param(
+            ["--nproc-per-node=2", "--run-path", program("arguments"), "--max-restarts=x"],
+            ["0 __main__ --max-restarts=x", "1 __main__ --max-restarts=x"],
+            id="a script in a spawned interpreter",
+        ),
+        pytest.param(
+            ["--nproc-per-node=2", program("arguments"), "${local_rank}", "a $HOME b", "-r", "3"],
+            ["0 __main__ 0 a $HOME b -r 3", "1 __main__ 1 a $HOME b -r 3"],
+            id="a macro among the arguments",
+        ),
+        pytest.param(
+            ["--nproc-per-node=2", program("parallel")],
+            None,
+            id="data parallel training",
+        ),
+    ],
+)
+def test_scripts(run_both, words, expected):
+    theirs, ours = run_both(launching(*words))
+    assert theirs.code == ours.code == 0, (theirs, ours)
+    assert ours.lines()
+    if words[-1] == program("restarting"):
+        # How far the other worker gets before the failure of the first is chance.
+        for result in (theirs, ours):
+            assert {"rank 0, attempt 0", "rank 0, attempt 1", "rank 1, attempt 1"} <= set(
+                result.lines()
+            )
+        return
+    assert ours.lines() == theirs.lines()
+    if expected is not None:
+        assert ours.lines() == expected
+
+
+def test_a_module_with_arguments_that_look_like_the_launchers(run_both):
+    words = ["--nproc-per-node=2", "-m", "arguments", "--nnodes=9", "--nproc-per-node", "5", "-m"]
+    theirs, ours = run_both(launching(*words), PYTHONPATH=str(PROGRAMS))
+    assert theirs.code == ours.code == 0, (theirs, ours)
+    shown = "__main__ --nnodes=9 --nproc-per-node 5 -m"
+    assert theirs.lines() == ours.lines() == [f"0 {shown}", f"1 {shown}"]
+
+
+# Values that differ between any two launches, and those that differ on purpose
+# (docs/differences.md).
+CHANGING = {
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_USE_AGENT_STORE",
+}
+
+
+def test_the_environment_of_workers(run_both):
+    theirs, ours = run_both(launching("--nproc-per-node=2", "--role=r", program("launched"), "x"))
+    assert theirs.code == ours.code == 0, (theirs, ours)
+    for their, our in zip(theirs.told(), ours.told(), strict=True):
+        # Inherited from torchrun's process, where it sets it for itself.
+        their.pop("TORCHELASTIC_SIGNALS_TO_HANDLE", None)
+        our.pop("TORCHELASTIC_SIGNALS_TO_HANDLE", None)
+        assert set(our) == set(their)
+        assert {name: value for name, value in our.items() if name not in CHANGING} == {
+            name: value for name, value in their.items() if name not in CHANGING
+        }
+        assert our["launched"] is True
+        assert our["MASTER_PORT"].isdecimal()
+
+
+def test_a_recorded_failure(run_both, tmp_path):
+    """Also what the launcher hands up to whoever has started it."""
+    path = tmp_path / "reply.json"
+    replies = []
+
+    def words(module):
+        if module == PLAUNCH:
+            replies.append(json.loads(path.read_text())["message"])
+            path.unlink()
+        return ["-m", module, "--nproc-per-node=2", program("recorded_failure")]
+
+    theirs, ours = run_both(words, TORCHELASTIC_ERROR_FILE=str(path))
+    replies.append(json.loads(path.read_text())["message"])
+    assert theirs.code == ours.code == 1, (theirs, ours)
+    for result, reply in zip((theirs, ours), replies, strict=True):
+        assert "ValueError: the data is gone" in result.err
+        assert reply["message"] == "ValueError: the data is gone"
+        assert reply["errorCode"] == 1
+        assert "recorded_failure.py" in reply["extraInfo"]["py_callstack"]
+
+
+def test_a_program_around_the_launcher(run_both):
+    def words(module):
+        own = ["--nproc_per_node=2", "--precision=bf16", program("arguments"), "--precision=x"]
+        return [program("wrapper"), IN_CODE[module], *own]
+
+    theirs, ours = run_both(words)
+    assert theirs.code == ours.code == 0, (theirs, ours)
+    shown = "__main__ --precision=x"
+    assert theirs.lines() == ours.lines() == [f"0 {shown}", f"1 {shown}", "precision bf16"]
+
+
+def test_its_except_clause_with_torchs_exception(run_both):
+    def words(module):
+        own = ["--nproc_per_node=1", "--no-python", "/bin/sh", "-c", "exit 7"]
+        return [program("wrapper"), IN_CODE[module], *own]
+
+    theirs, ours = run_both(words)
+    assert theirs.code == ours.code == 1, (theirs, ours)
+    assert theirs.lines() == ours.lines() == ["precision fp32", "rank 0 failed with 7"]
+
+
+def test_a_function_with_a_configuration_of_torchs(run_both):
+    module_of = {TORCHRUN: "torch.distributed.launcher", PLAUNCH: "plaunch.compat.torchrun"}
+    theirs, ours = run_both(lambda module: [program("functions"), module_of[module]])
+    assert theirs.code == ours.code == 0, (theirs, ours)
+    assert theirs.lines() == ours.lines() == ["0 0 [10, 11, 12]", "1 1 [11, 12, 13]"]
+
+
+@pytest.mark.parametrize("more", [[], ["--use-env"]], ids=["local rank", "use env"])
+def test_launch(run_both, more):
+    def words(module):
+        own = ["--nproc_per_node=2", *more, program("arguments"), "--use-env"]
+        return ["-W", "ignore", "-m", LAUNCH[module], *own]
+
+    theirs, ours = run_both(words)
+    assert theirs.code == ours.code == 0, (theirs, ours)
+    assert theirs.lines() == ours.lines()
+    shown = "1 __main__ --use-env" if more else "1 __main__ --local-rank=1 --use-env"
+    assert ours.lines()[1] == shown
+
+
+def test_log_files(run_both):
+    words = ["--nproc-per-node=2", "--tee=0:3", "--redirects=1:1", "--log-dir=logs"]
+    theirs, ours = run_both(launching(*words, "--rdzv-id=7", program("arguments"), "x"))
+    assert theirs.code == ours.code == 0, (theirs, ours)
+    assert theirs.lines() == ours.lines() == ["[default0]:0 __main__ x"]
+    for result in (theirs, ours):
+        assert "[default0]:rank 0 on stderr" in result.err
+        assert "rank 1 on stderr" in result.err.splitlines()
+    assert files(ours) == files(theirs)
+    assert files(ours)["7_*/attempt_0/1/stdout.log"] == "1 __main__ x\n"
+
+
+def files(result):
+    """The log files by name, without what is made up in it; ours writes some only when needed."""
+    root = result.folder / "logs"
+    found = {}
+    for path in root.rglob("*.log"):
+        name = re.sub(r"^[^/]*_[^/_]*/", "7_*/", str(path.relative_to(root)))
+        found[name] = path.read_text()
+    return {name: text for name, text in found.items() if text}
+
+
+def test_a_timer_of_torchs(run_both):
+    words = launching("--nproc-per-node=1", program("timed"))
+    theirs, ours = run_both(words, TORCHELASTIC_ENABLE_FILE_TIMER="1")
+    assert theirs.lines() == ours.lines() == ["in time"]
+    # torchrun sends the signal to itself as well.
+    assert theirs.code == -signal.SIGKILL
+    assert ours.code == 128 + signal.SIGKILL
+    assert "its timer 'long' had expired" in ours.err
