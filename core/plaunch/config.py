@@ -40,11 +40,15 @@ class LaunchConfig:
         log_line_prefix_template: the prefix of teed lines, with `${role_name}`, `${local_rank}`,
             `${rank}`, `${hostname}`, `${attempt}` and `${time}`; None takes it from
             `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
+        metrics_cfg: has no effect, as in torchrun; see `plaunch.metrics.configure`.
         local_addr: the address of this node, or None.
         event_log_handler: the name of the event handler.
+        numa_options: how workers are bound to processors near their devices, as `NumaOptions` or
+            torch's object of the name; None leaves them.
         signals_to_handle: the signals that stop the job, separated by commas.
         duplicate_stdout_filters: teed lines that contain one of these go to a file of their own.
         duplicate_stderr_filters: the same for stderr.
+        virtual_local_rank: show each worker its own device only, with `LOCAL_RANK` 0 for all.
         shutdown_timeout: how long workers may take to stop before they are killed, in seconds, on
             every path; None takes it from `TORCH_ELASTIC_SHUTDOWN_TIMEOUT`, else 30.
         signal_policy: the name of the signal policy (plaunch's own).
@@ -57,6 +61,12 @@ class LaunchConfig:
             seconds (plaunch's own; torchrun always takes 300).
         node_rank: the index that this node asks for, or None (plaunch's own). The backend `static`
             takes it from its option `rank` instead.
+        port_range: the first and the last port that plaunch may pick on this node, or None for any
+            (plaunch's own).
+        start_timeout: seconds until the first worker of this node must run, or None (plaunch's
+            own).
+        devices: the numbers of the devices that the workers of this node see, one for each, among
+            those that are visible already; None for all (plaunch's own).
 
     Raises:
         UsageError: a value is out of its range; the message names it.
@@ -76,11 +86,14 @@ class LaunchConfig:
     monitor_interval: float = 0.1
     start_method: str = "spawn"
     log_line_prefix_template: str | None = None
+    metrics_cfg: dict[str, str] = field(default_factory=dict)
     local_addr: str | None = None
     event_log_handler: str = "null"
+    numa_options: object = None
     signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     duplicate_stdout_filters: list[str] | None = None
     duplicate_stderr_filters: list[str] | None = None
+    virtual_local_rank: bool = False
     shutdown_timeout: float | None = None
     signal_policy: str = "torchrun"
     notify_signals: str | None = None
@@ -88,55 +101,86 @@ class LaunchConfig:
     keep_daemons: bool = False
     exit_barrier_timeout: float = DEFAULT_EXIT_BARRIER_TIMEOUT
     node_rank: int | None = None
+    port_range: tuple[int, int] | None = None
+    start_timeout: float | None = None
+    devices: list[str] | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.min_nodes <= self.max_nodes:
-            raise UsageError(
-                f"the node range is {self.min_nodes}:{self.max_nodes} (--nnodes); it needs "
-                "0 < minimum <= maximum"
-            )
-        if self.nproc_per_node < 1:
-            raise UsageError(
-                f"nproc_per_node is {self.nproc_per_node} (--nproc-per-node); a node runs at "
-                "least one worker"
-            )
-        if self.max_restarts < 0:
-            raise UsageError(
-                f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative"
-            )
-        if not self.monitor_interval > 0:
-            raise UsageError(
-                f"monitor_interval is {self.monitor_interval} (--monitor-interval); it must be "
-                "above 0 seconds"
-            )
-        if self.start_method not in START_METHODS:
-            raise UsageError(
-                f"start method {self.start_method!r} is unknown (--start-method); choices: "
-                f"{', '.join(START_METHODS)}"
-            )
-        if self.notify_signals is not None and self.signal_policy == "torchrun":
-            raise UsageError(
-                f"notify_signals is {self.notify_signals!r} (--notify-signals), which the signal "
-                "policy 'torchrun' does not know; add --signal-policy=notify"
-            )
         if self.rdzv_timeout != -1:
             self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}
         if self.shutdown_timeout is None:
             self.shutdown_timeout = shutdown_timeout_of(os.environ)
-        if not self.shutdown_timeout >= 0:
-            raise UsageError(
-                f"shutdown_timeout is {self.shutdown_timeout} (--shutdown-timeout); it cannot be "
-                "negative"
-            )
-        if not self.exit_barrier_timeout >= 0:
-            raise UsageError(
+        if self.devices is not None:
+            from plaunch.devices import check_devices  # noqa: PLC0415 - when asked for
+
+            self.devices = check_devices(self.devices)
+            if len(self.devices) != self.nproc_per_node:
+                raise UsageError(
+                    f"there are {len(self.devices)} devices ({','.join(self.devices)}) for "
+                    f"{self.nproc_per_node} workers; with --devices each worker has one: leave out "
+                    "--nproc-per-node, or name as many devices"
+                )
+        if self.numa_options is not None:
+            from plaunch.process.binding import NumaOptions  # noqa: PLC0415 - as above
+
+            self.numa_options = NumaOptions.of(self.numa_options)
+        for is_right, problem in self._rules(self.shutdown_timeout):
+            if not is_right:
+                raise UsageError(problem)
+
+    def _rules(self, shutdown_timeout: float) -> tuple[tuple[bool, str], ...]:
+        """What must hold, and what is said if it does not; a value that is no number is wrong."""
+        node_rank, start_timeout = self.node_rank, self.start_timeout
+        return (
+            (
+                0 < self.min_nodes <= self.max_nodes,
+                f"the node range is {self.min_nodes}:{self.max_nodes} (--nnodes); it needs "
+                "0 < minimum <= maximum",
+            ),
+            (
+                self.nproc_per_node >= 1,
+                f"nproc_per_node is {self.nproc_per_node} (--nproc-per-node); a node runs at least "
+                "one worker",
+            ),
+            (
+                self.max_restarts >= 0,
+                f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative",
+            ),
+            (
+                self.monitor_interval > 0,
+                f"monitor_interval is {self.monitor_interval} (--monitor-interval); it must be "
+                "above 0 seconds",
+            ),
+            (
+                self.start_method in START_METHODS,
+                f"start method {self.start_method!r} is unknown (--start-method); choices: "
+                f"{', '.join(START_METHODS)}",
+            ),
+            (
+                self.notify_signals is None or self.signal_policy != "torchrun",
+                f"notify_signals is {self.notify_signals!r} (--notify-signals), which the signal "
+                "policy 'torchrun' does not know; add --signal-policy=notify",
+            ),
+            (
+                shutdown_timeout >= 0,
+                f"shutdown_timeout is {shutdown_timeout} (--shutdown-timeout); it cannot be "
+                "negative",
+            ),
+            (
+                self.exit_barrier_timeout >= 0,
                 f"exit_barrier_timeout is {self.exit_barrier_timeout} (--exit-barrier-timeout); it "
-                "cannot be negative"
-            )
-        if self.node_rank is not None and self.node_rank < 0:
-            raise UsageError(
-                f"node rank {self.node_rank} (--node-rank) is negative; ranks go from 0 up"
-            )
+                "cannot be negative",
+            ),
+            (
+                node_rank is None or 0 <= node_rank < self.max_nodes,
+                f"node rank {node_rank} (--node-rank) is outside the job of {self.max_nodes} nodes "
+                f"(--nnodes); ranks go from 0 to {self.max_nodes - 1}",
+            ),
+            (
+                start_timeout is None or start_timeout > 0,
+                f"start_timeout is {start_timeout} (--start-timeout); it must be above 0 seconds",
+            ),
+        )
 
     def settings(self) -> dict[str, object]:
         """The fields by name, as plugins see them."""
@@ -158,3 +202,8 @@ def shutdown_timeout_of(environ: Mapping[str, str]) -> float:
         raise UsageError(
             f"{SHUTDOWN_TIMEOUT_VARIABLE} is {text!r}, which is not a number of seconds"
         ) from None
+
+
+def make_run_id() -> str:
+    """Make up a run id: 16 hexadecimal digits at random."""
+    return os.urandom(8).hex()

@@ -132,3 +132,6 @@ class SignalException(PlaunchError):  # noqa: N818 - the name is torchrun's
     def __init__(self, msg: str, sigval: signal.Signals) -> None:
         super().__init__(msg)
         self.sigval = sigval
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.sigval)

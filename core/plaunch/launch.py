@@ -7,8 +7,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.local import LocalElasticAgent
+from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.recorder import EventRecorder
+from plaunch.agent.waiting import Waiting
 from plaunch.agent.worker import WorkerSpec
+from plaunch.config import make_run_id
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.blame import blamed
 from plaunch.plugin.context import PluginContext
@@ -16,10 +19,12 @@ from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.process.failures import ChildFailedError
 from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
+from plaunch.rendezvous.token import check_token_is_used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from plaunch.agent.health import HealthCheckServer
     from plaunch.agent.moments import Moment
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.config import LaunchConfig
@@ -42,25 +47,35 @@ class elastic_launch:  # noqa: N801 - the name is torchrun's
         self,
         config: LaunchConfig,
         entrypoint: Callable[..., Any] | str | None,
+        health_check_server: HealthCheckServer | None = None,
         *,
         plugins: Sequence[object] = (),
     ) -> None:
         self._config = config
         self._entrypoint = entrypoint
+        self._health_check_server = health_check_server
         self._plugins = plugins
 
     def __call__(self, *args: Any) -> dict[int, Any]:
         """Run the workers to the end; see `launch_agent`."""
-        return launch_agent(self._config, self._entrypoint, list(args), plugins=self._plugins)
+        return launch_agent(
+            self._config,
+            self._entrypoint,
+            list(args),
+            self._health_check_server,
+            plugins=self._plugins,
+        )
 
 
 def launch_agent(
     config: LaunchConfig,
     entrypoint: Callable[..., Any] | str | None,
     args: list[Any],
+    health_check_server: HealthCheckServer | None = None,
     *,
     plugins: Sequence[object] = (),
     manager: PluginManager | None = None,
+    show: Callable[[str], None] | None = None,
 ) -> dict[int, Any]:
     """Run `entrypoint` with `args` in the workers of this node and wait for the end.
 
@@ -68,8 +83,12 @@ def launch_agent(
         config: the settings; a missing `run_id` is made up and written into it.
         entrypoint: a function, or the path of a program.
         args: arguments of every worker; `${local_rank}` in a string is replaced.
+        health_check_server: is started before the first round and stopped at the end; by default
+            the one that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for.
         plugins: plugins for this launch alone, beside the installed ones.
         manager: a plugin manager to use instead of a fresh one; `plugins` is then not allowed.
+        show: shows what the launch waits for, in the place of what it showed before; an empty text
+            takes that away. By default it is logged from time to time.
 
     Returns:
         The return value of each worker of this node by global rank; None for programs.
@@ -89,12 +108,7 @@ def launch_agent(
         manager = PluginManager.create(plugins)
     if not config.run_id:
         config.run_id = make_run_id()
-    return _Launch(config, entrypoint, args, manager).run()
-
-
-def make_run_id() -> str:
-    """Make up a run id: 16 hexadecimal digits at random."""
-    return os.urandom(8).hex()
+    return _Launch(config, entrypoint, args, manager, show, health_check_server).run()
 
 
 def entrypoint_name(entrypoint: Callable[..., Any] | str, args: Sequence[Any]) -> str:
@@ -118,7 +132,11 @@ class _Launch:
         entrypoint: Callable[..., Any] | str,
         args: list[Any],
         manager: PluginManager,
+        show: Callable[[str], None] | None,
+        health_check_server: HealthCheckServer | None,
     ) -> None:
+        self._health_check_server = health_check_server
+        self._waiting = Waiting(config.start_timeout, show=show)
         self._config = config
         self._manager = manager
         self._entrypoint = entrypoint
@@ -150,10 +168,12 @@ class _Launch:
             with blamed(EVENT_HANDLERS, config.event_log_handler):
                 event_handler = create_event_handler(context)
             recorder = EventRecorder(event_handler, config.rdzv_backend, self._name)
+            measure = MetricRecorder()
 
             def notify(moment: Moment) -> None:
                 manager.notify(moment)
                 recorder(moment)
+                measure(moment)
 
             agent = LocalElasticAgent(
                 spec=self._worker_spec(handler),
@@ -162,10 +182,12 @@ class _Launch:
                 exit_barrier_timeout=config.exit_barrier_timeout,
                 log_line_prefix_template=_prefix_template(config),
                 shutdown_timeout=_seconds(config.shutdown_timeout),
+                health_check_server=self._health_check_server,
                 signal_policy=policy,
                 notify=notify,
                 worker_env=self._worker_env,
                 keep_daemons=config.keep_daemons,
+                waiting=self._waiting,
             )
             result = agent.run()
             return self._conclude(result, logs_specs)
@@ -196,11 +218,19 @@ class _Launch:
                 max_restarts=config.max_restarts,
                 node_rank=config.node_rank,
                 stop_timeout=_seconds(config.shutdown_timeout) + _AFTER_GRACE,
+                port_range=config.port_range,
+                start_timeout=config.start_timeout,
             ),
             **config.rdzv_configs,
         )
         with blamed(RENDEZVOUS, config.rdzv_backend):
-            return factory(params)
+            handler = factory(params)
+        try:
+            check_token_is_used(params, os.environ)
+        except UsageError:
+            _release(handler.leave)
+            raise
+        return handler
 
     def _worker_spec(self, handler: RendezvousHandler) -> WorkerSpec:
         config = self._config
@@ -216,6 +246,9 @@ class _Launch:
             event_log_handler=config.event_log_handler,
             duplicate_stdout_filters=config.duplicate_stdout_filters,
             duplicate_stderr_filters=config.duplicate_stderr_filters,
+            numa_options=config.numa_options,
+            virtual_local_rank=config.virtual_local_rank,
+            devices=config.devices,
         )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:

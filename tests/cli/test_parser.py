@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.cli.parser import build_parser, parse
+from plaunch.cli.options import OPTIONS
+from plaunch.cli.parser import parse
 from plaunch.errors import UsageError
 
 
@@ -79,15 +80,54 @@ def test_boolean_variables(text, expected):
     assert parse(["x.py"], {"PET_NO_PYTHON": text}).no_python is expected
 
 
-def test_every_option_has_its_variable():
+def a_value_of(option):
+    """A text that is no default."""
+    if option.choices:
+        return next(choice for choice in option.choices if choice != option.default)
+    return "7-9" if option.dest == "port_range" else "7" if option.read is not None else "1"
+
+
+WITH_VARIABLE = [option for option in OPTIONS if option.has_variable]
+
+
+@pytest.mark.parametrize("option", WITH_VARIABLE, ids=lambda option: option.dest)
+def test_every_option_has_its_variable_and_both_spellings(option):
     """The name of the variable is torchrun's: PET_ and the option in capitals."""
-    for action in build_parser({})._actions:
-        name = action.option_strings[-1]
-        if name in ("--help", "-p", "--list-plugins", "--version"):
-            continue
-        variable = "PET_" + name[2:].replace("-", "_").upper()
-        args = parse(["x.py"], {variable: "1"})
-        assert getattr(args, action.dest) != action.default or action.default == "1", name
+    name, text = option.names[-1], a_value_of(option)
+    assert option.variable == "PET_" + name[2:].replace("-", "_").upper()
+    from_variable = parse(["x.py"], {option.variable: text})
+    value = getattr(from_variable, option.dest)
+    assert value != getattr(parse(["x.py"], {}), option.dest)
+    assert from_variable.sources[option.dest] == option.variable
+    for spelling in (name, "--" + name[2:].replace("-", "_")):
+        words = [spelling] if option.read is None else [f"{spelling}={text}"]
+        args = parse([*words, "x.py"], {option.variable: text} if option.read is not None else {})
+        assert getattr(args, option.dest) == value
+        assert args.sources[option.dest] == "command line"
+        assert args.training_script == "x.py"
+
+
+def test_where_values_come_from():
+    args = parse(["-r3", "--tee", "1", "x.py", "--nnodes=3"], {"PET_TEE": "2", "PET_ROLE": "a"})
+    assert {name for name, source in args.sources.items() if source != "default"} == {
+        "redirects",
+        "tee",
+        "role",
+    }
+    assert (args.sources["tee"], args.tee) == ("command line", "1")
+    assert (args.sources["role"], args.role) == ("PET_ROLE", "a")
+
+
+def test_an_option_may_do_without_its_value():
+    args = parse(["--dry-run", "json"], {})
+    assert (args.dry_run, args.training_script) == ("text", "json")
+    assert parse(["--dry-run=json", "x.py"], {}).dry_run == "json"
+    assert parse(["x.py"], {}).dry_run is None
+
+
+def test_ranges_of_ports():
+    assert parse(["--port-range=29500-29599", "x.py"], {}).port_range == (29500, 29599)
+    assert parse(["--port_range", "7-7", "x.py"], {}).port_range == (7, 7)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +141,13 @@ def test_every_option_has_its_variable():
         (["--monitor-interval", "x", "x.py"], {}, "'x' is not a number"),
         (["--master-port", "65536", "x.py"], {}, "'65536' is not a port number"),
         (["--max-restarts"], {}, "expected one argument"),
+        (["--port-range=7", "x.py"], {}, "'7' is not a range of ports, such as"),
+        (["--port-range=9-7", "x.py"], {}, "'9-7' is not a range .* smallest first"),
+        (["--port-range=0-7", "x.py"], {}, "'0-7' is not a range .* between 1 and 65535"),
+        (["--port-range=a-b", "x.py"], {}, "'a-b' is not a range"),
+        (["--start-method=frok", "x.py"], {}, "'frok' is not one of spawn.*did you mean fork"),
+        (["--dry-run=xml", "x.py"], {}, "'xml' is not one of text, json"),
+        (["x.py"], {"PET_NUMA_BINDING": "nod"}, "variable PET_NUMA_BINDING: .*mean node"),
         (["x.py"], {"PET_MAX_RESTARTS": "two"}, "variable PET_MAX_RESTARTS: 'two'"),
         (["x.py"], {"PET_STANDALONE": "maybe"}, "variable PET_STANDALONE is 'maybe'; write 0, 1"),
     ],

@@ -82,7 +82,6 @@ def test_logs(tmp_path):
 @pytest.mark.parametrize(
     ("argv", "endpoint"),
     [
-        (["--nnodes=2"], "127.0.0.1:29500"),
         (["--nnodes=2", "--master-addr=node0"], "node0:29500"),
         (["--nnodes=2", "--master-addr=::1", "--master-port=7"], "[::1]:7"),
         (["--nnodes=2", "--rdzv-endpoint=node1:8", "--master-port=7"], "node1:8"),
@@ -95,19 +94,20 @@ def test_static_endpoints_are_torchruns(argv, endpoint):
 
 
 def test_static_nodes_know_their_rank():
-    result = config("--nnodes=3", "--node-rank=2")
+    result = config("--nnodes=3", "--node-rank=2", "--master-addr=node0")
     assert result.rdzv_configs == {"rank": 2}
     assert result.run_id == "none"
 
 
 def test_the_index_of_a_node_reaches_every_backend_if_it_was_given():
-    assert config("--rdzv-backend=other").node_rank is None
-    asked = config("--rdzv-backend=other", "--node-rank=2")
+    other = ("--rdzv-backend=other", "--nnodes=4")
+    assert config(*other).node_rank is None
+    asked = config(*other, "--node-rank=2")
     assert (asked.node_rank, asked.rdzv_configs) == (2, {})
-    assert config("--rdzv-backend=other", "--node-rank=0").node_rank == 0
-    unasked = config("--nnodes=2")
+    assert config(*other, "--node-rank=0").node_rank == 0
+    unasked = config("--nnodes=2", "--master-addr=node0")
     assert (unasked.node_rank, unasked.rdzv_configs) == (None, {"rank": 0})
-    variables = {"PET_NODE_RANK": "1", "PET_RDZV_BACKEND": "other"}
+    variables = {"PET_NODE_RANK": "1", "PET_RDZV_BACKEND": "other", "PET_NNODES": "2"}
     from_variable = settings.config_from_args(parse(["x.py"], variables), Manager())
     assert from_variable.node_rank == 1
     assert config("--standalone", "--node-rank=3").node_rank is None
@@ -176,7 +176,8 @@ def test_several_workers_get_one_thread_each_unless_told_otherwise(monkeypatch):
         ("--exit-barrier-timeout=-1", "exit_barrier_timeout is -1"),
         ("--exit-barrier-timeout=nan", "exit_barrier_timeout is nan"),
         ("--node-rank=-1", "node rank -1"),
-        ("--start-method=beam", "start method 'beam' is unknown"),
+        ("--node-rank=1", "outside the job of 1 nodes"),
+        ("--start-timeout=0", "start_timeout is 0"),
     ],
 )
 def test_bad_values_are_named(option, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -17,9 +18,12 @@ from plaunch.errors import (
 from plaunch.rendezvous import (
     ChangeKind,
     DynamicRendezvousHandler,
+    HeldPort,
     JobRendezvous,
     JobSettings,
     RendezvousParameters,
+    attendance,
+    crew,
     dynamic,
 )
 from plaunch.testing import MemoryBoard
@@ -185,8 +189,9 @@ def test_a_short_outage_harms_nobody(create, board):
 
 def test_a_connection_that_is_dead_is_replaced(create, board, monkeypatch):
     """Over a cut cable nothing comes back, not even an error."""
-    monkeypatch.setattr(dynamic, "_STUCK", 0.3)
+    monkeypatch.setattr(crew, "_STUCK", 0.3)
     monkeypatch.setattr(dynamic, "_GLANCE", 0.05)
+    monkeypatch.setattr(crew, "_GLANCE", 0.05)
     cable = threading.Event()
     is_cut = threading.Event()
 
@@ -205,7 +210,7 @@ def test_a_connection_that_is_dead_is_replaced(create, board, monkeypatch):
     handler = create(connect=connect)
     handler.next_rendezvous()
     is_cut.set()
-    speaker = handler._speaker
+    speaker = handler._crew._speaker
     deadline = time.monotonic() + BOUND
     while speaker.overdue() < 0.4:
         assert time.monotonic() < deadline
@@ -328,3 +333,75 @@ def test_garbage_in_the_store_is_named(create, board):
     board.write({"plaunch/job/job": b"\x80garbage"})
     with pytest.raises(RendezvousClosedError, match="plaunch/job/job"):
         create().next_rendezvous()
+
+
+# --- what a node says that waits ------------------------------------------------------------------
+
+
+def until(condition, what):
+    deadline = time.monotonic() + BOUND
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def test_who_waits_says_for_whom(create, monkeypatch):
+    monkeypatch.setattr(attendance, "_LEAST_REST", 0.05)
+    monkeypatch.setattr(attendance, "_REST_PER_NODE", 0.0)
+    first = create(3, 4, job=JobSettings(node_rank=1))
+    Background(first.next_rendezvous)
+    host = os.uname().nodename
+    text = f"3 to 4 nodes; 1 came: {host} (index 1); missing: index 0, 2"
+    until(lambda: first.describe_wait() == text, text)
+    second = create(3, 4)
+    Background(second.next_rendezvous)
+    for handler in (first, second):
+        until(lambda: "; 2 came: " in handler.describe_wait(), "both know of two")  # noqa: B023
+
+
+def test_waiting_costs_the_store_little(create, monkeypatch):
+    """However often the agent asks, it is looked up once in a while."""
+    handler = create(2, 2)
+    Background(handler.next_rendezvous)
+    until(lambda: "1 came" in handler.describe_wait(), "it has come itself")
+    looked = []
+    with monkeypatch.context() as patch:
+        patch.setattr(handler._membership, "want", looked.append)
+        for _ in range(20):
+            handler.describe_wait()
+    assert looked == []
+
+
+def test_a_spare_says_that_there_is_no_place(create):
+    first, second = create(1, 1), create(1, 1)
+    first.next_rendezvous()
+    Background(second.next_rendezvous)
+    text = "a place in job 'job', which has all the nodes that it takes"
+    until(lambda: second.describe_wait() == text, text)
+
+
+def test_a_store_that_does_not_answer_is_what_is_waited_for(create):
+    def connect():
+        raise RendezvousConnectionError("nobody listens")
+
+    handler = create(connect=connect)
+    assert handler.describe_wait() == "the store at board"
+    Background(handler.next_rendezvous)
+    text = "the store at board: nobody listens"
+    until(lambda: handler.describe_wait() == text, text)
+
+
+def test_the_time_to_start_bounds_the_wait_for_nodes(create):
+    handler = create(2, 2, job=JobSettings(start_timeout=0.3))
+    with pytest.raises(RendezvousTimeoutError, match=r"1 came within 0.3 s"):
+        handler.next_rendezvous()
+    given = create(2, 2, job=JobSettings(start_timeout=60.0), join_timeout="0.2", run_id="b")
+    with pytest.raises(RendezvousTimeoutError, match=r"1 came within 0.2 s"):
+        given.next_rendezvous()
+
+
+def test_the_ports_of_rounds_are_from_the_range(create):
+    with contextlib.closing(HeldPort.any()) as free:
+        port = free.port
+    handler = create(job=JobSettings(port_range=(port, port)))
+    assert handler.next_rendezvous().bootstrap_store_info.master_port == port

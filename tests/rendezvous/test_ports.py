@@ -68,3 +68,77 @@ def test_closing_twice_is_fine():
     held = HeldPort.any()
     held.close()
     held.close()
+
+
+# --- ranges ---------------------------------------------------------------------------------------
+
+
+def free_range(count):
+    """A range of ports that are free at this moment, away from those that the kernel gives away."""
+    for first in range(20000, 30000, count):
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    sock = stack.enter_context(socket.socket())
+                    sock.bind(("", port))
+            except OSError:
+                continue
+            return first, first + count - 1
+    pytest.skip("there are no free ports in a row")
+
+
+def test_a_range_is_used_up_before_it_is_said_to_be():
+    first, last = free_range(3)
+    with contextlib.ExitStack() as stack:
+
+        def hold():
+            return stack.enter_context(contextlib.closing(HeldPort.any((first, last))))
+
+        held = [hold() for _ in range(3)]
+        assert {port.port for port in held} == {first, first + 1, last}
+        with pytest.raises(UsageError, match=rf"none of the 3 ports from {first} to {last} \(--p"):
+            hold()
+        held[1].close()
+        assert hold().port == held[1].port
+
+
+def test_two_launchers_never_hold_one_port_of_a_range(tmp_path):
+    """Although each would let the other bind it."""
+    import subprocess
+    import sys
+
+    first, last = free_range(1)
+    code = f"from plaunch.rendezvous import HeldPort\nHeldPort.any(({first}, {last}))"
+    with contextlib.closing(HeldPort.any((first, last))) as held:
+        assert held.port == first
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert "none of the 1 ports" in done.stderr
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
+def test_what_somebody_listens_on_is_left_out():
+    first, last = free_range(2)
+    with listening(first, host=""):
+        for _ in range(8):  # it begins anywhere
+            with contextlib.closing(HeldPort.any((first, last))) as held:
+                assert held.port == last
+
+
+def test_a_server_gets_its_port_of_a_range_too():
+    with contextlib.closing(HeldPort.any(free_range(2))) as held, listening(held.port) as port:
+        assert port == held.port
+
+
+def test_a_range_that_must_not_be_bound(monkeypatch):
+    import errno
+
+    from plaunch.rendezvous import ports
+
+    def refuse(port):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(ports, "_bind", refuse)
+    with pytest.raises(UsageError, match=r"80 of 80-80 \(--port-range\) cannot be bound: P"):
+        HeldPort.any((80, 80))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 
@@ -9,7 +10,7 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch.process import withheld
 from plaunch.rendezvous import RendezvousParameters
-from plaunch.rendezvous.token import TOKEN_VARIABLE, read_token
+from plaunch.rendezvous.token import TOKEN_VARIABLE, check_token_is_used, read_token
 
 SECRET = "correct horse battery staple"
 
@@ -113,3 +114,31 @@ def test_a_file_without_permission(token_file):
 
 def test_it_is_the_variable_that_workers_do_not_get():
     assert withheld.is_secret(TOKEN_VARIABLE)
+
+
+# --- a token that nobody asks for -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("config", "environ", "where"),
+    [
+        ({"token_file": "/x"}, {}, "--rdzv-conf token_file=/x"),
+        ({}, {TOKEN_VARIABLE: SECRET}, TOKEN_VARIABLE),
+    ],
+)
+def test_a_token_without_a_backend_that_signs(config, environ, where):
+    several = RendezvousParameters("other", "", "job", 1, 2, **config)
+    with pytest.raises(UsageError, match="'other' does not sign anything") as caught:
+        check_token_is_used(several, environ)
+    assert where in str(caught.value)
+    assert SECRET not in str(caught.value)
+    # On one node there is nobody to tell apart.
+    check_token_is_used(RendezvousParameters("other", "", "job", 1, 1, **config), environ)
+
+
+def test_a_token_that_was_asked_for_may_be_there_or_not():
+    several = RendezvousParameters("other", "", "job", 1, 2)
+    check_token_is_used(several, {})
+    copied = copy.copy(several)
+    read_token(copied, {TOKEN_VARIABLE: SECRET})
+    check_token_is_used(several, {TOKEN_VARIABLE: SECRET})

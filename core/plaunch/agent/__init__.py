@@ -10,7 +10,19 @@ if TYPE_CHECKING:
     from plaunch.agent.agent import SimpleElasticAgent as SimpleElasticAgent
     from plaunch.agent.api import ElasticAgent as ElasticAgent
     from plaunch.agent.arguments import macros as macros
+    from plaunch.agent.health import (
+        TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT,
+    )
+    from plaunch.agent.health import (
+        TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT as TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT,
+    )
+    from plaunch.agent.health import HealthCheckServer as HealthCheckServer
+    from plaunch.agent.health import create_healthcheck_server as create_healthcheck_server
     from plaunch.agent.local import LocalElasticAgent as LocalElasticAgent
+    from plaunch.agent.watchdog import (
+        TORCHELASTIC_ENABLE_FILE_TIMER as TORCHELASTIC_ENABLE_FILE_TIMER,
+    )
+    from plaunch.agent.watchdog import TORCHELASTIC_TIMER_FILE as TORCHELASTIC_TIMER_FILE
     from plaunch.agent.worker import GroupInfo as GroupInfo
     from plaunch.agent.worker import RunResult as RunResult
     from plaunch.agent.worker import Worker as Worker
@@ -25,7 +37,12 @@ __getattr__, __dir__, __all__ = attach(
     {
         ".agent": "SimpleElasticAgent",
         ".api": "ElasticAgent",
+        ".health": (
+            "HealthCheckServer TORCHELASTIC_HEALTH_CHECK_PORT "
+            "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT create_healthcheck_server"
+        ),
         ".local": "LocalElasticAgent",
+        ".watchdog": "TORCHELASTIC_ENABLE_FILE_TIMER TORCHELASTIC_TIMER_FILE",
         ".arguments": "macros",
         ".worker": (
             "GroupInfo RunResult Worker WorkerExit WorkerGroup WorkerInfo WorkerSpec WorkerState"

@@ -24,16 +24,10 @@ from plaunch.agent.background import BackgroundCall
 from plaunch.agent.barrier import wait_for_peers
 from plaunch.agent.job import Job
 from plaunch.agent.narration import describe_round, describe_turn
-from plaunch.agent.rounds import Round, join_round
+from plaunch.agent.rounds import Round, describe_group, enter_round, join_round
 from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
-from plaunch.agent.worker import (
-    GroupInfo,
-    RunResult,
-    WorkerGroup,
-    WorkerSpec,
-    WorkerState,
-    describe_worker,
-)
+from plaunch.agent.waiting import Waiting
+from plaunch.agent.worker import GroupInfo, RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousError,
@@ -77,6 +71,7 @@ class SimpleElasticAgent(ElasticAgent):
         signal_policy: what signals mean; by default those of `TORCHELASTIC_SIGNALS_TO_HANDLE` stop
             the job.
         notify: is called at every moment of `plaunch.agent.moments`; it must not raise or block.
+        waiting: says what a round waits for, and ends a first one that takes too long.
     """
 
     def __init__(
@@ -86,13 +81,15 @@ class SimpleElasticAgent(ElasticAgent):
         shutdown_timeout: float = 30,
         *,
         signal_policy: SignalPolicy | None = None,
-        notify: moments.Notify = _tell_nobody,
+        notify: moments.Notify | None = None,
+        waiting: Waiting | None = None,
     ) -> None:
+        self._waiting = waiting or Waiting()
         self._worker_group = WorkerGroup(spec)
         self._exit_barrier_timeout = exit_barrier_timeout
         self._shutdown_timeout = shutdown_timeout
         self._signal_policy = signal_policy or StopOn.from_environment(os.environ)
-        self._notify = notify
+        self._notify: moments.Notify = _tell_nobody if notify is None else notify
         self._host = socket.gethostname()
         self._job = Job.find(spec.rdzv_handler, self._host)
         self._machine = states.State(
@@ -244,6 +241,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _perform(self, action: states.Action) -> states.Event | None:
         if isinstance(action, states.Join):
             self._notify(moments.BeforeRendezvous(self._group_info()))
+            self._waiting.begin()
             self._background = BackgroundCall(
                 "rendezvous", lambda: join_round(self._worker_group.spec), self._wake_up
             )
@@ -283,6 +281,7 @@ class SimpleElasticAgent(ElasticAgent):
             return states.StartFailed()
         for worker in group.workers:
             worker.id = ids.get(worker.local_rank)
+        self._waiting.workers_started()
         self._notify(moments.WorkersStarted(self._group_info()))
         return states.WorkersStartedEvent()
 
@@ -321,17 +320,24 @@ class SimpleElasticAgent(ElasticAgent):
             return self._watch_workers()
         if phase is states.Phase.WAITING and self._job is not None:
             return self._watch_peers(self._job)
-        self._poll([], None)
+        is_joining = phase is states.Phase.JOINING
+        self._poll([], self._waiting.pause() if is_joining else None)
         call = self._background
         if call is None or not call.is_done():
-            return []
+            return self._keep_waiting() if is_joining else []
         self._background = None
+        self._waiting.end()
         call.join()
-        if phase is states.Phase.JOINING:
+        if is_joining:
             return [self._round_event(call)]
         if call.error is not None:
             logger.warning("waiting for the other nodes failed: %s", call.error)
         return [states.PeersFinished()]
+
+    def _keep_waiting(self) -> list[states.Event]:
+        """Say what a round waits for, unless it has taken too long."""
+        self._error = self._waiting.look(self._worker_group.spec.rdzv_handler)
+        return [] if self._error is None else [states.RoundFailed()]
 
     def _watch_workers(self) -> list[states.Event]:
         spec = self._worker_group.spec
@@ -429,14 +435,7 @@ class SimpleElasticAgent(ElasticAgent):
         formed = call.result
         if not isinstance(formed, Round):
             raise TypeError(f"join_round returned {formed!r}")
-        group, spec = self._worker_group, self._worker_group.spec
-        store_info = formed.info.bootstrap_store_info
-        group.workers = formed.workers
-        group.store = formed.info.store
-        group.group_rank = formed.info.rank
-        group.group_world_size = formed.info.world_size
-        group.master_addr = spec.master_addr or store_info.master_addr
-        group.master_port = spec.master_port or store_info.master_port
+        enter_round(self._worker_group, formed)
         text = describe_round(formed.info, self._machine)
         if text:
             logger.warning("%s", text)
@@ -466,21 +465,4 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _group_info(self, formed: Round | None = None) -> GroupInfo:
         """The group as it is; as it is about to be in the round that has `formed`."""
-        group, state = self._worker_group, self._machine
-        attempt, number = state.attempt, state.round
-        if formed is not None:
-            attempt = state.attempt if formed.attempt is None else formed.attempt
-            number = state.round + 1 if formed.number is None else formed.number
-        return GroupInfo(
-            run_id=self._run_id(),
-            role=group.spec.role,
-            state=group.state,
-            attempt=attempt,
-            round=number,
-            max_restarts=group.spec.max_restarts,
-            group_rank=-1 if group.group_rank is None else group.group_rank,
-            group_world_size=-1 if group.group_world_size is None else group.group_world_size,
-            master_addr=group.master_addr or "",
-            master_port=group.master_port or 0,
-            workers=tuple(describe_worker(worker) for worker in group.workers),
-        )
+        return describe_group(self._worker_group, self._machine, self._run_id(), formed)

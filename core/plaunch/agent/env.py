@@ -22,6 +22,9 @@ def worker_environment(
 
     `PLAUNCH_ROUND` is plaunch's own: how many worlds were formed before this one.
     `TORCHELASTIC_ERROR_FILE` is added by the logs spec, which knows where files go.
+
+    Raises:
+        UsageError: the worker's devices are not there.
     """
     spec = group.spec
     handler = spec.rdzv_handler
@@ -46,4 +49,11 @@ def worker_environment(
     }
     if "OMP_NUM_THREADS" in environ:
         env["OMP_NUM_THREADS"] = environ["OMP_NUM_THREADS"]
+    if spec.devices is not None or spec.virtual_local_rank:
+        from plaunch.devices import own_visibility, visibility_of  # noqa: PLC0415 - when asked for
+
+        env.update(visibility_of(spec.devices, environ))
+        if spec.virtual_local_rank:
+            env["LOCAL_RANK"] = "0"
+            env.update(own_visibility(worker.local_rank, {**environ, **env}))
     return env

@@ -10,10 +10,14 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import moments
+from plaunch.agent.affinity import binder_of
 from plaunch.agent.agent import SimpleElasticAgent
+from plaunch.agent.api import DEFAULT_ROLE
 from plaunch.agent.arguments import macros
 from plaunch.agent.env import worker_environment
+from plaunch.agent.health import HealthCheckServer, find_server
 from plaunch.agent.states import Phase
+from plaunch.agent.watchdog import Watchdog
 from plaunch.agent.worker import (
     RunResult,
     Worker,
@@ -24,6 +28,7 @@ from plaunch.agent.worker import (
     describe_worker,
 )
 from plaunch.errors import UnkillableWorkerError, UsageError
+from plaunch.metrics import prof
 from plaunch.process.reaping.reaper import Reaper
 from plaunch.process.session import describe_process
 from plaunch.process.start import start_processes
@@ -34,6 +39,7 @@ from plaunch.process.uninterruptible import UninterruptibleWatch, uninterruptibl
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from plaunch.agent.waiting import Waiting
     from plaunch.process.context import PContext, ProcessExit, RunProcsResult
     from plaunch.process.failures import ProcessFailure
     from plaunch.process.logs import LogsSpecs
@@ -63,6 +69,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             first three).
         shutdown_timeout: how long workers may take to stop before they are killed, in seconds, on
             every path (torchrun: only when a signal ends the job).
+        health_check_server: is started before the first round and stopped at the end of the run;
+            by default the one that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for.
         signal_policy: what signals mean; by default those of `TORCHELASTIC_SIGNALS_TO_HANDLE` stop
             the job.
         notify: is called at every moment of `plaunch.agent.moments`.
@@ -71,9 +79,11 @@ class LocalElasticAgent(SimpleElasticAgent):
             the job ends with `UnkillableWorkerError`; 0 means for ever, and None what
             `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` says.
         keep_daemons: spare what workers leave behind when all of them have succeeded.
+        waiting: says what a round waits for, and ends a first one that takes too long.
 
     Raises:
-        UsageError: both `logs_specs` and the older arguments are given.
+        UsageError: both `logs_specs` and the older arguments are given, or workers cannot have the
+            devices or the processors that `spec` asks for.
     """
 
     def __init__(
@@ -84,19 +94,22 @@ class LocalElasticAgent(SimpleElasticAgent):
         exit_barrier_timeout: float = 300,
         log_line_prefix_template: str | None = None,
         shutdown_timeout: float = 30,
+        health_check_server: HealthCheckServer | None = None,
+        uninterruptible_state_timeout: float | None = None,
         *,
         signal_policy: SignalPolicy | None = None,
         notify: moments.Notify | None = None,
         worker_env: moments.WorkerEnv = _nothing_more,
-        uninterruptible_state_timeout: float | None = None,
         keep_daemons: bool = False,
+        waiting: Waiting | None = None,
     ) -> None:
         super().__init__(
             spec,
             exit_barrier_timeout,
             shutdown_timeout,
             signal_policy=signal_policy,
-            **({} if notify is None else {"notify": notify}),
+            notify=notify,
+            waiting=waiting,
         )
         self._logs_specs = logs_specs or _logs_specs_of(spec)
         if logs_specs is not None and _has_older_arguments(spec):
@@ -104,15 +117,33 @@ class LocalElasticAgent(SimpleElasticAgent):
                 "logs are configured twice: by logs_specs and by log_dir, redirects or tee of the "
                 "WorkerSpec; keep one"
             )
+        self._health_check_server = health_check_server
+        self._watchdog = Watchdog()
         self._start_method = start_method
         self._log_line_prefix_template = log_line_prefix_template or DEFAULT_PREFIX
         self._worker_env = worker_env
+        self._binder = binder_of(spec)
         self._reaper = Reaper(keep_daemons=keep_daemons)
         self._sleep_watch = _sleep_watch(uninterruptible_state_timeout)
         self._unkillable: UnkillableWorkerError | None = None
         self._pcontext: PContext | None = None
         self._gone: set[int] = set()  # local ranks of this round that have ended
 
+    def run(self, role: str = DEFAULT_ROLE) -> RunResult:
+        """Run the workers to the end; see `ElasticAgent.run`."""
+        server = self._health_check_server or find_server(self._get_alive_time)
+        if server is None:
+            return super().run(role)
+        server.start()
+        try:
+            return super().run(role)
+        finally:
+            server.stop()
+
+    def _get_alive_time(self) -> int:
+        return self._watchdog.alive_time()
+
+    @prof
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
         args: dict[int, tuple[Any, ...]] = {}
@@ -146,6 +177,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             shutdown_timeout=self._shutdown_timeout,
             handle_signals=False,
             reaper=self._reaper,
+            binder=self._binder,
         )
         if self._job is not None and isinstance(self._pcontext, SupervisedContext):
             self._pcontext.on_slow_stop = self._tell_failures_early
@@ -161,6 +193,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         for rank, failure in failures.items():
             failure.global_rank = ranks[rank]
             failure.host = self._host
+        self._watchdog.explain(failures)
         return {ranks[rank]: failure for rank, failure in failures.items()}
 
     def _environment(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
@@ -168,9 +201,11 @@ class LocalElasticAgent(SimpleElasticAgent):
         env = worker_environment(
             group, worker, attempt=state.attempt, round=state.round, environ=os.environ
         )
+        env.update(self._watchdog.environment(env["TORCHELASTIC_RUN_ID"]))
         env.update(self._worker_env(describe_worker(worker), env))
         return env
 
+    @prof
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         try:
             self._close(self._death_signal, self._shutdown_timeout)
@@ -187,6 +222,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         try:
             self._close(death_sig, self._shutdown_timeout if timeout is None else timeout)
         finally:
+            self._watchdog.stop()
             self._reaper.close()
 
     def _close(self, death_sig: signal.Signals, timeout: float) -> None:
@@ -197,6 +233,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         finally:
             self._tell_exits(None)
 
+    @prof
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self._pcontext is None:
             return RunResult(WorkerState.UNKNOWN)

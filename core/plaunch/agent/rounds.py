@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.agent.ranks import NodeInfo, assign_alike, assign_through_store, create_workers
+from plaunch.agent.worker import GroupInfo, describe_worker
 from plaunch.rendezvous.job import JobRound
 
 if TYPE_CHECKING:
-    from plaunch.agent.worker import Worker, WorkerSpec
+    from plaunch.agent.states import State
+    from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec
     from plaunch.rendezvous.api import RendezvousInfo
 
 
@@ -53,3 +55,37 @@ def join_round(spec: WorkerSpec) -> Round:
         else:
             ranks = assign_through_store(info.store, node, info.rank, info.world_size)
     return Round(info, create_workers(ranks, spec.local_world_size))
+
+
+def enter_round(group: WorkerGroup, formed: Round) -> None:
+    """Give a group the place, the store and the ranks that a round has for it."""
+    spec, store_info = group.spec, formed.info.bootstrap_store_info
+    group.workers = formed.workers
+    group.store = formed.info.store
+    group.group_rank = formed.info.rank
+    group.group_world_size = formed.info.world_size
+    group.master_addr = spec.master_addr or store_info.master_addr
+    group.master_port = spec.master_port or store_info.master_port
+
+
+def describe_group(
+    group: WorkerGroup, state: State, run_id: str, formed: Round | None = None
+) -> GroupInfo:
+    """What plugins are told of a group; of the round that it is about to enter, if `formed`."""
+    attempt, number = state.attempt, state.round
+    if formed is not None:
+        attempt = state.attempt if formed.attempt is None else formed.attempt
+        number = state.round + 1 if formed.number is None else formed.number
+    return GroupInfo(
+        run_id=run_id,
+        role=group.spec.role,
+        state=group.state,
+        attempt=attempt,
+        round=number,
+        max_restarts=group.spec.max_restarts,
+        group_rank=-1 if group.group_rank is None else group.group_rank,
+        group_world_size=-1 if group.group_world_size is None else group.group_world_size,
+        master_addr=group.master_addr or "",
+        master_port=group.master_port or 0,
+        workers=tuple(describe_worker(worker) for worker in group.workers),
+    )

@@ -53,9 +53,13 @@ class WorkerSpec:
         master_addr: overrides the address that the rendezvous found.
         local_addr: the address of this node, or None.
         event_log_handler: the name of the event handler.
+        numa_options: how workers are bound to processors near their devices; None leaves them.
         duplicate_stdout_filters: teed lines that contain one of these go to a file of their own.
         duplicate_stderr_filters: the same for stderr.
+        virtual_local_rank: show each worker its own device only, with `LOCAL_RANK` 0 for all.
         log_dir: with `redirects` and `tee`, the arguments that torchrun had before logs specs.
+        devices: the numbers of the devices that the workers see, among those that are visible
+            already; None for all (plaunch's own).
 
     Raises:
         UsageError: `local_world_size` or `monitor_interval` is not positive, or there is no
@@ -74,11 +78,14 @@ class WorkerSpec:
     master_addr: str | None = None
     local_addr: str | None = None
     event_log_handler: str = "null"
+    numa_options: object = None
     duplicate_stdout_filters: list[str] | None = None
     duplicate_stderr_filters: list[str] | None = None
+    virtual_local_rank: bool = False
     log_dir: str | None = None
     redirects: Std | Mapping[int, Std] | None = None
     tee: Std | Mapping[int, Std] | None = None
+    devices: list[str] | None = None
 
     def __post_init__(self) -> None:
         from plaunch.errors import UsageError  # noqa: PLC0415

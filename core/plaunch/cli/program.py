@@ -14,7 +14,10 @@ from plaunch.errors import ExitCode, PlaunchError, SignalException, UsageError
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from plaunch.config import LaunchConfig
+    from plaunch.plugin.manager import PluginManager
 
 
 def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -> int:
@@ -53,14 +56,27 @@ def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -
 def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any]:
     """Run a command line and return each worker's value by global rank.
 
-    `--list-plugins` prints the list and returns nothing.
+    `--list-plugins` and `--print-completion` print something and return nothing.
 
     Raises:
         PlaunchError: what `launch_agent` raises, and `UsageError` for the command line.
-        SystemExit: after `--help` and `--version`, with code 0.
+        SystemExit: after `--help` and `--version`, with code 0; after `--doctor`, with its code.
     """
-    args = parse(argv)
+    try:
+        args = parse(argv)
+    except UsageError as error:
+        if "--doctor" not in argv:
+            raise
+        _consult_doctor(None, argv, plugins, error)
+        raise
     _set_up_logging()
+    if args.doctor:
+        _consult_doctor(args, argv, plugins)
+    if args.print_completion is not None:
+        from plaunch.cli.completion import completion_script  # noqa: PLC0415
+
+        sys.stdout.write(completion_script(args.print_completion))
+        return {}
     if args.list_plugins:
         from plaunch.plugin.listing import format_plugins, list_plugins  # noqa: PLC0415
 
@@ -69,18 +85,87 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
     return _launch(args, plugins)
 
 
+def _consult_doctor(
+    args: argparse.Namespace | None,
+    argv: Sequence[str],
+    plugins: Sequence[object],
+    usage_error: UsageError | None = None,
+) -> None:
+    from plaunch.cli.doctor import asks_for_doctor, run_doctor  # noqa: PLC0415 - when asked
+
+    # An option of that name may be the script's own.
+    if args is not None or asks_for_doctor(argv):
+        raise SystemExit(run_doctor(args, plugins, usage_error=usage_error))
+
+
 def _launch(args: argparse.Namespace, plugins: Sequence[object]) -> dict[int, Any]:
     from plaunch.cli.command import worker_command  # noqa: PLC0415 - not for --help
 
     entrypoint, entrypoint_args = worker_command(args)
 
-    from plaunch.cli.settings import config_from_args  # noqa: PLC0415 - after usage errors
-    from plaunch.launch import launch_agent  # noqa: PLC0415
+    from plaunch.cli.allocation import allocate  # noqa: PLC0415 - after usage errors
+    from plaunch.cli.settings import config_from_args  # noqa: PLC0415
     from plaunch.plugin.manager import PluginManager  # noqa: PLC0415
 
     manager = PluginManager.create(plugins, words=args.plugins)
+    taken = allocate(args, manager)
     config = config_from_args(args, manager)
-    return launch_agent(config, entrypoint, entrypoint_args, manager=manager)
+    if args.dry_run is not None:
+        _print_plan(args, config, entrypoint, entrypoint_args, manager)
+        return {}
+
+    from plaunch.cli.live import live_line  # noqa: PLC0415 - not for a plan
+    from plaunch.launch import launch_agent  # noqa: PLC0415
+
+    _introduce(config, taken)
+    return launch_agent(
+        config, entrypoint, entrypoint_args, manager=manager, show=live_line(STDERR)
+    )
+
+
+def _print_plan(
+    args: argparse.Namespace,
+    config: LaunchConfig,
+    entrypoint: Callable[..., Any] | str,
+    entrypoint_args: list[str],
+    manager: PluginManager,
+) -> None:
+    from plaunch.cli.plan import make_plan  # noqa: PLC0415 - not on the way to a launch
+
+    plan = make_plan(args, config, entrypoint, entrypoint_args, manager)
+    if args.dry_run == "json":
+        import json  # noqa: PLC0415
+
+        sys.stdout.write(json.dumps(plan, indent=2) + "\n")
+        return
+    from plaunch.cli.plan_text import format_plan  # noqa: PLC0415
+
+    sys.stdout.write(format_plan(plan))
+
+
+def _introduce(config: LaunchConfig, taken: str) -> None:
+    """Say in one line what is started, with what, and how nodes meet; then what was `taken`."""
+    import logging  # noqa: PLC0415 - loaded by now
+
+    from plaunch._version import __version__  # noqa: PLC0415
+
+    nodes = f"{config.min_nodes} to {config.max_nodes}"
+    if config.min_nodes == config.max_nodes:
+        nodes = str(config.max_nodes)
+    endpoint = f" at {config.rdzv_endpoint}" if config.rdzv_endpoint else ""
+    logging.getLogger("plaunch").info(
+        "version %s, Python %s (%s): nodes: %s, workers on this one: %d, backend %s%s, run id %s",
+        __version__,
+        ".".join(map(str, sys.version_info[:3])),
+        sys.executable,
+        nodes,
+        config.nproc_per_node,
+        config.rdzv_backend,
+        endpoint,
+        config.run_id,
+    )
+    if taken:
+        logging.getLogger("plaunch").info("%s", taken)
 
 
 def _set_up_logging() -> None:
@@ -92,7 +177,7 @@ def _set_up_logging() -> None:
     handler = logging.StreamHandler(STDERR)
     handler.setFormatter(logging.Formatter("plaunch: %(message)s"))
     logger.addHandler(handler)
-    level = os.environ.get("LOGLEVEL", "WARNING").upper()
+    level = os.environ.get("LOGLEVEL", "INFO").upper()
     if level not in logging._nameToLevel:
         raise UsageError(
             f"variable LOGLEVEL is {level!r}; write one of DEBUG, INFO, WARNING, ERROR, CRITICAL"

@@ -6,9 +6,9 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.config import LaunchConfig
-from plaunch.errors import UsageError
-from plaunch.launch import make_run_id
+from plaunch.cli.contradictions import check_options
+from plaunch.config import LaunchConfig, make_run_id
+from plaunch.errors import UnknownNameError, UsageError
 from plaunch.plugin.blame import blamed
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
 from plaunch.process.signals import parse_signals
@@ -37,17 +37,17 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
     if args.standalone:
         _override_for_standalone(args)
         min_nodes = max_nodes = 1
+    check_options(args, max_nodes, is_range=min_nodes != max_nodes)
+    devices = _devices(args)
     nproc = determine_local_world_size(args.nproc_per_node, manager)
     static = args.rdzv_backend == "static"
     rdzv_configs: dict[str, object] = dict(parse_rdzv_conf(args.rdzv_conf))
     if static:
         rdzv_configs["rank"] = 0 if args.node_rank is None else args.node_rank
-    else:
-        _warn_about_static_options(args)
     worker_env: dict[str, str] = {}
     if nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
         # torchrun's choice: one thread each, so that workers do not fight over the cores.
-        logger.info("OMP_NUM_THREADS is set to 1 for each of %d workers", nproc)
+        logger.info("OMP_NUM_THREADS is 1 for each of %d workers, as nobody has set it", nproc)
         worker_env["OMP_NUM_THREADS"] = "1"
     return LaunchConfig(
         min_nodes=min_nodes,
@@ -75,6 +75,11 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
         keep_daemons=args.keep_daemons,
         exit_barrier_timeout=args.exit_barrier_timeout,
         node_rank=args.node_rank,
+        numa_options=args.numa_binding,
+        virtual_local_rank=args.virtual_local_rank,
+        devices=devices,
+        port_range=args.port_range,
+        start_timeout=args.start_timeout,
     )
 
 
@@ -104,9 +109,7 @@ def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> i
     try:
         count = int(nproc_per_node)
     except ValueError:
-        counter = manager.get(DEVICE_COUNTS, nproc_per_node)
-        with blamed(DEVICE_COUNTS, nproc_per_node):
-            count = counter()
+        count = _count_devices(nproc_per_node, manager)
         if count < 1:
             raise UsageError(
                 f"--nproc-per-node={nproc_per_node} found no device on this node; give a number, "
@@ -116,6 +119,32 @@ def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> i
     if count < 1:
         raise UsageError(f"--nproc-per-node is {nproc_per_node}; a node runs at least one worker")
     return count
+
+
+def _count_devices(name: str, manager: PluginManager) -> int:
+    try:
+        counter = manager.get(DEVICE_COUNTS, name)
+    except UnknownNameError:
+        from plaunch.devices import count_private_use  # noqa: PLC0415 - unknown words only
+
+        count = count_private_use(name)  # torchrun takes the name of torch's private-use backend
+        if count is None:
+            raise
+        return count
+    with blamed(DEVICE_COUNTS, name):
+        return counter()
+
+
+def _devices(args: argparse.Namespace) -> list[str] | None:
+    """The devices of `--devices`; unless it is given, the number of workers follows."""
+    if args.devices is None:
+        return None
+    from plaunch.devices import parse_devices  # noqa: PLC0415 - when asked for
+
+    devices = parse_devices(args.devices)
+    if args.sources["nproc_per_node"] == "default":
+        args.nproc_per_node = str(len(devices))
+    return devices
 
 
 def parse_rdzv_conf(text: str) -> dict[str, str]:
@@ -193,23 +222,6 @@ def _override_for_standalone(args: argparse.Namespace) -> None:
     args.rdzv_id = "none"
     args.node_rank = None
     args.master_addr = args.master_port = None
-
-
-def _warn_about_static_options(args: argparse.Namespace) -> None:
-    ignored = [
-        option
-        for option, is_default in (
-            ("--master-addr", args.master_addr is None),
-            ("--master-port", args.master_port is None),
-        )
-        if not is_default
-    ]
-    if ignored:
-        logger.warning(
-            "rendezvous backend %r does not use %s; only 'static' does",
-            args.rdzv_backend,
-            ", ".join(ignored),
-        )
 
 
 def _run_id(args: argparse.Namespace, alone: bool) -> str:

@@ -32,9 +32,16 @@ class Stderr:
         self._changed = threading.Condition()
         self._texts: deque[tuple[int, bytes]] = deque()
         self._thread: threading.Thread | None = None
+        self.erasure = ""  # takes away what the next message must not follow on the line
+
+    def erase(self) -> None:
+        """Take away what is shown for the moment only."""
+        if self.erasure:
+            self.write("")
 
     def write(self, text: str) -> None:
         """Write `text`; returns when it is written, or soon."""
+        text, self.erasure = self.erasure + text, ""
         stream = sys.stderr
         if stream is None:  # closed from the start
             return

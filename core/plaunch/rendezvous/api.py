@@ -123,6 +123,13 @@ class RendezvousHandler(abc.ABC):
             RendezvousGracefulExitError: this node is not needed.
         """
 
+    def describe_wait(self) -> str:
+        """What `next_rendezvous` is waiting for, in a few words: "2 nodes; 1 came: node0".
+
+        It is called about once a second while that lasts for long. torchrun has no such method.
+        """
+        return f"the rendezvous backend {self.get_backend()!r}"
+
     @abc.abstractmethod
     def is_closed(self) -> bool:
         """Whether the rendezvous is closed for all nodes."""
@@ -207,6 +214,9 @@ class JobSettings:
         node_rank: the index that this node was given, or None.
         stop_timeout: how long this node may need to stop its workers before it can be in another
             round, in seconds; the others wait for it that long.
+        port_range: the first and the last port that may be picked on this node, or None for any.
+        start_timeout: seconds until the first worker of this node must run, or None; the default of
+            the option `join_timeout`, then.
     """
 
     role: str = "default"
@@ -214,6 +224,8 @@ class JobSettings:
     max_restarts: int = 0
     node_rank: int | None = None
     stop_timeout: float = 0.0
+    port_range: tuple[int, int] | None = None
+    start_timeout: float | None = None
 
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
@@ -247,6 +259,7 @@ class RendezvousParameters:
     local_addr: str | None = None
     config: dict[str, object] = field(default_factory=dict)
     job: JobSettings = field(default_factory=JobSettings)
+    secrets_read: set[str] = field(default_factory=set, repr=False, compare=False)
 
     def __init__(
         self,
@@ -278,6 +291,7 @@ class RendezvousParameters:
         self.local_addr = local_addr
         self.config = dict(kwargs)
         self.job = JobSettings() if job is None else job
+        self.secrets_read = set()  # names of those that the backend has asked for; copies share it
 
     def get(self, key: str, default: object = None) -> object:
         """The value of option `key` as it was given, or `default`."""

@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import socket
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -16,21 +15,18 @@ from plaunch.errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from plaunch.rendezvous.admission import Admission
 from plaunch.rendezvous.api import (
     ChangeKind,
     MembershipChange,
     RendezvousHandler,
     RendezvousStoreInfo,
 )
-from plaunch.rendezvous.follower import Follower
+from plaunch.rendezvous.attendance import Attendance
+from plaunch.rendezvous.crew import Crew
 from plaunch.rendezvous.job import JobRound
-from plaunch.rendezvous.leader import Leader
 from plaunch.rendezvous.membership import Identity, Membership
 from plaunch.rendezvous.ports import HeldPort
 from plaunch.rendezvous.records import RecordCodec
-from plaunch.rendezvous.runner import Runner
-from plaunch.rendezvous.speaker import Speaker
 from plaunch.rendezvous.state import Phase, verdict_error
 from plaunch.rendezvous.timing import Timing
 from plaunch.rendezvous.token import read_token
@@ -40,16 +36,12 @@ if TYPE_CHECKING:
 
     from plaunch.rendezvous.api import RendezvousParameters
     from plaunch.rendezvous.job import JobFailure, Verdict
-    from plaunch.rendezvous.operations import Routine
-    from plaunch.rendezvous.roll import NodeRecord
     from plaunch.rendezvous.store import Connect
 
 _log = logging.getLogger("plaunch")
 
-_GLANCE = 1.0  # seconds between two looks at threads that may be stuck
-_STUCK = 6.0  # seconds after which an operation of the store is not waited for any longer
+_GLANCE = 1.0  # seconds between two looks at what may be wrong
 _FAREWELL = 5.0  # seconds for the last operations, however long the options allow
-_LOOK_AROUND = 2.0  # seconds to find out who has come, when it took too long
 
 
 class DynamicRendezvousHandler(RendezvousHandler):
@@ -90,7 +82,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._run_id = params.run_id
         self._endpoint = endpoint or params.endpoint
         self._timing = Timing.from_parameters(params, options)
-        self._connect = connect
         self._release = release
         host = socket.gethostname()
         self._identity = Identity(
@@ -110,17 +101,12 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._timing,
             RecordCodec(params.run_id, read_token(params, os.environ)),
         )
-        self._membership.nudge = self._nudge
-        self._membership.connections = self._connections
+        self._attendance = Attendance(self._membership)
         self._membership.told = self._wake
+        self._crew = Crew(self._membership, connect, self._endpoint, hold_port=self._hold_port)
         self._lock = self._membership.lock
-        self._speaker: Runner | None = None
-        self._follower: Runner | None = None
-        self._leader: Runner | None = None
-        self._led = 0  # the incarnation that the leader's routine is for
         self._is_over = False
         self._is_unreachable = False
-        self._glanced_at = 0.0
         self._pipe: tuple[int, int] | None = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         if outlives_job and params.run_id == "none":
             _log.warning(
@@ -160,12 +146,12 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if membership.verdict is not None:
             raise verdict_error(self._run_id, membership.verdict)
         membership.want_round()
-        self._start()
+        self._crew.start()
         began = time.monotonic()
         with self._lock:
             while membership.wants_round:
                 self._raise_error()
-                self._supervise()
+                self._crew.supervise()
                 if membership.is_parked:
                     began = time.monotonic()
                 left = began + self._timing.join_timeout - time.monotonic()
@@ -190,6 +176,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
             reason=place.reason,
             round=place.round,
         )
+
+    def describe_wait(self) -> str:
+        """Whom or what `next_rendezvous` waits for."""
+        state, failing = self._membership.state, self._crew.failing()
+        if failing is not None:
+            return f"the store at {self._endpoint}: {failing}"
+        if state is None:
+            return f"the store at {self._endpoint}"
+        if state.phase is Phase.FORMING:
+            return self._attendance.describe()
+        return f"a place in job {self._run_id!r}, which has all the nodes that it takes"
 
     def shutdown(self) -> bool:
         """Say good-bye and release everything.
@@ -232,8 +229,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 os.read(self._pipe[0], 4096)
         with self._lock:
             changes = self._membership.take_changes()
-            self._supervise()
-            problem = self._problem()
+            self._crew.supervise()
+            problem = self._crew.problem()
             if self._membership.error is not None and self._membership.is_active:
                 problem = str(self._membership.error)
         if problem is not None and not self._is_unreachable:
@@ -262,161 +259,36 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Tell that this node goes; see `JobRendezvous`."""
         self._membership.announce_leave(reason)
 
-    # --- threads ----------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._speaker is None:
-                self._speaker = self._run("speaker", self._speak())
-
-    def _speak(self) -> Routine[None]:
-        admission = Admission(self._membership, make_name=lambda: secrets.token_hex(6))
-        return Speaker(self._membership, admission, self._hold_port).speak(self._opened)
-
-    def _opened(self) -> None:
-        """There is a job to follow: called by the speaker, maybe again."""
-        with self._lock:
-            if self._is_over:
-                return
-            if self._follower is not None:
-                self._follower.stop()
-            self._follower = self._run("follower", Follower(self._membership).follow())
-        self._lead()
-
-    def _lead(self) -> None:
-        """Start the leader's routine, if this node leads."""
-        with self._lock:
-            state, incarnation = self._membership.state, self._membership.incarnation
-            if (
-                self._is_over
-                or state is None
-                or state.leader != self._identity.node
-                or (self._leader is not None and self._led == incarnation)
-            ):
-                return
-            if self._leader is not None:
-                self._leader.stop()
-            self._led = incarnation
-            self._leader = self._run("leader", Leader(self._membership).lead())
-
-    def _run(self, name: str, routine: Routine[None]) -> Runner:
-        def ended(error: BaseException | None) -> None:
-            with self._lock:
-                if self._leader is runner:
-                    self._leader = None
-                if error is not None and self._membership.error is None:
-                    self._membership.error = error
-                self._lock.notify_all()
-            if error is not None:
-                self._wake()
-
-        runner = Runner(name, routine, self._connect, ended)
-        runner.start()
-        return runner
-
-    def _runners(self) -> list[Runner]:
-        return [r for r in (self._speaker, self._follower, self._leader) if r is not None]
-
-    def _nudge(self) -> None:
-        self._lead()
-        for runner in self._runners():
-            runner.nudge()
-
-    def _connections(self) -> int:
-        return 1 if self._speaker is None else self._speaker.connections
-
-    def _wake(self) -> None:
-        with self._lock:
-            if self._pipe is not None:
-                with contextlib.suppress(BlockingIOError):
-                    os.write(self._pipe[1], b"\0")
-
-    def _supervise(self) -> None:
-        """Replace threads that a dead connection keeps from coming back."""
-        now = time.monotonic()
-        if now - self._glanced_at < _GLANCE:
-            return
-        self._glanced_at = now
-        bound = max(_STUCK, 3 * self._timing.keep_alive_interval)
-        stuck = [runner for runner in self._runners() if runner.overdue() > bound]
-        if not stuck:
-            return
-        _log.info("the store at %s does not answer; connecting anew", self._endpoint)
-        # What is stuck shows that the connections are dead; the others only do not know yet.
-        for runner in self._runners():
-            runner.renew()
-
-    def _problem(self) -> str | None:
-        """Why the job cannot be reached, once it has lasted too long."""
-        speaker = self._speaker
-        if speaker is None or self._membership.state is None or self._is_over:
-            return None
-        silent = time.monotonic() - speaker.last_contact
-        if silent <= self._timing.unreachable_timeout:
-            return None
-        cause = f": {speaker.problem}" if speaker.problem is not None else ""
-        return (
-            f"the store at {self._endpoint} has not answered for {silent:.0f} s "
-            f"(--rdzv-conf unreachable_timeout={self._timing.unreachable_timeout:g}){cause}"
-        )
+    # --- troubles ---------------------------------------------------------------------------------
 
     def _raise_error(self) -> None:
         error = self._membership.error
         if error is not None:
             raise error
-        problem = self._problem()
+        problem = self._crew.problem()
         if problem is not None:
             raise RendezvousConnectionError(problem)
 
     # --- ends -------------------------------------------------------------------------------------
 
     def _timed_out(self) -> RendezvousError:
-        membership, identity, timeout = self._membership, self._identity, self._timing.join_timeout
-        speaker = self._speaker
-        if membership.state is None:
-            cause = "" if speaker is None or speaker.problem is None else f": {speaker.problem}"
+        timeout, attendance = self._timing.join_timeout, self._attendance
+        if self._membership.state is None:
+            failing = self._crew.failing()
+            cause = "" if failing is None else f": {failing}"
             return RendezvousConnectionError(
                 f"the store at {self._endpoint} could not be reached within {timeout:g} s "
                 f"(--rdzv-conf join_timeout){cause}"
             )
-        present = self._who_is_there()
-        wanted = str(identity.min_nodes)
-        if identity.max_nodes != identity.min_nodes:
-            wanted = f"{identity.min_nodes} to {identity.max_nodes}"
-        here = ", ".join(node.describe() for node in present[:16])
+        present = attendance.look()
+        here = attendance.describe_nodes(present)
         # This node came itself, so nobody at all means that the store, and its host, have gone.
         who = f"{len(present)} came" if present else "it cannot be found out any more how many came"
-        indices = {node.index for node in present if node.index is not None}
-        absent = [index for index in range(identity.min_nodes) if index not in indices]
-        missing = ""
-        if indices and absent:
-            missing = f"; missing: index {', '.join(map(str, absent[:16]))}"
         return RendezvousTimeoutError(
-            f"job {self._run_id!r} needs {wanted} nodes, and {who} within {timeout:g} s "
-            f"(--rdzv-conf join_timeout){': ' if here else ''}{here}{missing}. See whether the "
-            f"others were started, with the same --rdzv-id and --rdzv-endpoint ({self._endpoint})"
+            f"job {self._run_id!r} needs {attendance.wanted()} nodes, and {who} within {timeout:g} "
+            f"s (--rdzv-conf join_timeout){': ' if here else ''}{here}. See whether the others "
+            f"were started, with the same --rdzv-id and --rdzv-endpoint ({self._endpoint})"
         )
-
-    def _who_is_there(self) -> list[NodeRecord]:
-        found: list[NodeRecord] = []
-        looked = threading.Event()
-        membership = self._membership
-
-        def look(speaker: Speaker) -> Routine[None]:
-            del speaker
-            state = membership.state
-            if state is not None:
-                nodes = yield from membership.joined_nodes(state.next_round)
-                found.extend(
-                    node
-                    for name, node in nodes.items()
-                    if name not in membership.lost and name not in membership.gone
-                )
-            looked.set()
-
-        membership.want(look)
-        looked.wait(_LOOK_AROUND)
-        return sorted(found, key=lambda node: (node.index is None, node.index, node.ticket))
 
     def _stay(self) -> None:
         """Keep the store for those whose workers are not done, although this node's are.
@@ -434,33 +306,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
             while (
                 membership.verdict is None
                 and membership.error is None
-                and self._problem() is None
+                and self._crew.problem() is None
                 and time.monotonic() < is_running_until
             ):
                 state = membership.state
                 if state is not None and state.phase is Phase.RUNNING:
                     is_running_until = time.monotonic() + self._timing.join_timeout
-                self._supervise()
+                self._crew.supervise()
                 self._lock.wait(_GLANCE)
 
     def _end(self, patience: float) -> bool:
         """Stop all threads, the speaker when it is through, and release what is held."""
-        with self._lock:
-            self._is_over = True
-            speaker = self._speaker
-        is_clean = True
-        if speaker is not None:
-            if self._membership.state is None:
-                speaker.stop()  # it still tries to connect
-            deadline = time.monotonic() + patience
-            while not (is_through := speaker.join(0.05)) and time.monotonic() < deadline:
-                if speaker.problem is not None:
-                    break  # nobody can be told
-            is_clean = is_through
-        for runner in self._runners():
-            runner.stop()
-        for runner in self._runners():
-            runner.join(0.2)
+        self._is_over = True
+        is_clean = self._crew.dismiss(patience)
         with self._lock:
             pipe, self._pipe = self._pipe, None
         if pipe is not None:
@@ -474,9 +332,15 @@ class DynamicRendezvousHandler(RendezvousHandler):
             release()
         return is_clean or self._is_unreachable  # which was said
 
+    def _wake(self) -> None:
+        with self._lock:
+            if self._pipe is not None:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(self._pipe[1], b"\0")
+
     def _hold_port(self) -> int:
         """Hold a port for the workers' store, in case this node gets rank 0."""
-        previous, self._held = self._held, HeldPort.any()
+        previous, self._held = self._held, HeldPort.any(self._identity.job.port_range)
         if previous is not None:
             previous.close()
         return self._held.port

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import socket
+import sys
 
 from plaunch.errors import UsageError
 
@@ -18,18 +19,20 @@ from plaunch.errors import UsageError
 class HeldPort:
     """A port that this process keeps from everybody who does not ask for it by number."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, claim: socket.socket | None = None) -> None:
         self._socket = sock
+        self._claim = claim
         self.port: int = sock.getsockname()[1]
 
     @classmethod
-    def any(cls) -> HeldPort:
-        """Hold a port that the kernel picks.
+    def any(cls, within: tuple[int, int] | None = None) -> HeldPort:
+        """Hold a port that the kernel picks, or a free one from the first to the last of `within`.
 
         Raises:
-            OSError: no port is free.
+            OSError: no port is free at all.
+            UsageError: none of `within` is, or this user may not bind it.
         """
-        return cls(_bind(0))
+        return cls(_bind(0)) if within is None else _hold_within(*within)
 
     @classmethod
     def given(cls, port: int, option: str) -> HeldPort:
@@ -54,6 +57,37 @@ class HeldPort:
     def close(self) -> None:
         """Let the port go; may be called twice."""
         self._socket.close()
+        if self._claim is not None:
+            self._claim.close()
+
+
+def _hold_within(first: int, last: int) -> HeldPort:
+    # Launchers that start at the same time begin with different ports; each port is tried once.
+    count = last - first + 1
+    begin = int.from_bytes(os.urandom(4), "big") % count
+    for step in range(count):
+        port = first + (begin + step) % count
+        with contextlib.ExitStack() as stack:
+            claim = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            try:
+                # SO_REUSEADDR lets two launchers hold one port, unless they first claim its name.
+                # Names are the network name space's, as ports are, and end with their process.
+                if sys.platform == "linux":
+                    claim.bind(f"\0plaunch-port-{port}")
+                sock = _bind(port)
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    continue
+                raise UsageError(
+                    f"port {port} of {first}-{last} (--port-range) cannot be bound: "
+                    f"{error.strerror}; choose another range"
+                ) from error
+            stack.pop_all()
+            return HeldPort(sock, claim)
+    raise UsageError(
+        f"none of the {count} ports from {first} to {last} (--port-range) is free; end a program "
+        "that uses one, or choose a larger range"
+    )
 
 
 def _bind(port: int) -> socket.socket:

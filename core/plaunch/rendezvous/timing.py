@@ -21,7 +21,8 @@ class Timing:
     """The times of a rendezvous, in seconds; fractions are allowed. Names are torchrun's.
 
     Args:
-        join_timeout: for enough nodes to arrive.
+        join_timeout: for enough nodes to arrive; the start time-out of the launch, if there is one
+            and nothing else was said.
         last_call_timeout: for further nodes, once there are enough.
         close_timeout: for saying good-bye.
         keep_alive_interval: between two signs of life.
@@ -56,6 +57,8 @@ class Timing:
             frozenset({*names, *options, "token_file"}), _NOT_NEEDED.difference(options)
         )
         values: dict[str, float] = {}
+        if params.job.start_timeout is not None:
+            values["join_timeout"] = params.job.start_timeout
         for name in names:
             get = params.get_as_int if name == "keep_alive_max_attempt" else params.get_as_float
             value = get(name)

@@ -34,6 +34,7 @@ def read_token(params: RendezvousParameters, environ: Mapping[str, str]) -> byte
     """
     path = params.get(TOKEN_OPTION)
     variable = environ.get(TOKEN_VARIABLE)
+    params.secrets_read.add(TOKEN_OPTION)
     if path is not None:
         if variable:
             _log.debug("the job token is read from %r; %s is ignored", path, TOKEN_VARIABLE)
@@ -41,6 +42,25 @@ def read_token(params: RendezvousParameters, environ: Mapping[str, str]) -> byte
     if variable:
         return _checked(os.fsencode(variable), TOKEN_VARIABLE)
     return None
+
+
+def check_token_is_used(params: RendezvousParameters, environ: Mapping[str, str]) -> None:
+    """Refuse a token that the backend has not asked for: whoever gave it relies on it.
+
+    Raises:
+        UsageError: there is one, and several nodes, which would go on without signatures.
+    """
+    if TOKEN_OPTION in params.secrets_read or params.max_nodes == 1:
+        return
+    path = params.get(TOKEN_OPTION)
+    if path is None and not environ.get(TOKEN_VARIABLE):
+        return
+    where = TOKEN_VARIABLE if path is None else f"--rdzv-conf {TOKEN_OPTION}={path}"
+    raise UsageError(
+        f"there is a job token ({where}), but rendezvous backend {params.backend!r} does not sign "
+        "anything with it; choose a backend that does, such as c10d or etcd-v2, or take the token "
+        "away"
+    )
 
 
 def _read_file(path: str) -> bytes:

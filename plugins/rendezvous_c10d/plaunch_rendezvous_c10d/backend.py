@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousConnectionError, UsageError
-from plaunch.rendezvous import find_node_address, join_host_port, parse_rendezvous_endpoint
+from plaunch.rendezvous import (
+    HeldPort,
+    find_node_address,
+    join_host_port,
+    parse_rendezvous_endpoint,
+)
 
 from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.hosting import (
@@ -125,7 +130,16 @@ def _on_tcp(params: RendezvousParameters, read_timeout: float, is_host: bool | N
     distributed = load_distributed()
     hosted: HostedStore | None = None
     if here:
-        hosted = host_store(distributed, host, port, is_local=is_local, is_asked=is_host is True)
+        with contextlib.ExitStack() as stack:
+            number = port
+            if port == 0 and params.job.port_range is not None:
+                # Held until the store listens, so that no other launcher picks the same one.
+                held = HeldPort.any(params.job.port_range)
+                stack.callback(held.close)
+                number = held.port
+            hosted = host_store(
+                distributed, host, number, is_local=is_local, is_asked=is_host is True
+            )
     address = find_node_address(
         host, port, max_nodes=params.max_nodes, local_addr=params.local_addr
     )

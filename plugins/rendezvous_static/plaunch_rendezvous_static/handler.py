@@ -24,6 +24,7 @@ LOOP_BACK = "127.0.0.1"
 # Options that torchrun's backends know and that mean nothing where nobody is waited for.
 _NOT_NEEDED = frozenset(
     {
+        "token_file",  # which the launcher refuses, where it would be missed
         "close_timeout",
         "heartbeat_timeout",
         "is_host",
@@ -52,7 +53,9 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
             f"(--nnodes); ranks go from 0 to {params.max_nodes - 1}"
         )
     if params.max_nodes == 1 and not params.endpoint:
-        return SingleNodeRendezvous(params.run_id, params.local_addr or LOOP_BACK)
+        return SingleNodeRendezvous(
+            params.run_id, params.local_addr or LOOP_BACK, params.job.port_range
+        )
     if not params.endpoint:
         raise UsageError(
             f"backend 'static' needs to know where rank 0 of {params.max_nodes} nodes is; give "
@@ -116,13 +119,19 @@ class SingleNodeRendezvous(_NoMembership):
     it before rank 0 binds it.
     """
 
-    def __init__(self, run_id: str, address: str = LOOP_BACK) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        address: str = LOOP_BACK,
+        port_range: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__(run_id)
         self._address = address
+        self._port_range = port_range
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Return the round of this one node, on a fresh port."""
-        previous, self._held = self._held, HeldPort.any()
+        previous, self._held = self._held, HeldPort.any(self._port_range)
         if previous is not None:
             previous.close()
         return RendezvousInfo(None, 0, 1, RendezvousStoreInfo(self._address, self._held.port))

@@ -39,8 +39,8 @@ class Node:
         self.told: list[MembershipChange] = []
         self._wire: Wire | None = None
         if isinstance(handler, DynamicRendezvousHandler):
-            self._wire = Wire(handler._connect)
-            handler._connect = self._wire.connect
+            self._wire = Wire(handler._crew.connect)
+            handler._crew.connect = self._wire.connect
         self.present: JobRound | None = None
         self._thread: threading.Thread | None = None
         self._outcome: object = None

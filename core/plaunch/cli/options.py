@@ -1,0 +1,387 @@
+"""All options of the command line, as data: the parser, completion and reports are made of it.
+
+Names, variables and defaults are torchrun's where it has the option.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    Args:
+        names: how it is written; the last one also names its variable and its attribute.
+        help: what it does, with its default.
+        default: its value if nobody gives one.
+        metavar: stands for the value in the help text.
+        read: makes the value of a text; None for a flag, which is on or off.
+        choices: the values that there are.
+        plugins: the kind of plugins whose names are values, for completion.
+        path: `file` or `directory`, where a value is one, for completion.
+        has_variable: whether `PET_<NAME>` is its default. It has no meaning with options that
+            print something instead of launching.
+        bare: the value of an option that is written without one.
+        is_repeated: whether it may be written several times; its values make a list.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    default: object = None
+    metavar: str | None = None
+    read: Callable[[str], Any] | None = str
+    choices: tuple[str, ...] = ()
+    plugins: str = ""
+    path: str = ""
+    has_variable: bool = True
+    bare: str | None = None
+    is_repeated: bool = False
+
+    @property
+    def dest(self) -> str:
+        """The attribute of the parsed options."""
+        return self.names[-1].lstrip("-").replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """The variable that has its default; empty if there is none."""
+        return f"PET_{self.dest.upper()}" if self.has_variable else ""
+
+
+def integer(text: str) -> int:
+    """A whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def number(text: str) -> float:
+    """A number, of seconds with all options there are."""
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+
+
+def port(text: str) -> int:
+    """A port number; 0 is one."""
+    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port number from 0 to 65535")
+    return int(text)
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """`29500-29599`: the first and the last port of a range."""
+    first, dash, last = text.partition("-")
+    if not (dash and first.isascii() and first.isdecimal() and last.isascii() and last.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of ports, such as 29500-29599")
+    if not 0 < int(first) <= int(last) <= 65535:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a range of ports between 1 and 65535, smallest first"
+        )
+    return int(first), int(last)
+
+
+def words(text: str) -> list[str]:
+    """Words between commas; a doubled comma is a comma of a word, as in torchrun."""
+    parts = text.replace(",,", "\0").split(",")
+    return [part.replace("\0", ",") for part in parts if part]
+
+
+NODES = (
+    Option(
+        ("--nnodes",),
+        "number of nodes, or a range of it (default: 1:1)",
+        default="1:1",
+        metavar="N or MIN:MAX",
+    ),
+    Option(
+        ("--nproc-per-node",),
+        "workers on this node: a number, or a device counter such as cpu, gpu, xpu, auto "
+        "(default: 1, or one for each of --devices)",
+        default="1",
+        metavar="N or NAME",
+        plugins="device_counts",
+    ),
+    Option(
+        ("--devices",),
+        "numbers of the devices that the workers of this node may see, as in 2,4-7",
+        metavar="LIST",
+    ),
+    Option(
+        ("--virtual-local-rank",),
+        "show each worker its own device only, which is device 0 to it: LOCAL_RANK is 0 for all",
+        read=None,
+        default=False,
+    ),
+    Option(
+        ("--numa-binding",),
+        "bind each worker to CPUs near its device: node, socket, exclusive or core-complex",
+        metavar="MODE",
+        choices=("node", "socket", "exclusive", "core-complex"),
+    ),
+    Option(
+        ("--node-rank",),
+        "index of this node (default: 0 with the static backend, else any that is free)",
+        metavar="N",
+        read=integer,
+    ),
+    Option(
+        ("--role",), "name of the workers, for logs (default: default)", "default", metavar="NAME"
+    ),
+    Option(("--local-addr",), "address of this node, if not the one found", metavar="ADDR"),
+    Option(
+        ("--scheduler",),
+        "take nodes, index, endpoint and run id from what a scheduler has set: slurm, kubernetes, "
+        "mpi, none, or a plugin's name (default: slurm inside a step of several nodes with one "
+        "task on each, else none)",
+        metavar="NAME",
+        plugins="schedulers",
+    ),
+)
+RENDEZVOUS = (
+    Option(
+        ("--rdzv-backend",),
+        "how nodes find each other: static, c10d, etcd-v2, or a plugin's (default: static)",
+        default="static",
+        metavar="NAME",
+        plugins="rendezvous",
+    ),
+    Option(
+        ("--rdzv-endpoint",),
+        "where the backend is; for c10d one of the nodes, for etcd its members",
+        default="",
+        metavar="HOST[:PORT]",
+    ),
+    Option(
+        ("--rdzv-id",),
+        "id of the job, the same on all nodes (default: none; on one node, made up)",
+        default="none",
+        metavar="ID",
+    ),
+    Option(("--rdzv-conf",), "options of the backend", default="", metavar="K=V,..."),
+    Option(
+        ("--standalone",),
+        "one node on its own, on a free port of loop-back; overrides the rendezvous options",
+        read=None,
+        default=False,
+    ),
+    Option(
+        ("--master-addr",),
+        "address of node 0, for the static backend (default: 127.0.0.1)",
+        metavar="ADDR",
+    ),
+    Option(
+        ("--master-port",),
+        "port of the workers' store on node 0, for the static backend (default: a free one on one "
+        "node, 29500 on several)",
+        metavar="PORT",
+        read=port,
+    ),
+    Option(
+        ("--port-range",),
+        "range of the ports that plaunch picks on this node (default: any that is free)",
+        metavar="A-B",
+        read=port_range,
+    ),
+    Option(
+        ("--start-timeout",),
+        "time until the first worker of this node must run, whatever there is to wait for before "
+        "(default: no bound of its own; --rdzv-conf join_timeout bounds the wait for nodes)",
+        metavar="SECONDS",
+        read=number,
+    ),
+)
+SCRIPT = (
+    Option(
+        ("-m", "--module"),
+        "the script is a module: run it with python -m",
+        read=None,
+        default=False,
+    ),
+    Option(
+        ("--no-python",),
+        "the script is a program: run it without python",
+        read=None,
+        default=False,
+    ),
+    Option(
+        ("--run-path",),
+        "run the script with runpy in a process of start_method",
+        read=None,
+        default=False,
+    ),
+    Option(
+        ("--start-method",),
+        "how --run-path starts processes: spawn, fork or forkserver (default: spawn)",
+        default="spawn",
+        metavar="METHOD",
+        choices=("spawn", "fork", "forkserver"),
+    ),
+)
+SUPERVISION = (
+    Option(
+        ("--max-restarts",),
+        "how many failures of the job are followed by a restart of all workers (default: 0)",
+        default=0,
+        metavar="N",
+        read=integer,
+    ),
+    Option(
+        ("--monitor-interval",),
+        "how often to look at what cannot wake the launcher (default: 0.1)",
+        default=0.1,
+        metavar="SECONDS",
+        read=number,
+    ),
+    Option(
+        ("--shutdown-timeout",),
+        "time for workers to stop before they are killed, on every path "
+        "(default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
+        metavar="SECONDS",
+        read=number,
+    ),
+    Option(
+        ("--exit-barrier-timeout",),
+        "time to wait for the other nodes once the workers of this one have succeeded "
+        "(default: 300)",
+        default=300.0,
+        metavar="SECONDS",
+        read=number,
+    ),
+    Option(
+        ("--keep-daemons",),
+        "leave processes alone that workers left behind, if all workers have succeeded",
+        read=None,
+        default=False,
+    ),
+    Option(
+        ("--signals-to-handle",),
+        "signals that stop the job (default: SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        metavar="SIG,...",
+    ),
+    Option(
+        ("--signal-policy",),
+        "what signals mean: torchrun (those listed stop the job), notify (some are passed on to "
+        "the workers instead), or a plugin's name (default: torchrun)",
+        default="torchrun",
+        metavar="NAME",
+        plugins="signal_policies",
+    ),
+    Option(
+        ("--notify-signals",),
+        "signals that the policy notify passes on (default: SIGUSR1,SIGUSR2)",
+        metavar="SIG,...",
+    ),
+)
+LOGS = (
+    Option(("--log-dir",), "base folder of log files", metavar="DIR", path="directory"),
+    Option(
+        ("-r", "--redirects"),
+        "streams that go to files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or "
+        "by local rank as in 0:3,1-7:1",
+        default="0",
+        metavar="STREAMS",
+    ),
+    Option(
+        ("-t", "--tee"),
+        "streams that go to files and to the console; same form",
+        default="0",
+        metavar="STREAMS",
+    ),
+    Option(
+        ("--local-ranks-filter",),
+        "only show these local ranks on the console, as in 0,8-15",
+        default="",
+        metavar="RANKS",
+    ),
+    Option(
+        ("--log-line-prefix-template",),
+        "prefix of teed lines; ${role_name} ${local_rank} ${rank} ${hostname} ${attempt} ${time} "
+        "are replaced (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, else "
+        "[${role_name}${local_rank}]:)",
+        metavar="TEXT",
+    ),
+    *(
+        Option(
+            (f"--duplicate-{stream}-filters",),
+            f"collect lines of teed {stream} with one of these words in a file of their own; a "
+            "doubled comma stands for a comma",
+            default=(),
+            metavar="WORD,...",
+            read=words,
+        )
+        for stream in ("stdout", "stderr")
+    ),
+    Option(
+        ("--logs-specs",),
+        "who decides where logs go (default: default)",
+        default="default",
+        metavar="NAME",
+        plugins="logs_specs",
+    ),
+    Option(
+        ("--event-log-handler",),
+        "where events go: null, console, or a plugin's name (default: null)",
+        default="null",
+        metavar="NAME",
+        plugins="event_handlers",
+    ),
+)
+HELP = (
+    Option(
+        ("--dry-run",),
+        "print what would run, and where each setting comes from, without starting anything; "
+        "--dry-run=json is for programs",
+        metavar="FORM",
+        choices=("text", "json"),
+        has_variable=False,
+        bare="text",
+    ),
+    Option(
+        ("--doctor",),
+        "check what usually breaks on this node, with the options that are given",
+        read=None,
+        default=False,
+        has_variable=False,
+    ),
+    Option(
+        ("-p", "--plugins"),
+        "load plugin NAME; no:NAME blocks it (also in PLAUNCH_PLUGINS)",
+        metavar="NAME",
+        has_variable=False,
+        is_repeated=True,
+    ),
+    Option(
+        ("--list-plugins",),
+        "list all plugins and their state",
+        read=None,
+        default=False,
+        has_variable=False,
+    ),
+    Option(
+        ("--print-completion",),
+        "print what makes a shell complete options and names: bash, zsh, tcsh or fish",
+        metavar="SHELL",
+        choices=("bash", "zsh", "tcsh", "fish"),
+        has_variable=False,
+    ),
+)
+GROUPS = (
+    ("nodes and workers", NODES),
+    ("rendezvous", RENDEZVOUS),
+    ("the script", SCRIPT),
+    ("supervision", SUPERVISION),
+    ("logs and events", LOGS),
+    ("plugins and help", HELP),
+)
+OPTIONS = tuple(option for _, group in GROUPS for option in group)

@@ -1,0 +1,242 @@
+"""What a command line would do: settings and their sources, commands, environment, logs, plugins.
+
+Nothing is started and no socket is opened; what only the meeting of the nodes decides is left open.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from plaunch.agent.affinity import binder_of
+from plaunch.agent.arguments import macros
+from plaunch.agent.env import worker_environment
+from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
+from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
+from plaunch.cli.options import OPTIONS
+from plaunch.plugin.registry import EVENT_HANDLERS, RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.process.layout import RunLayout
+from plaunch.rendezvous.api import RendezvousHandler
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from plaunch.config import LaunchConfig
+    from plaunch.plugin.manager import PluginManager
+    from plaunch.rendezvous.api import RendezvousInfo
+
+VERSION = 1  # of the form that programs read
+OPEN = "<decided when the nodes meet>"
+FREE_PORT = "<a free port>"
+RANDOM = "<random>"
+LOOP_BACK = "127.0.0.1"
+# What a worker's environment holds of ranks and of the place to meet.
+_DECIDED_LATER = (
+    "RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+)
+
+
+class _NoRendezvous(RendezvousHandler):
+    """Stands for the handler that a launch would have; it meets nobody."""
+
+    def __init__(self, backend: str, run_id: str) -> None:
+        self._backend = backend
+        self._run_id = run_id
+
+    def get_backend(self) -> str:
+        return self._backend
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        raise NotImplementedError("a plan meets nobody")
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        """Nobody can be told."""
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        return True
+
+
+def make_plan(
+    args: argparse.Namespace,
+    config: LaunchConfig,
+    entrypoint: Callable[..., Any] | str,
+    entrypoint_args: list[str],
+    manager: PluginManager,
+) -> dict[str, Any]:
+    """What the launch would do, as plain values that JSON can hold.
+
+    Raises:
+        PluginError: a selected plugin cannot be loaded.
+    """
+    from plaunch._version import __version__  # noqa: PLC0415
+
+    manager.get(RENDEZVOUS, config.rdzv_backend)
+    manager.get(EVENT_HANDLERS, config.event_log_handler)
+    manager.get(SIGNAL_POLICIES, config.signal_policy)
+    return {
+        "version": VERSION,
+        "plaunch": __version__,
+        "python": {"version": ".".join(map(str, sys.version_info[:3])), "path": sys.executable},
+        "settings": {
+            option.dest: {
+                "value": _resolved(option.dest, args, config),
+                "source": args.sources[option.dest],
+            }
+            for option in OPTIONS
+            if option.has_variable
+        },
+        "job": {
+            "run_id": config.run_id,
+            "min_nodes": config.min_nodes,
+            "max_nodes": config.max_nodes,
+            "workers_on_this_node": config.nproc_per_node,
+            "backend": config.rdzv_backend,
+            "endpoint": config.rdzv_endpoint,
+            "options": {key: _plain(value) for key, value in config.rdzv_configs.items()},
+        },
+        "plugins": [
+            {
+                "kind": plugin.kind,
+                "name": plugin.name,
+                "distribution": plugin.distribution,
+                "version": plugin.version,
+                "module": plugin.module,
+            }
+            for plugin in manager.selected()
+        ],
+        "workers": _workers(config, entrypoint, entrypoint_args, manager),
+    }
+
+
+def _resolved(dest: str, args: argparse.Namespace, config: LaunchConfig) -> Any:
+    """What an option has come to; those that name a component keep its name."""
+    if dest == "rdzv_id":
+        return config.run_id
+    if dest in ("nproc_per_node", "rdzv_endpoint", "shutdown_timeout", "node_rank"):
+        return getattr(config, dest)
+    return _plain(getattr(args, dest))
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def _workers(
+    config: LaunchConfig,
+    entrypoint: Callable[..., Any] | str,
+    entrypoint_args: list[str],
+    manager: PluginManager,
+) -> list[dict[str, Any]]:
+    spec = WorkerSpec(
+        role=config.role,
+        local_world_size=config.nproc_per_node,
+        rdzv_handler=_NoRendezvous(config.rdzv_backend, config.run_id),
+        entrypoint=entrypoint,
+        args=tuple(entrypoint_args),
+        max_restarts=config.max_restarts,
+        numa_options=config.numa_options,
+        virtual_local_rank=config.virtual_local_rank,
+        devices=config.devices,
+    )
+    group = WorkerGroup(spec)
+    is_known = _place(group, config)
+    logs = _logs(config)
+    bound = _bindings(spec)
+    found: list[dict[str, Any]] = []
+    for worker in group.workers:
+        env = worker_environment(group, worker, attempt=0, round=0, environ=os.environ)
+        env.update(config.worker_env)
+        if is_known:
+            # Plugins may count with ranks, so they are asked only where there are some.
+            env.update(manager.worker_env(describe_worker(worker), env))
+        else:
+            env.update(dict.fromkeys(_DECIDED_LATER, OPEN))
+        files = logs(worker)
+        if "error_file" in files:
+            env["TORCHELASTIC_ERROR_FILE"] = files["error_file"]
+        args = macros.substitute(list(spec.args), str(worker.local_rank))
+        found.append(
+            {
+                "local_rank": worker.local_rank,
+                "rank": worker.global_rank if is_known else None,
+                "command": [_name_of(entrypoint), *args],
+                "environment": dict(sorted(env.items())),
+                "logs": files,
+                **bound(worker.local_rank),
+            }
+        )
+    return found
+
+
+def _name_of(entrypoint: Callable[..., Any] | str) -> str:
+    if isinstance(entrypoint, str):
+        return entrypoint
+    return f"{entrypoint.__module__}.{entrypoint.__qualname__}"
+
+
+def _place(group: WorkerGroup, config: LaunchConfig) -> bool:
+    """Give the group the place that it will have, and say whether that is known by now."""
+    spec = group.spec
+    if config.rdzv_backend != "static":
+        group.master_addr, group.master_port = OPEN, OPEN  # type: ignore[assignment]
+        return False
+    rank = int(str(config.rdzv_configs.get("rank", 0)))
+    host, _, port = config.rdzv_endpoint.rpartition(":")
+    group.group_rank, group.group_world_size = rank, config.max_nodes
+    group.master_addr = host.strip("[]") or config.local_addr or LOOP_BACK
+    group.master_port = int(port) if port else FREE_PORT  # type: ignore[assignment]
+    node = NodeInfo(config.role, spec.local_world_size)
+    group.workers = create_workers(
+        assign_alike(node, rank, config.max_nodes), spec.local_world_size
+    )
+    return True
+
+
+def _bindings(spec: WorkerSpec) -> Callable[[int], dict[str, str]]:
+    """What says for a local rank to which processors it is bound, and next to which device."""
+    binder = binder_of(spec)
+    if binder is None:
+        return lambda local_rank: {}
+    plan = binder.plan(spec.local_world_size)
+
+    def binding(local_rank: int) -> dict[str, str]:
+        own = plan.get(local_rank)
+        if own is None:
+            return {}
+        device = own.device
+        found = {} if device is None else {"device": device.pci_address or str(device.index)}
+        return {**found, "cpus": own.cpu_list}
+
+    return binding
+
+
+def _logs(config: LaunchConfig) -> Callable[[Worker], dict[str, str]]:
+    """What says where a worker's streams go; folders are made when workers start."""
+    specs = config.logs_specs
+    if not isinstance(specs, RunLayout):
+        who = type(specs).__name__
+
+        def unknown(worker: Worker) -> dict[str, str]:
+            del worker
+            return {"decided_by": who}
+
+        return unknown
+    return lambda worker: specs.planned(config.run_id, worker.local_rank)

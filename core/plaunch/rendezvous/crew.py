@@ -1,0 +1,177 @@
+"""The threads of one node: who speaks, follows and leads, and what happens when they are stuck."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.rendezvous.admission import Admission
+from plaunch.rendezvous.follower import Follower
+from plaunch.rendezvous.leader import Leader
+from plaunch.rendezvous.runner import Runner
+from plaunch.rendezvous.speaker import Speaker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.rendezvous.membership import Membership
+    from plaunch.rendezvous.operations import Routine
+    from plaunch.rendezvous.store import Connect
+
+_log = logging.getLogger("plaunch")
+
+_GLANCE = 1.0  # seconds between two looks at threads that may be stuck
+_STUCK = 6.0  # seconds after which an operation of the store is not waited for any longer
+
+
+class Crew:
+    """Runs the routines of a membership, each on a thread and a connection of its own.
+
+    Args:
+        membership: what the routines share; its lock guards this object, too.
+        connect: opens another connection to the store; tests put their own in its place.
+        endpoint: what messages call the store.
+        hold_port: holds a port for the workers' store, and returns its number.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        connect: Connect,
+        endpoint: str,
+        *,
+        hold_port: Callable[[], int],
+    ) -> None:
+        self._membership = membership
+        self._timing = membership.timing
+        self.connect = connect
+        self._endpoint = endpoint
+        self._hold_port = hold_port
+        self._lock = membership.lock
+        self._speaker: Runner | None = None
+        self._follower: Runner | None = None
+        self._leader: Runner | None = None
+        self._led = 0  # the incarnation that the leader's routine is for
+        self._is_over = False
+        self._glanced_at = 0.0
+        membership.nudge = self._nudge
+        membership.connections = self._connections
+
+    def start(self) -> None:
+        """Start to speak, unless that has begun; the others follow when there is a job."""
+        with self._lock:
+            if self._speaker is None:
+                self._speaker = self._run("speaker", self._speak())
+
+    def supervise(self) -> None:
+        """Replace threads that a dead connection keeps from coming back."""
+        now = time.monotonic()
+        if now - self._glanced_at < _GLANCE:
+            return
+        self._glanced_at = now
+        bound = max(_STUCK, 3 * self._timing.keep_alive_interval)
+        if all(runner.overdue() <= bound for runner in self._runners()):
+            return
+        _log.info("the store at %s does not answer; connecting anew", self._endpoint)
+        # What is stuck shows that the connections are dead; the others only do not know yet.
+        for runner in self._runners():
+            runner.renew()
+
+    def failing(self) -> object:
+        """Why the store cannot be reached at this moment; None if it can, or nobody has tried."""
+        return None if self._speaker is None else self._speaker.problem
+
+    def problem(self) -> str | None:
+        """Why the job cannot be reached, once it has lasted too long."""
+        speaker = self._speaker
+        if speaker is None or self._membership.state is None or self._is_over:
+            return None
+        silent = time.monotonic() - speaker.last_contact
+        if silent <= self._timing.unreachable_timeout:
+            return None
+        cause = f": {speaker.problem}" if speaker.problem is not None else ""
+        return (
+            f"the store at {self._endpoint} has not answered for {silent:.0f} s "
+            f"(--rdzv-conf unreachable_timeout={self._timing.unreachable_timeout:g}){cause}"
+        )
+
+    def dismiss(self, patience: float) -> bool:
+        """End all threads, the speaker when it is through.
+
+        Returns:
+            Whether the speaker has said all that it had to, within `patience` seconds.
+        """
+        with self._lock:
+            self._is_over = True
+            speaker = self._speaker
+        is_through = True
+        if speaker is not None:
+            if self._membership.state is None:
+                speaker.stop()  # it still tries to connect
+            deadline = time.monotonic() + patience
+            while not (is_through := speaker.join(0.05)) and time.monotonic() < deadline:
+                if speaker.problem is not None:
+                    break  # nobody can be told
+        for runner in self._runners():
+            runner.stop()
+        for runner in self._runners():
+            runner.join(0.2)
+        return is_through
+
+    def _speak(self) -> Routine[None]:
+        admission = Admission(self._membership, make_name=lambda: secrets.token_hex(6))
+        return Speaker(self._membership, admission, self._hold_port).speak(self._opened)
+
+    def _opened(self) -> None:
+        """There is a job to follow: called by the speaker, maybe again."""
+        with self._lock:
+            if self._is_over:
+                return
+            if self._follower is not None:
+                self._follower.stop()
+            self._follower = self._run("follower", Follower(self._membership).follow())
+        self._lead()
+
+    def _lead(self) -> None:
+        """Start the leader's routine, if this node leads."""
+        with self._lock:
+            state, incarnation = self._membership.state, self._membership.incarnation
+            if (
+                self._is_over
+                or state is None
+                or state.leader != self._membership.me
+                or (self._leader is not None and self._led == incarnation)
+            ):
+                return
+            if self._leader is not None:
+                self._leader.stop()
+            self._led = incarnation
+            self._leader = self._run("leader", Leader(self._membership).lead())
+
+    def _run(self, name: str, routine: Routine[None]) -> Runner:
+        def ended(error: BaseException | None) -> None:
+            with self._lock:
+                if self._leader is runner:
+                    self._leader = None
+                if error is not None and self._membership.error is None:
+                    self._membership.error = error
+                self._lock.notify_all()
+            if error is not None:
+                self._membership.told()
+
+        runner = Runner(name, routine, self.connect, ended)
+        runner.start()
+        return runner
+
+    def _runners(self) -> list[Runner]:
+        return [r for r in (self._speaker, self._follower, self._leader) if r is not None]
+
+    def _nudge(self) -> None:
+        self._lead()
+        for runner in self._runners():
+            runner.nudge()
+
+    def _connections(self) -> int:
+        return 1 if self._speaker is None else self._speaker.connections

@@ -1,0 +1,93 @@
+"""The line at the bottom of a terminal: replaced, cut to its width, gone before other words."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import termios
+
+import pytest
+from plaunch.cli.live import live_line
+from plaunch.cli.stderr import Stderr
+
+ERASE = "\r\x1b[K"
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal of 40 columns as this process's stderr; what it reads is what was written."""
+    ours, theirs = os.openpty()
+    attributes = termios.tcgetattr(theirs)
+    attributes[1] &= ~termios.OPOST
+    termios.tcsetattr(theirs, termios.TCSANOW, attributes)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 40, 0, 0))
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(theirs, "w") as stream:
+
+        def attach():
+            # In the test itself: pytest puts its own stream back after the set-up.
+            monkeypatch.setattr("sys.stderr", stream)
+            return lambda: os.read(ours, 4096).decode()
+
+        yield attach
+    os.close(ours)
+
+
+def test_a_line_replaces_the_one_before(terminal):
+    read = terminal()
+    stderr = Stderr()
+    show = live_line(stderr)
+    show("one")
+    show("two")
+    stderr.finish()
+    assert read() == f"{ERASE}plaunch: one{ERASE}{ERASE}plaunch: two"
+
+
+def test_a_message_takes_it_away(terminal):
+    read = terminal()
+    stderr = Stderr()
+    live_line(stderr)("one")
+    stderr.write("plaunch: important\n")
+    stderr.write("plaunch: more\n")
+    stderr.finish()
+    assert read() == f"{ERASE}plaunch: one{ERASE}plaunch: important\nplaunch: more\n"
+
+
+def test_an_empty_one_takes_it_away_once(terminal):
+    read = terminal()
+    stderr = Stderr()
+    show = live_line(stderr)
+    show("one")
+    show("")
+    show("")
+    stderr.finish()
+    assert read() == f"{ERASE}plaunch: one{ERASE}"
+
+
+def test_it_never_wraps(terminal):
+    read = terminal()
+    stderr = Stderr()
+    live_line(stderr)("x" * 100)
+    stderr.finish()
+    shown = read().removeprefix(ERASE)
+    assert len(shown) == 39
+    assert shown.endswith("x…")
+
+
+def test_a_terminal_that_cannot_replace_lines_gets_none(terminal, monkeypatch):
+    terminal()
+    assert live_line(Stderr()) is not None
+    monkeypatch.setenv("TERM", "dumb")
+    assert live_line(Stderr()) is None
+    monkeypatch.delenv("TERM")
+    assert live_line(Stderr()) is None
+
+
+def test_neither_does_a_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    with (tmp_path / "err").open("w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        assert live_line(Stderr()) is None
+    monkeypatch.setattr("sys.stderr", None)
+    assert live_line(Stderr()) is None

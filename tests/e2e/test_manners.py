@@ -1,0 +1,156 @@
+"""What the launcher says of itself, and what it refuses before anything starts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from plaunch.rendezvous import HeldPort
+
+SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
+
+
+def test_it_says_what_is_started(plaunch):
+    script = plaunch.write("train.py", SHOW)
+    done = plaunch.run("--rdzv-id=mine", "--nproc-per-node=2", script)
+    assert done.returncode == 0, done.stderr
+    python = re.escape(sys.executable)
+    assert re.search(
+        rf"^plaunch: version \S+, Python 3\.\d+\.\d+ \({python}\): nodes: 1, workers on this one: "
+        r"2, backend static, run id mine$",
+        done.stderr,
+        re.M,
+    )
+    assert "OMP_NUM_THREADS is 1 for each of 2 workers" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_it_is_silent_if_it_is_to_be(plaunch):
+    done = plaunch.run(plaunch.write("train.py", SHOW), LOGLEVEL="WARNING")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ports_are_from_the_range(plaunch):
+    with contextlib.closing(HeldPort.any()) as free:
+        port = free.port
+    script = plaunch.write("train.py", SHOW)
+    done = plaunch.run(f"--port-range={port}-{port}", script)
+    assert json.loads(done.stdout)["MASTER_PORT"] == str(port), done.stderr
+
+
+def test_a_range_without_a_free_port(plaunch):
+    with contextlib.closing(HeldPort.any()) as taken:
+        pass
+    with contextlib.closing(HeldPort.any((taken.port, taken.port))) as held:
+        script = plaunch.write("train.py", SHOW)
+        done = plaunch.run(f"--port-range={held.port}-{held.port}", script)
+    assert done.returncode == 2
+    assert "none of the 1 ports" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "message"),
+    [
+        (["--nnodes=2"], {}, "give --master-addr with that of node 0"),
+        (["--nnodes=3:2"], {}, "minimum <= maximum"),
+        (["--no-python", "-m"], {}, "contradict each other"),
+        (
+            ["--nnodes=2", "--node-rank=2", "--master-addr=a"],
+            {},
+            "node rank 2 (--node-rank) is outside the job of 2 nodes",
+        ),
+        (
+            ["--nnodes=2", "--node-rank=1", "--master-addr=127.0.0.1"],
+            {"PLAUNCH_RDZV_TOKEN": "a token of sixteen bytes"},
+            "(PLAUNCH_RDZV_TOKEN), but rendezvous backend 'static' does not sign",
+        ),
+    ],
+)
+def test_contradictions_are_refused_before_anything_starts(plaunch, argv, environ, message):
+    done = plaunch.run(*argv, plaunch.write("train.py", SHOW), **environ)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+# A launcher whose backend needs nobody, so that nothing but the wait for another node takes time.
+ALONE = """
+import sys
+from plaunch.cli import main
+from plaunch.plugin import hookimpl
+from plaunch.rendezvous import DynamicRendezvousHandler
+from plaunch.testing import MemoryBoard
+def create(params):
+    return DynamicRendezvousHandler(params, MemoryBoard().connect, address="127.0.0.1")
+class Backend:
+    @hookimpl
+    def plaunch_rendezvous_backends(self):
+        return {"memory": create}
+sys.exit(main(plugins=[Backend()]))
+"""
+
+
+@pytest.fixture
+def alone(plaunch):
+    """The command of a launch that waits for another node, and its settings."""
+    script = plaunch.write("train.py", SHOW)
+    launcher = plaunch.write("launcher.py", ALONE)
+    argv = ["--nnodes=2", "--rdzv-backend=memory", "--rdzv-id=job"]
+    return (
+        lambda *more: [sys.executable, launcher, *argv, *more, script],
+        {"cwd": plaunch.folder, "stdin": subprocess.DEVNULL},
+    )
+
+
+@pytest.mark.slow
+def test_who_waits_too_long_to_start_says_for_whom(plaunch, alone):
+    command, settings = alone
+    done = subprocess.run(
+        command("--node-rank=1", "--start-timeout=6"),
+        env=plaunch.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **settings,
+    )
+    assert done.returncode == 111
+    host = os.uname().nodename
+    who = re.escape(f"2 nodes; 1 came: {host} (index 1); missing: index 0")
+    assert re.search(rf"^plaunch: waiting for {who} \(since \d\d:\d\d:\d\d, for", done.stderr, re.M)
+    assert re.search(
+        rf"within 6 s \(--start-timeout\); it was waiting for {who}$", done.stderr, re.M
+    )
+    assert done.stdout == ""
+
+
+@pytest.mark.slow
+def test_on_a_terminal_the_wait_is_one_line(plaunch, alone):
+    command, settings = alone
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command(), env={**plaunch.environ, "TERM": "xterm"}, stderr=theirs, **settings
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while part := os.read(ours, 4096):
+                seen += part
+                if b"waiting for 2 nodes" in seen:
+                    process.send_signal(signal.SIGINT)
+    os.close(ours)
+    lines = seen.decode().split("\r\n")
+    assert process.returncode == 130
+    (waiting,) = [line for line in lines if "waiting for" in line]
+    assert waiting.startswith("\r\x1b[Kplaunch: waiting for 2 nodes")
+    # What follows takes its place.
+    assert "SIGINT received" in waiting.rpartition("\x1b[K")[2]
