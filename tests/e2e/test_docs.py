@@ -3,15 +3,18 @@
 A code block below `<!-- file: NAME -->` is written to a file, and one below `<!-- run -->` or
 `<!-- run: exit code N -->` is a shell script, run in a folder that holds those files and the
 examples. The lines of a block below `<!-- prints -->` are among those that the script before it has
-printed; HOST stands for the name of this host, and decimal numbers may be others.
+printed; HOST stands for the name of this host, and decimal numbers may be others. Ports of
+loop-back are replaced by free ones. What a script leaves running ends with the page.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +26,7 @@ import plaunch_rendezvous_c10d.backend
 import pytest
 from plaunch.rendezvous.timing import Timing
 from plaunch.testing.conformance import RendezvousConformance, RendezvousStoreConformance
+from plaunch.testing.etcd import EtcdUnavailableError, find_etcd, free_ports
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
@@ -31,6 +35,7 @@ BLOCK = re.compile(
 PAGES = sorted(
     path for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")] if BLOCK.search(path.read_text())
 )
+LOOP_BACK = re.compile(r"((?:\b127\.0\.0\.1|\blocalhost):)(\d+)\b")
 TIMEOUT = 60.0  # seconds for one block
 
 
@@ -42,9 +47,54 @@ def test_there_are_pages_with_commands_to_try():
     assert ROOT / "docs/tutorial.md" in PAGES
 
 
+@contextlib.contextmanager
+def shell(folder, environ):
+    """Runs scripts, each in a session of its own; whatever is left of them is ended."""
+    sessions = []
+
+    def run(script):
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=folder,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        sessions.append(process.pid)
+        with process:
+            try:
+                printed, _ = process.communicate(timeout=TIMEOUT)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return process.returncode, printed
+
+    try:
+        yield run
+    finally:
+        for session in sessions:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(session, signal.SIGKILL)
+
+
+def with_free_ports(text):
+    """The text with a free port for each one that it takes for granted."""
+    ports = sorted({port for _, port in LOOP_BACK.findall(text)})
+    others = dict(zip(ports, free_ports("127.0.0.1", len(ports)), strict=True))
+    return LOOP_BACK.sub(lambda found: f"{found[1]}{others[found[2]]}", text)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(page, plaunch):
+    if page.name == "etcd.md":
+        try:
+            find_etcd()
+        except EtcdUnavailableError as error:
+            pytest.skip(str(error))
     (plaunch.folder / "examples").symlink_to(ROOT / "examples")
     environ = {
         **plaunch.environ,
@@ -52,31 +102,21 @@ def test_the_commands_of_a_page_run(page, plaunch):
         "PYTHONUNBUFFERED": "",  # what a plugin prints comes in whole lines
     }
     printed = ""
-    for block in BLOCK.finditer(page.read_text()):
-        kind, _, value = block["mark"].partition(": ")
-        if kind == "file":
-            plaunch.write(value, block["text"])
-        elif kind == "run":
-            expected = int(value.removeprefix("exit code ")) if value else 0
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", block["text"]],
-                cwd=plaunch.folder,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=TIMEOUT,
-                check=False,
-            )
-            printed = done.stdout
-            assert done.returncode == expected, f"{block['text']}\n{printed}"
-        elif kind == "prints":
-            lines = comparable(printed)
-            for line in comparable(block["text"].replace("HOST", os.uname().nodename)):
-                assert line in lines, printed
-        else:
-            pytest.fail(f"{page.name} has an unknown mark {block['mark']!r}")
+    with shell(plaunch.folder, environ) as run:
+        for block in BLOCK.finditer(with_free_ports(page.read_text())):
+            kind, _, value = block["mark"].partition(": ")
+            if kind == "file":
+                plaunch.write(value, block["text"])
+            elif kind == "run":
+                expected = int(value.removeprefix("exit code ")) if value else 0
+                code, printed = run(block["text"])
+                assert code == expected, f"{block['text']}\n{printed}"
+            elif kind == "prints":
+                lines = comparable(printed)
+                for line in comparable(block["text"].replace("HOST", os.uname().nodename)):
+                    assert line in lines, printed
+            else:
+                pytest.fail(f"{page.name} has an unknown mark {block['mark']!r}")
 
 
 def test_every_exit_code_is_listed():
