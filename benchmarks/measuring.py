@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -10,12 +11,16 @@ import select
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from plaunch.testing.etcd import EtcdServer, EtcdUnavailableError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 LAUNCHERS = {
     "bare": [],
@@ -23,6 +28,7 @@ LAUNCHERS = {
     "torchrun": ["-m", "torch.distributed.run"],
 }
 LIMIT = 120.0  # seconds for one command
+ETCD = ("etcd", "etcd-v2")  # backends that need a server
 
 # pip compiles what it installs, so torch is there as bytecode. An editable plaunch is compiled by
 # its first run, unless this variable forbids it: then every launch would compile all of it again.
@@ -62,6 +68,68 @@ class Measurement:
 
     def ratio(self, of: str, to: str) -> float:
         return self.median(of) / self.median(to)
+
+
+class Pipes:
+    """Two named pipes between a benchmark and the workers of its job.
+
+    Workers write lines to the one that `BENCHMARK_SAID` in their environment names, each with one
+    write, which the kernel keeps in one piece. They read a byte from `BENCHMARK_GO` to wait for
+    `let_go`.
+    """
+
+    def __init__(self) -> None:
+        self.env: dict[str, str] = {}
+        self._stack = contextlib.ExitStack()
+        self._rest = b""
+        self._lines: deque[bytes] = deque()
+
+    def __enter__(self) -> Pipes:
+        with contextlib.ExitStack() as stack:
+            self.folder = stack.enter_context(tempfile.TemporaryDirectory())
+            fds = []
+            for name in ("SAID", "GO"):
+                path = self.env[f"BENCHMARK_{name}"] = os.path.join(self.folder, name)
+                os.mkfifo(path)
+                fds.append(os.open(path, os.O_RDWR))  # open at both ends: nobody waits to open it
+                stack.callback(os.close, fds[-1])
+            self._said, self._go = fds
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def hear(self, what: str) -> Iterator[str]:
+        """The lines of the workers, as they come; to be left when there are enough.
+
+        Raises:
+            BenchmarkError: they did not come in time; `what` says what was waited for.
+        """
+        poller = select.poll()
+        poller.register(self._said, select.POLLIN)
+        deadline = time.monotonic() + LIMIT
+        while True:
+            while not self._lines:
+                if not poller.poll(max(deadline - time.monotonic(), 0) * 1e3):
+                    raise BenchmarkError(f"not within {LIMIT:.0f} s: {what}")
+                *lines, self._rest = (self._rest + os.read(self._said, 65536)).split(b"\n")
+                self._lines.extend(lines)
+            yield self._lines.popleft().decode()
+
+    def let_go(self) -> None:
+        """Let one worker go on that waits."""
+        os.write(self._go, b"!")
+
+
+@contextlib.contextmanager
+def etcd_server(*arguments: str) -> Iterator[EtcdServer]:
+    """A server of etcd on this machine; `arguments` are further ones of the program."""
+    try:
+        with EtcdServer(arguments=arguments) as server:
+            yield server
+    except EtcdUnavailableError as error:
+        raise BenchmarkError(str(error)) from error
 
 
 def command(launcher: str, *words: str) -> list[str]:

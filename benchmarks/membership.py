@@ -1,10 +1,10 @@
 """How fast a job of several nodes notices what happens to its nodes: arrival, loss, failure.
 
-    python benchmarks/membership.py [--repeat N] [--only WORD] [--json FILE] [--check]
+    python benchmarks/membership.py [--backend c10d|etcd-v2] [--repeat N] [--only WORD] [--check]
 
-All nodes are agents on this machine, over the c10d backend, with default settings except for
-`last_call_timeout=1`. Their workers are bare Python. benchmarks/README.md says how to read the
-table.
+All nodes are agents on this machine, with default settings except for `last_call_timeout=1`. With
+c10d the first one hosts the store; for etcd this starts a server. Their workers are bare Python.
+benchmarks/README.md says how to read the table.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import select
 import signal
 import socket
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import measuring
-from measuring import LIMIT, BenchmarkError, Goal, Measurement, command, start
+from measuring import ETCD, LIMIT, BenchmarkError, Goal, Measurement, Pipes, command, start
 
 if TYPE_CHECKING:
     import subprocess
@@ -58,35 +57,32 @@ class Worker:
 
 
 class Job:
-    """Several agents of one job, which the first one of them hosts; one worker each.
+    """Several agents of one job, with one worker each.
 
     Args:
+        backend: the option `--rdzv-backend`.
+        endpoint: of a store that is there; if empty, the first agent hosts it.
         nnodes: the option of that name.
     """
 
-    def __init__(self, nnodes: str) -> None:
-        self._nnodes = nnodes
+    def __init__(self, backend: str, endpoint: str, nnodes: str) -> None:
+        self._has_host = not endpoint
+        self._options = [
+            f"--nnodes={nnodes}",
+            f"--rdzv-backend={backend}",
+            f"--rdzv-endpoint={endpoint or free_endpoint()}",
+            f"--rdzv-id=benchmark-{os.urandom(6).hex()}",
+        ]
         self._stack = contextlib.ExitStack()
-        self._rest = b""
         self._pids: set[int] = set()
         self.agents: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Job:
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            self._env = {}
-            fds = []
-            for name in ("SAID", "GO"):
-                path = self._env[f"BENCHMARK_{name}"] = os.path.join(folder, name)
-                os.mkfifo(path)
-                fds.append(os.open(path, os.O_RDWR))  # open at both ends: nobody waits to open it
-                stack.callback(os.close, fds[-1])
-            self._said, self._go = fds
-            self._script = os.path.join(folder, "worker.py")
+            self._pipes = stack.enter_context(Pipes())
+            self._script = os.path.join(self._pipes.folder, "worker.py")
             with open(self._script, "w", encoding="utf-8") as file:
                 file.write(WORKER)
-            with socket.create_server(("127.0.0.1", 0)) as server:
-                self._endpoint = f"127.0.0.1:{server.getsockname()[1]}"
             stack.callback(self._end)
             self._stack = stack.pop_all()
         return self
@@ -104,34 +100,25 @@ class Job:
     def start_node(self) -> int:
         """Start another agent; the time right before."""
         number = len(self.agents)
-        argv = command(
-            "plaunch",
-            f"--nnodes={self._nnodes}",
-            "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={self._endpoint}",
-            f"--rdzv-conf=last_call_timeout=1,is_host={'false' if number else 'true'}",
-            self._script,
-            str(number),
-        )
+        conf = "last_call_timeout=1"
+        if self._has_host:
+            conf += f",is_host={'false' if number else 'true'}"
+        argv = command("plaunch", *self._options, f"--rdzv-conf={conf}", self._script, str(number))
         began = time.monotonic_ns()
-        self.agents.append(start(argv, env=self._env))
+        self.agents.append(start(argv, env=self._pipes.env))
         return began
 
     def hear(self, world_size: int, count: int) -> list[Worker]:
         """Wait for `count` workers of a world of some size, and no other one; by rank."""
         heard: list[Worker] = []
-        poller = select.poll()
-        poller.register(self._said, select.POLLIN)
-        deadline = time.monotonic() + LIMIT
-        while len(heard) < count:
-            if not poller.poll(max(deadline - time.monotonic(), 0) * 1e3):
-                raise BenchmarkError(f"{len(heard)} workers came to a world of {world_size}")
-            *lines, self._rest = (self._rest + os.read(self._said, 65536)).split(b"\n")
-            heard += [Worker(*map(int, line.split())) for line in lines]
-            self._pids.update(worker.pid for worker in heard)
-        for worker in heard:
+        for line in self._pipes.hear(f"{count} workers come to a world of {world_size}"):
+            worker = Worker(*map(int, line.split()))
+            self._pids.add(worker.pid)
             if worker.world_size != world_size or worker.restarts != 0:
                 raise BenchmarkError(f"{worker} is none of a first world of {world_size} nodes")
+            heard.append(worker)
+            if len(heard) == count:
+                break
         return sorted(heard, key=lambda worker: worker.rank)
 
     def kill_node(self, number: int) -> int:
@@ -143,7 +130,7 @@ class Job:
     def let_fail(self) -> int:
         """Let the worker of rank 1 fail; the time right before."""
         began = time.monotonic_ns()
-        os.write(self._go, b".")
+        self._pipes.let_go()
         return began
 
     def ends(self) -> list[int]:
@@ -175,9 +162,14 @@ def seconds(began: int, ended: int) -> float:
     return (ended - began) / 1e9
 
 
-def arrival_and_loss() -> list[float]:
-    """A late node arrives, and is lost with its agent; and what one launch costs beside it."""
-    with Job("1:2") as job:
+def free_endpoint() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def arrival_and_loss(backend: str, endpoint: str) -> list[float]:
+    """A late node arrives, and is lost with its agent."""
+    with Job(backend, endpoint, "1:2") as job:
         job.start_node()
         job.hear(1, 1)
         began = job.start_node()
@@ -187,9 +179,9 @@ def arrival_and_loss() -> list[float]:
     return [seconds(began, late.when), seconds(killed, survivor.when)]
 
 
-def failure() -> list[float]:
+def failure(backend: str, endpoint: str) -> list[float]:
     """One of four nodes fails, and no restart is left."""
-    with Job("4") as job:
+    with Job(backend, endpoint, "4") as job:
         for _ in range(4):
             job.start_node()
         job.hear(4, 4)
@@ -198,7 +190,7 @@ def failure() -> list[float]:
     return [seconds(ends[0], ends[-1]), seconds(began, ends[-1])]
 
 
-def rows() -> list[tuple[list[Measurement], Callable[[], list[float]]]]:
+def rows() -> list[tuple[list[Measurement], Callable[[str, str], list[float]]]]:
     """What is measured: measurements, and what takes a sample of each of them."""
     arrival = [
         Measurement("arrival of a node", "s"),
@@ -240,6 +232,9 @@ def main() -> int:
         metavar="WORD",
         help="measure only what has WORD in the name of a row; may be repeated",
     )
+    parser.add_argument(
+        "--backend", choices=["c10d", *ETCD], default="c10d", help="of the rendezvous (c10d)"
+    )
     args = parser.parse_args()
     chosen = [
         row
@@ -248,14 +243,20 @@ def main() -> int:
     ]
     if not chosen:
         parser.error(f"no row's name contains one of {args.only}")
-    for _ in range(args.repeat):
-        for measurements, sample in chosen:
-            for measurement, value in zip(measurements, sample(), strict=True):
-                measurement.add("plaunch", value)
+    with contextlib.ExitStack() as stack:
+        endpoint = ""
+        if args.backend in ETCD:
+            endpoint = stack.enter_context(measuring.etcd_server()).endpoint
+        for _ in range(args.repeat):
+            for measurements, sample in chosen:
+                values = sample(args.backend, endpoint)
+                for measurement, value in zip(measurements, values, strict=True):
+                    measurement.add("plaunch", value)
     taken = [measurement for row in chosen for measurement in row[0]]
     measuring.print_platform(args.repeat)
+    print(f"backend {args.backend}\n")
     measuring.print_table(taken)
-    return measuring.report(goals(taken), taken, args)
+    return measuring.report(goals(taken), taken, args, backend=args.backend)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """How long N nodes take to meet, and what that costs each of them.
 
     python benchmarks/rendezvous.py --backend c10d --nodes 1024 [--peer torch] [--json]
+    python benchmarks/rendezvous.py --backend etcd-v2 --nodes 256 [--peer torch] [--json]
 
 All nodes are in this one process, with the threads and connections that each would have on its own
-machine. benchmarks/README.md says how to read the table.
+machine. For etcd a server is started beside it, unless --endpoint names one. benchmarks/README.md
+says how to read the table.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from measuring import BenchmarkError, Goal, positive
+from measuring import ETCD, BenchmarkError, Goal, etcd_server, positive
 from plaunch.errors import PlaunchError
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import RENDEZVOUS
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
 
 SMALL = 64  # nodes; what growth is measured from, and what torch's own can be compared at
 LIMIT = 600.0  # seconds for one round
-ALLOWED = 5.0  # seconds for 1024 nodes
+ALLOWED = {("c10d", 1024): 5.0, ("etcd", 256): 10.0, ("etcd-v2", 256): 10.0}  # seconds
+PEER_OF_ETCD = 32  # nodes; torch's own over etcd
 STACK = 256 << 10  # bytes for each of thousands of threads
 SWITCH_INTERVAL = 0.2  # seconds
 FILES_PER_NODE = 8  # both ends of three connections, and some spare ones
@@ -164,10 +167,11 @@ class Backend:
 def count(handler: RendezvousHandler) -> Counts:
     """Count the operations of a handler from now on; it has not connected yet."""
     counts: Counts = Counter()
-    connect: Connect | None = getattr(handler, "_connect", None)
-    if connect is None:
+    crew = getattr(handler, "_crew", None)
+    if crew is None:
         raise BenchmarkError(f"{handler.get_backend()!r} does not work over a store of ours")
-    handler._connect = lambda: CountingStore(connect(), counts)  # type: ignore[attr-defined]
+    connect: Connect = crew.connect
+    crew.connect = lambda: CountingStore(connect(), counts)
     return counts
 
 
@@ -259,36 +263,77 @@ def total(counts: Counts, routine: str) -> int:
     return sum(number for (name, _), number in counts.items() if name == routine)
 
 
+class PeerError(Exception):
+    """torch's own cannot be measured here."""
+
+
 def measure_torch(nodes: int) -> Round:
-    """The same with torch's own handlers; operations are reads and writes of their state."""
+    """The same with torch's own handlers, over its TCPStore."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from torch.distributed import TCPStore
-    from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend as c10d
-    from torch.distributed.elastic.rendezvous import dynamic_rendezvous as dynamic
-
-    numbers = [0] * nodes
-
-    class CountingBackend(c10d.C10dRendezvousBackend):  # type: ignore[misc]
-        def __init__(self, node: int, store: object, run_id: str) -> None:
-            super().__init__(store, run_id)
-            self._node = node
-
-        def get_state(self) -> object:
-            numbers[self._node] += 1
-            return super().get_state()
-
-        def set_state(self, state: bytes, token: object = None) -> object:
-            numbers[self._node] += 1
-            return super().set_state(state, token)
+    from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    handlers = []
-    for node in range(nodes):
+
+    def connect() -> tuple[Any, Any]:
         store = TCPStore("127.0.0.1", server.port, is_master=False)
-        backend = CountingBackend(node, store, "benchmark")
+        return C10dRendezvousBackend(store, "benchmark"), store
+
+    return measure_torch_over(connect, nodes)
+
+
+def measure_torch_etcd(nodes: int) -> Round:
+    """The same with torch's own handlers, over the API that etcd had before version 3.6.
+
+    Raises:
+        PeerError: the client that torch needs is missing, or the server does not speak that API.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    try:
+        from torch.distributed.elastic.rendezvous import RendezvousParameters as Parameters
+        from torch.distributed.elastic.rendezvous.etcd_rendezvous_backend import create_backend
+    except ImportError as error:
+        raise PeerError(f"it needs the package python-etcd: {error}") from error
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(etcd_server("--enable-v2"))
+        except BenchmarkError as error:
+            raise PeerError(f"there is no etcd with the v2 API: {error}".splitlines()[0]) from error
+        params = Parameters("etcd-v2", server.endpoint, "benchmark", nodes, nodes, "127.0.0.1")
+        return measure_torch_over(lambda: create_backend(params), nodes)
+
+
+def measure_torch_over(connect: Callable[[], tuple[Any, Any]], nodes: int) -> Round:
+    """One round of torch's own handlers.
+
+    Args:
+        connect: makes a backend and a store for one node. Operations are reads and writes of the
+            state that all share.
+        nodes: how many.
+    """
+    from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+
+    class CountingBackend:
+        def __init__(self, inner: Any) -> None:
+            self.number = 0
+            self.name = inner.name
+            self._inner = inner
+
+        def get_state(self) -> Any:
+            self.number += 1
+            return self._inner.get_state()
+
+        def set_state(self, state: bytes, token: Any = None) -> Any:
+            self.number += 1
+            return self._inner.set_state(state, token)
+
+    backends, handlers = [], []
+    for _ in range(nodes):
+        inner, store = connect()
+        backends.append(CountingBackend(inner))
         handlers.append(
-            dynamic.DynamicRendezvousHandler.from_backend(
-                "benchmark", store, backend, nodes, nodes, "127.0.0.1"
+            DynamicRendezvousHandler.from_backend(
+                "benchmark", store, backends[-1], nodes, nodes, "127.0.0.1"
             )
         )
 
@@ -301,7 +346,7 @@ def measure_torch(nodes: int) -> Round:
 
     try:
         seconds, cpu = meet([join_of(node) for node in range(nodes)])
-        return Round(nodes, seconds, cpu, list(numbers))
+        return Round(nodes, seconds, cpu, [backend.number for backend in backends])
     finally:
         for handler in handlers:
             handler._stop_heartbeats()
@@ -344,7 +389,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--backend", default="c10d", metavar="B", help="or `memory` (c10d)")
     parser.add_argument("--nodes", type=positive, default=1024, metavar="N", help="(1024)")
     parser.add_argument("--peer", choices=["torch"], help="measure torch's own beside it")
-    parser.add_argument("--peer-nodes", type=positive, default=SMALL, metavar="N", help="(64)")
+    parser.add_argument("--peer-nodes", type=positive, metavar="N", help="(64; 32 over etcd)")
     parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="rounds (1)")
     parser.add_argument("--endpoint", default="", help="a store that runs already")
     parser.add_argument("--conf", type=pair, action="append", default=[], metavar="KEY=VALUE")
@@ -356,7 +401,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def report(
     args: argparse.Namespace,
     rounds: Mapping[int, Round],
-    peer: Round | None,
+    peer: Round | str | None,
     goals: Sequence[Goal],
 ) -> dict[str, object]:
     small, large = min(rounds), max(rounds)
@@ -374,7 +419,9 @@ def report(
         "python": platform.python_version(),
         "cores": os.cpu_count(),
     }
-    if peer is not None:
+    if isinstance(peer, str):
+        result["peer"] = {"backend": args.peer, "problem": peer}
+    elif peer is not None:
         result["peer"] = {"backend": args.peer, **peer.as_json()}
     return result
 
@@ -382,20 +429,22 @@ def report(
 def print_report(
     args: argparse.Namespace,
     rounds: Mapping[int, Round],
-    peer: Round | None,
+    peer: Round | str | None,
     goals: Sequence[Goal],
 ) -> None:
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.platform()}")
     print(f"backend {args.backend}; medians of {args.repeat} rounds, all nodes in one process\n")
     print(f"{'nodes':>14} {'seconds':>9} {'CPU s':>7} {'ops/node':>9} {'leader':>7} {'beats':>7}")
     rows = [("plaunch", one) for one in rounds.values()]
-    rows += [("torch", peer)] if peer is not None else []
+    rows += [("torch", peer)] if isinstance(peer, Round) else []
     for name, one in rows:
         print(
             f"{name:8} {one.nodes:5} {one.seconds:9.3f} {one.cpu_seconds:7.2f} "
             f"{one.ops_per_node:9.2f} {one.leader:7} {one.heartbeats:7}"
         )
-    if peer is not None and peer.nodes in rounds:
+    if isinstance(peer, str):
+        print(f"\ntorch's own was not measured: {peer}")
+    elif peer is not None and peer.nodes in rounds:
         ratio = peer.seconds / rounds[peer.nodes].seconds
         print(f"\ntorch : plaunch, {peer.nodes} nodes: {ratio:.1f}")
     print()
@@ -406,14 +455,25 @@ def print_report(
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     logging.getLogger("plaunch").setLevel(logging.ERROR)
-    sizes = sorted({SMALL, args.nodes})
+    is_etcd = args.backend in ETCD
+    peer_nodes = args.peer_nodes or (PEER_OF_ETCD if is_etcd else SMALL)
+    sizes = sorted({SMALL, args.nodes} | ({peer_nodes} if args.peer else set()))
+    peer: Round | str | None = None
     try:
         make_room(max(sizes))
-        backend = Backend(args.backend, args.endpoint, dict(args.conf))
-        rounds = {
-            size: median([measure(backend, size) for _ in range(args.repeat)]) for size in sizes
-        }
-        peer = measure_torch(args.peer_nodes) if args.peer else None
+        with contextlib.ExitStack() as stack:
+            endpoint = args.endpoint
+            if is_etcd and not endpoint:
+                endpoint = stack.enter_context(etcd_server()).endpoint
+            backend = Backend(args.backend, endpoint, dict(args.conf))
+            rounds = {
+                size: median([measure(backend, size) for _ in range(args.repeat)]) for size in sizes
+            }
+        if args.peer:
+            try:
+                peer = (measure_torch_etcd if is_etcd else measure_torch)(peer_nodes)
+            except PeerError as error:
+                peer = str(error)
     except (BenchmarkError, PlaunchError) as error:
         print(f"{error}", file=sys.stderr)
         return 2
@@ -425,8 +485,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             0,
         )
     ]
-    if asked.nodes == 1024:
-        goals.append(Goal("seconds for 1024 nodes", asked.seconds, ALLOWED))
+    allowed = ALLOWED.get((args.backend, asked.nodes))
+    if allowed is not None:
+        goals.append(Goal(f"at most {allowed:g} s for {asked.nodes} nodes", asked.seconds, allowed))
     if args.json:
         print(json.dumps(report(args, rounds, peer, goals)))
     else:

@@ -1,6 +1,6 @@
 """What a launch costs beside the workers: plaunch, torchrun and the bare interpreter in turn.
 
-    python benchmarks/startup.py [--repeat N] [--json FILE] [--check]
+    python benchmarks/startup.py [--etcd] [--repeat N] [--json FILE] [--check]
 
 Every measurement is taken of all launchers in one round before the next round begins, so that a
 busy machine disturbs them alike; medians of N rounds are shown. All of them run under the
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 HEAVY = ("torch", "numpy", "etcd3", "grpc", "sklearn")
+HEAVY_OF_ETCD = ("torch", "numpy", "sklearn")  # what a job over etcd must do without
 WORKERS = "--nproc-per-node=2"
 
 
@@ -78,12 +79,27 @@ def imported_modules(argv: Sequence[str]) -> dict[str, float]:
     return modules
 
 
-def rounds(script: str, launchers: Sequence[str]) -> list[tuple[Measurement, Callable[[], None]]]:
-    """Each measurement, and a function that takes one sample of it from every launcher."""
+def over_etcd(endpoint: str, script: str) -> list[str]:
+    """The command line of an empty job, of one node, that nobody has started yet."""
+    options = ("--rdzv-backend=etcd-v2", f"--rdzv-endpoint={endpoint}")
+    run_id = f"--rdzv-id=startup-{os.urandom(6).hex()}"
+    return command("plaunch", WORKERS, *options, run_id, script)
+
+
+def rounds(
+    script: str, launchers: Sequence[str], endpoint: str
+) -> list[tuple[Measurement, Callable[[], None]]]:
+    """Each measurement, and a function that takes one sample of it from every launcher.
+
+    Args:
+        endpoint: of an etcd, for what is measured over etcd; empty if nothing is.
+    """
     empty = {name: command(name, WORKERS, script) for name in launchers}
     empty["bare"] = command("bare", script)
     usage = {name: command(name, "--help") for name in launchers}
     usage["bare"] = command("bare", script)
+    plan = {"bare": command("bare", script)}
+    plan["plaunch"] = command("plaunch", WORKERS, "--dry-run", script)
     imports = {"plaunch": "plaunch", "torchrun": "torch.distributed.run"}
 
     def of(
@@ -98,23 +114,39 @@ def rounds(script: str, launchers: Sequence[str]) -> list[tuple[Measurement, Cal
         return measurement, take
 
     everyone = ["bare", *launchers]
-    return [
+    result = [
         of("empty job, 2 workers", "ms", lambda name: wall(empty[name]), everyone),
         of("--help", "ms", lambda name: wall(usage[name]), everyone),
         of("import", "ms", lambda name: import_time(imports[name]), launchers),
         of("peak memory, empty job", "MB", lambda name: peak_memory(empty[name]), everyone),
         of("peak memory, --help", "MB", lambda name: peak_memory(usage[name]), everyone),
+        of("--dry-run", "ms", lambda name: wall(plan[name]), ["bare", "plaunch"]),
     ]
+    if endpoint:
+        result += [
+            of(name, unit, lambda _, take=take: take(over_etcd(endpoint, script)), ["plaunch"])
+            for name, unit, take in (
+                ("empty job, etcd", "ms", wall),
+                ("peak memory, etcd", "MB", peak_memory),
+            )
+        ]
+    return result
 
 
-def goals(measurements: Sequence[Measurement], heavy: Sequence[str]) -> Iterator[Goal]:
-    job, usage, load, memory, _ = measurements
+def goals(
+    measurements: Sequence[Measurement], heavy: Sequence[str], heavy_of_etcd: Sequence[str]
+) -> Iterator[Goal]:
+    job, usage, load, memory, _, plan, *etcd = measurements
     if "torchrun" in job.samples:
         yield Goal("empty job: at most 1/12 of torchrun", job.ratio("plaunch", "torchrun"), 1 / 12)
     yield Goal("empty job: memory at most 40 MB", memory.median("plaunch"), 40)
     yield Goal("--help: at most 6 bare interpreters", usage.ratio("plaunch", "bare"), 6)
+    yield Goal("--dry-run: at most 10 bare interpreters", plan.ratio("plaunch", "bare"), 10)
     yield Goal("import plaunch: at most 10 ms", load.median("plaunch"), 10)
     yield Goal("empty job: heavy packages imported", len(heavy), 0)
+    if etcd:
+        yield Goal("empty job, etcd: memory at most 60 MB", etcd[1].median("plaunch"), 60)
+        yield Goal("empty job, etcd: other heavy packages than its own", len(heavy_of_etcd), 0)
 
 
 def print_imports(modules: dict[str, float], count: int) -> None:
@@ -128,28 +160,41 @@ def main() -> int:
     parser.add_argument(
         "--imports", type=int, default=0, metavar="N", help="show the N dearest imports of plaunch"
     )
+    parser.add_argument(
+        "--etcd", action="store_true", help="also measure a job over an etcd, which is started"
+    )
     args = parser.parse_args()
     launchers = ["plaunch"] if args.no_torchrun else ["plaunch", "torchrun"]
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        endpoint = stack.enter_context(measuring.etcd_server()).endpoint if args.etcd else ""
         script = os.path.join(folder, "none.py")
         with open(script, "w"):
             pass  # an empty file: what is measured is the launcher
-        taken = rounds(script, launchers)
+        taken = rounds(script, launchers, endpoint)
         for number in range(-1, args.repeat):
             for measurement, take in taken:
                 take()
                 if number < 0:
                     measurement.samples.clear()  # the first round only fills caches
         modules = imported_modules(command("plaunch", WORKERS, script))
+        of_etcd = imported_modules(over_etcd(endpoint, script)) if endpoint else {}
     measurements = [measurement for measurement, _ in taken]
     heavy = sorted(name for name in HEAVY if name in modules)
+    heavy_of_etcd = sorted(name for name in HEAVY_OF_ETCD if name in of_etcd)
 
     measuring.print_platform(args.repeat)
     measuring.print_table(measurements)
     if args.imports:
         print_imports(modules, args.imports)
-    reached = list(goals(measurements, heavy))
-    return measuring.report(reached, measurements, args, heavy_imports=heavy)
+    reached = list(goals(measurements, heavy, heavy_of_etcd))
+    return measuring.report(
+        reached,
+        measurements,
+        args,
+        heavy_imports=heavy,
+        heavy_imports_etcd=sorted(name for name in HEAVY if name in of_etcd),
+    )
 
 
 if __name__ == "__main__":

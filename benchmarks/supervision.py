@@ -14,7 +14,6 @@ import contextlib
 import glob
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import measuring
-from measuring import LIMIT, BenchmarkError, Goal, Measurement, command, start
+from measuring import BenchmarkError, Goal, Measurement, Pipes, command, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -91,21 +90,12 @@ class Job:
     def __init__(self, launcher: str, script: str, *options: str) -> None:
         self._argv = command(launcher, *options, script)
         self._stack = contextlib.ExitStack()
-        self._rest = b""
         self._pids: set[int] = set()
 
     def __enter__(self) -> Job:
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            env = {}
-            fds = []
-            for name in ("SAID", "GO"):
-                path = env[f"BENCHMARK_{name}"] = os.path.join(folder, name)
-                os.mkfifo(path)
-                fds.append(os.open(path, os.O_RDWR))  # open at both ends: nobody waits to open it
-                stack.callback(os.close, fds[-1])
-            self._said, self._go = fds
-            self.process = start(self._argv, env=env)
+            self._pipes = stack.enter_context(Pipes())
+            self.process = start(self._argv, env=self._pipes.env)
             stack.callback(self._end)
             self._stack = stack.pop_all()
         return self
@@ -123,18 +113,13 @@ class Job:
     def hear(self, word: str, count: int) -> list[Message]:
         """Wait until `count` workers have said `word`; by rank."""
         heard: list[Message] = []
-        poller = select.poll()
-        poller.register(self._said, select.POLLIN)
-        deadline = time.monotonic() + LIMIT
-        while len(heard) < count:
-            if not poller.poll(max(deadline - time.monotonic(), 0) * 1e3):
-                raise BenchmarkError(f"{self._argv!r}: only {len(heard)} workers said {word!r}")
-            *lines, self._rest = (self._rest + os.read(self._said, 65536)).split(b"\n")
-            for line in lines:
-                said, rank, pid, when = line.decode().split()
-                self._pids.add(int(pid))
-                if said == word:
-                    heard.append(Message(said, int(rank), int(pid), int(when)))
+        for line in self._pipes.hear(f"{count} workers of {self._argv!r} say {word!r}"):
+            said, rank, pid, when = line.split()
+            self._pids.add(int(pid))
+            if said == word:
+                heard.append(Message(said, int(rank), int(pid), int(when)))
+            if len(heard) == count:
+                break
         return sorted(heard, key=lambda message: message.rank)
 
     def kill(self, pid: int) -> int:
@@ -145,7 +130,7 @@ class Job:
 
     def let_exit(self) -> int:
         """Let worker 1 call sys.exit(3); when it did, in nanoseconds."""
-        os.write(self._go, b"!")
+        self._pipes.let_go()
         return self.hear("ends", 1)[0].when
 
     def ended(self, *pids: int) -> int:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from plaunch.testing.etcd_fixtures import (  # noqa: F401 - fixtures
+    etcd_cluster,
+    etcd_server,
+    own_etcd_server,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
 PIP_TIMEOUT = 120.0  # seconds
@@ -40,6 +47,26 @@ while True:
             with open(name) as file:
                 sys.exit(int(file.read()))
     time.sleep(0.02)
+"""
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+EPOCHS = 70  # more than it takes until a test has done all that it wants to do meanwhile
+
+# The example as it is, but slower by what a file says, so that it is still at work when a test has
+# done its worst, however long everything takes. What it says is in one file, in order of time.
+TRAINING = f"""\
+import sys, time
+sys.path.insert(0, {str(EXAMPLES)!r})
+sys.stdout = open("said", "a", buffering=1)
+import train_ddp
+train_epoch = train_ddp.train_epoch
+def paced(*args):
+    with open("pace") as file:
+        time.sleep(float(file.read()))
+    return train_epoch(*args)
+train_ddp.train_epoch = paced
+if __name__ == "__main__":
+    train_ddp.main()
 """
 
 
@@ -224,6 +251,177 @@ def agents(plaunch: CommandLine) -> Iterator[Agents]:
     agents = Agents(plaunch)
     yield agents
     agents.end()
+
+
+class Training:
+    """Runs the example of training on several nodes, slowly, until it is told to hurry."""
+
+    def __init__(self, agents: Agents) -> None:
+        self._agents = agents
+        self._folder = agents.folder
+        self._script = self._folder / "train.py"
+        self._script.write_text(TRAINING)
+        (self._folder / "said").touch()
+        self._pace("0.5")
+
+    def start(self, *argv: str, interface: str, within: tuple[str, ...] = ()) -> Agent:
+        """Start another agent; `interface` is what its workers talk over."""
+        return self._agents.launch(
+            [*argv, str(self._script), f"--epochs={EPOCHS}"],
+            f"node{len(self._agents.all)}",
+            {"GLOO_SOCKET_IFNAME": interface, "OMP_NUM_THREADS": "1"},
+            within,
+        )
+
+    def said(self) -> str:
+        """What rank 0 has said, wherever it was."""
+        return (self._folder / "said").read_text()
+
+    def worlds(self) -> list[int]:
+        """The sizes of all worlds that have trained."""
+        return [int(size) for size in re.findall(r"^(\d) workers on", self.said(), re.M)]
+
+    def epochs(self) -> list[int]:
+        """The epochs that were trained; one that was not saved comes again."""
+        return [int(number) for number in re.findall(r"^epoch +(\d+)/", self.said(), re.M)]
+
+    def until_world(self, size: int) -> None:
+        """Wait until a world of this size has begun, and is the last one."""
+        self._agents.until(lambda: self.worlds()[-1:] == [size], f"a world of {size}")
+
+    def until_further(self, count: int) -> None:
+        """Wait until `count` more epochs were trained."""
+        before = max(self.epochs(), default=0)
+        self._agents.until(
+            lambda: self.epochs()[-1:] >= [before + count], f"{count} epochs after {before}"
+        )
+
+    def hurry(self) -> None:
+        """Let it come to its end."""
+        self._pace("0")
+
+    def check(self) -> None:
+        """Assert that all epochs were trained, and that no world began anew."""
+        assert f"done: {EPOCHS} epochs" in self.said()
+        resumed = [int(epoch) for epoch in re.findall(r"continuing after epoch (\d+)", self.said())]
+        assert resumed == sorted(resumed)
+        assert len(resumed) == len(self.worlds()) - 1
+        assert sorted(set(self.epochs())) == list(range(1, EPOCHS + 1))
+        for agent in self._agents.all:
+            assert "restart 1 of" not in agent.stderr
+
+    def _pace(self, seconds: str) -> None:
+        part = self._folder / ".pace"
+        part.write_text(seconds)
+        part.rename(self._folder / "pace")
+
+
+@pytest.fixture
+def training(agents: Agents) -> Training:
+    """Run training in a temporary folder."""
+    pytest.importorskip("torch.distributed")
+    pytest.importorskip("sklearn")
+    return Training(agents)
+
+
+def ip(*words: str) -> None:
+    """Run the program of that name."""
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+
+
+class Network:
+    """Nodes, which are namespaces, on switches; a cable leads from each node to each switch.
+
+    The interfaces of a node are called `eth0` and so on, one for each switch. This machine is at
+    each switch as well.
+    """
+
+    HERE = 254  # of the addresses; those of nodes begin with 1
+
+    def __init__(self, nodes: int, switches: int = 1) -> None:
+        self._id = secrets.token_hex(3)
+        self._nodes, self._switches = range(nodes), range(switches)
+
+    def within(self, node: int) -> tuple[str, ...]:
+        """The words of a program that starts others on a node."""
+        return ("ip", "netns", "exec", self._namespace(node))
+
+    def address(self, node: int, switch: int = 0) -> str:
+        """Where a node is found by those at a switch."""
+        return self._address(switch, node + 1)
+
+    def own_address(self, switch: int = 0) -> str:
+        """Where this machine is found by those at a switch."""
+        return self._address(switch, self.HERE)
+
+    def cut(self, node: int, switch: int = 0) -> None:
+        """Cut a cable; nobody is told."""
+        ip("link", "set", self._cable(node, switch), "down")
+
+    def mend(self, node: int, switch: int = 0) -> None:
+        """Mend a cable that was cut."""
+        ip("link", "set", self._cable(node, switch), "up")
+
+    def build(self) -> None:
+        """Build all of it."""
+        for node in self._nodes:
+            ip("netns", "add", self._namespace(node))
+            ip("-n", self._namespace(node), "link", "set", "lo", "up")
+        for switch in self._switches:
+            name = self._switch(switch)
+            ip("link", "add", name, "type", "bridge")
+            ip("addr", "add", f"{self.own_address(switch)}/24", "dev", name)
+            ip("link", "set", name, "up")
+            for node in self._nodes:
+                self._connect(node, switch)
+
+    def remove(self) -> None:
+        """Take away what is there of it."""
+        cables = [(node, switch) for node in self._nodes for switch in self._switches]
+        for words in (
+            *(("link", "del", self._cable(*ends)) for ends in cables),
+            *(("netns", "del", self._namespace(node)) for node in self._nodes),
+            *(("link", "del", self._switch(switch)) for switch in self._switches),
+        ):
+            subprocess.run(["ip", *words], check=False, capture_output=True, timeout=20)
+
+    def _connect(self, node: int, switch: int) -> None:
+        space, cable, device = self._namespace(node), self._cable(node, switch), f"eth{switch}"
+        ip("link", "add", cable, "type", "veth", "peer", "name", device, "netns", space)
+        ip("link", "set", cable, "master", self._switch(switch), "up")
+        ip("-n", space, "addr", "add", f"{self.address(node, switch)}/24", "dev", device)
+        ip("-n", space, "link", "set", device, "up")
+
+    def _address(self, switch: int, number: int) -> str:
+        return f"10.{111 + switch}.0.{number}"
+
+    def _namespace(self, node: int) -> str:
+        return f"plaunch-{self._id}-{node}"
+
+    def _switch(self, switch: int) -> str:
+        return f"plb{self._id}{switch}"
+
+    def _cable(self, node: int, switch: int) -> str:
+        return f"plv{self._id}{node}{switch}"
+
+
+@pytest.fixture
+def build_network() -> Iterator[Callable[..., Network]]:
+    """Build networks, which are gone after the test; it is skipped where there are none."""
+    if shutil.which("ip") is None:
+        pytest.skip("there is no program `ip` on PATH, which makes networks")
+    with contextlib.ExitStack() as stack:
+
+        def build(nodes: int, switches: int = 1) -> Network:
+            network = Network(nodes, switches)
+            stack.callback(network.remove)
+            try:
+                network.build()
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"no networks can be made here: {error.stderr!r}")
+            return network
+
+        yield build
 
 
 @pytest.fixture(scope="module")

@@ -79,6 +79,39 @@ def test_membership_measures_every_row(plaunch, benchmark):
         assert name in done.stdout
 
 
+@pytest.mark.usefixtures("etcd_server")  # there is an etcd; it starts its own
+def test_membership_measures_over_etcd(plaunch, benchmark):
+    report = plaunch.folder / "report.json"
+    argv = ["--backend=etcd-v2", "--only=failure", "--repeat=1", f"--json={report}"]
+    done = benchmark("membership.py", *argv)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(report.read_text())
+    assert result["backend"] == "etcd-v2"
+    assert list(result["measurements"]) == [
+        "failure: spread of 4 exits",
+        "failure to the last exit",
+    ]
+    assert "backend etcd-v2\n" in done.stdout
+
+
+@pytest.mark.usefixtures("etcd_server")
+def test_startup_measures_a_job_over_etcd(plaunch, benchmark):
+    report = plaunch.folder / "report.json"
+    done = benchmark("startup.py", "--etcd", "--no-torchrun", "--repeat=1", f"--json={report}")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(report.read_text())
+    samples = {
+        name: measurement["samples"]["plaunch"][0]
+        for name, measurement in result["measurements"].items()
+    }
+    assert samples["peak memory, empty job"] < samples["peak memory, etcd"] < 100
+    assert samples["empty job, etcd"] > 0
+    # This holds for every launch, however busy the machine is.
+    assert result["heavy_imports"] == []
+    assert result["heavy_imports_etcd"] == ["grpc"]
+    assert "empty job, etcd: memory at most 60 MB" in done.stdout
+
+
 def test_rendezvous_prints_one_object(benchmark):
     done = benchmark("rendezvous.py", "--backend=memory", "--nodes=3", "--json", "--check")
     assert done.returncode == 0, done.stderr
@@ -102,6 +135,20 @@ def test_rendezvous_measures_torch_beside_plaunch(benchmark):
     assert (peer["backend"], peer["nodes"]) == ("torch", 2)
     assert peer["ops_per_node"] > 0
     assert "torch        2 " in benchmark("rendezvous.py", *argv).stdout
+
+
+@pytest.mark.usefixtures("etcd_server")
+def test_rendezvous_measures_over_etcd_and_says_if_torch_cannot(benchmark):
+    pytest.importorskip("torch")
+    argv = ("--backend=etcd-v2", "--nodes=2", "--peer=torch", "--peer-nodes=2", "--check")
+    done = benchmark("rendezvous.py", *argv, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["backend"], result["nodes"]) == ("etcd-v2", 2)
+    assert [one["nodes"] for one in result["rounds"]] == [2, 64]
+    # torch needs a client that nobody maintains any more, and a server that is older than 3.6.
+    peer = result["peer"]
+    assert peer["ops_per_node"] > 0 if "nodes" in peer else "\n" not in peer["problem"]
 
 
 @pytest.mark.parametrize(

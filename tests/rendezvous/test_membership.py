@@ -469,6 +469,24 @@ def test_a_crashed_job_begins_anew(simulate, caplog):
     assert "begins anew" in caplog.text
 
 
+@pytest.mark.parametrize("min_nodes", [1, 2])
+def test_a_sign_that_vanishes_with_its_lease_is_no_sign_of_life(simulate, caplog, min_nodes):
+    """Of a job that has crashed a moment ago, whose store takes away what the dead have left."""
+    job = simulate(min_nodes=1, max_nodes=2)
+    dead = job.add()
+    job.settle(dead)
+    job.kill(dead)
+    again = job.add(min_nodes=min_nodes)  # with the job's settings, or with others
+    job.run(1.5)
+    job.store.delete(dead.membership.keys.beat(dead.name))
+    if min_nodes == 2:
+        job.add(min_nodes=min_nodes)
+    job.settle()
+    assert again.error is None
+    assert again.membership.keys.incarnation != dead.membership.keys.incarnation
+    assert "begins anew" in caplog.text
+
+
 def test_a_job_that_was_killed_before_its_first_round_is_continued(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     job.kill(job.add())

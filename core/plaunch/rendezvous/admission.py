@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _PATIENCE = 0.5  # seconds to wait for a record that should be there
+_LEASE_MARGIN = 1.0  # seconds that a store may need to notice that a lease is over
+_LONGEST_LEASE = 600.0  # seconds; no node waits longer than that to be refused
 
 
 class Admission:
@@ -84,12 +87,32 @@ class Admission:
     def _is_alive(self, keys: Keys, state: State) -> Routine[bool]:
         """Whether anything moves in a job in which this node cannot take part."""
         beat, later = keys.beat(state.leader), keys.state(state.version + 1)
-        before = yield MultiGet([beat, later])
-        for _ in range(self._ours.timing.keep_alive_max_attempt + 1):
-            yield Sleep(self._ours.timing.keep_alive_interval)
-            if (yield MultiGet([beat, later])) != before:
+        last, before = yield MultiGet([beat, later])
+        lease = self._lease_of(beat, last)
+        interval = self._ours.timing.keep_alive_interval
+        looks = self._ours.timing.keep_alive_max_attempt + 1
+        if lease is not None:
+            # A dead node's sign stays for as long, and somewhat longer.
+            looks = max(looks, math.ceil((lease + _LEASE_MARGIN) / interval))
+        for _ in range(looks):
+            yield Sleep(interval)
+            sign, successor = yield MultiGet([beat, later])
+            # A sign that vanishes with its lease is none of life.
+            if successor != before or (sign is not None and sign != last):
                 return True
-        return False
+            last = sign
+        return last is not None and lease is not None
+
+    def _lease_of(self, key: str, sign: bytes | None) -> float | None:
+        """For how many seconds a sign of life stays that is not renewed; None if for ever."""
+        if sign is None:
+            return None
+        try:
+            lease = self._ours.codec.decode(key, sign).number("lease", default=None)
+        except RecordError as error:
+            _log.warning("a sign of life is not believed: %s", error)
+            return None
+        return lease if lease is None else min(max(lease, 0.0), _LONGEST_LEASE)
 
     def _make_job_record(self) -> bytes:
         identity = self._ours.identity

@@ -37,7 +37,10 @@ def create_certificates(
         raise FileNotFoundError("there is no openssl on PATH, which creates certificates for tests")
     names = ",".join(f"{'IP' if _is_address(host) else 'DNS'}:{host}" for host in hosts)
     path = _Folder(folder)
-    _openssl("req", "-x509", *_NEW, path("ca.key"), "-out", path("ca.pem"), *_subject("authority"))
+    _openssl(
+        *("req", "-x509", *_NEW, path("ca.key"), "-out", path("ca.pem"), *_subject("authority")),
+        *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),  # Python wants it from 3.13 on
+    )
     _sign(
         path, "server", "server", f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth"
     )
@@ -64,7 +67,7 @@ class _Folder:
 
 def _sign(path: _Folder, name: str, subject: str, extensions: str) -> None:
     with open(path(f"{name}.ext"), "w", encoding="ascii") as file:
-        file.write(extensions + "\n")
+        file.write(f"{extensions}\nauthorityKeyIdentifier=keyid\n")
     request = path(f"{name}.csr")
     _openssl("req", *_NEW, path(f"{name}.key"), "-out", request, *_subject(subject))
     _openssl(
