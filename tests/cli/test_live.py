@@ -28,7 +28,17 @@ def terminal(monkeypatch):
         def attach():
             # In the test itself: pytest puts its own stream back after the set-up.
             monkeypatch.setattr("sys.stderr", stream)
-            return lambda: os.read(ours, 4096).decode()
+
+            def read():
+                """What was written, up to an end of ours."""
+                stream.write("END")
+                stream.flush()
+                seen = ""
+                while not seen.endswith("END"):
+                    seen += os.read(ours, 4096).decode()
+                return seen.removesuffix("END")
+
+            return read
 
         yield attach
     os.close(ours)

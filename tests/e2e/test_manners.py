@@ -14,6 +14,13 @@ import sys
 import pytest
 from plaunch.rendezvous import HeldPort
 
+@pytest.fixture
+def plaunch(plaunch):
+    """Launches that say what they say to everybody."""
+    del plaunch.environ["LOGLEVEL"]
+    return plaunch
+
+
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
