@@ -61,9 +61,10 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def secure_server(etcd_server, certificates):  # noqa: F811 - is skipped where there is no etcd
-    """TLS, users, and logins that last for three seconds."""
+    """TLS, users, and logins that last for three seconds and cost little."""
     settings = {"certificates": certificates, "users": USERS, "user_prefix": "/torch/elastic/"}
-    with EtcdServer(arguments=["--auth-token-ttl", "3"], **settings) as server:
+    arguments = ["--auth-token-ttl", "3", "--bcrypt-cost", "4"]
+    with EtcdServer(arguments=arguments, **settings) as server:
         yield server
 
 

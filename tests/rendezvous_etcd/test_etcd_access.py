@@ -7,11 +7,13 @@ import http.server
 import os
 import re
 import socket
+import ssl
 import threading
 import time
 
 import pytest
 from plaunch.errors import ExitCode, RendezvousConnectionError
+from plaunch.testing import certificates as authority
 from plaunch.testing.certificates import create_certificates
 from plaunch.testing.etcd import EtcdServer, free_ports
 from plaunch_rendezvous_etcd import EtcdAccessError, create_etcd_handler
@@ -177,6 +179,26 @@ def test_a_client_certificate_that_etcd_does_not_take(
     assert_matches(f"refused the TLS handshake: .*{expected}", text)
 
 
+def test_an_authority_that_only_python_minds_is_not_blamed(params_of, monkeypatch, tmp_path):
+    openssl, create = authority._openssl, ssl.create_default_context
+
+    def without_key_usage(*arguments):
+        openssl(*arguments[: arguments.index("-addext") if "-addext" in arguments else None])
+
+    def strict(**settings):  # as it is from Python 3.13 on
+        context = create(**settings)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(authority, "_openssl", without_key_usage)
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    old = create_certificates(str(tmp_path))
+    with EtcdServer(certificates=old, wants_client_certificate=True) as server:
+        config = {"protocol": "https", "ca_cert": old.ca, "connect_timeout": 60}
+        text, _ = failure(params_of, server.endpoint, **config)
+    assert_matches("refused the TLS handshake", text)
+
+
 @pytest.mark.parametrize(
     "names", [("ca_cert", "ssl_cert", "ssl_cert_key"), ("cacert", "cert", "key")]
 )
@@ -186,6 +208,23 @@ def test_both_spellings_of_the_certificates_work(prepare, mutual_server, certifi
     endpoint = f"{host}:{mutual_server.port}"
     backend = prepare(endpoint, protocol="https", **dict(zip(names, paths, strict=True)))
     assert backend.connect().add("n", 1) >= 1
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+def test_without_ca_cert_the_machines_authorities_are_believed(
+    prepare, params_of, secure_server, secure, certificates, variable, monkeypatch, tmp_path
+):
+    config = {key: value for key, value in secure.items() if key != "ca_cert"}
+    text, _ = failure(params_of, secure_server.endpoint, connect_timeout=60, **config)
+    assert_matches(r"is not accepted: .*ca_cert \(none was given\)", text)
+    folder = tmp_path / "certs"
+    folder.mkdir()
+    (folder / "deadbeef.0").symlink_to(certificates.ca)
+    (folder / "deadbeef.1").symlink_to("nowhere")
+    (folder / "README").write_text("no certificate")
+    path = certificates.ca if variable == "SSL_CERT_FILE" else str(folder)
+    monkeypatch.setenv(variable, path)
+    assert prepare(secure_server.endpoint, **config).connect().add("n", 1) >= 1
 
 
 def test_a_key_that_does_not_fit(params_of, mutual_server, certificates):

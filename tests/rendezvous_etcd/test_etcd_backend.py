@@ -64,10 +64,10 @@ def test_the_two_backends_have_jobs_of_their_own(create):
 @pytest.mark.parametrize(
     ("config", "presence", "job", "answer"),
     [
-        ({}, 6, 7200, 5 / 3),
-        ({"keep_alive_interval": 5, "keep_alive_max_attempt": 3}, 20, 7200, 5),
+        ({}, 3, 7200, 5 / 3),
+        ({"keep_alive_interval": 5, "keep_alive_max_attempt": 3}, 10, 7200, 5),
         ({"keep_alive_interval": 0.1, "job_ttl": 60}, 2, 60, 1),
-        ({"verdict_ttl": 86400, "read_timeout": 0.5}, 6, 129600, 0.5),
+        ({"verdict_ttl": 86400, "read_timeout": 0.5}, 3, 129600, 0.5),
     ],
 )
 def test_times_follow_from_the_options(params_of, monkeypatch, config, presence, job, answer):

@@ -44,6 +44,7 @@ def start(tmp_path):
                     stderr=subprocess.STDOUT,
                     text=True,
                     start_new_session=True,
+                    env={**os.environ, "LOGLEVEL": "WARNING"},
                 )
             )
             stack.callback(process.kill)

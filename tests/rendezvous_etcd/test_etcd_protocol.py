@@ -28,7 +28,7 @@ print(json.dumps({{
     "etcd3": sorted(m for m in sys.modules if m.startswith("etcd3")),
     "verbosity": os.environ.get("GRPC_VERBOSITY"),
     "memory": next(int(x.split()[1]) for x in open("/proc/self/status") if "VmHWM" in x) / 1024,
-    "heavy": sorted({{"torch", "tenacity", "six"}} & set(sys.modules)),
+    "heavy": sorted({{"torch", "tenacity"}} & set(sys.modules)),
 }}))
 """
 

@@ -196,6 +196,60 @@ def test_a_sign_of_life_vanishes_with_its_process(create_client, etcd_server):
     assert held(alive, "beat/alive").lease == alive.presence_lease.renew()
 
 
+def test_a_sign_that_is_there_is_not_written_again(client, store, monkeypatch):
+    assert store.beat("constant", b"1") == 6.0
+    first = held(client, "constant")
+    asked = []
+    call = client.call
+    monkeypatch.setattr(client, "call", lambda *a: asked.append(a[1]) or call(*a))
+    for _ in range(3):
+        client.connect().beat("constant", b"1")
+    # Whoever beats over a connection that does not work must hear of it.
+    assert asked == ["LeaseKeepAlive"] * 3
+    assert held(client, "constant") == first
+    store.beat("constant", b"2")
+    assert held(client, "constant").value == b"2"
+    assert held(client, "constant").lease == first.lease
+
+
+@pytest.mark.parametrize("is_noticed_by", ["renewal", "write"])
+def test_a_sign_whose_lease_is_gone_is_written_at_once(client, store, is_noticed_by):
+    store.beat("revoked", b"1")
+    before = held(client, "revoked").lease
+    revoke(client, before)
+    assert held(client, "revoked") is None
+    value = b"1" if is_noticed_by == "renewal" else b"2"
+    store.beat("revoked", value)
+    again = held(client, "revoked")
+    assert again.value == value
+    assert again.lease not in (0, before)
+    store.beat("revoked", value)
+    assert held(client, "revoked") == again
+
+
+def test_a_write_that_has_failed_is_made_up_for(client, store, monkeypatch):
+    store.beat("failed", b"1")
+    call = client.call
+
+    def fail(service, name, request):
+        if name == "Put":
+            raise RendezvousConnectionError("no answer")
+        return call(service, name, request)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "call", fail)
+        with pytest.raises(RendezvousConnectionError):
+            store.beat("failed", b"2")
+    store.beat("failed", b"2")
+    assert held(client, "failed").value == b"2"
+
+
+def test_a_sign_says_how_long_it_really_stays(create_client, etcd_server):
+    client = create_client(etcd_server.endpoint, presence_ttl=0.1)
+    assert client.connect().beat("short", b"1") == 2.0
+    assert ttl_of(client, client.presence_lease.renew()) == 2
+
+
 def test_a_renewal_that_comes_too_late_is_noticed(client, store, monkeypatch):
     store.beat("late", b"1")
     lease = client.presence_lease.renew()

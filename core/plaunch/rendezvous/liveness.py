@@ -23,6 +23,7 @@ class _Watched:
     misses: int = 0
     absences: int = 0
     is_lost: bool = False
+    lease: float | None = None  # seconds that its absence stands for; None if it has no lease
 
 
 class Observer:
@@ -32,6 +33,11 @@ class Observer:
     there and is gone, as when a lease has ended, makes its node lost after three observations in a
     row, or after `max_misses` if they are fewer, but never at the first one: a store that was
     paused revokes the leases of healthy nodes too, and they come back.
+
+    Of a sign that is known to have a lease it is enough that it is there. Once it is gone, nothing
+    has renewed it for as long as the lease lasts, so that its first absence counts for all the
+    signs of that time, unless an observation was late before. Its node is lost after `max_misses`
+    then, but again never at the first absence.
 
     Only observations that are on time count. One that is late, because this process or the store
     was paused, starts everybody's count anew, and so does one in which the observer's own sign is
@@ -62,7 +68,13 @@ class Observer:
         """Do not count for `node` any longer; nothing happens if it is not watched."""
         self._nodes.pop(node, None)
 
-    def observe(self, signs: Mapping[str, bytes | None], *, own: str | None = None) -> list[str]:
+    def observe(
+        self,
+        signs: Mapping[str, bytes | None],
+        *,
+        own: str | None = None,
+        leases: Mapping[str, float] | None = None,
+    ) -> list[str]:
         """Count one observation; to be called about once in each interval.
 
         Args:
@@ -70,12 +82,14 @@ class Observer:
                 are not watched yet are from now on; watched ones that are not named keep their
                 counts.
             own: the observer's own node, once it has given a sign. It is never lost.
+            leases: for how many seconds signs stay that vanish without being renewed.
 
         Returns:
             The nodes that are lost, sorted; the same ones again until they are forgotten or give a
             new sign.
         """
         now = self._clock()
+        leases = leases or {}
         is_late = self._is_late(now) or (own is not None and signs.get(own) is None)
         is_early = self._counted_at is not None and now - self._counted_at < self._interval * _EARLY
         self._observed_at = now
@@ -85,12 +99,15 @@ class Observer:
             self._start_anew()
         for node, sign in signs.items():
             watched = self._nodes.get(node)
-            if watched is None:
-                self._nodes[node] = _Watched(sign, now, was_seen=sign is not None)
-            elif sign is not None and sign != watched.sign:
-                self._nodes[node] = _Watched(sign, now, was_seen=True)
+            lease = leases.get(node)
+            if watched is None or (
+                sign is not None and (sign != watched.sign or lease is not None)
+            ):
+                # Leases that end after a pause say nothing about the time before.
+                lease = 0.0 if is_late and lease is not None else lease
+                self._nodes[node] = _Watched(sign, now, sign is not None, lease=lease)
             elif not is_late and not is_early and node != own:
-                self._miss(watched, sign)
+                self._miss(watched, sign, now)
         return sorted(node for node in signs if self._nodes[node].is_lost)
 
     def is_alive(self, node: str) -> bool:
@@ -111,14 +128,20 @@ class Observer:
         for watched in self._nodes.values():
             watched.misses = watched.absences = 0
             watched.is_lost = False
+            if watched.lease is not None:
+                watched.lease = 0.0
 
-    def _miss(self, watched: _Watched, sign: bytes | None) -> None:
+    def _miss(self, watched: _Watched, sign: bytes | None, now: float) -> None:
         watched.misses += 1
+        if sign is None and watched.absences == 0 and watched.lease is not None:
+            watched.misses = max(watched.misses, int(watched.lease / self._interval))
+            watched.changed_at = min(watched.changed_at, now - watched.lease)
         is_silent = watched.misses >= self._max_misses
         if sign is not None:
             watched.is_lost |= is_silent
             return
         watched.sign = None  # so that even the old sign, written again, is a new one
         watched.absences += 1
-        is_gone = watched.was_seen and watched.absences >= _MAX_ABSENCES
+        has_vanished = watched.was_seen and watched.lease is None
+        is_gone = has_vanished and watched.absences >= _MAX_ABSENCES
         watched.is_lost |= is_gone or (is_silent and watched.absences > 1)

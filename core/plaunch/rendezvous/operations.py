@@ -102,14 +102,14 @@ class Delete:
 
 @dataclass(frozen=True)
 class Beat:
-    """Write a sign of life."""
+    """Give a sign of life; the result is for how many seconds it stays, or None: for ever."""
 
     key: str
     value: bytes
 
-    def run(self, store: RendezvousStore) -> None:
+    def run(self, store: RendezvousStore) -> float | None:
         """Do it."""
-        store.beat(self.key, self.value)
+        return store.beat(self.key, self.value)
 
 
 @dataclass(frozen=True)

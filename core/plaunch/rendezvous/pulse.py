@@ -19,7 +19,12 @@ _log = logging.getLogger("plaunch")
 
 
 class Pulse:
-    """Beats for this node, and looks at others: the leader at all, everybody else at the leader."""
+    """Beats for this node, and looks at others: the leader at all, everybody else at the leader.
+
+    A sign of life says by which lease it stays, if the store has such things; then it is the same
+    each time, and it is enough that it is there. It also names the leader that its node knows: a
+    new leader must see who is alive since, not who was alive a moment before.
+    """
 
     def __init__(self, ours: Membership) -> None:
         self._ours = ours
@@ -27,6 +32,9 @@ class Pulse:
         self._seen_connections = 0
         self._observer = self._make_observer()
         self._signs: dict[str, bytes | None] = {}
+        self._sign: bytes | None = None  # what this node has given last
+        self._lease: float | None = None  # seconds for which it stays; None for ever
+        self._is_replaced = False  # whether something else is there
 
     def begin_anew(self) -> None:
         """Know nobody; called when the job, or the connection to it, is another one."""
@@ -40,12 +48,20 @@ class Pulse:
 
     def beat(self) -> Routine[None]:
         """Give a sign of life, which says so if this node goes."""
-        self._beats += 1
+        if self._lease is None or self._is_replaced:
+            self._beats += 1
+            self._is_replaced = False
         key = self._ours.keys.beat(self._ours.me)
         record: dict[str, object] = {"beat": self._beats}
+        state = self._ours.state
+        if state is not None:
+            record["leader"] = state.leader
+        if self._lease is not None:
+            record["lease"] = self._lease
         if self._ours.leaving:
             record["gone"] = self._ours.leaving
-        yield Beat(key, self._ours.codec.encode(key, record))
+        self._sign = self._ours.codec.encode(key, record)
+        self._lease = yield Beat(key, self._sign)
 
     def look(self) -> Routine[None]:
         """See who is alive: the leader looks at all, everybody else at the leader."""
@@ -65,14 +81,18 @@ class Pulse:
         nodes = [self._ours.me, *(node for node in watched if node and node != self._ours.me)]
         values = yield MultiGet([self._ours.keys.beat(node) for node in nodes])
         signs = dict(zip(nodes, values, strict=True))
-        self._read_signs(signs)
+        self._is_replaced = signs[self._ours.me] != self._sign
+        leases = self._read_signs(signs)
         self._ours.moving.update(
-            node for node, sign in signs.items() if self._signs.get(node, sign) != sign
+            node
+            for node, sign in signs.items()
+            # A sign that vanishes with its lease is none of life.
+            if sign is not None and self._signs.get(node, sign) != sign
         )
         self._signs = signs
         lost = [
             node
-            for node in self._observer.observe(signs, own=self._ours.me)
+            for node in self._observer.observe(signs, own=self._ours.me, leases=leases)
             if node != self._ours.me
         ]
         reasons = {
@@ -91,20 +111,33 @@ class Pulse:
         if has_news:
             self._ours.nudge()
 
-    def _read_signs(self, signs: dict[str, bytes | None]) -> None:
-        """Find those that have said that they go; a sign that is not theirs is none."""
+    def _read_signs(self, signs: dict[str, bytes | None]) -> dict[str, float]:
+        """Find who goes, and who follows this node; a sign that is not theirs is none.
+
+        Returns:
+            The seconds for which signs stay, of those that have a lease.
+        """
+        leases = {}
         for node, value in signs.items():
             if value is None or node == self._ours.me:
                 continue
             key = self._ours.keys.beat(node)
             try:
-                gone = self._ours.codec.decode(key, value).text("gone", default="")
+                record = self._ours.codec.decode(key, value)
+                gone = record.text("gone", default="")
+                lease = record.number("lease", default=None)
+                leader = record.text("leader", default="")
             except RecordError as error:
                 _log.warning("a sign of life is not believed: %s", error)
                 signs[node] = None
                 continue
+            if lease is not None:
+                leases[node] = lease
+            if leader == self._ours.me:
+                self._ours.moving.add(node)
             if gone:
                 self._ours.gone[node] = gone
+        return leases
 
     def _forget_job(self) -> None:
         """The store does not know the job any more, or knows another one under its name."""

@@ -59,13 +59,20 @@ class RendezvousStore(abc.ABC):
         for key, value in items.items():
             self.set(key, value)
 
-    def beat(self, key: str, value: bytes) -> None:
-        """Write a sign of life, which differs each time; the default is `set`.
+    def beat(self, key: str, value: bytes) -> float | None:
+        """Give a sign of life: write `value`, which differs each time; the default is `set`.
 
         A backend that has leases lets the key vanish when the process is gone. Whoever watches
-        takes that for a reason to suspect it, not as a proof.
+        takes that for a reason to suspect it, not as a proof. If so, it returns for how many
+        seconds the key stays after the last call. From then on the node gives the same value again
+        and again, which need not be written as long as it is there: a renewal of the lease is
+        enough. When the lease is gone, the value must be written anew.
+
+        Returns:
+            None if the key stays for ever: then nothing but another value is a sign of life.
         """
         self.set(key, value)
+        return None
 
     def close(self) -> None:  # noqa: B027 - most stores have nothing to release
         """Release the connection; may be called twice, and by another thread."""

@@ -90,8 +90,9 @@ def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
         # What is under way when a leader dies gets no answer. There must be time to notice that,
         # and to find another member, before the others miss a sign of life too often.
         answer_timeout=max(_LEAST_ANSWER_TIMEOUT, interval * attempts / 3),
-        # By the time that it vanishes, its node has been missed as often as it may be.
-        presence_ttl=interval * (attempts + 1),
+        # It must survive one renewal that fails. Beyond that its length does not matter to when a
+        # node is lost, as it counts for that; half of the time is left for coming back.
+        presence_ttl=interval * max(2.0, attempts / 2),
         # It is renewed three times in its life, so its last two thirds are certain.
         job_ttl=max(options.job_ttl, 1.5 * verdict_ttl),
     )

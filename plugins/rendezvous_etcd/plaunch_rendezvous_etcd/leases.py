@@ -1,5 +1,7 @@
 """Leases: keys vanish by themselves when nobody renews what they are attached to.
 
+A renewal makes no new revision, so whoever only renews adds nothing to what etcd keeps.
+
 etcd gives no lease of less than about two seconds, takes up to half a second longer to end one, and
 ends all of them if it was paused for longer than they last. A renewal that comes too late is not
 refused, but answered with a time to live of 0.
@@ -57,9 +59,10 @@ class _Lease:
     def _grant(self, number: int) -> int:
         began = time.monotonic()
         request = self._client.protocol.message("LeaseGrantRequest")(TTL=self.ttl, ID=number)
-        granted = int(self._client.call("Lease", "LeaseGrant", request).ID)
+        granted = self._client.call("Lease", "LeaseGrant", request)
+        self.ttl = int(granted.TTL)  # an etcd with long elections gives no short ones
         self._renewed(began)
-        return granted
+        return int(granted.ID)
 
 
 class JobLease(_Lease):
@@ -101,20 +104,34 @@ class PresenceLease(_Lease):
     def __init__(self, client: EtcdClient, ttl: float) -> None:
         super().__init__(client, ttl)
         self._number = 0
+        self._sign: tuple[str, bytes] | None = None  # key and value that it holds
 
-    def renew(self, lost: int = 0) -> int:
+    def renew(self, lost: int = 0, *, at_once: bool = False) -> int:
         """The number of the lease, renewed if that is due.
 
         Args:
             lost: a number that etcd does not know any more; there is a new lease then.
+            at_once: whether it is due in any case.
         """
         with self._lock:
             is_there = self._number not in (0, lost)
-            if is_there and self.is_due():
+            if is_there and (at_once or self.is_due()):
                 is_there = self._keep_alive(self._number)
             if not is_there:
+                self._sign = None
                 self._number = self._grant(0)
             return self._number
+
+    def holds(self, key: str, value: bytes) -> bool:
+        """Whether this is the last sign that was written under the present lease."""
+        with self._lock:
+            return self._sign == (key, value)
+
+    def written(self, number: int, key: str, value: bytes) -> None:
+        """Note what was written under a lease, unless there is another one by now."""
+        with self._lock:
+            if number == self._number:
+                self._sign = (key, value)
 
 
 def is_lease_gone(error: CallError) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -226,8 +227,10 @@ def create_credentials(protocol: Protocol, security: Security) -> Any:
     """
     if not security.is_on:
         return None
-    contents = [_read(path) for path in (security.ca, security.key, security.cert)]
-    return protocol.grpc.ssl_channel_credentials(*contents)
+    authorities = _read(security.ca) or _system_authorities()
+    return protocol.grpc.ssl_channel_credentials(
+        authorities, _read(security.key), _read(security.cert)
+    )
 
 
 def _read(path: str) -> bytes | None:
@@ -235,3 +238,23 @@ def _read(path: str) -> bytes | None:
         return None
     with open(path, "rb") as file:
         return file.read()
+
+
+def _system_authorities() -> bytes | None:
+    """The certificates that this machine believes, as everything else in Python does.
+
+    Without them grpc would take a list of its own, which knows nobody's own authority.
+    """
+    import ssl  # noqa: PLC0415 - heavy, and rarely needed
+
+    system = ssl.get_default_verify_paths()
+    paths = [system.cafile] if system.cafile else []
+    with contextlib.suppress(OSError):
+        names = sorted(os.listdir(system.capath)) if system.capath else []
+        # What openssl reads there are links named by a hash: 4042bcee.0.
+        paths += [os.path.join(system.capath, name) for name in names if name[-2:-1] == "."]
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):  # a link that leads nowhere
+            found.append(_read(path) or b"")
+    return b"\n".join(found) or None

@@ -119,18 +119,25 @@ class EtcdStore(RendezvousStore):
         for part in _parts(items):
             self._write([self._put(key, value) for key, value in part])
 
-    def beat(self, key: str, value: bytes) -> None:
-        """Write a sign of life, which vanishes when this process does; renews the leases."""
+    def beat(self, key: str, value: bytes) -> float:
+        """Give a sign of life, which vanishes when this process does.
+
+        What is there already is not written again: etcd would keep every revision of it. Then
+        nothing but the lease is renewed.
+        """
         self._refuse_closed()
+        presence = self._client.presence_lease
         with self._explained("beat"):
             self._client.job_lease.renew()
-            lease = self._client.presence_lease.renew()
-            try:
-                self._put_with(lease, key, value)
-            except CallError as error:
-                if not is_lease_gone(error):
-                    raise
-                self._put_with(self._client.presence_lease.renew(lost=lease), key, value)
+            lease = presence.renew(at_once=presence.holds(key, value))
+            if not presence.holds(key, value):
+                try:
+                    self._put_with(lease, key, value)
+                except CallError as error:
+                    if not is_lease_gone(error):
+                        raise
+                    self._put_with(presence.renew(lost=lease), key, value)
+        return float(presence.ttl)
 
     def close(self) -> None:
         """End a wait in another thread; the link stays for the agent's other connections."""
@@ -156,6 +163,7 @@ class EtcdStore(RendezvousStore):
     def _put_with(self, lease: int, key: str, value: bytes) -> None:
         request = self._message("PutRequest")(key=self._key(key), value=_encode(value), lease=lease)
         self._client.call("KV", "Put", request)
+        self._client.presence_lease.written(lease, key, value)
 
     def _range(self, key: str) -> Any:
         return self._operation(request_range=self._message("RangeRequest")(key=self._key(key)))

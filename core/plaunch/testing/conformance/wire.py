@@ -120,8 +120,10 @@ class _WiredStore(RendezvousStore):
         written = {key: self._wire.written(key, value) for key, value in items.items()}
         self._wire.run("multi_set", self._store.multi_set, written)
 
-    def beat(self, key: str, value: bytes) -> None:
-        self._wire.run("beat", self._store.beat, key, self._wire.written(key, value))
+    def beat(self, key: str, value: bytes) -> float | None:
+        written = self._wire.written(key, value)
+        lease: float | None = self._wire.run("beat", self._store.beat, key, written)
+        return lease
 
     def close(self) -> None:
         self._store.close()

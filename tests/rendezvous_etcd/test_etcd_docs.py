@@ -1,0 +1,115 @@
+"""What docs/etcd.md says of options and errors is what the code has."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+
+import plaunch_rendezvous_etcd
+import pytest
+from plaunch_rendezvous_etcd import options
+
+PAGE = (Path(__file__).parents[2] / "docs/etcd.md").read_text()
+SOURCES = Path(plaunch_rendezvous_etcd.__file__).parent
+HOLE = "\0"  # for whatever is found
+
+
+def section(heading):
+    return PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def rows(text):
+    """The cells of the tables in a text, without heads."""
+    lines = re.findall(r"^\| (.*) \|$", text, re.MULTILINE)
+    return [line.split(" | ") for line in lines]
+
+
+def table():
+    """The options by name: unit and default."""
+    found = {}
+    for cells in rows(section("Options").partition("| variable |")[0])[1:]:
+        for name in re.findall(r"`(\w+)`", cells[0]):
+            found[name] = (cells[1].strip(), cells[-1])
+    return found
+
+
+def test_every_option_is_listed():
+    assert sorted(table()) == sorted(options.OPTIONS)
+
+
+@pytest.mark.parametrize("pair", [options._CA, options._CERT, options._KEY])
+def test_both_spellings_are_in_one_row(pair):
+    assert f"| `{pair[0]}`, `{pair[1]}` | path |" in section("Options")
+
+
+@pytest.mark.parametrize("name", ["connect_timeout", "read_timeout", "job_ttl"])
+def test_times_are_listed_with_unit_and_default(name):
+    (default,) = (f.default for f in dataclasses.fields(options.EtcdOptions) if f.name == name)
+    assert table()[name] == ("s", f"{default:g}")
+
+
+def test_other_defaults_are_listed():
+    assert table()["protocol"][1] == "`http`"
+    assert not options.Security().is_on
+    for prefix in (options._PREFIX, *options._PREFIXES.values()):
+        assert f"`{prefix}`" in table()["etcd_prefix"][1]
+    assert f"the port is {options.DEFAULT_PORT} if" in section("Options")
+    assert f"at least {options._LEAST_TTL:g} |" in section("Options")
+    for variable in (options.USER_VARIABLE, options.PASSWORD_VARIABLE):
+        assert f"\n| `{variable}` |" in section("Options")
+
+
+def skeleton(node):
+    """The text of a literal, with holes for what is filled in; None if it is no text."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.sub(r"%\w+", HOLE, node.value)  # a template of logging
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            part.value if isinstance(part, ast.Constant) else HOLE for part in node.values
+        )
+    if isinstance(node, ast.BinOp):
+        sides = [skeleton(side) for side in (node.left, node.right)]
+        return None if None in sides else "".join(sides)
+    return None
+
+
+def messages(*modules):
+    found = []
+    for module in modules:
+        for node in ast.walk(ast.parse((SOURCES / module).read_text())):
+            if isinstance(node, ast.expr):
+                found.append(skeleton(node))
+    return [text for text in found if text]
+
+
+def listed():
+    """The messages on the page, with holes."""
+    quoted = [re.fullmatch(r"`(.+)`", cells[0]) for cells in rows(section("Troubleshooting"))]
+    return [found[1].replace("...", HOLE) for found in quoted if found]
+
+
+def test_every_message_that_is_listed_is_one_of_ours():
+    ours = messages("client.py", "diagnosis.py", "options.py", "protocol.py")
+    # What is found may have been put together before, as an endpoint and what it does not let do.
+    assert len(listed()) > 20
+    for quoted in listed():
+        text = quoted.strip(HOLE)
+        assert any(text in message for message in ours), quoted
+
+
+def test_every_finding_is_listed():
+    findings = []
+    for module in ("client.py", "diagnosis.py"):
+        for node in ast.walk(ast.parse((SOURCES / module).read_text())):
+            is_finding = isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"
+            text = skeleton(node.args[0]) if is_finding else None
+            if isinstance(node, ast.Return) and node.value is not None:
+                text = skeleton(node.value)
+            if text and len(text.replace(HOLE, "")) > 2:  # more than what somebody else has said
+                findings.append(text)
+    assert len(findings) > 15
+    quoted = [message.strip(HOLE) for message in listed()]
+    for text in findings:
+        assert any(message in text for message in quoted), text

@@ -1,0 +1,97 @@
+"""Who is alive, by leases: a job that runs writes nothing, and only the dead are lost."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+
+import pytest
+from plaunch.rendezvous import ChangeKind
+from plaunch.testing.conformance.nodes import Node, eventually, meet
+from plaunch_rendezvous_etcd import create_etcd_handler
+
+QUICK = {"keep_alive_interval": 0.25, "keep_alive_max_attempt": 8, "last_call_timeout": 0.1}
+RUN_ID = "presence"
+
+
+@pytest.fixture
+def nodes(params_of, own_etcd_server):
+    """Two nodes that are in a round, on a server that nobody else uses."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(2):
+            params = params_of(own_etcd_server.endpoint, RUN_ID, max_nodes=2, **QUICK)
+            params.min_nodes = 1
+            found.append(Node(create_etcd_handler(params)))
+            stack.callback(found[-1].close)
+        meet(*found)
+        for node in found:
+            beats_pass([node], 3)  # until nothing is new to say
+        yield found
+
+
+def beats_pass(nodes, count):
+    """Wait until each node has given so many further signs of life."""
+    seen = [node.wire.operations["beat"] + count for node in nodes]
+    eventually(
+        lambda: all(n.wire.operations["beat"] >= s for n, s in zip(nodes, seen, strict=True)),
+        "signs of life",
+    )
+
+
+def signs(server):
+    """The signs of life in etcd: for each key its lease and its last revision."""
+    everything = base64.b64encode(b"\0").decode()
+    answer = server.ask("kv/range", key=everything, range_end=everything)
+    keys = {base64.b64decode(kv["key"]).decode(): kv for kv in answer.get("kvs", ())}
+    return {k: (kv["lease"], kv["mod_revision"]) for k, kv in keys.items() if "/beat/" in k}
+
+
+def revision(server):
+    key = base64.b64encode(b"none").decode()
+    return int(server.ask("kv/range", key=key)["header"]["revision"])
+
+
+def told(nodes):
+    return [change for node in nodes for change in (*node.told, *node.job.changes())]
+
+
+def test_a_job_that_runs_adds_nothing_to_what_etcd_keeps(nodes, own_etcd_server):
+    server = own_etcd_server
+    before, there = revision(server), signs(server)
+    assert len(there) == 2
+    beats_pass(nodes, 20)  # five seconds, more than twice the time of a lease
+    assert revision(server) == before
+    assert signs(server) == there
+    assert told(nodes) == []
+
+
+def test_a_lease_that_vanishes_only_makes_a_living_node_suspect(nodes, own_etcd_server):
+    server = own_etcd_server
+    for _ in range(3):
+        before = signs(server)
+        for lease, _ in before.values():
+            server.ask("lease/revoke", ID=lease)
+        eventually(lambda: len(signs(server)) == 2, "there are new ones")
+        after = signs(server)
+        assert {lease for lease, _ in after.values()}.isdisjoint(
+            lease for lease, _ in before.values()
+        )
+        beats_pass(nodes, 10)  # more than may be missed
+        assert told(nodes) == []
+
+
+def test_a_sign_that_somebody_else_removes_is_written_again(nodes, own_etcd_server):
+    server = own_etcd_server
+    for key in signs(server):
+        server.ask("kv/deleterange", key=base64.b64encode(key.encode()).decode())
+    eventually(lambda: len(signs(server)) == 2, "there are new ones")
+    beats_pass(nodes, 10)
+    assert told(nodes) == []
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_node_that_dies_is_lost_whoever_leads(nodes, victim):
+    nodes[victim].kill()
+    change = nodes[1 - victim].wait_for(ChangeKind.LOST)
+    assert "no sign of life for" in change.reason
