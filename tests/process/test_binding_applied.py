@@ -38,12 +38,6 @@ pytestmark = [
 LOOK = "import os, sys; print(sorted(os.sched_getaffinity(0)), file=open(sys.argv[1], 'a'))"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_fork_server_left():
-    yield
-    multiprocessing.forkserver._forkserver._stop()
-
-
 @pytest.fixture(autouse=True)
 def _launcher_is_never_bound():
     def affinities():

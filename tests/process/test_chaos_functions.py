@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import importlib
-import multiprocessing.forkserver
 import os
 import signal
 import subprocess
@@ -25,17 +24,6 @@ pytestmark = pytest.mark.filterwarnings(
     # Python 3.12 on; the threads are those of the test runner's own time-out.
     "ignore:This process .* is multi-threaded:DeprecationWarning"
 )
-
-
-@pytest.fixture(params=["spawn", "fork", "forkserver"])
-def start_method(request):
-    return request.param
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_fork_server_left():
-    yield
-    multiprocessing.forkserver._forkserver._stop()
 
 
 @pytest.fixture

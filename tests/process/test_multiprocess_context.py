@@ -26,17 +26,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(params=["spawn", "fork", "forkserver"])
-def start_method(request):
-    return request.param
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_fork_server_left():
-    yield
-    multiprocessing.forkserver._forkserver._stop()
-
-
 @pytest.fixture
 def functions(monkeypatch):
     """The module of worker functions, where a new process finds it too."""

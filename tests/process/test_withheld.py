@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing.forkserver
 import os
 import sys
 
@@ -23,12 +22,6 @@ def _secrets(monkeypatch):
         monkeypatch.setenv(name, SECRET)
     for name in ("INHERITED", *KEPT):
         monkeypatch.setenv(name, "yes")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_fork_server_left():
-    yield
-    multiprocessing.forkserver._forkserver._stop()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import multiprocessing.forkserver
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -100,6 +100,13 @@ def descendants(monkeypatch):
 
 
 @pytest.fixture
+def tmp_path():
+    """A folder with a short name: a fork server's socket in it has a path of 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="plaunch-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
 def environ(tmp_path):
     """An environment for launches: nobody's settings, and a temporary directory of their own."""
     (tmp_path / "tmp").mkdir()
@@ -131,9 +138,3 @@ def run_program(environ, tmp_path):
         if process.poll() is None:
             process.kill()
         process.communicate(timeout=BOUND)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_fork_server_left():
-    yield
-    multiprocessing.forkserver._forkserver._stop()
