@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 from plaunch.doctor import Status
@@ -233,9 +234,10 @@ def test_without_a_log_folder_there_is_none_to_check(node):
 
 def test_the_folder_for_temporary_files(node, tmp_path):
     (node.root / "tmp").mkdir()
-    (found,) = node.check(check_temporary_folder)
-    assert found.status is OK
-    missing, found = node.check(check_temporary_folder, environ={"TMPDIR": "/not/there"})
+    with tempfile.TemporaryDirectory(prefix="plaunch-") as short:
+        (found,) = node.check(check_temporary_folder, environ={"TMPDIR": short})
+        assert found.status is OK
+    missing, *_, found = node.check(check_temporary_folder, environ={"TMPDIR": "/not/there"})
     assert (missing.status, found.status) == (WARNING, OK)
     long = tmp_path / ("long" * 20)
     long.mkdir()
