@@ -42,7 +42,7 @@ class LaunchConfig:
             `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
         metrics_cfg: has no effect, as in torchrun; see `plaunch.metrics.configure`.
         local_addr: the address of this node, or None.
-        event_log_handler: the name of the event handler.
+        event_log_handler: the name of the event handler, or several between commas.
         numa_options: how workers are bound to processors near their devices, as `NumaOptions` or
             torch's object of the name; None leaves them.
         signals_to_handle: the signals that stop the job, separated by commas.
@@ -67,6 +67,9 @@ class LaunchConfig:
             own).
         devices: the numbers of the devices that the workers of this node see, one for each, among
             those that are visible already; None for all (plaunch's own).
+        event_conf: options of the event handlers, by `handler.key` (plaunch's own).
+        metrics_port: where `/metrics`, `/healthz` and `/status` of the launcher are served: a port
+            of loop-back, or `HOST:PORT`; None for nowhere (plaunch's own).
 
     Raises:
         UsageError: a value is out of its range; the message names it.
@@ -104,6 +107,8 @@ class LaunchConfig:
     port_range: tuple[int, int] | None = None
     start_timeout: float | None = None
     devices: list[str] | None = None
+    event_conf: dict[str, str] = field(default_factory=dict)
+    metrics_port: str | int | None = None
 
     def __post_init__(self) -> None:
         if self.rdzv_timeout != -1:
@@ -124,6 +129,10 @@ class LaunchConfig:
             from plaunch.process.binding import NumaOptions  # noqa: PLC0415 - as above
 
             self.numa_options = NumaOptions.of(self.numa_options)
+        if self.metrics_port is not None:
+            from plaunch.agent.status.address import parse_address  # noqa: PLC0415 - as above
+
+            parse_address(self.metrics_port, "--metrics-port")
         for is_right, problem in self._rules(self.shutdown_timeout):
             if not is_right:
                 raise UsageError(problem)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from plaunch.agent.delivery import close_deliveries
+from plaunch.agent.health import find_service
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.measures import MetricRecorder
+from plaunch.agent.moments import BeforeWorkers, WorkersStarted
 from plaunch.agent.recorder import EventRecorder
 from plaunch.agent.waiting import Waiting
 from plaunch.agent.worker import WorkerSpec
@@ -15,8 +19,9 @@ from plaunch.config import make_run_id
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.blame import blamed
 from plaunch.plugin.context import PluginContext
+from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.registry import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.process.failures import ChildFailedError
 from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
@@ -24,11 +29,14 @@ from plaunch.rendezvous.token import check_token_is_used
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from plaunch.agent.delivery import Delivery
     from plaunch.agent.health import HealthCheckServer
-    from plaunch.agent.moments import Moment
+    from plaunch.agent.moments import Moment, Notify
+    from plaunch.agent.status.service import Service
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.config import LaunchConfig
     from plaunch.process.logs import LogsSpecs
+    from plaunch.process.signals import SignalPolicy
 
 logger = logging.getLogger("plaunch")
 
@@ -142,8 +150,24 @@ class _Launch:
         self._entrypoint = entrypoint
         self._args = args
         self._name = entrypoint_name(entrypoint, args)
+        self._service: Service | None = None
 
     def run(self) -> dict[int, Any]:
+        config = self._config
+        self._service = find_service(
+            config.metrics_port,
+            self._health_check_server,
+            run_id=config.run_id,
+            role=config.role,
+            grace=_seconds(config.shutdown_timeout),
+        )
+        try:
+            return self._run()
+        finally:
+            if self._service is not None:
+                self._service.stop()
+
+    def _run(self) -> dict[int, Any]:
         config, manager = self._config, self._manager
         logs_specs = config.logs_specs
         if logs_specs is None:
@@ -159,22 +183,55 @@ class _Launch:
             settings=config.settings(),
         )
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
-        create_event_handler = manager.get(EVENT_HANDLERS, config.event_log_handler)
+        find_event_handlers(manager, config.event_log_handler, config.event_conf)
         with blamed(SIGNAL_POLICIES, config.signal_policy):
             policy = create_policy(context)
+        deliveries = self._create_deliveries(context, logs_specs)
+        recorder = EventRecorder(config, self._name)
+        for delivery in deliveries:
+            recorder.listen(delivery.put)
+        if self._service is not None:
+            recorder.listen(self._service.handle)
+            self._service.dropped = lambda: {item.name: item.dropped for item in deliveries}
+        failure: BaseException | None = None
+        try:
+            recorder.begin()
+            return self._run_agent(logs_specs, policy, recorder, deliveries)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            recorder.finish(failure)
+            close_deliveries(deliveries)
+            if recorder.has_agent:
+                logger.info("this launch took %s", recorder.account.describe())
+
+    def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[Delivery]:
+        config = self._config
+        run_dir = None
+        if config.event_log_handler != "null":
+            run_dir = logs_specs.create_run_dir(config.run_id)
+        return create_deliveries(
+            self._manager,
+            config.event_log_handler,
+            config.event_conf,
+            replace(context, run_dir=run_dir),
+        )
+
+    def _run_agent(
+        self,
+        logs_specs: LogsSpecs,
+        policy: SignalPolicy,
+        recorder: EventRecorder,
+        deliveries: list[Delivery],
+    ) -> dict[int, Any]:
+        config, service = self._config, self._service
         handler = self._create_rendezvous()
         release = handler.shutdown
         try:
-            with blamed(EVENT_HANDLERS, config.event_log_handler):
-                event_handler = create_event_handler(context)
-            recorder = EventRecorder(event_handler, config.rdzv_backend, self._name)
-            measure = MetricRecorder()
-
-            def notify(moment: Moment) -> None:
-                manager.notify(moment)
-                recorder(moment)
-                measure(moment)
-
+            if service is not None:
+                service.watch(handler)
+            notify = self._notify(recorder, deliveries)
             agent = LocalElasticAgent(
                 spec=self._worker_spec(handler),
                 logs_specs=logs_specs,
@@ -182,12 +239,15 @@ class _Launch:
                 exit_barrier_timeout=config.exit_barrier_timeout,
                 log_line_prefix_template=_prefix_template(config),
                 shutdown_timeout=_seconds(config.shutdown_timeout),
-                health_check_server=self._health_check_server,
+                health_check_server=self._health_check_server
+                or (None if service is None else service.health_check),
                 signal_policy=policy,
                 notify=notify,
                 worker_env=self._worker_env,
                 keep_daemons=config.keep_daemons,
                 waiting=self._waiting,
+                alive=None if service is None else service.alive,
+                traffic=None if service is None else service.traffic,
             )
             result = agent.run()
             return self._conclude(result, logs_specs)
@@ -201,6 +261,27 @@ class _Launch:
             raise
         finally:
             _release(release)
+
+    def _notify(self, recorder: EventRecorder, deliveries: list[Delivery]) -> Notify:
+        """Who is told of the agent's moments."""
+        tell, measure = self._manager.notify, MetricRecorder()
+        forks = self._config.start_method == "fork" and callable(self._entrypoint)
+        with_threads: list[Delivery | Service] = [*deliveries]
+        if self._service is not None:
+            with_threads.append(self._service)
+
+        def notify(moment: Moment) -> None:
+            if isinstance(moment, WorkersStarted):
+                for item in with_threads:
+                    item.release()
+            tell(moment)
+            recorder(moment)
+            measure(moment)
+            if isinstance(moment, BeforeWorkers) and forks:
+                for item in with_threads:
+                    item.rest()
+
+        return notify
 
     def _create_rendezvous(self) -> RendezvousHandler:
         config = self._config

@@ -9,6 +9,8 @@ import threading
 
 import pytest
 from plaunch.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, moments
+from plaunch.agent.recorder import EventRecorder
+from plaunch.config import LaunchConfig
 from plaunch.errors import (
     PluginError,
     RendezvousClosedError,
@@ -578,3 +580,82 @@ def test_a_stop_signal_ends_the_wait_for_a_round(job):
     helper.join()
     job.release()
     assert agent.calls == ["shutdown"]
+
+
+# --- what is told of it, as moments and as events -------------------------------------------------
+
+
+def stream_of(agent, handler, error=None):
+    """The events that a recorder makes of what the agent has told."""
+    config = LaunchConfig(1, 3, 1, run_id="job", max_restarts=handler.max_restarts)
+    recorder, events = EventRecorder(config, "train.py"), []
+    recorder.listen(events.append)
+    recorder.begin()
+    for moment in agent.moments:
+        recorder(moment)
+    recorder.finish(error)
+    return [(event.name.removeprefix("plaunch."), event.metadata) for event in events]
+
+
+def of(stream, name, *keys):
+    return [tuple(told[key] for key in keys) for named, told in stream if named == name]
+
+
+@restarts(0, world_size=3)
+def test_a_change_of_the_nodes_in_the_stream(job):
+    agent = PretendAgent(job, [lambda: job.lose("b")], [SUCCEEDED])
+    agent.run()
+    stream = stream_of(agent, job)
+    assert of(stream, "membership.changed", "kind", "node")[0] == ("lost", "b")
+    assert of(stream, "restart", "cause", "attempt", "round") == [("membership", 0, 1)]
+    ((reason,),) = of(stream, "restart", "reason")
+    assert "b" in reason
+    assert of(stream, "launcher.finished", "outcome") == [("succeeded",)]
+
+
+@restarts(1)
+def test_a_failure_elsewhere_in_the_stream(job):
+    agent = PretendAgent(job, [lambda: job.fail_elsewhere(elsewhere(), "b")], [SUCCEEDED])
+    agent.run()
+    stream = stream_of(agent, job)
+    assert of(stream, "membership.changed", "kind", "node")[0] == ("failed", "b")
+    assert of(stream, "restart", "cause", "attempt") == [("failure", 1)]
+
+
+def test_the_first_failure_of_all_nodes_is_told_at_the_end(job):
+    agent = PretendAgent(job, [lambda: job.conclude("failed", elsewhere())])
+    agent.run()
+    told = of(stream_of(agent, job), "failure", "global_rank", "failed_host", "is_first")
+    assert told == [(7, "b", True)]
+
+
+def test_a_spare_in_the_stream(job):
+    def next_rendezvous():
+        raise RendezvousGracefulExitError("the job has succeeded without this node")
+
+    job.next_rendezvous = next_rendezvous
+    agent = PretendAgent(job)
+    agent.run()
+    stream = stream_of(agent, job)
+    assert of(stream, "rendezvous.failed", "reason") == [
+        ("the job has succeeded without this node",)
+    ]
+    assert of(stream, "launcher.finished", "outcome", "exit_code", "reason") == [
+        ("not_needed", 0, "the job has succeeded without this node")
+    ]
+
+
+def test_signals_of_other_nodes_in_the_stream(job):
+    agent = PretendAgent(job, [lambda: job.notice(signal.SIGUSR1, "b"), lambda: None, SUCCEEDED])
+    agent.run()
+    told = of(stream_of(agent, job), "signal.received", "signal_name", "action", "node")
+    assert told == [("SIGUSR1", "notify", "b")]
+
+
+def test_a_lost_touch_in_the_stream(job):
+    agent = PretendAgent(job, [job.cut_off])
+    with pytest.raises(RendezvousConnectionError) as caught:
+        agent.run()
+    stream = stream_of(agent, job, caught.value)
+    assert of(stream, "membership.changed", "kind") == [("unreachable",)]
+    assert of(stream, "launcher.finished", "outcome", "exit_code") == [("error", 113)]

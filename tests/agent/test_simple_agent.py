@@ -106,8 +106,15 @@ def test_moments_come_in_order_and_state_changes_are_complete():
     agent = PretendAgent(FakeRendezvous(), [[FAILED], [SUCCEEDED]], max_restarts=1)
     agent.run()
     kinds = [type(moment).__name__ for moment in agent.moments]
-    one_round = ["BeforeRendezvous", "AfterRendezvous", "WorkersStarted", "StateChanged"]
-    assert kinds == [*one_round, "StateChanged", *one_round, "StateChanged", "AgentFinished"]
+    one_round = [
+        "BeforeRendezvous",
+        "AfterRendezvous",
+        "BeforeWorkers",
+        "WorkersStarted",
+        "StateChanged",
+    ]
+    failed = ["WorkersFailed", "StateChanged"]
+    assert kinds == [*one_round, *failed, *one_round, "StateChanged", "AgentFinished"]
     changes = [(moment.old.name, moment.new.name) for moment in agent.told(moments.StateChanged)]
     assert changes == [
         ("INIT", "HEALTHY"),

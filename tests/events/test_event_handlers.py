@@ -5,7 +5,8 @@ import sys
 import time
 
 import pytest
-from plaunch.events import Event, EventHandler, EventSource
+from plaunch.errors import UsageError
+from plaunch.events import SCHEMA, Event, EventHandler, EventSource
 from plaunch.plugin import PluginContext
 from plaunch_events import ConsoleEventHandler, NullEventHandler
 
@@ -122,3 +123,145 @@ def test_a_stream_that_is_gone_raises_for_the_agent_to_report():
 def test_a_process_without_stderr_is_no_error(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     ConsoleEventHandler(CONTEXT).handle(Event("x", EventSource.AGENT))
+
+
+def sentence_of(name, **metadata):
+    line = line_of(f"plaunch.{name}", **metadata)
+    clock, said = line.split(" ", 1)
+    assert clock == "12:00:00.250"
+    return said
+
+
+WORKER = {"global_rank": 3, "worker_pid": 47}
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "said"),
+    [
+        (
+            "launcher.started",
+            {
+                "run_id": "exp7",
+                "host": "gpu-07",
+                "min_nodes": 2,
+                "max_nodes": 4,
+                "local_world_size": 8,
+                "backend": "c10d",
+            },
+            "run exp7, host gpu-07, 2 to 4 nodes, 8 workers here, backend c10d",
+        ),
+        ("rendezvous.begun", {"attempt": 1}, ""),
+        (
+            "rendezvous.completed",
+            {
+                "round": 0,
+                "attempt": 0,
+                "group_world_size": 4,
+                "world_size": 32,
+                "ranks": "8-15",
+                "duration": 2.14,
+            },
+            "round 0, 4 nodes, 32 workers, here ranks 8-15, after 2.1 s",
+        ),
+        (
+            "rendezvous.failed",
+            {"duration": 600.0, "reason": "nobody came"},
+            "after 600.0 s, nobody came",
+        ),
+        ("worker.started", WORKER, "rank 3 (pid 47)"),
+        ("workers.started", {"ranks": "0-7", "duration": 0.0213}, "ranks 0-7, after 21.3 ms"),
+        (
+            "worker.exited",
+            {
+                **WORKER,
+                "exit_code": -15,
+                "signal_name": "SIGTERM",
+                "stopped": True,
+                "lifetime": 9.0,
+            },
+            "rank 3 (pid 47), stopped, SIGTERM, after 9.0 s",
+        ),
+        (
+            "failure",
+            {
+                **WORKER,
+                "failed_host": "b",
+                "is_first": True,
+                "exit_code": 1,
+                "signal_name": None,
+                "message": "Traceback\n  x\nValueError: no",
+            },
+            "rank 3 (pid 47) on b, exit code 1, ValueError: no",
+        ),
+        (
+            "failure",
+            {"global_rank": -1, "worker_pid": 5, "failed_host": "b", "exit_code": 113},
+            "the launcher (pid 5) on b, not the first, exit code 113",
+        ),
+        (
+            "restart",
+            {"cause": "failure", "attempt": 1, "max_restarts": 3, "reason": "rank 3 failed"},
+            "because of failure, 1 of 3 used, rank 3 failed",
+        ),
+        (
+            "membership.changed",
+            {"kind": "lost", "node": "b", "reason": "silent for 5 s"},
+            "node b, lost, silent for 5 s",
+        ),
+        (
+            "signal.received",
+            {"signal_name": "SIGUSR1", "action": "notify", "node": "b"},
+            "SIGUSR1 on b, notify",
+        ),
+        (
+            "stop.step",
+            {"stop_ranks": "0-1", "step": "killed", "signal_name": "SIGKILL", "seconds": 30.0},
+            "ranks 0-1, killed with SIGKILL, after 30.0 s",
+        ),
+        ("state.changed", {"old": "INIT", "new": "HEALTHY"}, "INIT to HEALTHY"),
+        (
+            "launcher.finished",
+            {
+                "outcome": "failed",
+                "exit_code": 3,
+                "seconds_total": 61.04,
+                "reason": "rank 3 failed",
+            },
+            "failed, exit code 3, after 61.0 s, rank 3 failed",
+        ),
+    ],
+)
+def test_what_is_said_of_plaunchs_own_events(name, metadata, said):
+    assert sentence_of(name, **metadata) == (f"{name}: {said}" if said else name)
+
+
+@pytest.mark.parametrize("name", SCHEMA)
+def test_every_event_of_the_stream_has_a_sentence_of_one_line(name):
+    keys = SCHEMA[name].keys
+    said = sentence_of(name.removeprefix("plaunch."), **dict.fromkeys(keys, "\x1b[2J\n"))
+    assert "=" not in said
+    assert "\x1b" not in said
+
+
+def test_all_metadata_when_asked():
+    stream = io.StringIO()
+    context = PluginContext(run_id="exp7", role="r", host="h", options={"keys": "all"})
+    event = Event("plaunch.state.changed", EventSource.AGENT, NOON, {"old": "INIT", "new": "X"})
+    ConsoleEventHandler(context, stream).handle(event)
+    assert stream.getvalue().endswith(" AGENT plaunch.state.changed old=INIT new=X\n")
+
+
+def test_a_word_that_is_no_choice_of_keys():
+    context = PluginContext(run_id="exp7", role="r", host="h", options={"keys": "few"})
+    with pytest.raises(UsageError, match=r"console\.keys='few'"):
+        ConsoleEventHandler(context)
+
+
+def test_stderr_itself_is_written_past_its_buffer(monkeypatch, tmp_path):
+    with open(tmp_path / "err", "w", encoding="ascii") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(sys, "__stderr__", stream)
+        stream.write("before\n")
+        ConsoleEventHandler(CONTEXT).handle(Event("x", EventSource.AGENT, NOON, {"k": "\u00e9"}))
+        assert (tmp_path / "err").read_text().splitlines()[0] == "before"
+        assert (tmp_path / "err").read_text().endswith(" AGENT x k=\\xe9\n")

@@ -310,3 +310,39 @@ def test_what_a_killed_worker_leaves_behind_has_had_its_grace(world):
     world.climb(world.ladder(grace=5))
     assert world.signals() == [("SIGTERM", "leader"), ("SIGKILL", "all"), ("SIGKILL", "all")]
     assert world.now == pytest.approx(5, abs=0.05)
+
+
+# --- what is told of it ---------------------------------------------------------------------------
+
+
+def told_of(world, **options):
+    steps = []
+    world.climb(world.ladder(tell=steps.append, **options))
+    return [(step.step, step.signum.name, step.ranks, round(step.seconds, 1)) for step in steps]
+
+
+def test_a_stop_that_goes_well_is_told_in_two_steps(world):
+    world.worker(delay=0.2)
+    world.worker(delay=0.3)
+    assert told_of(world) == [("signalled", "SIGTERM", (0, 1), 0), ("gone", "SIGTERM", (0, 1), 0.3)]
+
+
+def test_each_step_names_those_whom_it_is_about(world):
+    world.worker(delay=0.2)
+    world.worker(dies_of=[KILL], delay=0.5)
+    assert told_of(world, grace=5) == [
+        ("signalled", "SIGTERM", (0, 1), 0),
+        ("waiting", "SIGTERM", (1,), 1),
+        ("killed", "SIGKILL", (1,), 5),
+        ("gone", "SIGTERM", (0, 1), 5.5),
+    ]
+
+
+def test_a_stop_by_sigkill_has_no_soft_signal(world):
+    world.worker()
+    assert [step for step, *_ in told_of(world, death_sig=KILL)] == ["killed", "gone"]
+
+
+def test_nothing_is_told_of_workers_that_have_ended_by_themselves(world):
+    world.worker().dead_at = 0.0
+    assert told_of(world) == []

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from plaunch._lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch.agent.account import Account as Account
+    from plaunch.agent.account import describe_account as describe_account
+    from plaunch.agent.account import describe_seconds as describe_seconds
     from plaunch.agent.agent import SimpleElasticAgent as SimpleElasticAgent
     from plaunch.agent.api import ElasticAgent as ElasticAgent
     from plaunch.agent.arguments import macros as macros
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        ".account": "Account describe_account describe_seconds",
         ".agent": "SimpleElasticAgent",
         ".api": "ElasticAgent",
         ".health": (

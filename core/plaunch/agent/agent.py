@@ -26,6 +26,7 @@ from plaunch.agent.job import Job
 from plaunch.agent.narration import describe_round, describe_turn
 from plaunch.agent.rounds import Round, describe_group, enter_round, join_round
 from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
+from plaunch.agent.status.alive import TURN_BOUND, Alive
 from plaunch.agent.waiting import Waiting
 from plaunch.agent.worker import GroupInfo, RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.errors import (
@@ -35,8 +36,10 @@ from plaunch.errors import (
     SignalException,
     UnkillableWorkerError,
 )
+from plaunch.process.failures import first_failure
 from plaunch.process.signals import SignalAction, SignalPolicy
-from plaunch.rendezvous.api import ChangeKind, ObservableRendezvous
+from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRendezvous
+from plaunch.rendezvous.job import JobRound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +75,7 @@ class SimpleElasticAgent(ElasticAgent):
             the job.
         notify: is called at every moment of `plaunch.agent.moments`; it must not raise or block.
         waiting: says what a round waits for, and ends a first one that takes too long.
+        alive: is told whenever the loop goes to sleep and wakes.
     """
 
     def __init__(
@@ -83,8 +87,10 @@ class SimpleElasticAgent(ElasticAgent):
         signal_policy: SignalPolicy | None = None,
         notify: moments.Notify | None = None,
         waiting: Waiting | None = None,
+        alive: Alive | None = None,
     ) -> None:
         self._waiting = waiting or Waiting()
+        self._alive = alive or Alive(shutdown_timeout + TURN_BOUND)
         self._worker_group = WorkerGroup(spec)
         self._exit_barrier_timeout = exit_barrier_timeout
         self._shutdown_timeout = shutdown_timeout
@@ -100,6 +106,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._run_result = RunResult(WorkerState.INIT)
         self._death_signal = signal.SIGTERM
         self._close_reason = ""
+        self._joined_at = 0.0  # on the monotonic clock
+        self._turn = ""  # why the agent changed its course last
         self._error: BaseException | None = None
 
     # --- what subclasses define -------------------------------------------------------------------
@@ -161,6 +169,7 @@ class SimpleElasticAgent(ElasticAgent):
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Run the workers to the end; see `ElasticAgent.run`."""
         result: RunResult | None = None
+        outcome: states.Outcome | None = None
         try:
             with SignalInbox(self._signal_policy, self._wake_up, self._hurry) as inbox:
                 try:
@@ -174,12 +183,17 @@ class SimpleElasticAgent(ElasticAgent):
             result = self._conclude(outcome)
             return result
         finally:
-            self._notify(moments.AgentFinished(self._group_info(), result))
+            word = "" if outcome is None else outcome.value
+            reason = str(self._error) if outcome is states.Outcome.LEFT else ""
+            self._notify(moments.AgentFinished(self._group_info(), result, word, reason))
             self._wake_up.close()
+            self._alive.ends()
 
     def _conclude(self, outcome: states.Outcome) -> RunResult:
         if outcome is states.Outcome.FAILED and self._job is not None:
-            return self._job.failed_result(self._run_result)
+            result = self._job.failed_result(self._run_result)
+            self._tell_failures(result)
+            return result
         if outcome in (states.Outcome.SUCCEEDED, states.Outcome.FAILED):
             return self._run_result
         if outcome is states.Outcome.LEFT:
@@ -222,6 +236,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _take_signals(self, inbox: SignalInbox) -> list[states.Event]:
         stops: list[states.Event] = []
         for signum, action in inbox.take():
+            self._notify(moments.SignalReceived(self._group_info(), signum, action))
             if action is SignalAction.STOP:
                 stops.append(states.StopRequested(signum))
             elif action is SignalAction.NOTIFY:
@@ -241,6 +256,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _perform(self, action: states.Action) -> states.Event | None:
         if isinstance(action, states.Join):
             self._notify(moments.BeforeRendezvous(self._group_info()))
+            self._joined_at = time.monotonic()
             self._waiting.begin()
             self._background = BackgroundCall(
                 "rendezvous", lambda: join_round(self._worker_group.spec), self._wake_up
@@ -269,11 +285,13 @@ class SimpleElasticAgent(ElasticAgent):
             text = describe_turn(
                 action.then, self._machine, self._run_result, self._death_signal, reason
             )
+            self._turn = text
             logger.warning("%s", text)
         return None
 
     def _perform_start(self) -> states.Event:
         group = self._worker_group
+        self._notify(moments.BeforeWorkers(self._group_info()))
         try:
             ids = self._start_workers(group)
         except Exception as error:  # noqa: BLE001 - re-raised as the outcome of the run
@@ -311,7 +329,7 @@ class SimpleElasticAgent(ElasticAgent):
             if any(action is SignalAction.STOP for _, action in inbox.take()):
                 return
             self._poll(fds, min(remaining, _QUIET_INTERVAL))
-            job.take_changes()
+            self._tell_changes(job.take_changes())
 
     def _watch(self) -> list[states.Event]:
         """Wait until something may have happened and say what it was."""
@@ -337,7 +355,10 @@ class SimpleElasticAgent(ElasticAgent):
     def _keep_waiting(self) -> list[states.Event]:
         """Say what a round waits for, unless it has taken too long."""
         self._error = self._waiting.look(self._worker_group.spec.rdzv_handler)
-        return [] if self._error is None else [states.RoundFailed()]
+        if self._error is None:
+            return []
+        self._tell_no_round(self._error)
+        return [states.RoundFailed()]
 
     def _watch_workers(self) -> list[states.Event]:
         spec = self._worker_group.spec
@@ -355,13 +376,14 @@ class SimpleElasticAgent(ElasticAgent):
         if ends:
             return ends
         if self._job is not None:
-            changes = self._job.take_changes()
+            changes = self._tell_changes(self._job.take_changes())
             if any(change.kind in (ChangeKind.FAILED, ChangeKind.LOST) for change in changes):
                 ends = self._look_for_failures(list(exit_fds or ()))
             return ends or self._job.events(changes, self._signal_workers)
         if isinstance(handler, ObservableRendezvous):
             return self._membership_events(handler)
         if not observable and handler.num_nodes_waiting() > 0:
+            self._tell_changes([MembershipChange(ChangeKind.ARRIVED)])
             return [states.MembershipChanged()]
         return []
 
@@ -372,6 +394,7 @@ class SimpleElasticAgent(ElasticAgent):
             return [states.WorkersSucceeded()]
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self._run_result = result
+            self._tell_failures(result)
             return [states.WorkersFailed()]
         return []
 
@@ -391,7 +414,8 @@ class SimpleElasticAgent(ElasticAgent):
         """
         fds = [job.fileno()] if job.fileno() >= 0 else []
         self._poll(fds, min(job.patience(), _QUIET_INTERVAL))
-        events = job.events(job.take_changes(), self._signal_workers)
+        changes = self._tell_changes(job.take_changes())
+        events = job.events(changes, self._signal_workers)
         if not events and job.patience() <= 0:
             logger.warning(
                 "other nodes have not finished %g s after this one (--exit-barrier-timeout), which "
@@ -403,7 +427,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _membership_events(self, handler: ObservableRendezvous) -> list[states.Event]:
         events: list[states.Event] = []
-        for change in handler.changes():
+        for change in self._tell_changes(handler.changes()):
             logger.info("node %s %s: %s", change.node, change.kind.value, change.reason)
             if change.kind is ChangeKind.CLOSED:
                 self._close_reason = change.reason
@@ -417,7 +441,9 @@ class SimpleElasticAgent(ElasticAgent):
         poller.register(self._wake_up.fileno(), select.POLLIN)
         for fd in fds:
             poller.register(fd, select.POLLIN)
+        self._alive.sleeps(timeout)
         poller.poll(None if timeout is None else timeout * 1000)
+        self._alive.wakes()
         self._wake_up.clear()
 
     # --- rounds -----------------------------------------------------------------------------------
@@ -425,6 +451,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _round_event(self, call: BackgroundCall) -> states.Event:
         if call.error is not None:
             self._error = call.error
+            self._tell_no_round(call.error)
             if (
                 self._job is not None
                 and isinstance(call.error, RendezvousClosedError)
@@ -440,7 +467,9 @@ class SimpleElasticAgent(ElasticAgent):
         if text:
             logger.warning("%s", text)
         self._run_result = RunResult(WorkerState.INIT)
-        self._notify(moments.AfterRendezvous(self._group_info(formed), call.duration))
+        reason = formed.info.reason if isinstance(formed.info, JobRound) else ""
+        group = self._group_info(formed)
+        self._notify(moments.AfterRendezvous(group, call.duration, reason or self._turn))
         return states.RoundFormed(formed.attempt, formed.number)
 
     def _exit_barrier(self) -> None:
@@ -454,6 +483,29 @@ class SimpleElasticAgent(ElasticAgent):
             wait_for_peers(group.store, nodes, self._exit_barrier_timeout)
 
     # --- telling ----------------------------------------------------------------------------------
+
+    def _tell_no_round(self, error: BaseException) -> None:
+        duration = time.monotonic() - self._joined_at
+        self._notify(moments.RendezvousFailed(self._group_info(), duration, str(error)))
+
+    def _tell_changes(self, changes: Sequence[MembershipChange]) -> Sequence[MembershipChange]:
+        """Tell of `changes`, and return them."""
+        for change in changes:
+            group = self._group_info()
+            if change.kind is ChangeKind.NOTICE:
+                self._notify(
+                    moments.SignalReceived(group, change.signum, SignalAction.NOTIFY, change.node)
+                )
+            else:
+                self._notify(moments.MembershipChanged(group, change))
+        return changes
+
+    def _tell_failures(self, result: RunResult) -> None:
+        failures = result.failures
+        if failures:
+            first = result.first_failure
+            first = first_failure(failures)[0] if first is None else first
+            self._notify(moments.WorkersFailed(self._group_info(), failures, first))
 
     def _run_id(self) -> str:
         return self._worker_group.spec.rdzv_handler.get_run_id()

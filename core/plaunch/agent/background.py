@@ -26,7 +26,7 @@ class BackgroundCall:
         self._done = False
         self._thread = threading.Thread(target=self._run, name=f"plaunch-{name}", daemon=True)
         # Signals must reach the main thread, where Python's handlers run.
-        with _signals_blocked():
+        with signals_blocked():
             self._thread.start()
 
     def is_done(self) -> bool:
@@ -50,7 +50,7 @@ class BackgroundCall:
 
 
 @contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Start a thread that no signal is delivered to: it inherits this thread's mask."""
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:

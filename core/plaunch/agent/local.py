@@ -39,11 +39,14 @@ from plaunch.process.uninterruptible import UninterruptibleWatch, uninterruptibl
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from plaunch.agent.status.alive import Alive
     from plaunch.agent.waiting import Waiting
     from plaunch.process.context import PContext, ProcessExit, RunProcsResult
     from plaunch.process.failures import ProcessFailure
+    from plaunch.process.ladder import StopStep
     from plaunch.process.logs import LogsSpecs
     from plaunch.process.signals import SignalPolicy
+    from plaunch.process.traffic import Traffic
 
 logger = logging.getLogger("plaunch")
 
@@ -80,6 +83,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` says.
         keep_daemons: spare what workers leave behind when all of them have succeeded.
         waiting: says what a round waits for, and ends a first one that takes too long.
+        alive: is told whenever the loop goes to sleep and wakes.
+        traffic: counts the workers' output that passes through the launcher.
 
     Raises:
         UsageError: both `logs_specs` and the older arguments are given, or workers cannot have the
@@ -102,6 +107,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         worker_env: moments.WorkerEnv = _nothing_more,
         keep_daemons: bool = False,
         waiting: Waiting | None = None,
+        alive: Alive | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         super().__init__(
             spec,
@@ -110,7 +117,9 @@ class LocalElasticAgent(SimpleElasticAgent):
             signal_policy=signal_policy,
             notify=notify,
             waiting=waiting,
+            alive=alive,
         )
+        self._traffic = traffic
         self._logs_specs = logs_specs or _logs_specs_of(spec)
         if logs_specs is not None and _has_older_arguments(spec):
             raise UsageError(
@@ -141,7 +150,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             server.stop()
 
     def _get_alive_time(self) -> int:
-        return self._watchdog.alive_time()
+        return min(self._watchdog.alive_time(), int(self._alive.last_progress()))
 
     @prof
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -178,9 +187,13 @@ class LocalElasticAgent(SimpleElasticAgent):
             handle_signals=False,
             reaper=self._reaper,
             binder=self._binder,
+            traffic=self._traffic,
         )
-        if self._job is not None and isinstance(self._pcontext, SupervisedContext):
-            self._pcontext.on_slow_stop = self._tell_failures_early
+        if isinstance(self._pcontext, SupervisedContext):
+            self._pcontext.on_exit = self._tell_end
+            self._pcontext.on_stop_step = self._tell_stop_step
+            if self._job is not None:
+                self._pcontext.on_slow_stop = self._tell_failures_early
         return dict(self._pcontext.pids())
 
     def _tell_failures_early(self, failures: Mapping[int, ProcessFailure]) -> None:
@@ -315,15 +328,26 @@ class LocalElasticAgent(SimpleElasticAgent):
             failure = None if result is None else result.failures.get(process_exit.local_rank)
             self._tell_exit(process_exit, failure)
 
-    def _tell_exit(self, process_exit: ProcessExit, failure: Any) -> None:
-        worker = self._worker_group.workers[process_exit.local_rank]
-        exited = WorkerExit(
-            worker=describe_worker(worker),
+    def _tell_exit(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
+        exited = self._describe_exit(process_exit, failure)
+        self._notify(moments.WorkerExited(self._group_info(), exited))
+
+    def _tell_end(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
+        exited = self._describe_exit(process_exit, failure)
+        self._notify(moments.WorkerEnded(self._group_info(), exited, process_exit.timestamp))
+
+    def _tell_stop_step(self, step: StopStep) -> None:
+        self._notify(moments.Stopping(self._group_info(), step))
+
+    def _describe_exit(
+        self, process_exit: ProcessExit, failure: ProcessFailure | None
+    ) -> WorkerExit:
+        return WorkerExit(
+            worker=describe_worker(self._worker_group.workers[process_exit.local_rank]),
             exitcode=process_exit.exitcode,
             stopped=process_exit.stopped,
             failure=failure,
         )
-        self._notify(moments.WorkerExited(self._group_info(), exited))
 
 
 def _sleep_watch(timeout: float | None) -> UninterruptibleWatch | None:

@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+
+if TYPE_CHECKING:
+    from plaunch.process.failures import ProcessFailure
+    from plaunch.process.ladder import StopStep
+    from plaunch.process.signals import SignalAction
+    from plaunch.rendezvous.api import MembershipChange
 
 
 @dataclass(frozen=True)
@@ -22,11 +29,32 @@ class BeforeRendezvous:
 class AfterRendezvous:
     """A round is complete; ranks are known and workers are about to start.
 
-    `duration` is how long the node waited for it, in seconds.
+    `duration` is how long the node waited for it, in seconds; `reason` is why there is another
+    round, and empty for the first one.
     """
 
     group: GroupInfo
     duration: float = 0.0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class RendezvousFailed:
+    """A round was not completed, or this node has no part in it.
+
+    `duration` is how long the node waited for it, in seconds.
+    """
+
+    group: GroupInfo
+    duration: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class BeforeWorkers:
+    """The workers are about to be started."""
+
+    group: GroupInfo
 
 
 @dataclass(frozen=True)
@@ -37,11 +65,66 @@ class WorkersStarted:
 
 
 @dataclass(frozen=True)
+class WorkerEnded:
+    """One worker was seen to end, `at` seconds since the epoch; told at once.
+
+    `WorkerExited` follows when the agent has looked after it, which may be a stop of all others
+    later, and then knows what the worker last wrote.
+    """
+
+    group: GroupInfo
+    exit: WorkerExit
+    at: float
+
+
+@dataclass(frozen=True)
 class WorkerExited:
     """One worker has ended, by itself or because the agent stopped it."""
 
     group: GroupInfo
     exit: WorkerExit
+
+
+@dataclass(frozen=True)
+class WorkersFailed:
+    """Workers have failed by themselves, by global rank; `first` is whose failure began it all.
+
+    At the end of a job that all nodes know of, these are the failures of all of them; a launcher
+    that failed has a negative rank.
+    """
+
+    group: GroupInfo
+    failures: Mapping[int, ProcessFailure]
+    first: int
+
+
+@dataclass(frozen=True)
+class MembershipChanged:
+    """The rendezvous told of a change among the nodes."""
+
+    group: GroupInfo
+    change: MembershipChange
+
+
+@dataclass(frozen=True)
+class SignalReceived:
+    """The launcher has received a signal; `action` is what follows.
+
+    `node` has received it instead, and asked this one to pass it on.
+    """
+
+    group: GroupInfo
+    signum: int
+    action: SignalAction
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The stop ladder has taken a step."""
+
+    group: GroupInfo
+    step: StopStep
 
 
 @dataclass(frozen=True)
@@ -58,17 +141,28 @@ class AgentFinished:
     """The agent is done; nothing follows.
 
     `result` is None when no result exists: a signal ended the job, or an error of plaunch's own.
+    `outcome` and `reason` say how it ended, in a word of `plaunch.agent.states.Outcome` and in a
+    few of ours; they are empty if the agent was torn out of its work.
     """
 
     group: GroupInfo
     result: RunResult | None
+    outcome: str = ""
+    reason: str = ""
 
 
 Moment = (
     BeforeRendezvous
     | AfterRendezvous
+    | RendezvousFailed
+    | BeforeWorkers
     | WorkersStarted
+    | WorkerEnded
     | WorkerExited
+    | WorkersFailed
+    | MembershipChanged
+    | SignalReceived
+    | Stopping
     | StateChanged
     | AgentFinished
 )

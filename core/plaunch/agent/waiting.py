@@ -80,13 +80,13 @@ class Waiting:
             self.end()
             return RendezvousTimeoutError(
                 f"no worker of this node could be started within {self._start_timeout:g} s "
-                f"(--start-timeout); it was waiting for {_describe(handler)}"
+                f"(--start-timeout); it was waiting for {describe_wait(handler)}"
             )
         if now < self._speak_at:
             return None
         since = time.strftime("%H:%M:%S", time.localtime(self._since_time))
         text = (
-            f"waiting for {_describe(handler)} (since {since}, for {now - self._since:.0f} s; "
+            f"waiting for {describe_wait(handler)} (since {since}, for {now - self._since:.0f} s; "
             "Ctrl-C ends it)"
         )
         if self._show is not None:
@@ -99,7 +99,8 @@ class Waiting:
         return None
 
 
-def _describe(handler: RendezvousHandler) -> str:
+def describe_wait(handler: RendezvousHandler) -> str:
+    """What `next_rendezvous` of `handler` waits for, in a few words."""
     # A handler that was written for torchrun, or is only shaped like ours, has no such method.
     describe = getattr(handler, "describe_wait", None)
     if describe is None:

@@ -13,9 +13,10 @@ from plaunch.doctor.context import DoctorContext
 from plaunch.doctor.findings import Finding, Status, exit_code, format_findings
 from plaunch.doctor.running import Bounded, NotDoneError, run_checks
 from plaunch.errors import PlaunchError, UsageError
+from plaunch.plugin.event_handlers import find_event_handlers
 from plaunch.plugin.listing import BROKEN, list_plugins
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.registry import EVENT_HANDLERS, LIFECYCLE, RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.plugin.registry import LIFECYCLE, RENDEZVOUS, SIGNAL_POLICIES
 
 if TYPE_CHECKING:
     import argparse
@@ -164,7 +165,7 @@ class _Resolved:
                 findings.append(Finding(Status.OK, "scheduler", taken))
             self.config = config = config_from_args(args, manager)
             manager.get(RENDEZVOUS, config.rdzv_backend)
-            manager.get(EVENT_HANDLERS, config.event_log_handler)
+            find_event_handlers(manager, config.event_log_handler, config.event_conf)
             manager.get(SIGNAL_POLICIES, config.signal_policy)
         except PlaunchError as error:
             findings.append(_usage(error))

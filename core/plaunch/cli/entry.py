@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -24,6 +25,8 @@ def entry_point() -> NoReturn:
         if sys.stderr is not None:
             sys.stderr.write("plaunch: interrupted while no worker was running\n")
         code = 130
+    # All is said and done; the exit code stands, whoever presses Ctrl-C once more.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if "torch" in sys.modules:
         _end_at_once(code)
     sys.exit(code)

@@ -331,10 +331,23 @@ LOGS = (
     ),
     Option(
         ("--event-log-handler",),
-        "where events go: null, console, or a plugin's name (default: null)",
+        "where events go: null, console, jsonl, otel, or a plugin's name; several between commas "
+        "(default: null)",
         default="null",
-        metavar="NAME",
+        metavar="NAME,...",
         plugins="event_handlers",
+    ),
+    Option(
+        ("--event-conf",),
+        "options of event handlers, as in jsonl.path=FILE; may be given several times",
+        metavar="HANDLER.KEY=VALUE,...",
+        is_repeated=True,
+    ),
+    Option(
+        ("--metrics-port",),
+        "serve /metrics, /healthz and /status of this launcher on this port of loop-back, or at "
+        "this address (default: off)",
+        metavar="[HOST:]PORT",
     ),
 )
 HELP = (
@@ -352,6 +365,13 @@ HELP = (
         "check what usually breaks on this node, with the options that are given",
         read=None,
         default=False,
+        has_variable=False,
+    ),
+    Option(
+        ("--check-plugin",),
+        "run the conformance suites of its kinds over a plugin; a rendezvous backend is given "
+        "--rdzv-endpoint and --rdzv-conf",
+        metavar="NAME",
         has_variable=False,
     ),
     Option(

@@ -57,6 +57,11 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> argp
     args.training_script = command[0] if command else None
     args.training_script_args = command[1:]
     args.sources = _sources(options, environ)
+    for option in OPTIONS:
+        if option.is_repeated and args.sources[option.dest] == COMMAND_LINE:
+            # argparse adds to the default, which is the variable's.
+            inherited = 1 if option.variable and option.variable in environ else 0
+            setattr(args, option.dest, getattr(args, option.dest)[inherited:])
     return args
 
 
@@ -129,7 +134,7 @@ def _details(option: Option, environ: Mapping[str, str]) -> dict[str, Any]:
     if option.bare is not None:
         details |= {"nargs": argparse.OPTIONAL, "const": option.bare}
     if option.is_repeated:
-        details |= {"action": "append", "default": []}
+        details |= {"action": "append", "default": [] if default is None else [default]}
     return details
 
 

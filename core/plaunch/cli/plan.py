@@ -15,7 +15,8 @@ from plaunch.agent.env import worker_environment
 from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
 from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
 from plaunch.cli.options import OPTIONS
-from plaunch.plugin.registry import EVENT_HANDLERS, RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.plugin.event_handlers import find_event_handlers
+from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.process.layout import RunLayout
 from plaunch.rendezvous.api import RendezvousHandler
 
@@ -87,7 +88,7 @@ def make_plan(
     from plaunch._version import __version__  # noqa: PLC0415
 
     manager.get(RENDEZVOUS, config.rdzv_backend)
-    manager.get(EVENT_HANDLERS, config.event_log_handler)
+    find_event_handlers(manager, config.event_log_handler, config.event_conf)
     manager.get(SIGNAL_POLICIES, config.signal_policy)
     return {
         "version": VERSION,

@@ -60,7 +60,8 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
 
     Raises:
         PlaunchError: what `launch_agent` raises, and `UsageError` for the command line.
-        SystemExit: after `--help` and `--version`, with code 0; after `--doctor`, with its code.
+        SystemExit: after `--help` and `--version`, with code 0; after `--doctor` and
+            `--check-plugin`, with their code.
     """
     try:
         args = parse(argv)
@@ -77,6 +78,10 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
 
         sys.stdout.write(completion_script(args.print_completion))
         return {}
+    if args.check_plugin is not None:
+        from plaunch.cli.check import run_check  # noqa: PLC0415
+
+        raise SystemExit(run_check(args, plugins))
     if args.list_plugins:
         from plaunch.plugin.listing import format_plugins, list_plugins  # noqa: PLC0415
 

@@ -80,6 +80,8 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
         devices=devices,
         port_range=args.port_range,
         start_timeout=args.start_timeout,
+        event_conf=_event_conf(args),
+        metrics_port=args.metrics_port,
     )
 
 
@@ -182,6 +184,17 @@ def parse_ranks(text: str) -> set[int] | None:
             )
         ranks.update(range(int(first), int(last) + 1))
     return ranks or None
+
+
+def _event_conf(args: argparse.Namespace) -> dict[str, str]:
+    """The values by `handler.key`; of a key that is given several times, the last one."""
+    conf: dict[str, str] = {}
+    if args.event_conf:
+        from plaunch.plugin.event_handlers import parse_event_conf  # noqa: PLC0415 - when given
+
+        for text in args.event_conf:
+            conf.update(parse_event_conf(text))
+    return conf
 
 
 def _streams(option: str, text: str) -> Std | dict[int, Std]:

@@ -20,6 +20,8 @@ class PluginContext:
         log_dir: the base log directory that the user gave, or None.
         settings: the fields of the launch's `LaunchConfig`, by name.
         options: options given for this component alone; empty where there are none.
+        run_dir: the folder below `log_dir` that is this launch's alone, where there is one; only
+            event handlers are told.
     """
 
     run_id: str
@@ -28,3 +30,4 @@ class PluginContext:
     log_dir: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
+    run_dir: str | None = None

@@ -57,8 +57,10 @@ class Teller:
         self._switched_off: set[tuple[str, str]] = set()
 
     def tell(self, moment: Moment) -> None:
-        """Tell all plugins of `moment`; nothing that they do is raised."""
-        hook = HOOKS[type(moment)]
+        """Tell all plugins of `moment`, if it has a hook; nothing that they do is raised."""
+        hook = HOOKS.get(type(moment))
+        if hook is None:
+            return
         for implementation in self._implementations(hook):
             if (implementation.plugin_name, hook) not in self._switched_off:
                 self._call(hook, implementation, moment)

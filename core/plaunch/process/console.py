@@ -80,6 +80,21 @@ class Console:
         self._is_closing = False
         self._is_over = False
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that are not shown yet; any thread may look, and sees that of a moment ago."""
+        return len(self._in_hand) - self._taken + self._size + self._spill.unread
+
+    @property
+    def missing_lines(self) -> int:
+        """Lines that will not be shown: neither the console nor the disk could take them."""
+        return self._dropped_lines + self._lost_lines
+
+    @property
+    def last_progress(self) -> float:
+        """When the console took something last, on the clock; 0 if it never has."""
+        return self._last_progress
+
     def put(self, data: bytes, owner: object, *, is_raw: bool = False, shown: int = 0) -> None:
         r"""Add `data` of `owner` to what is shown; never blocks.
 

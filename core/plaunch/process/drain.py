@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from plaunch.process.notices import Notices
     from plaunch.process.outlets import Outlet
+    from plaunch.process.traffic import Traffic
 
 READ_SIZE = 256 << 10  # bytes
 QUIET = 0.1  # seconds without data after which a pipe that someone still holds is given up
@@ -98,9 +99,14 @@ class Drain:
     """Reads several sources in one thread until all have ended, or until it is told to finish."""
 
     def __init__(
-        self, sources: Sequence[Source], clock: Callable[[], float] = time.monotonic
+        self,
+        sources: Sequence[Source],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        traffic: Traffic | None = None,
     ) -> None:
         self._sources = set(sources)
+        self._traffic = traffic
         self._clock = clock
         self._held: set[Source] = set()
         self._reads = 0
@@ -189,6 +195,8 @@ class Drain:
         if data is None:
             self._end(source)
         elif data:
+            if self._traffic is not None:
+                self._traffic.read_bytes += len(data)
             source.feed(data)
             if source.due is None:
                 self._held.discard(source)

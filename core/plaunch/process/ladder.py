@@ -10,6 +10,7 @@ import logging
 import math
 import signal
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -38,6 +39,24 @@ class Session(Protocol):
         """What is alive of a worker that has ended itself: the process ids."""
 
 
+@dataclass(frozen=True)
+class StopStep:
+    """One step of a stop.
+
+    Args:
+        step: `signalled` (the soft signal was sent), `waiting` (some take their time), `killed`
+            (SIGKILL was sent), `gone` (none is left, or is waited for any longer).
+        signum: the soft signal; SIGKILL with `killed`.
+        ranks: the local ranks that the step is about; with `gone`, all that were to be stopped.
+        seconds: since the stop began.
+    """
+
+    step: str
+    signum: signal.Signals
+    ranks: tuple[int, ...]
+    seconds: float
+
+
 class StopLadder:
     """Stops workers, and clears up behind those that have ended.
 
@@ -55,6 +74,7 @@ class StopLadder:
         left_behind_grace: the same for what a worker left behind.
         kill_wait: seconds after SIGKILL after which a process counts as unkillable.
         clock: seconds that never go back.
+        tell: is called with each step that concerns workers which are alive; it must not block.
     """
 
     def __init__(
@@ -68,8 +88,11 @@ class StopLadder:
         left_behind_grace: float = LEFT_BEHIND_GRACE,
         kill_wait: float = KILL_WAIT,
         clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[StopStep], None] | None = None,
     ) -> None:
         self.stuck: dict[int, list[int]] = {}
+        self._tell = tell
+        self._stopped: tuple[int, ...] = ()  # the local ranks that were alive when it began
         self._sessions = sessions
         self._name = name
         self._death_sig = death_sig
@@ -109,6 +132,8 @@ class StopLadder:
             for rank in not_awaited:
                 self._give_up(rank)
         if len(self._cleared) == len(self._sessions):
+            self._tell_step("gone", self._death_sig, self._stopped)
+            self._stopped = ()
             return None
         due = [left.due_at for left in self._left_behind.values()]
         due.extend((self._notice_at, self._kill_at, self._give_up_at) if awaited else ())
@@ -117,6 +142,7 @@ class StopLadder:
     def _begin(self, live: Collection[int], now: float) -> None:
         self._kill_at = now + self._grace
         self._notice_at = now + min(_NOTICE_AFTER, self._grace / 2)
+        self._stopped = tuple(sorted(live))
         for rank in self._abandoned & {*live}:
             self._kill(rank)
         if self._is_hurried:
@@ -130,6 +156,8 @@ class StopLadder:
             self._sessions[rank].signal_leader(self._death_sig)
             # A stopped process (SIGSTOP) gets no other signal than SIGKILL until it is continued.
             self._sessions[rank].signal_leader(signal.SIGCONT)
+        awaited = [rank for rank in live if rank not in self._abandoned]
+        self._tell_step("signalled", self._death_sig, awaited)
 
     def _step_leaders(self, live: Collection[int], now: float, elapsed: float) -> None:
         if now >= self._give_up_at:
@@ -146,6 +174,7 @@ class StopLadder:
                 )
             for rank in live:
                 self._kill(rank)
+            self._tell_step("killed", signal.SIGKILL, live)
             self._kill_at = self._notice_at = math.inf
             self._give_up_at = now + self._kill_wait
         elif now >= self._notice_at:
@@ -156,6 +185,7 @@ class StopLadder:
                 self._death_sig.name,
                 self._kill_at - now,
             )
+            self._tell_step("waiting", self._death_sig, live)
             self._notice_at = math.inf
 
     def _step_left_behind(self, rank: int, now: float) -> None:
@@ -184,6 +214,11 @@ class StopLadder:
             self._cleared.add(rank)
             return
         left.due_at = now + _LEFT_BEHIND_LOOK
+
+    def _tell_step(self, step: str, signum: signal.Signals, ranks: Collection[int]) -> None:
+        if self._tell is not None and ranks and self._began_at is not None:
+            elapsed = self._clock() - self._began_at
+            self._tell(StopStep(step, signum, tuple(sorted(ranks)), elapsed))
 
     def _kill(self, rank: int) -> None:
         self._killed.add(rank)

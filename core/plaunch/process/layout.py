@@ -29,7 +29,8 @@ class RunLayout(LogsSpecs):
     `os.devnull` there are no files: workers get no error file, redirects are ignored, and teed
     streams only go to the console.
 
-    Nothing is created before the first `reify`. Concurrent agents may share `log_dir`.
+    Nothing is created before the first `reify`, or `create_run_dir`. Concurrent agents may share
+    `log_dir`.
 
     Args:
         log_dir: base directory; created if missing.
@@ -68,6 +69,20 @@ class RunLayout(LogsSpecs):
     def temporary_dir(self) -> str | None:
         """The folder that `close` will remove, if there is one; for whoever outlives a launcher."""
         return self._run_dir if self._temporary and not self._has_logs else None
+
+    def create_run_dir(self, run_id: str) -> str | None:
+        """The folder of this launch below `log_dir`, created if it is missing.
+
+        None without a `log_dir`.
+
+        Raises:
+            LogDirectoryError: it cannot be created.
+        """
+        if self._root_log_dir is None or self._root_log_dir == os.devnull:
+            return None
+        if self._run_dir is None:
+            self._run_dir = _create_run_dir(self._root_log_dir, run_id or "run", 0o777)
+        return self._run_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Create the folders of one start and say where each stream goes.
@@ -190,10 +205,7 @@ class RunLayout(LogsSpecs):
             return ""
         if self._run_dir is None:
             run_id = env.get("TORCHELASTIC_RUN_ID") or "run"
-            if self._root_log_dir is not None:
-                self._run_dir = _create_run_dir(self._root_log_dir, run_id, 0o777)
-            else:
-                self._run_dir = self._create_temporary_dir(run_id)
+            self._run_dir = self.create_run_dir(run_id) or self._create_temporary_dir(run_id)
             if not self._run_dir:
                 return ""
         attempt = _folder_name(env.get("TORCHELASTIC_RESTART_COUNT") or "0")

@@ -68,6 +68,15 @@ class LogsSpecs(abc.ABC):
     def root_log_dir(self) -> str | None:
         """The directory below which all files go; None when there are no files."""
 
+    def create_run_dir(self, run_id: str) -> str | None:
+        """The folder below `root_log_dir` that is this launch's alone, created if it is missing.
+
+        Called before the first `reify`, if something else than workers writes there as well.
+        torchrun has no such step. The default has no such folder, and returns None.
+        """
+        del run_id
+        return None
+
     def close(self, succeeded: bool) -> None:
         """Drop what is not worth keeping after the job; called once, at its end.
 

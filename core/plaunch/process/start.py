@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from plaunch.process.binding.binder import Binder
     from plaunch.process.logs import LogsSpecs
     from plaunch.process.reaping.reaper import Reaper
+    from plaunch.process.traffic import Traffic
 
 
 def start_processes(
@@ -38,6 +39,7 @@ def start_processes(
     handle_signals: bool = True,
     reaper: Reaper | None = None,
     binder: Binder | None = None,
+    traffic: Traffic | None = None,
 ) -> PContext:
     """Start one worker per local rank and return the context that they run under.
 
@@ -63,6 +65,7 @@ def start_processes(
         handle_signals: whether to install torchrun's handlers, which raise `SignalException`.
         reaper: an agent's own, which outlives the context.
         binder: an agent's own, in the place of `numa_options`.
+        traffic: counts the output that passes through this process.
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks.
@@ -94,6 +97,7 @@ def start_processes(
         "reaper": reaper,
         "numa_options": numa_options,
         "binder": binder,
+        "traffic": traffic,
     }
     context: PContext
     if isinstance(entrypoint, (str, os.PathLike)):

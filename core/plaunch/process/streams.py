@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from plaunch.process.stream_tails import StreamTails
+    from plaunch.process.traffic import Traffic
 
     _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -70,6 +71,7 @@ class Streams:
         stdout_fd: the console for stdout.
         stderr_fd: the console for stderr; a terminal gets each worker a pseudo-terminal.
         name: the role, for the prefix of ranks that `prefixes` leaves out.
+        traffic: counts what passes.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class Streams:
         stdout_fd: int = 1,
         stderr_fd: int = 2,
         name: str = "",
+        traffic: Traffic | None = None,
     ) -> None:
+        self._traffic = traffic
         self._prefixes = {r: prefixes.get(r, f"[{name}{r}]:") for r in range(nprocs)}
         self._notices = Notices()
         self._consoles: dict[tuple[int, int], Console] = {}
@@ -230,8 +234,10 @@ class Streams:
             if self._is_used(console):
                 console.start()
                 self._started_consoles.append(console)
+        if self._traffic is not None:
+            self._traffic.shows_on(self._started_consoles)
         if self._sources:
-            drain = Drain(self._sources)
+            drain = Drain(self._sources, traffic=self._traffic)
             drain.start()
             self._drain = drain
             self._sources = []

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from plaunch.process.child import WorkerProcess
     from plaunch.process.failures import ProcessFailure
+    from plaunch.process.ladder import StopStep
+    from plaunch.process.traffic import Traffic
 
 _log = logging.getLogger("plaunch")
 
@@ -45,14 +47,22 @@ class SupervisedContext(PContext):
     Args:
         reaper: ends what the workers leave behind. An agent, which starts workers again and again,
             gives its own, and closes it; else the context has one for itself.
+        traffic: counts the output that passes through this process.
 
     All other arguments are those of `PContext`.
     """
 
     _has_forked = False  # whether workers are forked, and not programs of their own
 
-    def __init__(self, *args: Any, reaper: Reaper | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        reaper: Reaper | None = None,
+        traffic: Traffic | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self._traffic = traffic
         self._reaper = Reaper() if reaper is None else reaper
         self._owns_reaper = reaper is None
         self._job: Job | None = None
@@ -75,6 +85,10 @@ class SupervisedContext(PContext):
         # Called once with the failures by local rank if the stop that they led to takes longer
         # than a moment; others may be waiting to hear of them.
         self.on_slow_stop: Callable[[Mapping[int, ProcessFailure]], None] | None = None
+        # Called with each step of a stop, and with each end of a worker as it is seen and, if that
+        # is one, its failure, whose last lines are not known by then. Neither may raise or block.
+        self.on_stop_step: Callable[[StopStep], None] | None = None
+        self.on_exit: Callable[[ProcessExit, ProcessFailure | None], None] | None = None
 
     @abc.abstractmethod
     def _start_worker(
@@ -156,6 +170,7 @@ class SupervisedContext(PContext):
                 stdout_filters=self._stdout_filters,
                 stderr_filters=self._stderr_filters,
                 capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
+                traffic=self._traffic,
             )
             # A logs spec may name the same file again, with what an earlier worker wrote.
             self._old_replies = {rank: self._find_reply(rank) for rank in range(self.nprocs)}
@@ -213,6 +228,7 @@ class SupervisedContext(PContext):
                 death_sig=death_sig,
                 grace=timeout,
                 abandoned=self._abandoned,
+                tell=self.on_stop_step,
             )
             if self._is_hurried:
                 self._ladder.hurry()
@@ -339,6 +355,8 @@ class SupervisedContext(PContext):
                     worker.pid,
                     failure.describe_exit(),
                 )
+            if self.on_exit is not None:
+                self.on_exit(seen, failure)
 
     def _is_short_of_memory(self) -> bool:
         """Whether the kernel has killed for want of memory since the workers were started."""

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
 class NullEventHandler:
     """Drops every event; the default, as in torchrun."""
 
+    wants_events = False  # so that there is no thread for it
+
     def __init__(self, context: PluginContext) -> None:
         del context
 
     def handle(self, event: Event) -> None:
-        """Drop one event."""
+        """Drop one event; it is not even called, as `wants_events` says."""
 
     def close(self) -> None:
         """Do nothing."""

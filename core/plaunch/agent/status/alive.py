@@ -1,0 +1,72 @@
+"""Whether the agent's loop is alive: when it was last heard of, and when it must be again."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TURN_BOUND = 60.0  # seconds of one turn of the loop, beyond what stopping workers may take
+
+
+class Alive:
+    """Is told by the loop when it goes to sleep and when it is awake again; asked by any thread.
+
+    A loop that sleeps is alive until its time is over, which may be never: while nodes meet, only
+    the news that a round has formed may wake it, for hours. One that is awake is alive for `bound`
+    seconds, which are more than a stop of workers may take. One that was never heard of, or that
+    has ended, is none of our business.
+
+    Args:
+        bound: seconds.
+        progress: when something of use happened last that takes as long as it takes, on the
+            monotonic clock: output shown on a slow console, which an agent waits for at the end.
+        clock: seconds that never go back.
+        wall_clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        bound: float = TURN_BOUND,
+        *,
+        progress: Callable[[], float] = lambda: -math.inf,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.bound = bound
+        self._progress = progress
+        self._clock = clock
+        self._wall_clock = wall_clock
+        # Two numbers that one thread writes and others read; each is replaced as a whole.
+        self._heard = clock()
+        self._due = math.inf
+
+    def sleeps(self, seconds: float | None) -> None:
+        """The loop goes to sleep, for `seconds` at most, or until something happens."""
+        self._heard = now = self._clock()
+        self._due = math.inf if seconds is None else now + seconds + self.bound
+
+    def wakes(self) -> None:
+        """The loop is awake, and has something to do."""
+        self._heard = now = self._clock()
+        self._due = now + self.bound
+
+    def ends(self) -> None:
+        """There is no loop any more."""
+        self._heard = self._clock()
+        self._due = math.inf
+
+    def overdue(self) -> float:
+        """Seconds for which nothing has been heard of a loop that should have been; else 0."""
+        due = self._due
+        now = self._clock()
+        if now <= due or now <= self._progress() + self.bound:
+            return 0.0
+        return now - self._heard
+
+    def last_progress(self) -> float:
+        """When it was last seen at work, in seconds since the epoch: now, if it is alive."""
+        return self._wall_clock() - self.overdue()

@@ -1,0 +1,124 @@
+"""The event handlers of one launch: found by their names, created with their options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from plaunch._names import suggest
+from plaunch.agent.delivery import Delivery
+from plaunch.errors import PluginLoadError, UsageError
+from plaunch.plugin.blame import blamed
+from plaunch.plugin.registry import EVENT_HANDLERS, EventHandlerFactory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.manager import PluginManager
+
+FLAG = "--event-conf"
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """The names in `"console,jsonl"`.
+
+    Raises:
+        UsageError: there is none, or one is given twice.
+    """
+    names = tuple(filter(None, (name.strip() for name in text.split(","))))
+    if not names:
+        raise UsageError(
+            f"{EVENT_HANDLERS.flag} is {text!r}; write a name, or several between commas"
+        )
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{EVENT_HANDLERS.flag} names {name!r} twice in {text!r}")
+    return names
+
+
+def parse_event_conf(text: str) -> dict[str, str]:
+    """Parse `"jsonl.path=FILE,jsonl.keep=2"`; a doubled comma is a comma of a value.
+
+    Raises:
+        UsageError: a part is not of the form HANDLER.KEY=VALUE, or is given twice.
+    """
+    conf: dict[str, str] = {}
+    for part in text.replace(",,", "\0").split(","):
+        if not part.strip():
+            continue
+        key, equals, value = (piece.strip() for piece in part.replace("\0", ",").partition("="))
+        handler, dot, option = key.rpartition(".")
+        if not (equals and dot and handler and option and value):
+            raise UsageError(
+                f"{FLAG} has {part!r} in {text!r}; write HANDLER.KEY=VALUE, or several between "
+                "commas"
+            )
+        if key in conf:
+            raise UsageError(f"{FLAG} gives {key!r} twice in {text!r}")
+        conf[key] = value
+    return conf
+
+
+def find_event_handlers(
+    manager: PluginManager, names: str, conf: Mapping[str, str]
+) -> dict[str, tuple[EventHandlerFactory, dict[str, str]]]:
+    """The factories of the named handlers by name, and the options of each.
+
+    Args:
+        manager: the plugins of the launch.
+        names: names between commas; one may be written `distribution:name`.
+        conf: values by `handler.key`, where the handler is a name without distribution.
+
+    Raises:
+        PluginError: a handler cannot be loaded.
+        UsageError: a name is unknown; a key is of no handler, or of one that is not named.
+    """
+    found: dict[str, tuple[EventHandlerFactory, dict[str, str]]] = {}
+    for name in parse_names(names):
+        found[name] = (manager.get(EVENT_HANDLERS, name), {})
+    by_bare_name = {name.rpartition(":")[2]: name for name in found}
+    for key, value in conf.items():
+        handler, _, option = key.rpartition(".")
+        if handler not in by_bare_name:
+            raise UsageError(
+                f"{FLAG} has {key!r}, but {EVENT_HANDLERS.flag} does not name {handler!r}"
+                f"{suggest(handler, by_bare_name)}"
+            )
+        factory, options = found[by_bare_name[handler]]
+        known = _options_of(handler, factory)
+        if option not in known:
+            raise UsageError(
+                f"{FLAG} has {key!r}, but the event handler {handler!r} has no option {option!r}"
+                f"{suggest(option, known)}"
+            )
+        options[option] = value
+    return found
+
+
+def create_deliveries(
+    manager: PluginManager, names: str, conf: Mapping[str, str], context: PluginContext
+) -> list[Delivery]:
+    """Create the named handlers, each with a delivery; those that want no events have none.
+
+    Raises:
+        PluginError: a handler cannot be loaded, or failed.
+        UsageError: as `find_event_handlers`, or a handler cannot use its options.
+    """
+    deliveries = []
+    for name, (factory, options) in find_event_handlers(manager, names, conf).items():
+        with blamed(EVENT_HANDLERS, name):
+            handler = factory(replace(context, options=options))
+        if getattr(handler, "wants_events", True):
+            deliveries.append(Delivery(name, handler))
+    return deliveries
+
+
+def _options_of(name: str, factory: EventHandlerFactory) -> frozenset[str]:
+    options = getattr(factory, "options", ())
+    if isinstance(options, str) or not all(isinstance(option, str) for option in options):
+        raise PluginLoadError(
+            f"the event handler {name!r} says that its options are {options!r}; its author must "
+            "give a set of names"
+        )
+    return frozenset(options)

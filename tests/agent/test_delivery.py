@@ -1,0 +1,209 @@
+"""Events on their way to handlers that are slow, broken or stuck."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from plaunch.agent.delivery import Delivery, close_deliveries
+from plaunch.events import Event, EventSource
+
+DEADLINE = 20.0  # seconds, for what must happen
+
+
+def event(name="x"):
+    return Event(name, EventSource.AGENT)
+
+
+class Kept:
+    def __init__(self):
+        self.names = []
+        self.closed = 0
+        self.threads = set()
+
+    def handle(self, event):
+        self.names.append(event.name)
+        self.threads.add(threading.current_thread())
+
+    def close(self):
+        self.closed += 1
+
+
+class Gate(Kept):
+    """Does not return before it is opened."""
+
+    def __init__(self):
+        super().__init__()
+        self.entered, self.opened = threading.Event(), threading.Event()
+
+    def handle(self, event):
+        self.entered.set()
+        assert self.opened.wait(DEADLINE)
+        super().handle(event)
+
+
+def close(*deliveries, patience=DEADLINE):
+    close_deliveries(deliveries, patience)
+
+
+def test_events_come_in_order_on_a_thread_of_their_own():
+    handler = Kept()
+    delivery = Delivery("kept", handler)
+    delivery.release()
+    for number in range(1000):
+        delivery.put(event(str(number)))
+    close(delivery)
+    assert handler.names == [str(number) for number in range(1000)]
+    assert handler.closed == 1
+    (thread,) = handler.threads
+    assert thread is not threading.current_thread()
+    assert not thread.is_alive()
+
+
+def test_no_thread_before_there_is_an_event():
+    before = threading.active_count()
+    delivery = Delivery("kept", Kept())
+    assert threading.active_count() == before
+    close(delivery)
+
+
+def test_the_start_of_workers_goes_first():
+    handler = Kept()
+    delivery = Delivery("kept", handler, head_start=DEADLINE)
+    delivery.put(event())
+    assert handler.names == []
+    delivery.release()
+    close(delivery)
+    assert handler.names == ["x"]
+
+
+def test_the_head_start_is_not_for_ever():
+    handler = Gate()
+    delivery = Delivery("kept", handler, head_start=0.01)
+    delivery.put(event())
+    assert handler.entered.wait(DEADLINE)
+    handler.opened.set()
+    close(delivery)
+
+
+def test_a_handler_that_is_too_slow_loses_events_and_the_end_says_how_many(caplog):
+    handler = Gate()
+    delivery = Delivery("slow", handler, limit=3)
+    delivery.release()
+    delivery.put(event("first"))
+    assert handler.entered.wait(DEADLINE)
+    for number in range(10):
+        delivery.put(event(str(number)))
+    assert delivery.dropped == 7
+    assert caplog.text == ""
+    handler.opened.set()
+    close(delivery)
+    assert handler.names == ["first", "0", "1", "2"]
+    assert "'slow' was too slow: 7 events were dropped" in caplog.text
+
+
+def test_a_handler_that_raises_is_named_once_and_the_others_go_on(caplog):
+    class Broken(Kept):
+        def handle(self, event):
+            super().handle(event)
+            raise OSError("disk full")
+
+    broken, kept = Broken(), Kept()
+    deliveries = [Delivery("broken", broken), Delivery("kept", kept)]
+    for delivery in deliveries:
+        delivery.release()
+        for _ in range(3):
+            delivery.put(event())
+    close(*deliveries)
+    assert (len(broken.names), broken.closed) == (1, 0)
+    assert (len(kept.names), kept.closed) == (3, 1)
+    assert caplog.text.count("disk full") == 1
+    assert "'broken' failed and is switched off" in caplog.text
+
+
+@pytest.mark.parametrize("error", [OSError("still full"), SystemExit("no")])
+def test_a_handler_that_cannot_close(caplog, error):
+    class Broken(Kept):
+        def close(self):
+            raise error
+
+    close(Delivery("broken", Broken()))
+    assert str(error) in caplog.text
+
+
+def test_a_handler_that_is_stuck_is_given_up(caplog):
+    handler = Gate()
+    stuck, fine = Delivery("stuck", handler), Delivery("fine", Kept())
+    for delivery in (stuck, fine):
+        delivery.release()
+        delivery.put(event())
+    assert handler.entered.wait(DEADLINE)
+    stuck.put(event())
+    stuck.put(event())
+    began = time.monotonic()
+    close(stuck, fine, patience=0.05)
+    assert time.monotonic() - began < DEADLINE
+    assert "'stuck' has not come to its end and is given up; 2 events are lost" in caplog.text
+    assert "'fine'" not in caplog.text
+    stuck.put(event())
+    handler.opened.set()
+    for thread in threading.enumerate():
+        if thread.name == "plaunch-events-stuck":
+            thread.join(DEADLINE)
+    assert (handler.names, handler.closed) == (["x"], 0)
+
+
+def test_a_rest_ends_the_thread_and_loses_nothing():
+    handler = Kept()
+    delivery = Delivery("kept", handler)
+    delivery.release()
+    delivery.put(event("before"))
+    assert delivery.rest()
+    assert not any(thread.name == "plaunch-events-kept" for thread in threading.enumerate())
+    delivery.put(event("meanwhile"))
+    assert not any(thread.name == "plaunch-events-kept" for thread in threading.enumerate())
+    delivery.release()
+    close(delivery)
+    assert handler.names == ["before", "meanwhile"]
+
+
+def test_a_rest_does_not_wait_for_ever_for_a_handler():
+    handler = Gate()
+    delivery = Delivery("stuck", handler)
+    delivery.release()
+    delivery.put(event())
+    assert handler.entered.wait(DEADLINE)
+    assert not delivery.rest(0.01)
+    handler.opened.set()
+    delivery.release()
+    delivery.put(event("after"))
+    close(delivery)
+    assert handler.names == ["x", "after"]
+
+
+def test_no_thread_can_be_had(monkeypatch, caplog):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    delivery = Delivery("kept", Kept())
+    delivery.put(event())
+    delivery.put(event())
+    close(delivery)
+    assert caplog.text.count("can't start new thread") == 1
+
+
+def test_signals_do_not_reach_the_thread():
+    import signal
+
+    masks = []
+
+    class Masked(Kept):
+        def handle(self, event):
+            masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+    delivery = Delivery("masked", Masked())
+    delivery.put(event())
+    close(delivery)
+    assert {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD} <= masks[0]

@@ -1,0 +1,365 @@
+"""Traces: spans from events, and the process that exports them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from plaunch.errors import PluginLoadError, UsageError
+from plaunch.events import SCHEMA, Event
+from plaunch.plugin import PluginContext
+from plaunch_events import otel, otel_export
+from plaunch_events.spans import Spans, trace_id_of
+
+pytest.importorskip("opentelemetry.sdk.trace")
+
+DEADLINE = 30.0  # seconds
+EPOCH = 1_700_000_000.0
+
+
+def events_of(*told, run_id="exp7"):
+    """Events a second apart, of `(name, metadata)`."""
+    common = {"run_id": run_id, "host": "alpha", "role": "r", "agent_pid": 7, "attempt": 0}
+    return [
+        Event(
+            f"plaunch.{name}",
+            SCHEMA[f"plaunch.{name}"].source,
+            EPOCH + number,
+            {**common, **metadata},
+            100.0 + number,
+        )
+        for number, (name, metadata) in enumerate(told)
+    ]
+
+
+def worker(rank, **more):
+    return {"global_rank": rank, "local_rank": rank, "worker_pid": 70 + rank, **more}
+
+
+def failure(rank, host="alpha", **more):
+    return worker(rank, failed_host=host, exit_code=3, message="ValueError: no", **more)
+
+
+LAUNCH = [
+    ("launcher.started", {"entry_point": "train.py"}),
+    ("rendezvous.begun", {}),
+    ("rendezvous.completed", {"round": 0, "world_size": 2}),
+    ("worker.started", worker(0)),
+    ("worker.started", worker(1)),
+    ("workers.started", {}),
+]
+SUCCESS = [
+    *LAUNCH,
+    ("worker.exited", worker(0, exit_code=0, stopped=False)),
+    ("worker.exited", worker(1, exit_code=0, stopped=False)),
+    ("state.changed", {"old": "HEALTHY", "new": "SUCCEEDED"}),
+    ("launcher.finished", {"outcome": "succeeded", "exit_code": 0, "reason": ""}),
+]
+RESTART = [
+    *LAUNCH,
+    ("worker.exited", worker(1, exit_code=3, stopped=False)),  # 6
+    ("stop.step", {"step": "signalled"}),
+    ("worker.exited", worker(0, exit_code=-15, signal_name="SIGTERM", stopped=True)),
+    ("failure", failure(1, last_lines="a\nb", is_first=True)),
+    ("rendezvous.begun", {}),  # 10
+    ("rendezvous.completed", {"round": 1}),
+    ("workers.started", {}),
+    ("failure", failure(5, host="beta", is_first=True)),
+    ("launcher.finished", {"outcome": "failed", "exit_code": 3, "reason": "rank 5 failed"}),
+]
+
+
+def spans_of(told, trace_id="", environ=None, close=False):
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    made = events_of(*told)
+    exporter = InMemorySpanExporter()
+    provider, parent = otel_export.create_provider(made[0], trace_id, environ or {})
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    spans = Spans(provider.get_tracer("plaunch"), parent)
+    for event in made:
+        spans.handle(event)
+    if close:
+        spans.close()
+    return exporter.get_finished_spans()
+
+
+def seconds(nanoseconds):
+    return nanoseconds / 1e9 - EPOCH
+
+
+def table(spans):
+    """Name, parent's name, begin and end of each, in the order of begins."""
+    names = {span.context.span_id: span.name for span in spans}
+    rows = [
+        (
+            span.name,
+            names.get(span.parent.span_id) if span.parent else None,
+            seconds(span.start_time),
+            seconds(span.end_time),
+        )
+        for span in spans
+    ]
+    return sorted(rows, key=lambda row: (row[2], -row[3], row[0]))
+
+
+def named(spans, name):
+    (span,) = (span for span in spans if span.name == name)
+    return span
+
+
+def test_a_good_run():
+    spans = spans_of(SUCCESS)
+    assert table(spans) == [
+        ("launch", None, 0, 9),
+        ("round 0", "launch", 1, 9),
+        ("rendezvous", "round 0", 1, 2),
+        ("starting", "round 0", 2, 5),
+        ("rank 0", "round 0", 3, 6),
+        ("rank 1", "round 0", 4, 7),
+        ("training", "round 0", 5, 8),
+        ("waiting for nodes", "round 0", 8, 9),
+    ]
+    assert {span.status.status_code.name for span in spans if span.name == "launch"} == {"OK"}
+    assert named(spans, "launch").attributes["plaunch.entry_point"] == "train.py"
+    assert len({span.context.trace_id for span in spans}) == 1
+
+
+def test_a_failure_is_an_event_of_its_workers_span_and_another_nodes_of_the_launchs():
+    spans = spans_of(RESTART)
+    assert [
+        row for row in table(spans) if row[0] in ("stopping", "round 0", "round 1", "rank 1")
+    ] == [
+        ("round 0", "launch", 1, 10),
+        ("rank 1", "round 0", 4, 6),
+        ("stopping", "round 0", 6, 10),
+        ("round 1", "launch", 10, 14),
+        ("stopping", "round 1", 13, 14),
+    ]
+    failed = named(spans, "rank 1")
+    assert (failed.status.status_code.name, failed.status.description) == ("ERROR", "exit code 3")
+    (event,) = failed.events
+    assert event.name == "exception"
+    assert event.attributes["exception.message"] == "ValueError: no"
+    assert event.attributes["exception.stacktrace"] == "a\nb"
+    launch = named(spans, "launch")
+    (event,) = launch.events
+    assert event.attributes["plaunch.failed_host"] == "beta"
+    assert launch.status.description == "failed: rank 5 failed"
+    assert named(spans, "rank 0").status.status_code.name == "UNSET"  # it was stopped
+
+
+def test_moments_are_events_of_their_round():
+    spans = spans_of(RESTART)
+    assert [event.name for event in named(spans, "round 0").events] == ["plaunch.stop.step"]
+
+
+@pytest.mark.parametrize("length", range(1, len(RESTART)))
+def test_a_launcher_that_was_killed_leaves_no_span_open(length):
+    """Whatever was begun ends, and no child outlives its parent or begins before it."""
+    spans = spans_of(RESTART[:length], close=True)
+    by_id = {span.context.span_id: span for span in spans}
+    assert named(spans, "launch").status.description == "the launcher ended without a word"
+    assert sum(span.name.startswith("rank") for span in spans) == sum(
+        name == "worker.started" for name, _ in RESTART[:length]
+    )
+    for span in spans:
+        if span.parent:
+            parent = by_id[span.parent.span_id]
+            assert parent.start_time <= span.start_time <= span.end_time <= parent.end_time
+
+
+def test_all_nodes_of_a_run_have_one_trace_and_other_runs_another():
+    first, second = (spans_of(SUCCESS)[0].context for _ in range(2))
+    assert first.trace_id == second.trace_id == trace_id_of("exp7")
+    assert first.span_id != second.span_id
+    assert trace_id_of("exp8") != trace_id_of("exp7")
+
+
+def test_a_trace_that_is_given():
+    assert spans_of(SUCCESS, trace_id="ab" * 16)[0].context.trace_id == int("ab" * 16, 16)
+
+
+def test_the_callers_trace():
+    environ = {"TRACEPARENT": f"00-{'ab' * 16}-{'cd' * 8}-01"}
+    launch = named(spans_of(SUCCESS, environ=environ), "launch")
+    assert launch.context.trace_id == int("ab" * 16, 16)
+    assert launch.parent.span_id == int("cd" * 8, 16)
+    broken = spans_of(SUCCESS, environ={"TRACEPARENT": "nonsense"})
+    assert named(broken, "launch").context.trace_id == trace_id_of("exp7")
+
+
+def test_what_opentelemetrys_variables_say_of_the_service_comes_first(monkeypatch):
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "host.name=theirs,team=blue")
+    told = spans_of(SUCCESS)[0].resource.attributes
+    assert (told["service.name"], told["host.name"], told["team"]) == ("mine", "theirs", "blue")
+    assert told["plaunch.run_id"] == "exp7"
+
+
+@pytest.mark.parametrize(
+    ("environ", "names"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "console,none"}, ["ConsoleSpanExporter"]),
+        ({}, ["OTLPSpanExporter"]),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, ["OTLPSpanExporter"]),
+    ],
+)
+def test_exporters(environ, names):
+    made = list(otel_export.create_exporters(environ))
+    assert [type(exporter).__name__ for exporter in made] == names
+    for exporter in made:
+        exporter.shutdown()
+
+
+def test_an_exporter_that_nobody_has():
+    with pytest.raises(LookupError, match="no exporter 'zipkon'"):
+        list(otel_export.create_exporters({"OTEL_TRACES_EXPORTER": "zipkon"}))
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+def context(**options):
+    return PluginContext(run_id="exp7", role="r", host="alpha", options=options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"wait": "long"}, "otel.wait='long'"),
+        ({"wait": "60"}, "from 0 to 1.5"),
+        ({"trace_id": "12"}, "32 hexadecimal digits"),
+        ({"trace_id": "0" * 32}, "not all of them 0"),
+    ],
+)
+def test_options_that_cannot_be_used(options, message):
+    with pytest.raises(UsageError, match=message):
+        otel.OtelEventHandler(context(**options))
+
+
+def test_without_the_sdk(monkeypatch):
+    monkeypatch.delitem(sys.modules, "opentelemetry.sdk", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(PluginLoadError, match=r"pip install 'plaunch\[otel\]'"):
+        otel.OtelEventHandler(context())
+
+
+def test_switched_off_by_its_own_variable(monkeypatch):
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    handler = otel.OtelEventHandler(context())
+    for event in events_of(*SUCCESS):
+        handler.handle(event)
+    assert handler._process is None
+    handler.close()
+
+
+@contextlib.contextmanager
+def collector(delay=0.0):
+    """A server for traces; the requests that it gets, decoded, and its URL."""
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    requests, arrived = [], threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if self.headers.get("Content-Encoding") == "gzip":
+                import gzip
+
+                body = gzip.decompress(body)
+            requests.append((self.path, ExportTraceServiceRequest.FromString(body)))
+            arrived.set()
+            time.sleep(delay)
+            with contextlib.suppress(OSError):
+                self.send_response(200)
+                self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield requests, arrived, f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def sent(requests):
+    return [
+        span.name
+        for _, request in requests
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+
+
+def wait_for_end(process):
+    """It is left to itself, but this test is still its parent."""
+    process.returncode = None
+    return process.wait(DEADLINE)
+
+
+def test_spans_reach_a_server_by_otlp(monkeypatch):
+    with collector() as (requests, _, url):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        handler = otel.OtelEventHandler(context(wait="0"))
+        for event in events_of(*SUCCESS):
+            handler.handle(event)
+        handler.close()
+        assert wait_for_end(handler._process) == 0
+    assert {path for path, _ in requests} == {"/v1/traces"}
+    assert sorted(sent(requests)) == sorted(row[0] for row in table(spans_of(SUCCESS)))
+
+
+def test_a_server_that_hangs_keeps_nobody(monkeypatch):
+    """Neither the launcher, nor for ever the process that exports."""
+    monkeypatch.setattr(otel, "MAX_WAIT", 0.05)
+    with collector(delay=2.0) as (_, arrived, url):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        handler = otel.OtelEventHandler(context())
+        for event in events_of(*SUCCESS):
+            handler.handle(event)
+        handler.close()
+        assert arrived.wait(DEADLINE)
+        wait_for_end(handler._process)
+
+
+def test_the_process_begins_with_the_workers_and_no_sooner(monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    handler = otel.OtelEventHandler(context(wait="0"))
+    for event in events_of(*LAUNCH)[:-1]:
+        handler.handle(event)
+    assert handler._process is None
+    handler.handle(events_of(*LAUNCH)[-1])
+    assert handler._process is not None
+    handler.close()
+    wait_for_end(handler._process)
+
+
+def test_an_export_that_cannot_work_is_an_error(monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkon")
+    monkeypatch.setattr(otel, "MAX_WAIT", DEADLINE)
+    handler = otel.OtelEventHandler(context(wait=str(DEADLINE)))
+    handler.handle(events_of(*SUCCESS)[0])
+    with pytest.raises(RuntimeError, match="exit code 1"):
+        handler.close()
+
+
+def test_no_events_no_spans():
+    assert otel_export.main("", []) == 0
+
+
+def test_importing_the_handler_does_not_import_the_sdk():
+    code = "import sys, plaunch_events.otel; sys.exit('opentelemetry' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE)

@@ -1,0 +1,476 @@
+"""The stream of events of real launches, and handlers that would rather harm them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent
+from plaunch.cli import main, run
+from plaunch.errors import RendezvousError, SignalException, UsageError
+from plaunch.events import COMMON_KEYS, SCHEMA, Event
+from plaunch.plugin.event_handlers import find_event_handlers, parse_event_conf, parse_names
+from plaunch.plugin.manager import PluginManager
+from plaunch.process import ChildFailedError
+
+DEADLINE = 60.0  # seconds
+
+
+class Kept:
+    """A plugin in code: event handlers of several sorts."""
+
+    def __init__(self):
+        self.events = []
+        self.contexts = []
+        self.closed = 0
+        self.opened = threading.Event()
+
+    @hookimpl
+    def plaunch_event_handlers(self):
+        def kept(context):
+            self.contexts.append(context)
+            return self
+
+        kept.options = frozenset({"colour", "size"})
+        return {
+            "kept": kept,
+            "stuck": lambda _: Stuck(self.opened),
+            "broken": lambda _: Broken(),
+        }
+
+    def handle(self, event):
+        self.events.append(event)
+
+    def close(self):
+        self.closed += 1
+
+    @property
+    def names(self):
+        return [event.name.removeprefix("plaunch.") for event in self.events]
+
+    def metadata(self, name):
+        return [event.metadata for event in self.events if event.name == f"plaunch.{name}"]
+
+
+class Stuck:
+    def __init__(self, opened):
+        self.opened = opened
+
+    def handle(self, event):
+        self.opened.wait(DEADLINE)
+
+    def close(self):
+        pass
+
+
+class Broken:
+    def handle(self, event):
+        raise OSError("disk full")
+
+    def close(self):
+        raise AssertionError("it is switched off")
+
+
+@pytest.fixture
+def kept():
+    plugin = Kept()
+    yield plugin
+    plugin.opened.set()
+
+
+def config(**changes):
+    settings = {
+        "min_nodes": 1,
+        "max_nodes": 1,
+        "nproc_per_node": 2,
+        "max_restarts": 0,
+        "event_log_handler": "kept",
+        "shutdown_timeout": 10,
+        **changes,
+    }
+    return LaunchConfig(**settings)
+
+
+def launch(code, kept, **changes):
+    return launch_agent(config(**changes), sys.executable, ["-c", code], plugins=[kept])
+
+
+def check(kept):
+    """What holds for every stream."""
+    times = [event.monotonic for event in kept.events]
+    assert times == sorted(times)
+    for event in kept.events:
+        assert {*event.metadata} == {*COMMON_KEYS, *SCHEMA[event.name].keys}
+        assert event.version == 1
+        assert Event.deserialize(event.serialize()) == event
+    assert (kept.names[0], kept.names[-1]) == ("launcher.started", "launcher.finished")
+    assert kept.closed == 1
+
+
+START = ["launcher.started", "rendezvous.begun", "rendezvous.completed"]
+STARTED = ["worker.started", "worker.started", "workers.started", "state.changed"]
+
+
+def test_success(kept):
+    launch("pass", kept)
+    assert kept.names == [
+        *START,
+        *STARTED,
+        *["worker.exited", "worker.exited", "state.changed", "launcher.finished"],
+    ]
+    check(kept)
+    (end,) = kept.metadata("launcher.finished")
+    assert (end["outcome"], end["exit_code"], end["ranks"]) == ("succeeded", 0, "0-1")
+
+
+def test_a_failure_and_a_restart(kept):
+    code = (
+        "import os, sys, time\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    if os.environ['RANK'] == '1': sys.exit('it broke')\n"
+        "    time.sleep(60)\n"
+    )
+    launch(code, kept, max_restarts=1)
+    check(kept)
+    round_0 = kept.names[len(START + STARTED) : kept.names.index("rendezvous.begun", 3)]
+    assert round_0 == [
+        "worker.exited",
+        "stop.step",
+        "worker.exited",
+        "stop.step",
+        "failure",
+        "state.changed",
+    ]
+    first, stopped, *_ = kept.metadata("worker.exited")
+    assert (first["global_rank"], first["exit_code"], first["stopped"]) == (1, 1, False)
+    assert (stopped["global_rank"], stopped["signal_name"], stopped["stopped"]) == (
+        0,
+        "SIGTERM",
+        True,
+    )
+    (failure,) = kept.metadata("failure")
+    assert (failure["is_first"], failure["last_lines"]) == (True, "it broke")
+    (restart,) = kept.metadata("restart")
+    assert (restart["cause"], restart["attempt"]) == ("failure", 1)
+    assert "rank 1" in restart["reason"]
+    (end,) = kept.metadata("launcher.finished")
+    assert end["outcome"] == "succeeded"
+    assert end["seconds_lost"] > 0
+    parts = ("waiting", "starting", "training", "stopping", "lost")
+    assert sum(end[f"seconds_{part}"] for part in parts) == pytest.approx(end["seconds_total"])
+
+
+def test_a_final_failure(kept):
+    with pytest.raises(ChildFailedError):
+        launch("raise SystemExit(7)", kept, nproc_per_node=1)
+    check(kept)
+    assert kept.names[-3:] == ["failure", "state.changed", "launcher.finished"]
+    (end,) = kept.metadata("launcher.finished")
+    assert (end["outcome"], end["exit_code"]) == ("failed", 7)
+    assert end["reason"].startswith("rank 0 on ")
+
+
+def test_a_signal(kept):
+    code = "import os, signal, time; os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
+    with pytest.raises(SignalException):
+        launch(code, kept, nproc_per_node=1)
+    check(kept)
+    (received,) = kept.metadata("signal.received")
+    assert (received["signal_name"], received["action"]) == ("SIGTERM", "stop")
+    assert [step["step"] for step in kept.metadata("stop.step")] == ["signalled", "gone"]
+    (end,) = kept.metadata("launcher.finished")
+    assert (end["outcome"], end["exit_code"]) == ("signalled", 143)
+
+
+def test_a_worker_that_has_to_be_killed(kept):
+    code = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\n"
+        "time.sleep(60)\n"
+    )
+    with pytest.raises(SignalException):
+        launch(code, kept, nproc_per_node=1, shutdown_timeout=0.2)
+    steps = [(step["step"], step["signal_name"]) for step in kept.metadata("stop.step")]
+    assert steps == [
+        ("signalled", "SIGTERM"),
+        ("waiting", "SIGTERM"),
+        ("killed", "SIGKILL"),
+        ("gone", "SIGTERM"),
+    ]
+    (exited,) = kept.metadata("worker.exited")
+    assert exited["signal_name"] == "SIGKILL"
+
+
+def test_a_rendezvous_that_fails(kept):
+    class Nobody:
+        @hookimpl
+        def plaunch_rendezvous_backends(self):
+            from plaunch.testing import FakeRendezvous
+
+            class Alone(FakeRendezvous):
+                def next_rendezvous(self):
+                    raise RendezvousError("nobody came\nfor an hour")
+
+            return {"nobody": lambda _: Alone()}
+
+    with pytest.raises(RendezvousError):
+        launch_agent(
+            config(rdzv_backend="nobody"), sys.executable, ["-c", ""], plugins=[kept, Nobody()]
+        )
+    assert kept.names == [*START[:2], "rendezvous.failed", "launcher.finished"]
+    (failed,) = kept.metadata("rendezvous.failed")
+    assert failed["reason"] == "nobody came"
+    check(kept)
+
+
+def test_an_error_before_there_is_an_agent(kept):
+    with pytest.raises(UsageError):
+        launch_agent(
+            config(rdzv_configs={"no_such_option": 1}, rdzv_backend="static"),
+            sys.executable,
+            ["-c", ""],
+            plugins=[kept],
+        )
+    assert kept.names == ["launcher.started", "launcher.finished"]
+    (end,) = kept.metadata("launcher.finished")
+    assert (end["outcome"], end["exit_code"]) == ("error", 2)
+    check(kept)
+
+
+@pytest.mark.parametrize("level", ["ERROR", "CRITICAL"])
+def test_no_log_level_drops_events(kept, level):
+    logger = logging.getLogger("plaunch")
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        launch("pass", kept)
+    finally:
+        logger.setLevel(before)
+    assert kept.names[-1] == "launcher.finished"
+
+
+# --- handlers -------------------------------------------------------------------------------------
+
+
+def test_a_handler_that_never_returns_keeps_no_job(kept, caplog):
+    began = time.monotonic()
+    launch("pass", kept, event_log_handler="stuck,kept")
+    assert time.monotonic() - began < DEADLINE / 2
+    check(kept)
+    assert "event handler 'stuck' has not come to its end and is given up" in caplog.text
+
+
+def test_a_launcher_whose_handler_never_returns_exits(tmp_path):
+    """The same for a whole process, whose end must not wait for the thread either."""
+    program = tmp_path / "launch.py"
+    program.write_text(
+        "import sys, threading\n"
+        "from plaunch import hookimpl\n"
+        "from plaunch.cli import main\n"
+        "class Stuck:\n"
+        "    @hookimpl\n"
+        "    def plaunch_event_handlers(self): return {'stuck': lambda _: self}\n"
+        "    def handle(self, event): threading.Event().wait()\n"
+        "    def close(self): pass\n"
+        "sys.exit(main(['--event-log-handler=stuck', sys.argv[1]], plugins=[Stuck()]))\n"
+    )
+    script = tmp_path / "none.py"
+    script.write_text("print('done')")
+    done = subprocess.run(
+        [sys.executable, str(program), str(script)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert "is given up" in done.stderr
+
+
+def test_a_console_that_nobody_reads_keeps_no_launcher(tmp_path):
+    script = tmp_path / "none.py"
+    script.write_text("")
+    reader, writer = os.pipe()
+    with contextlib.suppress(BlockingIOError):
+        os.set_blocking(writer, False)
+        while os.write(writer, b"x" * 65536):
+            pass
+    os.set_blocking(writer, True)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "plaunch", "--event-log-handler=console", str(script)],
+            stderr=writer,
+            env={**os.environ, "LOGLEVEL": "CRITICAL"},
+        )
+        try:
+            assert process.wait(DEADLINE) == 0
+        finally:
+            process.kill()
+            process.wait()
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_handler_that_raises_is_switched_off_and_the_others_go_on(kept, caplog):
+    launch("pass", kept, event_log_handler="broken,kept")
+    check(kept)
+    assert caplog.text.count("disk full") == 1
+
+
+def test_null_has_no_thread(kept):
+    seen = []
+
+    class Counting:
+        @hookimpl
+        def plaunch_workers_started(self):
+            seen.extend(thread.name for thread in threading.enumerate())
+
+    launch_agent(config(event_log_handler="null"), sys.executable, ["-c", ""], plugins=[Counting()])
+    assert not [name for name in seen if name.startswith("plaunch-events")]
+
+
+def threads_of_launcher():
+    """In a forked worker: what it has of the launcher's threads, and whether events are written."""
+    return [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.filterwarnings("error")
+def test_workers_are_forked_without_threads_of_handlers(kept):
+    """Python itself warns of a fork with other threads alive, from 3.12 on."""
+    names = []
+
+    class Looking:
+        @hookimpl
+        def plaunch_worker_env(self):
+            names.extend(thread.name for thread in threading.enumerate())
+            return {}
+
+    launched = elastic_launch(
+        config(start_method="fork"), threads_of_launcher, plugins=[kept, Looking()]
+    )
+    assert launched() == {0: ["MainThread"], 1: ["MainThread"]}
+    assert "MainThread" in names
+    assert not [name for name in names if name.startswith("plaunch-events")]
+    check(kept)
+
+
+# --- choosing them --------------------------------------------------------------------------------
+
+
+def test_the_context_of_a_handler(kept):
+    settings = config(
+        event_conf={"kept.colour": "blue"},
+    )
+    launch_agent(settings, sys.executable, ["-c", ""], plugins=[kept])
+    (context,) = kept.contexts
+    assert context.options == {"colour": "blue"}
+    assert (context.run_id, context.run_dir) == (settings.run_id, None)
+
+
+def test_console_and_jsonl_at_once(tmp_path, capfd):
+    script = tmp_path / "none.py"
+    script.touch()
+    logs = tmp_path / "logs"
+    assert main([f"--log-dir={logs}", "--event-log-handler=console,jsonl", str(script)]) == 0
+    (path,) = logs.glob("*/events/*.jsonl")
+    assert path.parent.parent.joinpath("attempt_0").is_dir()
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [event["name"] for event in told][-1] == "plaunch.launcher.finished"
+    assert path.name.endswith(f"-{told[0]['metadata']['agent_pid']}.jsonl")
+    assert " launcher.finished: succeeded, exit code 0" in capfd.readouterr().err
+
+
+def test_options_on_the_command_line_and_in_the_variable(tmp_path, monkeypatch):
+    script = tmp_path / "none.py"
+    script.touch()
+    monkeypatch.setenv("PET_EVENT_LOG_HANDLER", "jsonl")
+    monkeypatch.setenv("PET_EVENT_CONF", f"jsonl.path={tmp_path}/a,jsonl.keep=1")
+    run([str(script)])
+    run(
+        [f"--event-conf=jsonl.path={tmp_path}/b", "--event-conf", "jsonl.max_bytes=1M", str(script)]
+    )
+    assert pathlib.Path(tmp_path, "a").exists()
+    assert pathlib.Path(tmp_path, "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--event-log-handler=consol"], "did you mean 'console'?"),
+        (["--event-log-handler=console,console"], "names 'console' twice"),
+        (["--event-log-handler=,"], "write a name, or several between commas"),
+        (["--event-conf=jsonl.path=x"], "--event-log-handler does not name 'jsonl'"),
+        (
+            ["--event-log-handler=jsonl", "--event-conf=jsnl.path=x"],
+            "did you mean 'jsonl'? Choices: jsonl",
+        ),
+        (
+            ["--event-log-handler=jsonl", "--event-conf=jsonl.pth=x"],
+            "no option 'pth'; did you mean 'path'? Choices: keep, max_bytes, path",
+        ),
+        (["--event-conf=null.x=1"], "no option 'x'; there are none to choose from"),
+        (["--event-conf=path"], "write HANDLER.KEY=VALUE"),
+        (["--event-log-handler=jsonl"], "give --log-dir, or --event-conf jsonl.path=FILE"),
+    ],
+)
+def test_what_is_refused(options, message, tmp_path, capsys):
+    script = tmp_path / "none.py"
+    script.write_text("raise SystemExit('it ran')")
+    assert main([*options, str(script)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], ["--doctor"]])
+def test_a_dry_run_and_the_doctor_refuse_the_same(options, tmp_path, capsys):
+    script = tmp_path / "none.py"
+    script.touch()
+    try:
+        code = main([*options, "--event-conf=null.x=1", str(script)])
+    except SystemExit as end:
+        code = end.code
+    assert code in (1, 2)
+    out, err = capsys.readouterr()
+    assert "no option 'x'" in out + err
+
+
+def test_a_comma_in_a_value():
+    assert parse_event_conf("a.b=x,,y, c.d.e=1=2") == {"a.b": "x,y", "c.d.e": "1=2"}
+
+
+@pytest.mark.parametrize("text", ["a.b", "a=1", ".b=1", "a.=1", "a.b=", "a.b=1,a.b=2"])
+def test_conf_that_is_malformed(text):
+    with pytest.raises(UsageError, match="--event-conf"):
+        parse_event_conf(text)
+
+
+def test_names():
+    assert parse_names(" console , plaunch:jsonl") == ("console", "plaunch:jsonl")
+
+
+def test_a_distribution_before_the_name():
+    found = find_event_handlers(PluginManager.create(), "plaunch:jsonl", {"jsonl.keep": "2"})
+    assert found["plaunch:jsonl"][1] == {"keep": "2"}
+
+
+def test_a_handler_that_declares_nonsense():
+    class Odd:
+        @hookimpl
+        def plaunch_event_handlers(self):
+            def odd(context):
+                raise AssertionError
+
+            odd.options = "colour"
+            return {"odd": odd}
+
+    with pytest.raises(Exception, match="says that its options are 'colour'"):
+        find_event_handlers(PluginManager.create([Odd()]), "odd", {"odd.colour": "blue"})
