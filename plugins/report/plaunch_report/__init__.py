@@ -1,0 +1,6 @@
+"""`plaunch-report`: one HTML page about a run, from the events that its agents wrote as jsonl.
+
+It is a program beside the launcher, which never imports it. The way of the data: `reading` has
+lines become agents, `launches` says which of them belong together, `clocks` puts them on one time
+axis, `story` finds out what happened, and `page` (with `charts`) shows it.
+"""

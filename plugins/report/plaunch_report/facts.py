@@ -1,0 +1,141 @@
+"""What a report says, as data. Times are seconds since the run's first event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Span:
+    """What one node did for a while: starting, meeting, training, lingering or stopping."""
+
+    node: int
+    phase: str
+    begin: float
+    end: float
+    round: int
+
+
+@dataclass
+class Life:
+    """One worker process. What is not known, such as the end, is None."""
+
+    node: int
+    round: int
+    attempt: int
+    local_rank: int
+    global_rank: int
+    pid: int
+    begin: float
+    end: float | None = None
+    exit_code: int | None = None
+    signal: str = ""
+    stopped: bool = False
+
+    @property
+    def fate(self) -> str:
+        """In one word: succeeded, failed, stopped (by its agent), or unknown."""
+        if self.exit_code is None:
+            return "unknown"
+        if self.stopped:
+            return "stopped"
+        return "succeeded" if self.exit_code == 0 else "failed"
+
+
+@dataclass
+class Failure:
+    """A failure of a worker, which several nodes may have told of."""
+
+    attempt: int
+    round: int
+    time: float
+    global_rank: int
+    host: str
+    pid: int
+    exit_code: int | None
+    signal: str
+    message: str
+    error_file: str
+    last_lines: str
+    is_first: bool
+    told_by: list[int] = field(default_factory=list)
+
+    @property
+    def how(self) -> str:
+        """How it ended, in a few words."""
+        if self.signal:
+            return f"killed by {self.signal}"
+        return "failed" if self.exit_code is None else f"exit code {self.exit_code}"
+
+
+@dataclass
+class Mark:
+    """Something that happened at one moment of a node.
+
+    `kind` is restart, membership, signal, or killed (of the ladder of a stop).
+    """
+
+    node: int
+    kind: str
+    time: float
+    text: str
+
+
+@dataclass
+class Round:
+    """One world. The end of its training is when its first node no longer trains."""
+
+    number: int
+    attempt: int
+    formed: float
+    trains_from: float | None
+    trains_until: float | None
+    world_size: int
+    nodes: int
+    hosts: list[str]
+    ended_by: str
+
+
+@dataclass
+class Node:
+    """One agent. `seconds` has its account, by the names of `plaunch.agent.Account`."""
+
+    label: str
+    host: str
+    pid: int
+    group_ranks: list[int]
+    local_world_size: int
+    begin: float
+    end: float
+    outcome: str
+    reason: str
+    exit_code: int | None
+    seconds: dict[str, float]
+    restarts: int
+    account: str
+    skew: float | None
+
+
+@dataclass
+class Story:
+    """Everything about one launch of a job."""
+
+    run_id: str
+    launch: int
+    launches: int
+    began: float  # seconds since the epoch
+    duration: float
+    outcome: str
+    exit_code: int | None
+    reason: str
+    entry_point: str
+    backend: str
+    versions: list[str]
+    notes: list[str]
+    first_cause: Failure | None
+    nodes: list[Node]
+    rounds: list[Round]
+    failures: list[Failure]
+    marks: list[Mark]
+    lives: list[Life]
+    spans: list[Span]

@@ -1,0 +1,111 @@
+"""Which agents belong together: those that met in a round, and those that were there meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from plaunch_report.reading import Agent, Record
+
+Meeting = tuple[int, str, int]
+
+
+def meeting_of(record: Record) -> Meeting:
+    """What all agents of one round have in common in their `rendezvous.completed`."""
+    return record.number("round"), record.text("master_addr"), record.number("master_port")
+
+
+def choose_run(agents: list[Agent], run_id: str | None) -> list[Agent]:
+    """The agents of the run that is asked for, or of the only one.
+
+    Raises:
+        UsageError: there is no such run, or there are several and none is named.
+    """
+    found = sorted({agent.run_id for agent in agents})
+    choices = ", ".join(map(repr, found[:10])) + (", ..." if len(found) > 10 else "")
+    if run_id is None and len(found) > 1:
+        raise UsageError(f"there are {len(found)} runs; choose with --run-id: {choices}")
+    if run_id is not None and run_id not in found:
+        raise UsageError(f"there is no run {run_id!r}; choose with --run-id: {choices}")
+    return [agent for agent in agents if run_id is None or agent.run_id == run_id]
+
+
+def choose_launch(agents: list[Agent], number: int | None) -> tuple[list[Agent], int, int]:
+    """The agents of one launch of a run id that was used several times: by default of the last.
+
+    Returns:
+        them, the number of their launch (from 1, in the order of time), and how many there are.
+
+    Raises:
+        UsageError: there is no launch of that number.
+    """
+    launches = split_launches(agents)
+    count = len(launches)
+    number = count if number is None else number
+    if not 1 <= number <= count:
+        times = "once" if count == 1 else f"{count} times"
+        raise UsageError(f"--launch={number}: this run was launched {times}; the first is 1")
+    return launches[number - 1], number, count
+
+
+def split_launches(agents: list[Agent]) -> list[list[Agent]]:
+    """Agents of one run id, by launch, in the order of time."""
+    root = list(range(len(agents)))
+
+    def find(index: int) -> int:
+        while root[index] != index:
+            index = root[index]
+        return index
+
+    for meeting in _meetings(agents):
+        for index in meeting[1:]:
+            root[find(index)] = find(meeting[0])
+    groups: dict[int, list[Agent]] = {}
+    alone: list[Agent] = []
+    for index, agent in enumerate(agents):
+        if agent.last("rendezvous.completed") is None:
+            alone.append(agent)  # it met nobody: a spare, or one for which it was too late
+        else:
+            groups.setdefault(find(index), []).append(agent)
+    launches = sorted(groups.values(), key=_begin)
+    for agent in sorted(alone, key=lambda agent: agent.records[0].timestamp):
+        joined = max(launches, key=lambda launch: _overlap(launch, agent), default=None)
+        if joined is None or _overlap(joined, agent) < 0:
+            launches.append([agent])
+        else:
+            joined.append(agent)
+    return sorted(launches, key=_begin)
+
+
+def _meetings(agents: list[Agent]) -> list[list[int]]:
+    """Who met whom, by index."""
+    came: dict[Meeting, list[tuple[float, int, int]]] = {}
+    for index, agent in enumerate(agents):
+        for record in agent.all("rendezvous.completed"):
+            arrival = (record.timestamp, record.number("group_rank"), index)
+            came.setdefault(meeting_of(record), []).append(arrival)
+    meetings = []
+    for arrivals in came.values():
+        # Where a port is given, a later launch meets at the same address. No rank comes twice.
+        ranks: set[int] = set()
+        meeting: list[int] = []
+        for _, rank, index in sorted(arrivals):
+            if rank in ranks:
+                meetings.append(meeting)
+                ranks, meeting = set(), []
+            ranks.add(rank)
+            meeting.append(index)
+        meetings.append(meeting)
+    return meetings
+
+
+def _begin(launch: list[Agent]) -> float:
+    return min(agent.records[0].timestamp for agent in launch)
+
+
+def _overlap(launch: list[Agent], agent: Agent) -> float:
+    """Seconds that `agent` was there together with a launch; negative if it was not."""
+    end = max(other.records[-1].timestamp for other in launch)
+    return min(end, agent.records[-1].timestamp) - max(_begin(launch), agent.records[0].timestamp)

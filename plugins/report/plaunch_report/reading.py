@@ -1,0 +1,191 @@
+"""From files to agents: what each of them wrote, without what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Plain = str | int | float | bool | None
+
+_FILE = re.compile(r"(?P<base>.*\.jsonl)(\.(?P<number>\d+))?")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One event, as read; `plaunch.events.Event` says what the fields are."""
+
+    name: str
+    timestamp: float
+    monotonic: float
+    metadata: Mapping[str, Plain]
+
+    def text(self, key: str) -> str:
+        """The value of `key` for people; empty if there is none."""
+        value = self.metadata.get(key)
+        return "" if value is None else str(value)
+
+    def number(self, key: str, default: int = -1) -> int:
+        """The whole number under `key`; `default` if there is none."""
+        value = self.metadata.get(key)
+        return value if isinstance(value, int) else default
+
+    def seconds(self, key: str) -> float:
+        """The seconds under `key`; 0 if there are none."""
+        value = self.metadata.get(key)
+        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
+
+
+@dataclass
+class Agent:
+    """One launcher and its events, in the order in which it wrote them; there is at least one."""
+
+    run_id: str
+    host: str
+    pid: int
+    records: list[Record] = field(default_factory=list)
+
+    def all(self, name: str) -> list[Record]:
+        """Its events of one name, which is written without `plaunch.`."""
+        return [record for record in self.records if record.name == f"plaunch.{name}"]
+
+    def last(self, name: str) -> Record | None:
+        """The last of them, if there are any."""
+        found = self.all(name)
+        return found[-1] if found else None
+
+
+@dataclass
+class Reading:
+    """What was found below a folder."""
+
+    agents: list[Agent] = field(default_factory=list)
+    files: int = 0
+    torn: int = 0  # files whose last line was cut
+    unreadable: int = 0  # other lines that are no events
+
+
+def read_folder(folder: str) -> Reading:
+    """Read all `*.jsonl` files below `folder`, with those that they were rotated to.
+
+    Raises:
+        UsageError: it is no folder, it cannot be read, or there is no event in it.
+    """
+    if not os.path.isdir(folder):
+        fault = "is not a folder" if os.path.exists(folder) else "does not exist"
+        raise UsageError(
+            f"{folder!r} {fault}; give the folder that --log-dir named, or a run's folder in it"
+        )
+    reading = Reading()
+    for files in _find_files(folder):
+        _read_files(files, reading)
+    if not reading.agents:
+        raise UsageError(f"no events found in {folder!r}: {_explain_nothing(reading)}")
+    return reading
+
+
+def _explain_nothing(reading: Reading) -> str:
+    if not reading.files:
+        return (
+            "it has no *.jsonl files; launch with --event-log-handler=jsonl --log-dir=DIR to have "
+            "events written"
+        )
+    files = "1 file" if reading.files == 1 else f"{reading.files} files"
+    if not reading.torn + reading.unreadable:
+        return f"{files} named *.jsonl, all empty; did the launcher get as far as to start?"
+    return f"{files} named *.jsonl, but no line in them is an event of plaunch's"
+
+
+def _find_files(folder: str) -> list[list[str]]:
+    """The files below `folder`: lists of those that one agent filled, the oldest first."""
+
+    def fail(error: OSError) -> None:
+        raise UsageError(f"cannot read {error.filename!r}: {error.strerror}") from error
+
+    found: dict[str, list[tuple[int, str]]] = {}
+    for parent, folders, names in os.walk(folder, onerror=fail):
+        folders.sort()
+        for name in names:
+            match = _FILE.fullmatch(name)
+            path = os.path.join(parent, name)
+            if match and os.path.isfile(path):  # a named pipe would be waited for
+                number = int(match["number"] or 0)
+                found.setdefault(os.path.join(parent, match["base"]), []).append((-number, path))
+    return [[path for _, path in sorted(found[base])] for base in sorted(found)]
+
+
+def _read_files(files: list[str], reading: Reading) -> None:
+    agents: dict[tuple[str, str, int], Agent] = {}
+    for path in files:
+        reading.files += 1
+        for record in _read_file(path, reading):
+            key = record.text("run_id"), record.text("host"), record.number("agent_pid")
+            agent = agents.get(key)
+            # Numbers of processes come again, in containers as a rule.
+            if agent is None or record.name == "plaunch.launcher.started":
+                agent = agents[key] = Agent(*key)
+                reading.agents.append(agent)
+            agent.records.append(record)
+
+
+def _read_file(path: str, reading: Reading) -> Iterator[Record]:
+    try:
+        with open(path, "rb") as file:
+            for line in file:
+                if not line.strip():
+                    continue
+                record = _parse(line)
+                if record is not None:
+                    yield record
+                elif line.endswith(b"\n"):
+                    reading.unreadable += 1
+                else:
+                    reading.torn += 1
+    except OSError as error:
+        raise UsageError(f"cannot read {path!r}: {error.strerror}") from error
+
+
+def _parse(line: bytes) -> Record | None:
+    try:
+        fields = json.loads(line.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict):
+        return None
+    name, metadata = fields.get("name"), fields.get("metadata")
+    date, monotonic = _seconds(fields.get("timestamp")), _seconds(fields.get("monotonic"))
+    if not (isinstance(name, str) and name.startswith("plaunch.") and isinstance(metadata, dict)):
+        return None
+    if date is None or monotonic is None:
+        return None
+    plain = {_clean(key): _cleaned(value) for key, value in metadata.items() if _is_plain(value)}
+    return Record(_clean(name), date, monotonic, plain)
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if abs(value) < 1e12 else None  # neither infinite nor NaN, and a date
+
+
+def _cleaned(value: Plain) -> Plain:
+    return _clean(value) if isinstance(value, str) else value
+
+
+def _clean(text: str) -> str:
+    """Without halves of characters, which JSON may have and no encoding has."""
+    return text.encode(errors="replace").decode()
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, (str, int, bool))

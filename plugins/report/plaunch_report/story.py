@@ -1,0 +1,365 @@
+"""What happened in a launch, found out from the events of its agents."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from plaunch.agent import Account, describe_account
+
+from plaunch_report.clocks import NOTABLE_SKEW, align
+from plaunch_report.facts import Failure, Life, Mark, Node, Round, Span, Story
+
+if TYPE_CHECKING:
+    from plaunch_report.clocks import Clock
+    from plaunch_report.reading import Agent, Reading, Record
+
+NO_END = "no end"  # outcome of an agent that was killed, or still runs
+# Of agents that ended differently, the first of these is how the job ended.
+_OUTCOMES = ("failed", "error", "signalled", "closed", "succeeded", "not_needed", NO_END)
+_ACCOUNT = ("waiting", "starting", "training", "stopping", "lost", "total")
+
+
+class Storyteller:
+    """Puts the events of several agents on one time axis, and together.
+
+    Args:
+        agents: those of one launch.
+        reading: what was found beside them, for the notes.
+        launch: the number of the launch among those of its run id.
+        launches: how many there are.
+    """
+
+    def __init__(
+        self, agents: list[Agent], reading: Reading, launch: int = 1, launches: int = 1
+    ) -> None:
+        clocks = align(agents)
+        # Nodes are sorted by the rank that they had last; those that had none come last.
+        order = sorted(range(len(agents)), key=lambda index: _place(agents[index]))
+        self._agents = [agents[index] for index in order]
+        self._clocks: list[Clock] = [clocks[index] for index in order]
+        self._zero = min(
+            record.monotonic + clock.offset
+            for agent, clock in zip(self._agents, self._clocks, strict=True)
+            for record in agent.records
+        )
+        self._reading = reading
+        self._launch, self._launches = launch, launches
+
+    def time(self, node: int, record: Record) -> float:
+        """When it happened, in seconds since the first event of all."""
+        return record.monotonic + self._clocks[node].offset - self._zero
+
+    @functools.cached_property
+    def events(self) -> list[tuple[float, int, Record]]:
+        """All events in the order of time: when, of which node, and what."""
+        found = [
+            (self.time(node, record), node, record)
+            for node, agent in enumerate(self._agents)
+            for record in agent.records
+        ]
+        return sorted(found, key=lambda item: item[:2])
+
+    def tell(self) -> Story:
+        """Find out everything."""
+        nodes = [self._node(index) for index in range(len(self._agents))]
+        spans = [span for index in range(len(nodes)) for span in self._spans(index)]
+        marks = [mark for index in range(len(nodes)) for mark in self._marks(index)]
+        lives = [life for index in range(len(nodes)) for life in self._lives(index)]
+        failures = self._failures()
+        rounds = self._rounds(nodes, spans)
+        decisive = self._decisive(nodes)
+        outcome = min((node.outcome for node in decisive), key=_rank_of_outcome)
+        speaker = next(node for node in decisive if node.outcome == outcome)
+        started = [agent.last("launcher.started") for agent in self._agents]
+        known = [record for record in started if record is not None]
+        return Story(
+            run_id=self._agents[0].run_id,
+            launch=self._launch,
+            launches=self._launches,
+            began=self._zero,
+            duration=max(node.end for node in nodes),
+            outcome=outcome,
+            exit_code=speaker.exit_code,
+            reason=speaker.reason,
+            entry_point=known[0].text("entry_point") if known else "",
+            backend=known[0].text("backend") if known else "",
+            versions=sorted({_versions(record) for record in known}),
+            notes=self._notes(nodes, rounds),
+            first_cause=_first_cause(failures) if outcome == "failed" else None,
+            nodes=nodes,
+            rounds=rounds,
+            failures=failures,
+            marks=sorted(marks, key=lambda mark: mark.time),
+            lives=lives,
+            spans=spans,
+        )
+
+    def _node(self, index: int) -> Node:
+        agent = self._agents[index]
+        account = Account()
+        for record in agent.records:
+            account.note(record)
+        finished, started = agent.last("launcher.finished"), agent.last("launcher.started")
+        seconds = account.seconds
+        if finished is not None and "seconds_total" in finished.metadata:
+            seconds = {name: finished.seconds(f"seconds_{name}") for name in _ACCOUNT}
+        ranks = [record.number("group_rank") for record in agent.all("rendezvous.completed")]
+        return Node(
+            label=self._label(index),
+            host=agent.host,
+            pid=agent.pid,
+            group_ranks=ranks,
+            local_world_size=_local_world_size(agent, started),
+            begin=self.time(index, agent.records[0]),
+            end=max(self.time(index, record) for record in agent.records),
+            outcome=NO_END if finished is None else finished.text("outcome"),
+            reason="" if finished is None else finished.text("reason"),
+            exit_code=None if finished is None else _code(finished),
+            seconds=seconds,
+            restarts=account.restarts,
+            account=describe_account(seconds, account.restarts),
+            skew=self._clocks[index].skew,
+        )
+
+    def _label(self, index: int) -> str:
+        agent = self._agents[index]
+        is_alone = sum(other.host == agent.host for other in self._agents) == 1
+        return agent.host if is_alone else f"{agent.host} ({agent.pid})"
+
+    def _decisive(self, nodes: list[Node]) -> list[Node]:
+        """Those whose end is the job's: of the last round, and which have an end if any has."""
+        last = max(_last_round(agent) for agent in self._agents)
+        there = [
+            node
+            for node, agent in zip(nodes, self._agents, strict=True)
+            if _last_round(agent) == last
+        ]
+        return [node for node in there if node.outcome != NO_END] or there
+
+    def _spans(self, index: int) -> list[Span]:
+        agent, account = self._agents[index], Account()
+        spans: list[Span] = []
+        for record in agent.records:
+            now, before = self.time(index, record), account.phase.value
+            account.note(record)
+            if not spans:
+                spans.append(Span(index, account.phase.value, now, now, record.number("round")))
+                continue
+            spans[-1].end = max(now, spans[-1].end)
+            if account.phase.value != before:
+                phase, number = account.phase.value, record.number("round")
+                spans.append(Span(index, phase, spans[-1].end, spans[-1].end, number))
+        return [span for span in spans if span.end > span.begin]
+
+    def _lives(self, index: int) -> list[Life]:
+        lives: list[Life] = []
+        current: dict[tuple[int, int], Life] = {}
+        for record in self._agents[index].records:
+            key = record.number("local_rank"), record.number("worker_pid")
+            if record.name == "plaunch.worker.started":
+                current[key] = Life(
+                    node=index,
+                    round=record.number("round"),
+                    attempt=record.number("attempt", 0),
+                    local_rank=key[0],
+                    global_rank=record.number("global_rank"),
+                    pid=key[1],
+                    begin=self.time(index, record),
+                )
+                lives.append(current[key])
+            elif record.name == "plaunch.worker.exited" and key in current:
+                life = current.pop(key)
+                life.end = self.time(index, record)
+                life.exit_code = _code(record)
+                life.signal = record.text("signal_name")
+                life.stopped = record.metadata.get("stopped") is True
+        return lives
+
+    def _marks(self, index: int) -> list[Mark]:
+        marks = []
+        for record in self._agents[index].records:
+            now = self.time(index, record)
+            if record.name == "plaunch.restart":
+                text = f"restart ({record.text('cause')}): {record.text('reason')}"
+                marks.append(Mark(index, "restart", now, text))
+            elif record.name == "plaunch.membership.changed":
+                text = f"{record.text('node')} {record.text('kind')}: {record.text('reason')}"
+                marks.append(Mark(index, "membership", now, text))
+            elif record.name == "plaunch.signal.received":
+                text = f"{record.text('signal_name')} received ({record.text('action')})"
+                marks.append(Mark(index, "signal", now, text))
+            elif record.name == "plaunch.stop.step" and record.text("step") == "killed":
+                after = f"{record.seconds('seconds'):.1f} s"
+                text = f"ranks {record.text('stop_ranks')} killed after {after}"
+                marks.append(Mark(index, "killed", now, text))
+        return marks
+
+    def _failures(self) -> list[Failure]:
+        found: dict[tuple[object, ...], Failure] = {}
+        for now, node, record in self.events:
+            if record.name != "plaunch.failure":
+                continue
+            host, pid = record.text("failed_host"), record.number("worker_pid")
+            key = record.number("attempt", 0), host, pid, record.number("global_rank")
+            failure = found.get(key)
+            if failure is None:
+                failure = found[key] = Failure(
+                    attempt=key[0],
+                    round=record.number("round"),
+                    time=now,
+                    global_rank=key[3],
+                    host=host,
+                    pid=pid,
+                    exit_code=_code(record),
+                    signal=record.text("signal_name"),
+                    message="",
+                    error_file="",
+                    last_lines="",
+                    is_first=False,
+                )
+            # Another node may know less, or more.
+            failure.message = failure.message or record.text("message")
+            failure.error_file = failure.error_file or record.text("error_file")
+            failure.last_lines = failure.last_lines or record.text("last_lines")
+            failure.is_first |= record.metadata.get("is_first") is True
+            if node not in failure.told_by:
+                failure.told_by.append(node)
+        return sorted(found.values(), key=lambda item: (item.attempt, not item.is_first, item.time))
+
+    def _rounds(self, nodes: list[Node], spans: list[Span]) -> list[Round]:
+        members: dict[int, list[tuple[int, Record]]] = {}
+        for index, agent in enumerate(self._agents):
+            for record in agent.all("rendezvous.completed"):
+                members.setdefault(record.number("round"), []).append((index, record))
+        rounds, ends = [], self._ends_of_rounds()
+        for number in sorted(members):
+            there = members[number]
+            trains = [span for span in spans if span.round == number and span.phase == "training"]
+            until = min((span.end for span in trains), default=None)
+            rounds.append(
+                Round(
+                    number=number,
+                    attempt=max(record.number("attempt", 0) for _, record in there),
+                    formed=min(self.time(index, record) for index, record in there),
+                    trains_from=min((span.begin for span in trains), default=None),
+                    trains_until=until,
+                    world_size=max(record.number("world_size", 0) for _, record in there),
+                    nodes=max(record.number("group_world_size", 0) for _, record in there),
+                    hosts=[nodes[index].label for index, _ in there],
+                    ended_by=ends.get(number, ""),
+                )
+            )
+        return rounds
+
+    def _ends_of_rounds(self) -> dict[int, str]:
+        """Why another round followed, by the number of the round before it."""
+        ends: dict[int, str] = {}
+        for agent in self._agents:
+            current = -1
+            for record in agent.records:
+                if record.name == "plaunch.rendezvous.completed":
+                    current = record.number("round")
+                elif record.name == "plaunch.restart":
+                    text = f"{record.text('cause')}: {record.text('reason')}".strip(": ")
+                    ends.setdefault(current, text)
+        return ends
+
+    def _notes(self, nodes: list[Node], rounds: list[Round]) -> list[str]:
+        reading, notes = self._reading, []
+        if self._launches > 1:
+            notes.append(
+                f"This run id was launched {self._launches} times; this is launch {self._launch} "
+                "(choose with --launch)."
+            )
+        missing = [round_ for round_ in rounds if len(round_.hosts) < round_.nodes]
+        if missing:
+            most = max(round_.nodes - len(round_.hosts) for round_ in missing)
+            notes.append(
+                f"Events are missing: of up to {most} of the nodes in {_rounds_text(missing)}. "
+                "Copy the files of all hosts below one folder."
+            )
+        ended = {round_.number for round_ in rounds}
+        if ended and min(ended) > 0:
+            notes.append(f"The rounds before round {min(ended)} are not in these files.")
+        endless = [node.label for node in nodes if node.outcome == NO_END]
+        if endless:
+            notes.append(
+                f"No end is recorded of {_some(endless)}: killed, cut off, or still running."
+            )
+        if reading.torn:
+            files = "1 file ends" if reading.torn == 1 else f"{reading.torn} files end"
+            notes.append(f"{files} within a line, which was left out.")
+        if reading.unreadable:
+            lines = "1 line is" if reading.unreadable == 1 else f"{reading.unreadable} lines are"
+            notes.append(f"{lines} no event of plaunch's and left out.")
+        return notes + self._notes_on_clocks(nodes)
+
+    def _notes_on_clocks(self, nodes: list[Node]) -> list[str]:
+        if len({node.host for node in nodes}) == 1:
+            return []
+        notes = []
+        if any(node.skew is not None for node in nodes if node.group_ranks):
+            notes.append(
+                "Times are those of the monotonic clocks of the hosts, put together by the rounds "
+                "that nodes formed at the same time; dates are those of one host."
+            )
+        skewed = [node for node in nodes if abs(node.skew or 0.0) >= NOTABLE_SKEW]
+        if skewed:
+            clocks = [f"{node.label} by {node.skew:+.1f} s" for node in skewed]
+            notes.append(f"Clocks differ: {_some(clocks)}. The report has allowed for it.")
+        alone = [node.label for node in nodes if node.skew is None]
+        if alone:
+            notes.append(
+                f"{_some(alone)} formed no round with others; times there are as good as its "
+                "host's clock."
+            )
+        return notes
+
+
+def _place(agent: Agent) -> tuple[bool, int, float]:
+    last = agent.last("rendezvous.completed")
+    rank = 0 if last is None else last.number("group_rank")
+    return last is None, rank, agent.records[0].timestamp
+
+
+def _last_round(agent: Agent) -> int:
+    last = agent.last("rendezvous.completed")
+    return -1 if last is None else last.number("round")
+
+
+def _rank_of_outcome(outcome: str) -> int:
+    return _OUTCOMES.index(outcome) if outcome in _OUTCOMES else len(_OUTCOMES)
+
+
+def _code(record: Record) -> int | None:
+    code = record.metadata.get("exit_code")
+    return code if isinstance(code, int) else None
+
+
+def _versions(record: Record) -> str:
+    return f"plaunch {record.text('plaunch')}, Python {record.text('python')}"
+
+
+def _local_world_size(agent: Agent, started: Record | None) -> int:
+    if started is not None:
+        return started.number("local_world_size", 0)
+    ranks = [record.number("local_rank") for record in agent.all("worker.started")]
+    return max(ranks, default=-1) + 1
+
+
+def _first_cause(failures: list[Failure]) -> Failure | None:
+    """The first failure of the attempt that was the last to fail."""
+    last = max((failure.attempt for failure in failures), default=0)
+    return next((failure for failure in failures if failure.attempt == last), None)
+
+
+def _rounds_text(rounds: list[Round]) -> str:
+    numbers = _some([str(round_.number) for round_ in rounds])
+    return f"round {numbers}" if len(rounds) == 1 else f"rounds {numbers}"
+
+
+def _some(words: list[str]) -> str:
+    """The first few of them, and how many there are more."""
+    shown = ", ".join(words[:5])
+    return shown if len(words) <= 5 else f"{shown} and {len(words) - 5} more"

@@ -1,0 +1,196 @@
+"""Runs that never were: events as agents write them, with hosts whose clocks differ."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+
+EPOCH = 1_800_000_000.0  # the date at second 0 of a run
+
+
+class Agent:
+    """Writes what an agent would, at seconds of the run that the test gives.
+
+    `boot` is when its host was started, in seconds before the run; `ahead` how far its date is.
+    """
+
+    def __init__(self, folder, host, pid=100, *, run_id="job", rank=0, ahead=0.0, boot=5000.0):
+        self.path = folder / "events" / f"{host}-{pid}.jsonl"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.common = {
+            "run_id": run_id, "attempt": 0, "round": -1, "host": host, "role": "default",
+            "agent_pid": pid, "group_rank": rank, "ranks": "",
+        }  # fmt: skip
+        self.ahead, self.boot = ahead, boot
+        self.lines = []
+
+    def tell(self, second, name, **metadata):
+        source = "WORKER" if name in ("worker.started", "worker.exited", "failure") else "AGENT"
+        event = {
+            "name": f"plaunch.{name}",
+            "source": source,
+            "timestamp": EPOCH + second + self.ahead,
+            "metadata": {**self.common, **metadata},
+            "monotonic": self.boot + second,
+            "version": 1,
+        }
+        self.lines.append(json.dumps(event))
+        return self
+
+    def start(self, second, workers=2, **metadata):
+        self.workers = workers
+        told = {
+            "plaunch": "0.1.0", "python": "3.11.7", "entry_point": "train.py", "backend": "c10d",
+            "endpoint": "a:29400", "min_nodes": 1, "max_nodes": 4, "max_restarts": 2,
+            "local_world_size": workers, **metadata,
+        }  # fmt: skip
+        return self.tell(second, "launcher.started", **told)
+
+    def join(
+        self, begun, formed, started, *, round, world, nodes, rank, attempt=0, port=29500, why=None
+    ):
+        """Form a round, for the cause and reason `why`, and start the workers of this node."""
+        first = rank * self.workers
+        self.tell(begun, "rendezvous.begun")
+        self.common.update(round=round, attempt=attempt, group_rank=rank)
+        self.common["ranks"] = f"{first}-{first + self.workers - 1}"
+        if why is not None:
+            self.tell(formed, "restart", cause=why[0], reason=why[1], max_restarts=2)
+        self.tell(
+            formed, "rendezvous.completed", duration=formed - begun, group_world_size=nodes,
+            world_size=world, master_addr="a", master_port=port + round,
+        )  # fmt: skip
+        for local in range(self.workers):
+            self.tell(started, "worker.started", **self.worker(local))
+        self.tell(started, "workers.started", duration=started - formed)
+        return self.tell(started, "state.changed", old="INIT", new="HEALTHY")
+
+    def worker(self, local):
+        rank = self.common["group_rank"] * self.workers + local
+        pid = 10_000 * (self.common["round"] + 1) + rank
+        return {"local_rank": local, "global_rank": rank, "role_rank": rank, "worker_pid": pid}
+
+    def exit(self, second, local, code, *, stopped=False, signal=None):
+        return self.tell(
+            second, "worker.exited", exit_code=code, signal_name=signal, stopped=stopped,
+            lifetime=1.0, **self.worker(local),
+        )  # fmt: skip
+
+    def stop_all(self, second, skip=()):
+        for local in range(self.workers):
+            if local not in skip:
+                self.exit(second, local, -15, stopped=True, signal="SIGTERM")
+        return self
+
+    def succeed(self, second, end):
+        for local in range(self.workers):
+            self.exit(second, local, 0)
+        self.tell(second, "state.changed", old="HEALTHY", new="SUCCEEDED")
+        return self.finish(end, "succeeded", 0)
+
+    def finish(self, second, outcome, code, reason="", **seconds):
+        return self.tell(
+            second, "launcher.finished", outcome=outcome, reason=reason, exit_code=code, **seconds
+        )
+
+    def write(self):
+        self.path.write_text("".join(f"{line}\n" for line in self.lines))
+        return self.path
+
+
+class Runs:
+    """Writes whole runs below a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def agent(self, host, pid=100, **arguments):
+        return Agent(self.folder, host, pid, **arguments)
+
+    def elastic(self, *, run_id="job", shift=0.0, last_lines="Traceback:\nValueError: bad batch"):
+        """Two nodes train, rank 3 fails, they start again, a third arrives, and all succeed.
+
+        Host b's date is 100 s ahead, and c's 7 s behind.
+        """
+        s = shift
+        a = self.agent("a", run_id=run_id)
+        b = self.agent("b", run_id=run_id, rank=1, ahead=100.0, boot=90.0)
+        c = self.agent("c", run_id=run_id, rank=2, ahead=-7.0, boot=70_000.0)
+        for agent, rank in ((a, 0), (b, 1)):
+            agent.start(s + rank * 0.5)
+            agent.join(s + 1, s + 4, s + 5, round=0, world=4, nodes=2, rank=rank)
+        b.exit(s + 20, 1, 1)
+        for agent in (a, b):
+            agent.tell(
+                s + 20, "failure", failed_host="b", exit_code=1, signal_name=None,
+                message="ValueError: bad batch" if agent is b else "", error_file="",
+                last_lines=last_lines if agent is b else "", is_first=True, global_rank=3,
+                worker_pid=10_003,
+            )  # fmt: skip
+            agent.tell(s + 20, "state.changed", old="HEALTHY", new="STOPPED")
+            agent.stop_all(s + 22, skip=(1,) if agent is b else ())
+        for agent, rank in ((a, 0), (b, 1)):
+            agent.join(
+                s + 22, s + 23, s + 24, round=1, attempt=1, world=4, nodes=2, rank=rank,
+                why=("failure", "rank 3 failed"),
+            )  # fmt: skip
+        c.start(s + 38).tell(s + 39, "rendezvous.begun")
+        for agent in (a, b):
+            agent.tell(
+                s + 40, "membership.changed", kind="arrived", node="c", reason="it came late"
+            )
+            agent.tell(s + 40, "state.changed", old="HEALTHY", new="STOPPED")
+            agent.stop_all(s + 41)
+        for rank, agent in enumerate((a, b, c)):
+            begun = s + 39 if agent is c else s + 41
+            agent.join(
+                begun, s + 42, s + 43, round=2, attempt=1, world=6, nodes=3, rank=rank,
+                why=None if agent is c else ("membership", "node c arrived"),
+            )  # fmt: skip
+        for agent in (a, b, c):
+            agent.succeed(s + 60, s + 61)
+            agent.write()
+        return a, b, c
+
+    def large(self, nodes=125, workers=8, rounds=4):
+        """Every round ends in a failure, which all nodes tell of; 40 last lines each."""
+        agents = [self.agent(f"node-{i:03}", boot=900.0 * i) for i in range(nodes)]
+        for rank, agent in enumerate(agents):
+            agent.start(0, workers)
+            for number in range(rounds):
+                at = 100.0 * number
+                agent.join(
+                    at + 1, at + 4, at + 5, round=number, attempt=number, rank=rank,
+                    world=nodes * workers, nodes=nodes,
+                )  # fmt: skip
+                if number == rounds - 1:
+                    agent.succeed(at + 90, at + 91)
+                    break
+                if rank == 7:
+                    agent.exit(at + 80, 3, 1)
+                agent.tell(
+                    at + 80, "failure", failed_host="node-007", exit_code=1, signal_name=None,
+                    message="RuntimeError", error_file="", last_lines="a line of a log\n" * 40,
+                    is_first=True, global_rank=7 * workers + 3, worker_pid=10_000 * (number + 1),
+                )  # fmt: skip
+                agent.tell(at + 80, "state.changed", old="HEALTHY", new="STOPPED")
+                agent.stop_all(at + 85, skip=(3,) if rank == 7 else ())
+            agent.write()
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return Runs(tmp_path / "logs")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """The path of a browser that runs without a screen."""
+    names = [os.environ.get("PLAUNCH_BROWSER"), "chromium", "chromium-browser", "google-chrome"]
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("no browser: install chromium, or name one in PLAUNCH_BROWSER")
+    return found

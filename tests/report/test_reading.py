@@ -1,0 +1,140 @@
+"""What is read from the files of events, and what is said of what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plaunch.errors import UsageError
+from plaunch.events import Event, EventSource
+from plaunch_report.reading import read_folder
+
+
+def names(agent):
+    return [record.name.removeprefix("plaunch.") for record in agent.records]
+
+
+def test_what_an_event_writes_is_read(tmp_path):
+    metadata = {"run_id": "job", "host": "a", "agent_pid": 7, "round": 2, "reason": None}
+    event = Event("plaunch.restart", EventSource.AGENT, 12.5, metadata, 3.25)
+    (tmp_path / "a.jsonl").write_text(event.serialize() + "\n")
+    [agent] = read_folder(str(tmp_path)).agents
+    [record] = agent.records
+    assert (agent.run_id, agent.host, agent.pid) == ("job", "a", 7)
+    assert (record.name, record.timestamp, record.monotonic) == ("plaunch.restart", 12.5, 3.25)
+    assert (record.number("round"), record.text("reason"), record.text("host")) == (2, "", "a")
+
+
+def test_rotated_files_are_read_from_the_oldest(runs):
+    agent = runs.agent("a").start(0).tell(1, "rendezvous.begun").tell(2, "rendezvous.failed")
+    agent.finish(3, "error", 111)
+    path = agent.write()
+    for number, line in zip((10, 2, 1), agent.lines, strict=False):
+        path.with_name(f"{path.name}.{number}").write_text(line + "\n")
+    path.write_text(agent.lines[-1] + "\n")
+    reading = read_folder(str(runs.folder))
+    assert [names(agent) for agent in reading.agents] == [
+        ["launcher.started", "rendezvous.begun", "rendezvous.failed", "launcher.finished"]
+    ]
+    assert reading.files == 4
+
+
+def test_a_torn_last_line_and_garbage_are_counted_and_left_out(runs):
+    path = runs.agent("a").start(0).finish(1, "succeeded", 0).write()
+    good = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(good[0] + b"\xff\xfe garbage\n\n[1, 2]\n" + good[1] + good[1][:40])
+    reading = read_folder(str(runs.folder))
+    assert [names(agent) for agent in reading.agents] == [["launcher.started", "launcher.finished"]]
+    assert (reading.unreadable, reading.torn) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"name": 3},
+        {"name": "torchelastic.worker.status.START"},
+        {"metadata": []},
+        {"timestamp": None},
+        {"monotonic": "1"},
+        {"monotonic": True},
+        {"monotonic": float("inf")},
+        {"timestamp": float("nan")},
+        {"timestamp": 1e300},
+    ],
+)
+def test_lines_that_are_no_events(runs, fields):
+    agent = runs.agent("a").start(0)
+    path = agent.write()
+    with path.open("a") as file:
+        file.write(json.dumps({**json.loads(agent.lines[0]), **fields}) + "\n")
+    reading = read_folder(str(runs.folder))
+    assert len(reading.agents[0].records) == 1
+    assert reading.unreadable == 1
+
+
+def test_values_that_are_not_plain_are_left_out(runs):
+    agent = runs.agent("a").tell(0, "restart", reason=["x"], cause={"a": 1}, max_restarts=2)
+    agent.write()
+    [record] = read_folder(str(runs.folder)).agents[0].records
+    assert "reason" not in record.metadata
+    assert "cause" not in record.metadata
+    assert record.number("max_restarts") == 2
+
+
+def test_a_process_id_that_comes_again_is_another_agent(runs):
+    agent = runs.agent("a", 1).start(0).finish(1, "failed", 1).start(2).finish(3, "succeeded", 0)
+    agent.write()
+    found = read_folder(str(runs.folder)).agents
+    assert [names(agent) for agent in found] == [["launcher.started", "launcher.finished"]] * 2
+
+
+def test_files_of_all_folders_below_are_read_and_no_others(runs):
+    runs.agent("a").start(0).write()
+    deeper = runs.folder / "copied" / "from" / "b"
+    deeper.mkdir(parents=True)
+    source = runs.agent("b").start(0).write()
+    source.rename(deeper / "b.jsonl")
+    (runs.folder / "notes.txt").write_text("not for us")
+    (runs.folder / "x.jsonl.gz").write_text("not for us")
+    os.mkfifo(runs.folder / "pipe.jsonl")
+    reading = read_folder(str(runs.folder))
+    assert sorted(agent.host for agent in reading.agents) == ["a", "b"]
+    assert reading.files == 2
+    assert reading.unreadable == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "it has no *.jsonl files; launch with --event-log-handler=jsonl --log-dir=DIR"),
+        (b"", "1 file named *.jsonl, all empty; did the launcher get as far as to start?"),
+        (b"\x00\x01\nnothing\n{}", "1 file named *.jsonl, but no line in them is an event"),
+        (b"[" * 100_000, "no line in them is an event of plaunch's"),
+    ],
+)
+def test_no_events(tmp_path, content, words):
+    if content is not None:
+        (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        read_folder(str(tmp_path))
+    assert str(caught.value).startswith(f"no events found in {str(tmp_path)!r}: ")
+    assert words in str(caught.value)
+
+
+def test_what_is_no_folder(tmp_path):
+    with pytest.raises(UsageError, match=r"absent' does not exist; give the folder that --log-dir"):
+        read_folder(str(tmp_path / "absent"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="file' is not a folder"):
+        read_folder(str(tmp_path / "file"))
+
+
+@given(st.binary())
+def test_no_bytes_break_the_reader(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("any")
+    (folder / "a.jsonl").write_bytes(content)
+    with pytest.raises(UsageError, match="no events found"):
+        read_folder(str(folder))

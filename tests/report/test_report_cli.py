@@ -1,0 +1,113 @@
+"""The program: what it writes where, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from plaunch_report import cli
+
+
+def run(argv, capsys):
+    code = cli.main(argv)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_json_is_for_machines(runs, capsys):
+    runs.elastic()
+    code, out, err = run([str(runs.folder), "--json"], capsys)
+    assert (code, err) == (0, "")
+    facts = json.loads(out)
+    assert facts["version"] == 1
+    assert (facts["run_id"], facts["outcome"], facts["exit_code"]) == ("job", "succeeded", 0)
+    assert [item["world_size"] for item in facts["rounds"]] == [4, 4, 6]
+    assert facts["failures"][0]["last_lines"] == "Traceback:\nValueError: bad batch"
+    assert facts["nodes"][0]["seconds"]["lost"] == 7
+
+
+def test_json_needs_no_libraries(runs):
+    runs.elastic()
+    code = (
+        "import sys; from plaunch_report.cli import main; "
+        f"main([{str(runs.folder)!r}, '--json', '-o', {os.devnull!r}]); "
+        "print(sorted({'bokeh', 'jinja2', 'numpy', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "[]\n" in done.stdout, done.stderr
+
+
+def test_a_missing_library_is_named_with_the_extra(runs, capsys, monkeypatch):
+    runs.elastic()
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    code, _, err = run([str(runs.folder)], capsys)
+    assert code == 2
+    assert "the page needs the library 'bokeh'" in err
+    assert "pip install 'plaunch[report]', or use --json" in err
+
+
+def test_the_page_goes_to_report_html_unless_told_otherwise(runs, capsys, monkeypatch, tmp_path):
+    pytest.importorskip("bokeh")
+    runs.elastic()
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run([str(runs.folder)], capsys)
+    assert (code, out) == (0, "report.html: run 'job' on 3 nodes, outcome 'succeeded'\n")
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "report.html"]
+    code, out, _ = run([str(runs.folder), "-o", "-"], capsys)
+    assert code == 0
+    assert out.startswith("<!DOCTYPE html>")
+
+
+def test_an_output_that_cannot_be_written(runs, capsys, tmp_path):
+    runs.elastic()
+    path = tmp_path / "absent" / "facts.json"
+    code, _, err = run([str(runs.folder), "--json", "-o", str(path)], capsys)
+    assert code == 2
+    assert f"cannot write the report to {str(path)!r}: No such file" in err
+    code, _, err = run([str(runs.folder), "--json", "-o", str(tmp_path)], capsys)
+    assert code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["logs"], "what was begun is removed"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["absent"], "'absent' does not exist; give the folder that --log-dir named"),
+        (["file"], "'file' is not a folder"),
+        (["empty"], "no events found in 'empty': it has no *.jsonl files"),
+        (["garbage"], "no events found in 'garbage': 1 file named *.jsonl, but no line"),
+        (["logs", "--run-id=x"], "there is no run 'x'; choose with --run-id: 'job'"),
+        (["logs", "--launch=0"], "--launch=0: this run was launched once; the first is 1"),
+    ],
+)
+def test_errors_are_one_line_and_say_what_to_do(argv, words, runs, capsys, monkeypatch, tmp_path):
+    runs.elastic()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "garbage").mkdir()
+    (tmp_path / "garbage" / "a.jsonl").write_text("garbage\n")
+    code, out, err = run(argv, capsys)
+    assert (code, out) == (2, "")
+    assert err.startswith("plaunch-report: error: ")
+    assert err.count("\n") == 1
+    assert words in err
+
+
+def test_the_program_is_installed():
+    """As `plaunch-report`, and as a module."""
+    from importlib.metadata import entry_points
+
+    [script] = entry_points(group="console_scripts", name="plaunch-report")
+    assert script.load() is cli.entry_point
+    done = subprocess.run(
+        [sys.executable, "-m", "plaunch_report", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "RUN_DIR" in done.stdout

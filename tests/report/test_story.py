@@ -1,0 +1,295 @@
+"""What the report says of runs: outcome, causes, rounds, lives, accounts, and clocks."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from plaunch.errors import UsageError
+from plaunch_report.clocks import align
+from plaunch_report.launches import choose_launch, choose_run, split_launches
+from plaunch_report.reading import read_folder
+from plaunch_report.story import Storyteller
+
+
+def story_of(runs, run_id=None, launch=None):
+    reading = read_folder(str(runs.folder))
+    agents, number, count = choose_launch(choose_run(reading.agents, run_id), launch)
+    return Storyteller(agents, reading, number, count).tell()
+
+
+@pytest.fixture
+def elastic(runs):
+    runs.elastic()
+    return story_of(runs)
+
+
+def test_the_end(elastic):
+    assert (elastic.run_id, elastic.outcome, elastic.exit_code) == ("job", "succeeded", 0)
+    assert elastic.duration == pytest.approx(61)
+    assert elastic.began == pytest.approx(1_800_000_000)
+    assert elastic.first_cause is None  # what failed was not the end
+
+
+def test_rounds_and_why_they_ended(elastic):
+    told = [
+        (item.number, item.attempt, item.world_size, item.hosts, item.ended_by)
+        for item in elastic.rounds
+    ]
+    assert told == [
+        (0, 0, 4, ["a", "b"], "failure: rank 3 failed"),
+        (1, 1, 4, ["a", "b"], "membership: node c arrived"),
+        (2, 1, 6, ["a", "b", "c"], ""),
+    ]
+    trained = [(round(item.trains_from), round(item.trains_until)) for item in elastic.rounds]
+    assert trained == [(5, 20), (24, 40), (43, 60)]
+
+
+def test_a_failure_that_several_nodes_told_of_is_one(elastic):
+    [failure] = elastic.failures
+    assert (failure.global_rank, failure.host, failure.pid, failure.round) == (3, "b", 10_003, 0)
+    assert failure.how == "exit code 1"
+    assert failure.is_first
+    # Node a has told of it first, and knew less.
+    assert failure.message == "ValueError: bad batch"
+    assert failure.last_lines == "Traceback:\nValueError: bad batch"
+    assert failure.told_by == [0, 1]
+
+
+def test_lives_of_workers(elastic):
+    fates = [(life.node, life.round, life.local_rank, life.fate) for life in elastic.lives]
+    assert len(fates) == 4 + 4 + 6
+    assert [fate for fate in fates if fate[-1] == "failed"] == [(1, 0, 1, "failed")]
+    assert fates.count((0, 0, 0, "stopped")) == 1
+    assert all(fate == "succeeded" for _, number, _, fate in fates if number == 2)
+    assert [round(life.end - life.begin) for life in elastic.lives if life.fate == "failed"] == [15]
+
+
+def test_what_nodes_did_fills_their_time_without_gaps(elastic):
+    for index, node in enumerate(elastic.nodes):
+        spans = [span for span in elastic.spans if span.node == index]
+        assert spans[0].begin == pytest.approx(node.begin)
+        assert spans[-1].end == pytest.approx(node.end)
+        for before, after in itertools.pairwise(spans):
+            assert after.begin == before.end
+        trained = sum(span.end - span.begin for span in spans if span.phase == "training")
+        assert trained == pytest.approx(node.seconds["training"])
+
+
+def test_accounts(elastic):
+    seconds = {
+        node.label: [round(node.seconds[name], 6) for name in ("training", "lost", "total")]
+        for node in elastic.nodes
+    }
+    assert seconds == {"a": [48, 7, 61], "b": [48, 7, 60.5], "c": [17, 0, 23]}
+    assert elastic.nodes[0].account == (
+        "1 min 1 s: 4 s waiting for nodes, 2 s starting, 48 s training, 7 s lost to 2 restarts"
+    )
+
+
+def test_the_launchers_own_account_counts_if_there_is_one(runs):
+    agent = runs.agent("a").start(0)
+    own = {f"seconds_{name}": 0.0 for name in ("waiting", "starting", "stopping", "lost")}
+    agent.finish(9, "succeeded", 0, seconds_training=8.5, seconds_total=8.5, **own).write()
+    [node] = story_of(runs).nodes
+    assert node.seconds["training"] == node.seconds["total"] == 8.5
+
+
+def test_marks(elastic):
+    told = {(mark.node, mark.kind, mark.text) for mark in elastic.marks}
+    assert (0, "restart", "restart (failure): rank 3 failed") in told
+    assert (1, "membership", "c arrived: it came late") in told
+    assert [round(mark.time) for mark in elastic.marks] == sorted(
+        round(mark.time) for mark in elastic.marks
+    )
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+def test_hosts_are_put_on_one_axis_by_the_rounds_that_they_share(elastic):
+    """The hosts were started at different times, and the dates of two are wrong."""
+    assert [round(node.begin, 6) for node in elastic.nodes] == [0, 0.5, 38]
+    assert [round(node.end, 6) for node in elastic.nodes] == [61, 61, 61]
+    assert [round(node.skew, 6) for node in elastic.nodes] == [0, 100, -7]
+    assert any("b by +100.0 s, c by -7.0 s" in note for note in elastic.notes)
+    assert any("put together by the rounds" in note for note in elastic.notes)
+
+
+def test_hosts_that_never_met_are_aligned_through_one_that_met_both(runs):
+    a = runs.agent("a", boot=10.0).start(0, 1)
+    b = runs.agent("b", boot=20.0, ahead=50.0).start(0, 1)
+    c = runs.agent("c", boot=30.0, ahead=-50.0).start(0, 1)
+    a.join(1, 2, 3, round=0, world=2, nodes=2, rank=0).finish(5, "signalled", 143)
+    b.join(1, 2, 3, round=0, world=2, nodes=2, rank=1)
+    b.join(5, 6, 7, round=1, world=2, nodes=2, rank=0)
+    c.join(5, 6, 7, round=1, world=2, nodes=2, rank=1)
+    for agent in (b, c):
+        agent.succeed(9, 9)
+    for agent in (a, b, c):
+        agent.write()
+    agents = read_folder(str(runs.folder)).agents
+    assert len(split_launches(agents)) == 1
+    offsets = {agent.host: clock.offset for agent, clock in zip(agents, align(agents), strict=True)}
+    assert offsets["a"] - offsets["b"] == pytest.approx(10)
+    assert offsets["b"] - offsets["c"] == pytest.approx(10)
+
+
+def test_a_host_that_was_in_no_round_is_as_its_clock_says_and_this_is_said(runs):
+    runs.elastic()
+    spare = runs.agent("d", boot=1.0).start(30)
+    spare.finish(61, "not_needed", 0, "the job has enough nodes").write()
+    story = story_of(runs)
+    assert [node.label for node in story.nodes] == ["a", "b", "c", "d"]
+    assert story.nodes[3].begin == pytest.approx(30)
+    assert story.nodes[3].skew is None
+    assert any(note.startswith("d formed no round with others") for note in story.notes)
+    assert story.outcome == "succeeded"
+
+
+def test_agents_of_one_host_have_its_clock(runs):
+    """Though one of them was slow to notice that the round was complete, and one was a spare."""
+    for rank, late in ((0, 0), (1, 0.25)):
+        agent = runs.agent("a", 5 + rank, rank=rank).start(0, 1)
+        agent.join(1, 2 + late, 3, round=0, world=2, nodes=2, rank=rank).finish(9, "succeeded", 0)
+        agent.write()
+    runs.agent("a", 7).start(1).finish(9, "not_needed", 0).write()
+    story = story_of(runs)
+    assert [node.begin for node in story.nodes] == [0, 0, 1]
+    assert [node.skew for node in story.nodes] == [0, 0, 0]
+    assert story.notes == []
+
+
+def test_a_date_that_is_set_during_the_run_moves_nothing(runs):
+    agent = runs.agent("a").start(0)
+    agent.ahead = 3600.0
+    agent.tell(5, "rendezvous.begun")
+    agent.finish(9, "error", 111).write()
+    assert story_of(runs).duration == pytest.approx(9)
+
+
+# --- how a job ended ------------------------------------------------------------------------------
+
+
+def two_nodes(runs):
+    agents = [runs.agent(host, rank=rank).start(0) for rank, host in enumerate("ab")]
+    for rank, agent in enumerate(agents):
+        agent.join(1, 2, 3, round=0, world=4, nodes=2, rank=rank)
+    return agents
+
+
+@pytest.mark.parametrize(
+    ("ends", "outcome", "code"),
+    [
+        ([("succeeded", 0), ("succeeded", 0)], "succeeded", 0),
+        ([("succeeded", 0), ("failed", 17)], "failed", 17),
+        ([("error", 113), ("signalled", 143)], "error", 113),
+        ([("closed", 112), ("signalled", 143)], "signalled", 143),
+        ([("succeeded", 0), None], "succeeded", 0),  # one was killed, or its file was not copied
+        ([None, None], "no end", None),
+        ([("of a later version", 5), None], "of a later version", 5),
+    ],
+)
+def test_the_outcome_of_several_nodes(runs, ends, outcome, code):
+    for agent, end in zip(two_nodes(runs), ends, strict=True):
+        if end is not None:
+            agent.finish(9, *end)
+        agent.write()
+    story = story_of(runs)
+    assert (story.outcome, story.exit_code) == (outcome, code)
+    endless = [note for note in story.notes if note.startswith("No end is recorded of")]
+    assert len(endless) == (None in ends)
+
+
+def test_a_node_that_left_before_the_last_round_does_not_decide(runs):
+    a, b = two_nodes(runs)
+    b.tell(5, "signal.received", signum=15, signal_name="SIGTERM", action="stop")
+    b.finish(6, "signalled", 143).write()
+    a.join(6, 7, 8, round=1, world=2, nodes=1, rank=0).succeed(9, 9).write()
+    story = story_of(runs)
+    assert story.outcome == "succeeded"
+    assert [node.outcome for node in story.nodes] == ["succeeded", "signalled"]
+
+
+def test_the_first_cause_is_that_of_the_last_attempt(runs):
+    agent = runs.agent("a").start(0)
+    for attempt, cause in enumerate(("first try", "second try")):
+        at = 10 * attempt
+        agent.join(at, at + 1, at + 2, round=attempt, attempt=attempt, world=2, nodes=1, rank=0)
+        for rank in (1, 0):
+            agent.tell(
+                at + 5, "failure", failed_host="a", global_rank=rank, worker_pid=rank,
+                exit_code=-9, signal_name="SIGKILL", message=cause, is_first=rank == 0,
+                error_file="", last_lines=f"{cause} of {rank}",
+            )  # fmt: skip
+    agent.finish(20, "failed", 137).write()
+    story = story_of(runs)
+    assert story.first_cause.last_lines == "second try of 0"
+    assert story.first_cause.how == "killed by SIGKILL"
+    told = [(failure.attempt, failure.global_rank) for failure in story.failures]
+    assert told == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_missing_agents_and_rounds_are_noted(runs):
+    agent = runs.agent("b", rank=1)
+    agent.workers = 2
+    agent.join(50, 51, 52, round=3, world=6, nodes=3, rank=1).finish(60, "succeeded", 0).write()
+    notes = story_of(runs).notes
+    assert any("of up to 2 of the nodes in round 3" in note for note in notes)
+    assert "The rounds before round 3 are not in these files." in notes
+
+
+def test_torn_files_are_noted(runs):
+    path = runs.agent("a").start(0).finish(1, "succeeded", 0).write()
+    path.write_text(path.read_text() + "x\n" + '{"name": "plau')
+    notes = story_of(runs).notes
+    assert "1 file ends within a line, which was left out." in notes
+    assert "1 line is no event of plaunch's and left out." in notes
+
+
+def test_a_worker_without_an_end(runs):
+    runs.agent("a").start(0).join(1, 2, 3, round=0, world=2, nodes=1, rank=0).write()
+    story = story_of(runs)
+    assert [life.fate for life in story.lives] == ["unknown"] * 2
+    assert story.outcome == "no end"
+
+
+def test_labels_tell_agents_of_one_host_apart(runs):
+    for pid in (5, 6):
+        agent = runs.agent("a", pid).start(0, 1)
+        agent.join(1, 2, 3, round=0, world=2, nodes=2, rank=pid - 5).succeed(4, 5).write()
+    assert [node.label for node in story_of(runs).nodes] == ["a (5)", "a (6)"]
+
+
+# --- several runs ---------------------------------------------------------------------------------
+
+
+def test_a_run_is_chosen_by_its_id(runs):
+    runs.agent("a", 1, run_id="one").start(0).finish(1, "succeeded", 0).write()
+    runs.agent("a", 2, run_id="two").start(5).finish(6, "failed", 1).write()
+    with pytest.raises(UsageError, match="there are 2 runs; choose with --run-id: 'one', 'two'"):
+        story_of(runs)
+    assert story_of(runs, "two").outcome == "failed"
+    with pytest.raises(UsageError, match="there is no run 'three'; choose with --run-id: 'one'"):
+        story_of(runs, "three")
+
+
+def test_a_run_id_that_is_used_again_is_another_launch(runs):
+    """Both launches meet at the same address, port and round, an hour apart."""
+    for shift, pid, outcome in ((0, 1, "failed"), (3600, 2, "succeeded")):
+        for rank, host in enumerate("ab"):
+            agent = runs.agent(host, pid, rank=rank).start(shift, 1)
+            agent.join(shift + 1, shift + 2, shift + 3, round=0, world=2, nodes=2, rank=rank)
+            agent.finish(shift + 9, outcome, 0).write()
+    # A spare of the second launch, and one that came when there was none.
+    runs.agent("c", 3).start(3604).finish(3608, "not_needed", 0).write()
+    runs.agent("d", 4).start(7200).finish(7201, "error", 111).write()
+    first, second, third = (story_of(runs, launch=number) for number in (1, 2, 3))
+    assert [node.label for node in first.nodes] == ["a", "b"]
+    assert [node.label for node in second.nodes] == ["a", "b", "c"]
+    assert [node.label for node in third.nodes] == ["d"]
+    assert (first.outcome, second.outcome, third.outcome) == ("failed", "succeeded", "error")
+    assert story_of(runs).launch == 3
+    assert any("launched 3 times; this is launch 2" in note for note in second.notes)
+    with pytest.raises(UsageError, match="--launch=4: this run was launched 3 times"):
+        story_of(runs, launch=4)
