@@ -57,3 +57,9 @@ def test_the_number_of_nodes_must_match(hostfile):
 def test_an_unknown_option_is_refused(hostfile):
     with pytest.raises(UsageError, match=r"no option 'prot'.*did you mean 'port'"):
         create_handler(parameters(hostfile, host="alpha", prot="1"))
+
+
+@pytest.mark.parametrize("port", ["-1", "65536"])
+def test_a_port_that_there_is_not_is_refused(hostfile, port):
+    with pytest.raises(UsageError, match="is not between 1 and 65535"):
+        create_handler(parameters(hostfile, host="alpha", port=port))

@@ -1,6 +1,15 @@
-"""Suites that authors of rendezvous backends run over their own; they need pytest.
+"""Suites that authors of plugins run over their own; they need pytest.
 
-One class for each of the two things that an author may write, a store or a whole handler:
+One class for each kind of plugin, of which the author says what the plugin's name gives:
+
+    from plaunch.testing.conformance import EventHandlerConformance
+
+    class TestMyHandler(EventHandlerConformance):
+        def plugin(self):
+            return MyHandler
+
+And one for each of the two things that an author of a backend for several nodes may write, a store
+or a whole handler:
 
     from plaunch.testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
@@ -16,11 +25,46 @@ One class for each of the two things that an author may write, a store or a whol
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{module}" for module in ("jobs", "nodes", "rounds", "stores", "suite"))
+    *(
+        f"{__name__}.{module}"
+        for module in (
+            "device_counts",
+            "event_handlers",
+            "handlers",
+            "jobs",
+            "logs_specs",
+            "nodes",
+            "plugins",
+            "rounds",
+            "schedulers",
+            "signal_policies",
+            "stores",
+            "suite",
+            "surroundings",
+        )
+    )
 )
 
-from plaunch.testing.conformance.rendezvous import (  # noqa: E402 - after the line above
+from plaunch.testing.conformance.device_counts import (  # noqa: E402 - after the lines above
+    DeviceCounterConformance as DeviceCounterConformance,
+)
+from plaunch.testing.conformance.event_handlers import (  # noqa: E402
+    EventHandlerConformance as EventHandlerConformance,
+)
+from plaunch.testing.conformance.handlers import (  # noqa: E402
+    RendezvousHandlerConformance as RendezvousHandlerConformance,
+)
+from plaunch.testing.conformance.logs_specs import (  # noqa: E402
+    LogsSpecsConformance as LogsSpecsConformance,
+)
+from plaunch.testing.conformance.rendezvous import (  # noqa: E402
     RendezvousConformance as RendezvousConformance,
+)
+from plaunch.testing.conformance.schedulers import (  # noqa: E402
+    SchedulerConformance as SchedulerConformance,
+)
+from plaunch.testing.conformance.signal_policies import (  # noqa: E402
+    SignalPolicyConformance as SignalPolicyConformance,
 )
 from plaunch.testing.conformance.stores import (  # noqa: E402
     RendezvousStoreConformance as RendezvousStoreConformance,

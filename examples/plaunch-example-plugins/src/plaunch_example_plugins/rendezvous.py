@@ -41,7 +41,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
 
     Raises:
         UsageError: the host file is unusable, names another number of hosts than `--nnodes` asks
-            for, or an option is unknown.
+            for, or an option is unknown or has a bad value.
     """
     params.refuse_unknown(frozenset({"host", "port"}), frozenset({"rank", "timeout"}))
     hosts = read_hosts(params.endpoint or None)
@@ -53,6 +53,8 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
     host = params.get("host")
     rank = find_this_host(hosts, None if host is None else str(host))
     port = params.get_as_int("port", DEFAULT_PORT) or DEFAULT_PORT
+    if not 0 < port < 65536:
+        raise UsageError(f"port {port} (--rdzv-conf=port=...) is not between 1 and 65535")
     where = RendezvousStoreInfo(hosts[0].address, port)
     return HostfileRendezvous(params.run_id, RendezvousInfo(None, rank, len(hosts), where))
 

@@ -1,0 +1,109 @@
+"""Events of every name that there is, and some that are odd."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.events import COMMON_KEYS, SCHEMA, TORCHRUN_PREFIX, Event, EventSource, to_torchrun
+
+if TYPE_CHECKING:
+    from plaunch.events import EventMetadataValue
+
+# What a key may have; those that are not here have a text.
+_VALUES: dict[str, EventMetadataValue] = {
+    "run_id": "conformance",
+    "attempt": 0,
+    "round": 1,
+    "host": "node0",
+    "role": "default",
+    "agent_pid": 4242,
+    "group_rank": 0,
+    "ranks": "0-1",
+    "min_nodes": 1,
+    "max_nodes": 4,
+    "local_world_size": 2,
+    "max_restarts": 3,
+    "duration": 2.1,
+    "group_world_size": 1,
+    "world_size": 2,
+    "master_addr": "node0",
+    "master_port": 29500,
+    "local_rank": 1,
+    "global_rank": 1,
+    "role_rank": 1,
+    "role_world_size": 2,
+    "worker_pid": 4243,
+    "exit_code": -9,
+    "signal_name": "SIGKILL",
+    "stopped": False,
+    "lifetime": 12.5,
+    "elapsed": 14.6,
+    "is_first": True,
+    "last_lines": "one\ntwo\n",
+    "cause": "failure",
+    "kind": "arrived",
+    "signum": 15,
+    "action": "stop",
+    "step": "signalled",
+    "seconds": 0.0,
+    "old": "HEALTHY",
+    "new": "STOPPED",
+    "outcome": "signalled",
+    "seconds_total": 30.0,
+    "seconds_waiting": 2.0,
+    "seconds_starting": 1.0,
+    "seconds_training": 25.0,
+    "seconds_stopping": 1.0,
+    "seconds_lost": 1.0,
+}
+_TORCHRUN = {
+    f"{TORCHRUN_PREFIX}{state}": (name, told)
+    for state, name, told in (
+        ("RENDEZVOUS", "plaunch.rendezvous.completed", {}),
+        ("START", "plaunch.worker.started", {}),
+        ("SUCCEEDED", "plaunch.worker.exited", {"exit_code": 0}),
+        ("FAILED", "plaunch.worker.exited", {}),
+        ("TERMINATED", "plaunch.worker.exited", {"stopped": True}),
+    )
+}
+NAMES = (*SCHEMA, *_TORCHRUN)
+
+_COMMON = {key: _VALUES.get(key, "some text") for key in COMMON_KEYS}
+ODD: dict[str, dict[str, EventMetadataValue]] = {
+    "no metadata at all": {},
+    "values that are None": dict.fromkeys(
+        (*COMMON_KEYS, *SCHEMA["plaunch.worker.exited"].keys), None
+    ),
+    "text of other alphabets": {
+        **_COMMON,
+        "message": "Gr\u00f6\u00dfe \u5927\u5c0f \U0001f525 \u2028",
+    },
+    "text that is no UTF-8": {**_COMMON, "message": "a \udcff b"},
+    "several lines": {**_COMMON, "message": 'line\nline\r\n\ttab "quoted" \\ {brace} %s'},
+    "control characters": {**_COMMON, "message": "\x00\x1b[31mred\x1b[0m\x7f"},
+    "long text": {**_COMMON, "message": "x" * (1 << 20)},
+    "numbers without bounds": {**_COMMON, "duration": float("inf"), "exit_code": 1 << 80},
+    "no number": {**_COMMON, "duration": float("nan")},
+    "keys that nobody knows": {**_COMMON, "a new key": True, "": 0},
+}
+
+
+def named(name: str) -> Event:
+    """An event of this name as a launch has it; of an unknown one with the common metadata."""
+    if name in _TORCHRUN:
+        origin, changes = _TORCHRUN[name]
+        event = named(origin)
+        event.metadata = {**event.metadata, **changes}
+        told = to_torchrun(event)
+        assert told is not None
+        return told
+    if name not in SCHEMA:
+        return Event(name=name, source=EventSource.AGENT, metadata=dict(_COMMON))
+    keys = (*COMMON_KEYS, *SCHEMA[name].keys)
+    metadata = {key: _VALUES.get(key, "some text") for key in keys}
+    return Event(name=name, source=SCHEMA[name].source, metadata=metadata)
+
+
+def odd(what: str, name: str = "plaunch.worker.exited") -> Event:
+    """An event with odd metadata; `what` is one of `ODD`."""
+    return Event(name=name, source=EventSource.WORKER, metadata=ODD[what])

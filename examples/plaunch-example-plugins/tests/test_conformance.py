@@ -1,0 +1,85 @@
+"""The suites that come with plaunch, one for each plugin of a kind that is selected by name.
+
+They try what every launcher relies on; what is special about a plugin is in the other files. The
+class of a suite needs to know the plugin, and whatever the plugin needs to work at all.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+from plaunch.testing.conformance import (
+    DeviceCounterConformance,
+    EventHandlerConformance,
+    LogsSpecsConformance,
+    RendezvousHandlerConformance,
+    SchedulerConformance,
+    SignalPolicyConformance,
+)
+from plaunch_example_plugins.devices import count_slots
+from plaunch_example_plugins.events import AppendEventHandler
+from plaunch_example_plugins.logs import FlatLogsSpecs
+from plaunch_example_plugins.rendezvous import create_handler
+from plaunch_example_plugins.scheduler import find_allocation
+from plaunch_example_plugins.signals import Usr1StopsPolicy
+
+
+@pytest.fixture
+def hostfile(tmp_path):
+    """A host file that names this machine alone."""
+    path = tmp_path / "hosts.txt"
+    path.write_text(f"{os.uname().nodename} slots=4 addr=127.0.0.1\n")
+    return str(path)
+
+
+class TestFlatLogsSpecs(LogsSpecsConformance):
+    def plugin(self):
+        return FlatLogsSpecs
+
+
+class TestAppendEventHandler(EventHandlerConformance):
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("EVENTS_FILE", str(tmp_path / "events.jsonl"))
+
+    def plugin(self):
+        return AppendEventHandler
+
+
+class TestCountSlots(DeviceCounterConformance):
+    @pytest.fixture(autouse=True)
+    def _file(self, hostfile, monkeypatch):
+        monkeypatch.setenv("HOSTFILE", hostfile)
+
+    def plugin(self):
+        return count_slots
+
+
+class TestUsr1StopsPolicy(SignalPolicyConformance):
+    def plugin(self):
+        return Usr1StopsPolicy
+
+
+class TestHostfileScheduler(SchedulerConformance):
+    @pytest.fixture(autouse=True)
+    def _environment(self, hostfile):
+        self.environments = [{"HOSTFILE": hostfile}]
+
+    def plugin(self):
+        return find_allocation
+
+
+class TestHostfileRendezvous(RendezvousHandlerConformance):
+    backend = "hostfile"
+
+    @pytest.fixture(autouse=True)
+    def _place(self, hostfile):
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            self.config = {"port": str(sock.getsockname()[1])}
+        self.endpoint = hostfile
+
+    def plugin(self):
+        return create_handler

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+pytest_plugins = ["plaunch.testing.etcd_fixtures"]
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]

@@ -1,0 +1,64 @@
+"""The example package as the template that its README calls it: copied, renamed, tested."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "examples/plaunch-example-plugins/README.md").read_text()
+TIMEOUT = 200.0  # seconds
+
+
+def run(folder, *command, **environ):
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * TIMEOUT)
+def test_copied_renamed_and_tested(tmp_path):
+    section = README.partition("## A package of your own")[2].partition("\n## ")[0]
+    commands = re.findall("^    (.+)$", section, re.M)
+    renaming, (install, test) = commands[:-2], commands[-2:]
+    assert install == 'python -m pip install -e ".[dev]"'
+    assert test == "python -m pytest"
+    (tmp_path / "examples").mkdir()
+    shutil.copytree(
+        ROOT / "examples/plaunch-example-plugins",
+        tmp_path / "examples/plaunch-example-plugins",
+        ignore=shutil.ignore_patterns("__pycache__", ".*"),
+    )
+    run(tmp_path, "sh", "-ec", "\n".join(renaming))
+    package = tmp_path / "acme-plaunch"
+    left = [p for p in package.rglob("*") if p.is_file() and "example_plugins" in p.read_text()]
+    assert not left
+    # As the README's command, but without asking any network.
+    words = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    site = str(tmp_path / "site")
+    run(package, sys.executable, "-m", "pip", "install", *words, "--target", site, str(package))
+    tested = run(
+        package, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", PYTHONPATH=site
+    )
+    assert int(re.search(r"(\d+) passed", tested)[1]) > 200
+    assert "skipped" not in tested
+    listed = run(tmp_path, sys.executable, "-m", "plaunch", "--list-plugins", PYTHONPATH=site)
+    assert listed.count("acme-plaunch") == 7
+    checked = run(tmp_path, sys.executable, "-m", "plaunch", "--check-plugin=flat", PYTHONPATH=site)
+    assert " 0 failed" in checked
