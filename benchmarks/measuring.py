@@ -15,12 +15,12 @@ import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from plaunch.testing.etcd import EtcdServer, EtcdUnavailableError
+from plaunch.testing.etcd import EtcdServer, EtcdUnavailableError, free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LAUNCHERS = {
     "bare": [],
@@ -28,6 +28,7 @@ LAUNCHERS = {
     "torchrun": ["-m", "torch.distributed.run"],
 }
 LIMIT = 120.0  # seconds for one command
+Chosen = TypeVar("Chosen")
 ETCD = ("etcd", "etcd-v2")  # backends that need a server
 
 # pip compiles what it installs, so torch is there as bytecode. An editable plaunch is compiled by
@@ -132,6 +133,11 @@ def etcd_server(*arguments: str) -> Iterator[EtcdServer]:
         raise BenchmarkError(str(error)) from error
 
 
+def free_endpoint() -> str:
+    """A port of loop-back that nobody uses at this moment."""
+    return f"127.0.0.1:{free_ports('127.0.0.1', 1)[0]}"
+
+
 def command(launcher: str, *words: str) -> list[str]:
     """The command line of a launcher; that of `bare` is an interpreter that runs a file."""
     return [sys.executable, *LAUNCHERS[launcher], *words]
@@ -204,6 +210,50 @@ def parser(description: str, repeat: int) -> argparse.ArgumentParser:
     return result
 
 
+def add_only(parser: argparse.ArgumentParser) -> None:
+    """Add `--only`, for benchmarks whose rows can be measured each for itself."""
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="only what has WORD in its name; may be repeated",
+    )
+
+
+def choose(
+    parser: argparse.ArgumentParser,
+    words: Sequence[str],
+    named: Iterable[tuple[Chosen, Sequence[str]]],
+) -> list[Chosen]:
+    """What `--only` asks for: all things that have one of `words` in a name of theirs.
+
+    Args:
+        parser: ends the program if there are none.
+        words: of the option; everything is chosen if there are none.
+        named: things and their names.
+    """
+    pairs = list(named)
+    lower = [word.lower() for word in words]
+    chosen = [
+        thing
+        for thing, names in pairs
+        if not words or any(word in name.lower() for word in lower for name in names)
+    ]
+    if not chosen:
+        there = ", ".join(repr(name) for _, names in pairs for name in names)
+        parser.error(f"--only: nothing has one of {list(words)} in its name; there are {there}")
+    return chosen
+
+
+def write_script(folder: str, name: str, text: str) -> str:
+    """Write what workers run; the path."""
+    path = os.path.join(folder, name)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
 def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
@@ -225,7 +275,7 @@ def print_table(measurements: Sequence[Measurement]) -> None:
         for launcher, size in (("bare", 6), ("plaunch", 8), ("torchrun", 8)):
             text = "-"
             if launcher in measurement.samples:
-                text = f"{_number(measurement.median(launcher))} {measurement.unit}"
+                text = f"{number(measurement.median(launcher))} {measurement.unit}"
             cells.append(text.rjust(size + 3))
         for of, to, size in (("plaunch", "bare", 16), ("torchrun", "plaunch", 20)):
             known = {of, to} <= measurement.samples.keys() and measurement.median(to) > 0
@@ -233,8 +283,23 @@ def print_table(measurements: Sequence[Measurement]) -> None:
         print(f"{measurement.name:{width}}", *cells)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """As it is shown: with one decimal place, or three if it is small."""
     return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3f}"
+
+
+def print_goals(goals: Sequence[Goal]) -> None:
+    print()
+    for goal in goals:
+        print(f"{'met   ' if goal.met else 'MISSED'} {goal.text} (is {goal.value:.3g})")
+
+
+def goals_as_json(goals: Sequence[Goal]) -> dict[str, object]:
+    """Whether each goal is met, and what plaunch reaches."""
+    return {
+        "goals": {goal.text: goal.met for goal in goals},
+        "values": {goal.text: goal.value for goal in goals},
+    }
 
 
 def report(
@@ -244,9 +309,7 @@ def report(
     **details: object,
 ) -> int:
     """Print which goals are met, write the JSON file if one was asked for; the exit code."""
-    print()
-    for goal in goals:
-        print(f"{'met   ' if goal.met else 'MISSED'} {goal.text} (is {goal.value:.3g})")
+    print_goals(goals)
     if args.json:
         content = {
             "python": sys.version,
@@ -255,7 +318,7 @@ def report(
                 for measurement in measurements
             },
             **details,
-            "goals": {goal.text: goal.met for goal in goals},
+            **goals_as_json(goals),
         }
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(content, file, indent=2)

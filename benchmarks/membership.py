@@ -13,7 +13,6 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import sys
 import time
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ class Job:
         self._options = [
             f"--nnodes={nnodes}",
             f"--rdzv-backend={backend}",
-            f"--rdzv-endpoint={endpoint or free_endpoint()}",
+            f"--rdzv-endpoint={endpoint or measuring.free_endpoint()}",
             f"--rdzv-id=benchmark-{os.urandom(6).hex()}",
         ]
         self._stack = contextlib.ExitStack()
@@ -80,9 +79,7 @@ class Job:
     def __enter__(self) -> Job:
         with contextlib.ExitStack() as stack:
             self._pipes = stack.enter_context(Pipes())
-            self._script = os.path.join(self._pipes.folder, "worker.py")
-            with open(self._script, "w", encoding="utf-8") as file:
-                file.write(WORKER)
+            self._script = measuring.write_script(self._pipes.folder, "worker.py", WORKER)
             stack.callback(self._end)
             self._stack = stack.pop_all()
         return self
@@ -162,11 +159,6 @@ def seconds(began: int, ended: int) -> float:
     return (ended - began) / 1e9
 
 
-def free_endpoint() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
-
-
 def arrival_and_loss(backend: str, endpoint: str) -> list[float]:
     """A late node arrives, and is lost with its agent."""
     with Job(backend, endpoint, "1:2") as job:
@@ -225,24 +217,13 @@ def goals(measurements: Sequence[Measurement]) -> list[Goal]:
 
 def main() -> int:
     parser = measuring.parser(__doc__.partition("\n")[0], repeat=5)
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="WORD",
-        help="measure only what has WORD in the name of a row; may be repeated",
-    )
+    measuring.add_only(parser)
     parser.add_argument(
         "--backend", choices=["c10d", *ETCD], default="c10d", help="of the rendezvous (c10d)"
     )
     args = parser.parse_args()
-    chosen = [
-        row
-        for row in rows()
-        if not args.only or any(word in m.name for word in args.only for m in row[0])
-    ]
-    if not chosen:
-        parser.error(f"no row's name contains one of {args.only}")
+    named = ((row, [measurement.name for measurement in row[0]]) for row in rows())
+    chosen = measuring.choose(parser, args.only, named)
     with contextlib.ExitStack() as stack:
         endpoint = ""
         if args.backend in ETCD:

@@ -18,16 +18,26 @@ import logging
 import os
 import platform
 import resource
-import socket
 import statistics
 import sys
 import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from measuring import ETCD, BenchmarkError, Goal, etcd_server, positive
+from measuring import (
+    ETCD,
+    BenchmarkError,
+    Goal,
+    etcd_server,
+    free_endpoint,
+    goals_as_json,
+    positive,
+    print_goals,
+    print_platform,
+)
 from plaunch.errors import PlaunchError
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import RENDEZVOUS
@@ -96,9 +106,9 @@ class CountingStore(RendezvousStore):
         self.note("multi_set", list(items))
         self._inner.multi_set(items)
 
-    def beat(self, key: str, value: bytes) -> None:
+    def beat(self, key: str, value: bytes) -> float | None:
         self.note("beat", [key])
-        self._inner.beat(key, value)
+        return self._inner.beat(key, value)
 
     def close(self) -> None:
         self._inner.close()
@@ -144,7 +154,7 @@ class Backend:
     def job(self, nodes: int) -> Iterator[tuple[list[RendezvousHandler], list[Counts]]]:
         """The handlers of a job of `nodes` nodes, and where their operations are counted."""
         run_id = f"benchmark-{os.urandom(6).hex()}"
-        endpoint = self._endpoint or f"127.0.0.1:{free_port()}"
+        endpoint = self._endpoint or free_endpoint()
         board = MemoryBoard()
         handlers: list[RendezvousHandler] = []
         counts: list[Counts] = []
@@ -289,11 +299,12 @@ def measure_torch_etcd(nodes: int) -> Round:
         PeerError: the client that torch needs is missing, or the server does not speak that API.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    try:
-        from torch.distributed.elastic.rendezvous import RendezvousParameters as Parameters
-        from torch.distributed.elastic.rendezvous.etcd_rendezvous_backend import create_backend
-    except ImportError as error:
-        raise PeerError(f"it needs the package python-etcd: {error}") from error
+    # torch has a stand-in for this module, which fails when it is used.
+    if find_spec("etcd") is None:
+        raise PeerError("it needs the package python-etcd, which is not installed")
+    from torch.distributed.elastic.rendezvous import RendezvousParameters as Parameters
+    from torch.distributed.elastic.rendezvous.etcd_rendezvous_backend import create_backend
+
     with contextlib.ExitStack() as stack:
         try:
             server = stack.enter_context(etcd_server("--enable-v2"))
@@ -352,12 +363,6 @@ def measure_torch_over(connect: Callable[[], tuple[Any, Any]], nodes: int) -> Ro
             handler._stop_heartbeats()
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 def make_room(nodes: int) -> None:
     """Make it possible to be so many nodes at once: open files, small threads, and patience.
 
@@ -370,7 +375,7 @@ def make_room(nodes: int) -> None:
         raise BenchmarkError(f"{nodes} nodes need {wanted} open files; {hard} are allowed")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     threading.stack_size(STACK)
-    sys.setswitchinterval(0.2)
+    sys.setswitchinterval(SWITCH_INTERVAL)
 
 
 def median(rounds: Sequence[Round]) -> Round:
@@ -393,7 +398,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="rounds (1)")
     parser.add_argument("--endpoint", default="", help="a store that runs already")
     parser.add_argument("--conf", type=pair, action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="print one JSON object, nothing else; or write it to FILE",
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
     return parser.parse_args(argv)
 
@@ -415,7 +426,7 @@ def report(
             "ops_per_node": round(rounds[large].ops_per_node / rounds[small].ops_per_node, 4),
         },
         "rounds": [one.as_json() for one in rounds.values()],
-        "goals": {goal.text: goal.met for goal in goals},
+        **goals_as_json(goals),
         "python": platform.python_version(),
         "cores": os.cpu_count(),
     }
@@ -432,8 +443,8 @@ def print_report(
     peer: Round | str | None,
     goals: Sequence[Goal],
 ) -> None:
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.platform()}")
-    print(f"backend {args.backend}; medians of {args.repeat} rounds, all nodes in one process\n")
+    print_platform(args.repeat)
+    print(f"backend {args.backend}, all nodes in one process\n")
     print(f"{'nodes':>14} {'seconds':>9} {'CPU s':>7} {'ops/node':>9} {'leader':>7} {'beats':>7}")
     rows = [("plaunch", one) for one in rounds.values()]
     rows += [("torch", peer)] if isinstance(peer, Round) else []
@@ -447,9 +458,7 @@ def print_report(
     elif peer is not None and peer.nodes in rounds:
         ratio = peer.seconds / rounds[peer.nodes].seconds
         print(f"\ntorch : plaunch, {peer.nodes} nodes: {ratio:.1f}")
-    print()
-    for goal in goals:
-        print(f"{'met   ' if goal.met else 'MISSED'} {goal.text} (is {goal.value:.3g})")
+    print_goals(goals)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -488,10 +497,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     allowed = ALLOWED.get((args.backend, asked.nodes))
     if allowed is not None:
         goals.append(Goal(f"at most {allowed:g} s for {asked.nodes} nodes", asked.seconds, allowed))
-    if args.json:
+    if args.json == "-":
         print(json.dumps(report(args, rounds, peer, goals)))
     else:
         print_report(args, rounds, peer, goals)
+        if args.json:
+            with open(args.json, "w", encoding="utf-8") as file:
+                json.dump(report(args, rounds, peer, goals), file, indent=2)
     return int(args.check and not all(goal.met for goal in goals))
 
 

@@ -168,9 +168,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         endpoint = stack.enter_context(measuring.etcd_server()).endpoint if args.etcd else ""
-        script = os.path.join(folder, "none.py")
-        with open(script, "w"):
-            pass  # an empty file: what is measured is the launcher
+        script = measuring.write_script(folder, "none.py", "")  # the launcher is measured
         taken = rounds(script, launchers, endpoint)
         for number in range(-1, args.repeat):
             for measurement, take in taken:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import measuring
-from measuring import BenchmarkError, Goal, Measurement, Pipes, command, start
+from measuring import BenchmarkError, Goal, Measurement, Pipes, command, start, write_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -137,13 +137,6 @@ class Job:
         """Wait for the end of the launcher and of `pids`; when all were gone, in nanoseconds."""
         measuring.wait_for_ends([self.process.pid, *pids], self._argv)
         return time.monotonic_ns()
-
-
-def write_script(folder: str, name: str, text: str) -> str:
-    path = os.path.join(folder, name)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-    return path
 
 
 class Samplers:
@@ -346,24 +339,16 @@ def main() -> int:
         metavar="SECONDS",
         help="how long idle launchers are watched (default: 5)",
     )
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="WORD",
-        help="measure only rows whose name contains WORD; may be repeated",
-    )
+    measuring.add_only(parser)
     args = parser.parse_args()
     launchers = ["plaunch"] if args.no_torchrun else ["plaunch", "torchrun"]
     with tempfile.TemporaryDirectory() as folder:
         samplers = Samplers(folder, args.lines, args.idle)
-        chosen = [
-            row
+        named = (
+            (row, [measurement.name for measurement in row[0]])
             for row in rows(samplers, launchers, args.lines)
-            if not args.only or any(word in row[0][0].name for word in args.only)
-        ]
-        if not chosen:
-            parser.error(f"no row's name contains one of {args.only}")
+        )
+        chosen = measuring.choose(parser, args.only, named)
         for launcher in launchers:
             samplers.death_to_exit(launcher, killed=True)  # fills caches, and is not counted
         for _ in range(args.repeat):

@@ -1,0 +1,74 @@
+"""What the figures of a benchmark depend on: the machine, how busy it is, and versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+
+from plaunch.testing.etcd import EtcdUnavailableError, find_etcd
+
+
+def facts() -> dict[str, str]:
+    """The machine, and the load that it is under at this moment."""
+    kibibytes = int(_after_colon("/proc/meminfo", "MemTotal").split()[0])
+    return {
+        "processor": _after_colon("/proc/cpuinfo", "model name") or platform.machine(),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{kibibytes / (1 << 20):.1f} GiB",
+        "kernel": f"{platform.system()} {platform.release()}",
+        "load before": f"{os.getloadavg()[0]:.2f} processes, on average of a minute",
+    }
+
+
+def versions(folder: str) -> dict[str, str]:
+    """Of plaunch in a folder, and of all that it is measured with."""
+    return {
+        "plaunch": f"{_package('plaunch')}, commit {_commit(folder)}",
+        "Python": platform.python_version(),
+        "torch": _package("torch"),
+        "etcd": _etcd(),
+        "grpcio": _package("grpcio"),
+    }
+
+
+def _after_colon(path: str, name: str) -> str:
+    """What a file of the kernel says after the first `name:`, or nothing."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            key, _, value = line.partition(":")
+            if key.strip() == name:
+                return value.strip()
+    return ""
+
+
+def _package(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _etcd() -> str:
+    try:
+        printed = _printed(find_etcd(), "--version")
+    except EtcdUnavailableError:
+        return "none"
+    return printed.partition("\n")[0].rpartition(" ")[2]
+
+
+def _commit(folder: str) -> str:
+    """The commit of a checkout, and whether something in it has been changed since."""
+    git = ("git", "-C", folder)
+    try:
+        commit = _printed(*git, "rev-parse", "--short", "HEAD").strip()
+        return f"{commit} with changes" if _printed(*git, "status", "--porcelain") else commit
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _printed(*argv: str) -> str:
+    return subprocess.run(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60, check=True
+    ).stdout

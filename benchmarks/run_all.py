@@ -1,0 +1,321 @@
+"""All benchmarks, one after the other, and a page with what came out.
+
+    python benchmarks/run_all.py [--quick] [--only WORD] [--output FILE] [--json FILE] [--check]
+
+Each benchmark is a process of its own, so one that fails does not stop the others: the page says
+why it has no figures. The page is docs/benchmarks.md; that of a run that is not the whole one is
+printed, unless --output says where to write it. Nothing else should run on the machine.
+benchmarks/README.md says what the benchmarks measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import machine
+import measuring
+import results_page
+from plaunch.testing.etcd import EtcdUnavailableError, find_etcd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(FOLDER)
+PAGE = os.path.join(ROOT, "docs", "benchmarks.md")
+LIMIT = 900.0  # seconds for one benchmark
+END_LIMIT = 30.0  # seconds for one to clean up after itself when it is interrupted
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark as it is run here.
+
+    Args:
+        title: its heading on the page.
+        about: a sentence below the heading.
+        script: the program, in the folder of the benchmarks; takes `--json=FILE`.
+        arguments: of a whole run.
+        quick: arguments of a quick run instead.
+        needs: what it cannot do without: `torch`, `etcd`, `otel`.
+        if_there: arguments that it gets where something is there, by what that is.
+        if_missing: arguments that it gets where something is missing.
+    """
+
+    title: str
+    about: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    quick: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    if_there: Mapping[str, str] = field(default_factory=dict)
+    if_missing: Mapping[str, str] = field(default_factory=dict)
+
+    def argv(self, missing: Mapping[str, str], *, is_quick: bool) -> list[str]:
+        """Its arguments on this machine; `missing` are the keys of what is not there."""
+        return [
+            *(self.quick if is_quick else self.arguments),
+            *(argument for need, argument in self.if_there.items() if need not in missing),
+            *(argument for need, argument in self.if_missing.items() if need in missing),
+        ]
+
+
+@dataclass
+class Outcome:
+    """What became of a benchmark: its JSON object, or the problem."""
+
+    title: str
+    about: str
+    command: str
+    notes: list[str] = field(default_factory=list)  # what was left out, and why
+    seconds: float = 0.0
+    problem: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def missed(self) -> list[str]:
+        return [text for text, met in self.result.get("goals", {}).items() if not met]
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"not measured: {self.problem}"
+        goals = self.result.get("goals", {})
+        met = len(goals) - len(self.missed)
+        return f"{self.seconds:.0f} s, {met} of {len(goals)} goals met"
+
+
+BENCHMARKS = (
+    Benchmark(
+        "Start",
+        "What a launch costs beside its workers: time and memory.",
+        "startup.py",
+        quick=("--repeat=1",),
+        if_there={"etcd": "--etcd"},
+        if_missing={"torch": "--no-torchrun"},
+    ),
+    Benchmark(
+        "Supervision",
+        "How fast a worker's end is answered, and what teed output and an idle launcher cost.",
+        "supervision.py",
+        quick=("--repeat=1", "--lines=1000", "--only=SIGTERM", "--only=tee"),
+        if_missing={"torch": "--no-torchrun"},
+    ),
+    Benchmark(
+        "Rendezvous, c10d",
+        "How long nodes take to meet that all call at once, and what that costs each of them.",
+        "rendezvous.py",
+        ("--backend=c10d", "--nodes=1024", "--repeat=3", "--peer=torch"),
+        ("--backend=c10d", "--nodes=8", "--peer=torch", "--peer-nodes=8"),
+        needs=("torch",),
+    ),
+    Benchmark(
+        "Rendezvous, etcd",
+        "The same over etcd, which runs on this machine as well.",
+        "rendezvous.py",
+        ("--backend=etcd-v2", "--nodes=256", "--repeat=3"),
+        ("--backend=etcd-v2", "--nodes=8", "--peer-nodes=8"),
+        needs=("etcd",),
+        if_there={"torch": "--peer=torch"},
+    ),
+    Benchmark(
+        "Membership, c10d",
+        "How fast a job of several nodes answers arrival, loss and failure.",
+        "membership.py",
+        quick=("--repeat=1", "--only=failure"),
+        needs=("torch",),
+    ),
+    Benchmark(
+        "Membership, etcd",
+        "The same over etcd, which runs on this machine as well.",
+        "membership.py",
+        ("--backend=etcd-v2",),
+        ("--backend=etcd-v2", "--repeat=1", "--only=failure"),
+        needs=("etcd",),
+    ),
+    Benchmark(
+        "Events",
+        "What it costs a launch to tell event handlers what happens.",
+        "events.py",
+        quick=("--repeat=1",),
+        needs=("otel",),
+    ),
+)
+
+
+def find_missing() -> dict[str, str]:
+    """What benchmarks may need and is not there, and why not."""
+    missing = {}
+    if find_spec("torch") is None:
+        missing["torch"] = "torch is not installed"
+    if find_spec("opentelemetry") is None:
+        missing["otel"] = "opentelemetry is not installed"
+    try:
+        find_etcd()
+        if find_spec("grpc") is None:
+            missing["etcd"] = "grpcio is not installed"
+    except EtcdUnavailableError as error:
+        missing["etcd"] = str(error)
+    return missing
+
+
+def measure(
+    benchmark: Benchmark,
+    missing: Mapping[str, str],
+    *,
+    is_quick: bool,
+    limit: float = LIMIT,
+) -> Outcome:
+    """Run one benchmark; whatever goes wrong is told as its problem.
+
+    Args:
+        benchmark: which one.
+        missing: as from `find_missing`.
+        is_quick: whether figures do not matter.
+        limit: seconds after which it has failed.
+    """
+    argv = benchmark.argv(missing, is_quick=is_quick)
+    outcome = Outcome(
+        benchmark.title,
+        benchmark.about,
+        shlex.join(["python", f"benchmarks/{benchmark.script}", *argv]),
+        [
+            missing[need]
+            for need in {**benchmark.if_there, **benchmark.if_missing}
+            if need in missing
+        ],
+    )
+    lacking = [missing[need] for need in benchmark.needs if need in missing]
+    if lacking:
+        outcome.problem = "; ".join(lacking)
+        return outcome
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        path = os.path.join(scratch, "result.json")
+        code, errors = _run(
+            [os.path.join(FOLDER, benchmark.script), *argv, f"--json={path}"], limit
+        )
+        outcome.seconds = time.monotonic() - begin
+        if code is None:
+            outcome.problem = f"it did not end within {limit:g} s"
+        elif code != 0:
+            lines = [line for line in errors.splitlines() if line.strip()]
+            outcome.problem = lines[-1].strip() if lines else f"it ended with exit code {code}"
+        else:
+            try:
+                with open(path, encoding="utf-8") as file:
+                    outcome.result = json.load(file)
+            except (OSError, ValueError) as error:
+                outcome.problem = f"it left no JSON object: {error}"
+    return outcome
+
+
+def _run(argv: Sequence[str], limit: float) -> tuple[int | None, str]:
+    """Run a Python program; its exit code, None if it took too long, and its stderr.
+
+    If it has to end early it gets SIGINT, and time to end what it has started.
+    """
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, *argv],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+        code: int | None = None
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = process.wait(limit)
+        finally:
+            if process.poll() is None:
+                _end(process)
+        errors.seek(0)
+        return code, errors.read().decode(errors="replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the leader of a session with SIGINT, and what is left of it with SIGKILL."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(END_LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def run(chosen: Sequence[Benchmark], *, is_quick: bool) -> list[Outcome]:
+    """Run benchmarks, and say on stderr how it goes."""
+    missing = find_missing()
+    outcomes = []
+    for benchmark in chosen:
+        print(f"{benchmark.title} ...", end=" ", file=sys.stderr, flush=True)
+        outcomes.append(measure(benchmark, missing, is_quick=is_quick))
+        print(outcomes[-1], file=sys.stderr, flush=True)
+    return outcomes
+
+
+def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[Benchmark]]:
+    """The options, and the benchmarks that they choose."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--quick", action="store_true", help="see in a minute or two whether all of them work"
+    )
+    measuring.add_only(parser)
+    parser.add_argument("--output", metavar="FILE", help="the page (docs/benchmarks.md)")
+    parser.add_argument("--json", metavar="FILE", help="also write all that the page is made of")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if a goal is missed, or was not measured"
+    )
+    args = parser.parse_args(argv)
+    chosen = measuring.choose(parser, args.only, ((one, [one.title]) for one in BENCHMARKS))
+    if args.output is None and not args.quick and not args.only:
+        args.output = PAGE
+    return args, chosen
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args, chosen = parse(argv)
+    begin = time.monotonic()
+    content = {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": shlex.join(
+            ["python", "benchmarks/run_all.py", *(sys.argv[1:] if argv is None else argv)]
+        ),
+        "is_quick": args.quick,
+        "machine": machine.facts(),
+        "versions": machine.versions(ROOT),
+    }
+    outcomes = run(chosen, is_quick=args.quick)
+    content["seconds"] = round(time.monotonic() - begin)
+    content["benchmarks"] = [asdict(outcome) for outcome in outcomes]
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+    page = results_page.make_page(content)
+    if args.output is None:
+        print(page, end="")
+    else:
+        with open(args.output, "w", encoding="utf-8") as file:
+            file.write(page)
+    is_good = all(not outcome.problem and not outcome.missed for outcome in outcomes)
+    return int(args.check and not is_good)
+
+
+if __name__ == "__main__":
+    # The benchmark that runs is interrupted, and ends what it has started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(main())
