@@ -14,6 +14,7 @@ import sys
 import pytest
 from plaunch.rendezvous import HeldPort
 
+
 @pytest.fixture
 def plaunch(plaunch):
     """Launches that say what they say to everybody."""
@@ -36,7 +37,8 @@ def test_it_says_what_is_started(plaunch):
         re.M,
     )
     assert "OMP_NUM_THREADS is 1 for each of 2 workers" in done.stderr
-    assert len(done.stderr.splitlines()) == 2
+    assert re.search(r"^plaunch: this launch took \d+(\.\d+)? s", done.stderr, re.M)
+    assert len(done.stderr.splitlines()) == 3
 
 
 def test_it_is_silent_if_it_is_to_be(plaunch):
@@ -148,16 +150,17 @@ def test_on_a_terminal_the_wait_is_one_line(plaunch, alone):
         command(), env={**plaunch.environ, "TERM": "xterm"}, stderr=theirs, **settings
     ) as process:
         os.close(theirs)
-        seen = b""
+        seen, is_told = b"", False
         with contextlib.suppress(OSError):  # the end of a terminal
             while part := os.read(ours, 4096):
                 seen += part
-                if b"waiting for 2 nodes" in seen:
+                if b"waiting for 2 nodes" in seen and not is_told:
                     process.send_signal(signal.SIGINT)
+                    is_told = True
     os.close(ours)
     lines = seen.decode().split("\r\n")
     assert process.returncode == 130
-    (waiting,) = [line for line in lines if "waiting for" in line]
+    (waiting,) = [line for line in lines if "waiting for 2 nodes" in line]
     assert waiting.startswith("\r\x1b[Kplaunch: waiting for 2 nodes")
     # What follows takes its place.
     assert "SIGINT received" in waiting.rpartition("\x1b[K")[2]

@@ -44,7 +44,9 @@ def task(job, node, nodes, tasks_per_node=1):
 def test_two_tasks_of_a_step_are_one_world(agents, job):
     # The second node comes first, and has its index nevertheless.
     nodes = [
-        agents.start("--nproc-per-node=2", name=f"task{node}", **task(job, node, 2))
+        agents.start(
+            "--nproc-per-node=2", name=f"task{node}", LOGLEVEL="INFO", **task(job, node, 2)
+        )
         for node in (1, 0)
     ]
     workers = agents.until_round(0, *nodes, workers=2)

@@ -122,7 +122,9 @@ def test_two_hosts_use_all_plugins_in_one_job(installed, hostfile, free_port):
         assert (installed.folder / f"logs/0-rank0000{rank}.err").read_text() == "last failure: \n"
     seen = [json.loads(line) for line in events.read_text().splitlines()]
     started = [
-        event["metadata"]["global_rank"] for event in seen if event["name"].endswith("START")
+        event["metadata"]["global_rank"]
+        for event in seen
+        if event["name"] == "plaunch.worker.started"
     ]
     assert sorted(started) == [0, 1]
     expected = ["attempt 0, round 0: ranks 1", "finished: succeeded"]

@@ -467,3 +467,22 @@ def test_warnings_go_to_the_plaunch_logger(scratch, caplog):
     with caplog.at_level(logging.WARNING, logger="plaunch"):
         DefaultLogsSpecs(redirects=Std.ALL).reify(make_envs(1))
     assert {entry.name for entry in caplog.records} == {"plaunch"}
+
+
+def test_the_folder_of_a_launch_can_be_had_before_there_are_workers(tmp_path):
+    specs = RunLayout(str(tmp_path / "logs"))
+    folder = specs.create_run_dir("exp7")
+    assert os.listdir(tmp_path / "logs") == [os.path.basename(folder)]
+    assert specs.create_run_dir("exp7") == folder
+    specs.reify(make_envs(1))
+    assert tree(tmp_path / "logs") == [
+        "exp7",
+        "exp7/attempt_0",
+        "exp7/attempt_0/0",
+    ]
+
+
+@pytest.mark.parametrize("log_dir", [None, os.devnull])
+def test_there_is_none_where_nothing_is_kept(log_dir, scratch):
+    assert RunLayout(log_dir).create_run_dir("exp7") is None
+    assert os.listdir(scratch) == []

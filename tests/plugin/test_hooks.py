@@ -84,7 +84,7 @@ def test_every_hook_has_a_caller() -> None:
     }
 
 
-@pytest.mark.parametrize("moment", moments.Moment.__args__)
+@pytest.mark.parametrize("moment", [moment for moment in moments.Moment.__args__ if moment in TOLD])
 def test_a_moment_has_all_that_its_hook_tells(moment) -> None:
     wanted = set(inspect.signature(HOOKS[TOLD[moment]]).parameters)
     assert wanted <= {field.name for field in fields(moment)}

@@ -59,7 +59,7 @@ def test_the_house_is_built_from_its_own_bricks() -> None:
     assert {kind.name: manager.names(kind) for kind in KINDS} == {
         "rendezvous": ["c10d", "etcd", "etcd-v2", "static"],
         "logs_specs": ["default"],
-        "event_handlers": ["console", "null"],
+        "event_handlers": ["console", "jsonl", "null", "otel"],
         "device_counts": ["auto", "cpu", "gpu", "xpu"],
         "signal_policies": ["notify", "torchrun"],
         "schedulers": ["kubernetes", "mpi", "none", "slurm"],

@@ -1,0 +1,228 @@
+"""The site is built without a warning, and has every name that there is to look up.
+
+Sphinx warns of links, anchors and names that lead nowhere, and `-W` makes errors of that.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import plaunch.errors
+import plaunch.events
+import pytest
+from plaunch.cli.options import OPTIONS
+
+pytest.importorskip("sphinx")
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT = 110.0  # seconds for a build
+
+# The modules of the tools import each other by name, as Sphinx does.
+sys.path.insert(0, str(ROOT / "tools/docs"))
+try:
+    import architecture
+    import names
+    import navigation
+    import reference
+finally:
+    del sys.path[0]
+
+
+def build(source, out):
+    words = ["-c", str(ROOT / "tools/docs"), "-q", "-W", "--keep-going", str(source), str(out)]
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+
+
+class Site:
+    def __init__(self, folder):
+        self.folder = folder
+
+    def source(self, page):
+        return (self.folder / page).read_text()
+
+    def text(self, page):
+        """What a reader sees of a page, without the navigation around it."""
+        body = self.source(page).partition('role="main"')[2].partition("</article>")[0]
+        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", body)).split())
+
+    def anchors(self, page):
+        return set(re.findall(r'\bid="([^"]+)"', self.source(page)))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    done = build(ROOT, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Site(folder)
+
+
+@pytest.mark.slow
+class TestSite:
+    @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.dest)
+    def test_has_every_option_in_both_spellings_with_variable_and_choices(self, site, option):
+        text = site.text("docs/command-line.html")
+        assert option.names[-1].lstrip("-") in site.anchors("docs/command-line.html")
+        for word in [*reference.spellings(option), option.variable, *option.choices]:
+            assert re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text), word
+
+    def test_has_every_hook_with_its_arguments(self, site):
+        text = re.sub(r"\W+", " ", site.text("docs/hooks.html"))
+        specifications = dict(reference.specifications())
+        assert "plaunch_worker_exited" in specifications
+        for name, function in specifications.items():
+            arguments = [key for key in function.__annotations__ if key != "return"]
+            words = "".join(rf" {key} \w.*?" for key in arguments)
+            assert re.search(rf"def {name}{words}", text), name
+
+    @pytest.mark.parametrize("code", plaunch.errors.ExitCode, ids=lambda code: code.name)
+    def test_has_every_exit_code(self, site, code):
+        assert f" {code.value} {code.name} " in site.text("docs/errors.html")
+
+    @pytest.mark.parametrize("event", plaunch.events.SCHEMA)
+    def test_has_every_event(self, site, event):
+        assert event in site.text("docs/events.html")
+
+    def test_has_every_public_name(self, site):
+        page = (ROOT / "docs/api.md").read_text()
+        anchors = site.anchors("docs/api.html")
+        text = site.text("docs/api.html")
+        packages = names.packages(page)
+        assert {"plaunch", "plaunch.agent", "plaunch.testing"} <= set(packages)
+        for package in packages:
+            public = names.public_names(package)
+            assert public, package
+            for name in public:
+                path = f"{package}.{name}"
+                assert path in anchors or f"{path} is " in text, path
+
+    def test_shows_signatures_and_docstrings(self, site):
+        text = site.text("docs/api.html")
+        assert "launch_agent ( config : LaunchConfig" in text
+        assert "what to run" not in site.text("docs/hooks.html")
+        assert "the workers of this node and wait for the end" in text
+
+    def test_has_every_page_in_the_navigation_in_the_order_of_the_index(self, site):
+        index = (ROOT / "docs/index.md").read_text()
+        tree = site.source("docs/index.html").partition("sidebar-tree")[2].partition("</aside>")[0]
+        shown = re.findall(r'class="caption-text">([^<]+)', tree)
+        assert shown == [heading for heading, _ in navigation.sections(index)]
+        assert shown == ["Tutorial", "How-to", "Reference", "Explanation", "Project"]
+        links = re.findall(r'class="reference internal" href="([^"#]+)"', tree)
+        assert {f"{page.stem}.html" for page in (ROOT / "docs").glob("*.md")} <= {
+            "index.html",
+            *links,
+        }
+
+    def test_needs_no_network(self, site):
+        for page in site.folder.rglob("*.html"):
+            loaded = re.findall(r"<(?:script|link|img|iframe)\b[^>]*", page.read_text())
+            assert loaded or page.parent == site.folder
+            for tag in loaded:
+                assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag), tag
+        for style in site.folder.rglob("*.css"):
+            assert not re.search(r"@import|url\(['\"]?(?:https?:)?//", style.read_text()), style
+
+    def test_begins_at_the_start_page(self, site):
+        (target,) = re.findall(r"url=([^\"]+)", site.source("index.html"))
+        assert (site.folder / target).exists()
+
+    def test_has_the_files_that_pages_link_to(self, site):
+        assert list((site.folder / "_downloads").rglob("train_ddp.py"))
+        assert list((site.folder / "_images").glob("architecture.svg"))
+
+
+FAULTS = {
+    "[a page](nothing-1.md)": "'nothing-1.md'",
+    "[a file](../nothing-2.txt)": "'../nothing-2.txt'",
+    "[a part](#nothing-3)": "'nothing-3'",
+    "[a part](other.md#nothing-4)": "'nothing-4'",
+    "```{eval-rst}\n:py:class:`plaunch.agent.Nothing5`\n```": "plaunch.agent.Nothing5",
+    "![a picture](nothing-6.svg)": "nothing-6.svg",
+    "#### Three levels below the title": "Non-consecutive header level",
+}
+
+
+@pytest.mark.slow
+def test_what_leads_nowhere_breaks_the_build(tmp_path):
+    docs = tmp_path / "source/docs"
+    docs.mkdir(parents=True)
+    faults = "\n\n".join(FAULTS)
+    (docs / "index.md").write_text(f"# Start\n\n{faults}\n\n## More\n\n[other](other.md)\n")
+    (docs / "other.md").write_text("# Other\n")
+    (docs / "lost.md").write_text("# A page that the index does not have\n")
+    done = build(tmp_path / "source", tmp_path / "out")
+    assert done.returncode == 1
+    for complaint in [*FAULTS.values(), "lost.md: WARNING: document isn't included"]:
+        assert complaint in done.stderr
+    assert done.stderr.count("WARNING") == len(FAULTS) + 1
+
+
+@pytest.mark.parametrize("page", reference.PAGES)
+def test_pages_that_are_made_of_the_code_are_up_to_date(page):
+    text = reference.PAGES[page]()
+    assert (ROOT / "docs" / page).read_text() == text, f"run {reference.COMMAND}"
+
+
+def test_the_diagram_is_up_to_date():
+    assert architecture.TARGET.read_text() == architecture.draw()
+
+
+def test_the_text_of_the_diagram_is_inside_its_boxes():
+    for box in architecture.BOXES:
+        for line in (box.title, *box.lines):
+            assert 10 + len(line) * 6.6 < box.width, line
+        assert 20 + 17 * len(box.lines) < box.height, box.title
+
+
+VARIABLE = re.compile(
+    r"""["']((?:PLAUNCH|TORCHELASTIC|TORCH)_[A-Z_]+[A-Z])["']|^    "([A-Z]+_[A-Z_]+)": """,
+    re.MULTILINE,
+)
+
+
+def test_every_variable_of_the_code_is_listed():
+    page = (ROOT / "docs/environment.md").read_text()
+    found = set()
+    for folder in ("core", "plugins"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if "compat" not in path.parts and "testing" not in path.parts:
+                found |= {a for a, _ in VARIABLE.findall(path.read_text()) if a}
+    given = (ROOT / "core/plaunch/agent/env.py").read_text()
+    found |= set(re.findall(r'^        "([A-Z_]+)": ', given, re.MULTILINE))
+    assert {"PLAUNCH_DEBUG", "TORCHELASTIC_RUN_ID", "LOCAL_RANK"} <= found
+    assert sorted(name for name in found if f"`{name}`" not in page) == []
+
+
+@pytest.mark.parametrize(
+    ("markdown", "rst"),
+    [
+        ("plain", "plain"),
+        ("a `name` here", "a ``name`` here"),
+        ("two `Event`s", r"two ``Event``\ s"),
+        ("`*args` and **kwargs", r"``*args`` and \*\*kwargs"),
+        ("stars_ and | bars", r"stars\_ and \| bars"),
+        ("snake_case stays", "snake_case stays"),
+        ("`split over\nlines`", "``split over\nlines``"),
+    ],
+)
+def test_docstrings_are_read_as_markdown(markdown, rst):
+    assert names.to_rst(markdown) == rst
+
+
+def test_a_page_is_in_the_navigation_where_it_is_named_first():
+    index = (
+        "# S\n[no](no.md)\n## A\n[x](x.md) [y](y.md#part)\n## B\n[x](x.md) [z](../z/R.md)\n## C\n"
+    )
+    assert list(navigation.sections(index)) == [("A", ["x.md"]), ("B", ["../z/R.md"])]

@@ -1,0 +1,56 @@
+"""Makes a site of docs/: `python -m sphinx -c tools/docs -W --keep-going . build/docs`.
+
+The source folder is that of the repository, so that links to examples lead somewhere on the site as
+well. Warnings, which `-W` makes errors, are about links, anchors and names that do not exist. The
+network is not needed, neither to build the site nor to read it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from plaunch import __version__
+
+project = "plaunch"
+author = "The plaunch developers"
+copyright = author
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "navigation", "names"]
+root_doc = "docs/index"
+include_patterns = ["README.md", "docs/*.md", "benchmarks/README.md", "examples/*/README.md"]
+exclude_patterns = [".*", "build", "core", "dist", "plugins", "tests"]
+
+# Anchors are those that GitHub makes of headings, down to `####`.
+myst_heading_anchors = 4
+# Public names of plaunch's in signatures must be on the site. Other names are not: those of Python,
+# of torch, and of modules that are plaunch's own.
+nitpicky = True
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!plaunch\.).*"),
+    (r"py:.*", r"plaunch\.(?!testing\.conformance\.\w+$)\w+\.\w+\..*"),
+    (r"py:.*", r"plaunch\..*\b[A-Z]"),  # type variables
+]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_class_signature = "mixed"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+
+html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_title = f"plaunch {release}"
+html_show_sphinx = False
+html_show_copyright = False
+html_copy_source = False
+html_use_index = True
+# The start page is in a folder; this leads there.
+html_extra_path = ["start/index.html"]
+html_theme_options = {"top_of_page_buttons": []}

@@ -1,0 +1,163 @@
+"""Writes the pages that are made of the code: docs/command-line.md and docs/hooks.md.
+
+`python tools/docs/reference.py` writes them; a test compares them with the code.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plaunch.cli.options import GROUPS, Option
+from plaunch.plugin import KINDS, hookspecs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+COMMAND = "python tools/docs/reference.py"
+DOCS = Path(__file__).parents[2] / "docs"
+
+_COMMAND_LINE = f"""\
+# Command line
+
+    plaunch [options] script [arguments of the script]
+
+The script is the first word that is neither an option nor an option's value, or the first word
+after `--`; what follows it is the script's own. `python -m plaunch` does the same.
+
+Options may be written with dashes or with underscores, and are never abbreviated. Most have a
+variable `PET_...` as their default; the command line overrules it. A variable of an option that
+takes no value is 1 or true to switch it on, 0 or false to leave it off. `--help` shows all options,
+`--version` the version, and `--dry-run` where each value comes from. What becomes of a launch is in
+[Exit codes and errors](errors.md).
+
+This page is made of the code by `{COMMAND}`.
+"""
+_HOOKS = f"""\
+# Hooks
+
+Every hook, with its exact arguments, as the specifications in `plaunch.plugin.hookspecs` have them.
+[Plugins](plugins.md#hooks) says how implementations are called, and
+[Writing plugins](writing-plugins.md) has examples. The types of arguments and results are described
+in [Python names](api.md).
+
+This page is made of the code by `{COMMAND}`.
+"""
+_SORTS = (
+    ("Hooks that offer", "_backends _specs _handlers _counts _policies _schedulers"),
+    ("Hooks that contribute", "_worker_env _doctor_checks"),
+    ("Hooks that tell", ""),
+)
+# In the help of options: options, variables, and what is replaced in a template.
+_WORDS_OF_CODE = re.compile(
+    r"(?<!\S)--[a-z-]+(?:=\w+)?|\b[A-Z]+_[A-Z_]+\b|\[?(?:\$\{\w+\})+(?:\]:)?"
+)
+_PARTS = ("Called", "Parameters", "Result", "Process")
+
+
+def command_line() -> str:
+    """The page of all options."""
+    parts = [_COMMAND_LINE]
+    for title, options in GROUPS:
+        parts.append(f"## {title[0].upper()}{title[1:]}\n")
+        parts.extend(_option(option) for option in options)
+    return "\n".join(parts)
+
+
+def spellings(option: Option) -> list[str]:
+    """All ways to write an option, the plain one first."""
+    plain = option.names[-1]
+    return list(dict.fromkeys([plain, "--" + plain[2:].replace("-", "_"), *option.names[:-1]]))
+
+
+def _option(option: Option) -> str:
+    facts = [("written", ", ".join(f"`{name}`" for name in spellings(option)))]
+    if option.read is not None:
+        facts.append(("value", _code(option.metavar or "TEXT")))
+    if option.choices:
+        facts.append(("one of", ", ".join(map(_code, option.choices))))
+    if option.plugins:
+        (kind,) = (kind for kind in KINDS if kind.name == option.plugins)
+        facts.append(("names", f"those of [plugins](plugins.md#kinds) of the kind `{kind.name}`"))
+    if option.bare is not None:
+        facts.append(("without a value", _code(option.bare)))
+    if option.is_repeated:
+        facts.append(("several times", "its values add up"))
+    facts.append(("default", _default(option)))
+    if option.variable:
+        facts.append(("variable", _code(option.variable)))
+    rows = "\n".join(f"| {name} | {value} |" for name, value in facts)
+    text = _WORDS_OF_CODE.sub(r"`\g<0>`", option.help[0].upper() + option.help[1:])
+    return f"### {_code(option.names[-1])}\n\n{text}.\n\n| | |\n|---|---|\n{rows}\n"
+
+
+def _default(option: Option) -> str:
+    if option.read is None:
+        return "on" if option.default else "off"
+    if option.default in (None, "", ()):
+        return "not given"
+    return _code(str(option.default))
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def hooks() -> str:
+    """The page of all hooks."""
+    parts = [_HOOKS]
+    sorts: dict[str, list[str]] = {title: [] for title, _ in _SORTS}
+    for name, function in specifications():
+        title = next(
+            title
+            for title, ends in _SORTS
+            if not ends or any(name.endswith(end) for end in ends.split())
+        )
+        sorts[title].append(_hook(name, function))
+    for title, found in sorts.items():
+        parts += [f"## {title}\n", *found]
+    return "\n".join(parts)
+
+
+def specifications() -> Iterator[tuple[str, Callable[..., object]]]:
+    """The hooks by name, in the order of their specifications."""
+    for name, found in vars(hookspecs).items():
+        if name.startswith("plaunch_"):
+            yield name, found
+
+
+def _hook(name: str, function: Callable[..., object]) -> str:
+    purpose, parts = _sections(inspect.getdoc(function) or "")
+    rows = "\n".join(f"| {part.lower()} | {parts[part]} |" for part in _PARTS if part in parts)
+    signature = inspect.signature(function)
+    return (
+        f"### `{name}`\n\n```python\n{_declaration(name, signature)}\n```\n\n{purpose}\n\n"
+        f"| | |\n|---|---|\n{rows}\n"
+    )
+
+
+def _declaration(name: str, signature: inspect.Signature) -> str:
+    """The line that declares the hook; annotations are texts."""
+    arguments = [f"{p.name}: {p.annotation}" for p in signature.parameters.values()]
+    line = f"def {name}({', '.join(arguments)}) -> {signature.return_annotation}"
+    if len(line) <= 88:
+        return line
+    body = "".join(f"    {argument},\n" for argument in arguments)
+    return f"def {name}(\n{body}) -> {signature.return_annotation}"
+
+
+def _sections(docstring: str) -> tuple[str, dict[str, str]]:
+    """The purpose of a hook, and the parts that all docstrings of hooks have."""
+    purpose, _, rest = docstring.partition("\n\n")
+    pieces = re.split(rf"^({'|'.join(_PARTS)}): ", rest, flags=re.MULTILINE)
+    texts = [" ".join(piece.split()) for piece in pieces]
+    return " ".join(purpose.split()), dict(zip(texts[1::2], texts[2::2], strict=True))
+
+
+PAGES: dict[str, Callable[[], str]] = {"command-line.md": command_line, "hooks.md": hooks}
+
+if __name__ == "__main__":
+    for page, text in PAGES.items():
+        (DOCS / page).write_text(text(), encoding="utf-8")
