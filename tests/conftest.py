@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+
+import pytest
 
 
 def pytest_xdist_auto_num_workers():
     """Half as many tests again as there are processors: most of them wait for something."""
     return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
+
+
+@pytest.fixture(autouse=True)
+def _one_heavy_test_at_a_time(request, tmp_path_factory):
+    """Trainings that share two cores with other trainings take longer than anybody waits."""
+    if request.node.get_closest_marker("heavy") is None:
+        yield
+        return
+    base = tmp_path_factory.getbasetemp()
+    # Each of the processes that run tests has a folder of its own in that of the whole run.
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with (shared / "heavy").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -3,8 +3,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-
-pytest_plugins = ["plaunch.testing.etcd_fixtures"]
+from plaunch.testing.etcd_fixtures import etcd_server  # noqa: F401 - a fixture
 
 
 @pytest.fixture

@@ -334,6 +334,7 @@ def test_plugins_that_come_with_plaunch_pass(check, name):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_backend_that_a_node_hosts_passes(check, free_port):
@@ -343,6 +344,7 @@ def test_a_backend_that_a_node_hosts_passes(check, free_port):
     assert "a leader dies at any step" in done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["etcd", "etcd-v2"])

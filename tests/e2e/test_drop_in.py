@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch.distributed.elastic")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 100.0  # seconds; a hang is a failure, however slow the machine

@@ -155,12 +155,13 @@ def test_a_server_that_stays_away_ends_the_nodes_after_a_bound(agents, own_etcd_
     assert [node.exit_code() for node in nodes] == [113, 113]
     for node in nodes:
         agents.until_gone(*of("pid", node.workers()))
-        told = f"the store at {own_etcd_server.endpoint} has not answered for 2 s"
-        assert f"{told} (--rdzv-conf unreachable_timeout=2)" in node.stderr
+        told = rf"the store at {re.escape(own_etcd_server.endpoint)} has not answered for \d+ s"
+        assert re.search(rf"{told} \(--rdzv-conf unreachable_timeout=2\)", node.stderr)
         assert "Connection refused" in node.stderr
         assert "Traceback" not in node.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_training_does_not_notice_that_etcds_leader_dies(training, etcd_cluster):

@@ -15,7 +15,7 @@ TRAIN = str(Path(__file__).parents[2] / "examples/train_ddp.py")
 LAUNCHERS = {"plaunch": "plaunch", "torchrun": "torch.distributed.run"}
 TIMEOUT = 90.0  # seconds for one training; workers import torch, which takes its time
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
 
 class Training:
@@ -98,7 +98,9 @@ def test_two_workers_recognise_nine_digits_in_ten(train, launcher):
 
 
 @pytest.mark.timeout(TIMEOUT)
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    "launcher", ["plaunch", pytest.param("torchrun", marks=pytest.mark.exhaustive)]
+)
 def test_a_killed_worker_costs_at_most_an_epoch(train, launcher):
     training = train(launcher, "--max-restarts=1", TRAIN, "--epochs=60")
     training.read_until("epoch   5/60")

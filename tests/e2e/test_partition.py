@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch.distributed")
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_training_goes_on_while_a_cable_is_cut_and_after(build_network, training):

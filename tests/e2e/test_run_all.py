@@ -237,6 +237,7 @@ def test_sigterm_ends_the_benchmark_that_runs(tmp_path):
     assert errors.startswith("Start ...")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("etcd_server")
