@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 
 import pytest
+
+
+def pytest_configure():
+    """Let the processes that run tests take Ctrl-C, which xdist's ignore, and what they start too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_xdist_auto_num_workers():

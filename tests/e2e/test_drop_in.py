@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch.distributed.elastic")
-pytestmark = [pytest.mark.slow, pytest.mark.heavy]
+pytestmark = pytest.mark.slow
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 100.0  # seconds; a hang is a failure, however slow the machine
@@ -83,21 +83,25 @@ def program(name):
             ["--nproc-per-node=2", program("allreduce")],
             ["rank 0 of 2: 3.0", "rank 1 of 2: 3.0"],
             id="a process group of gloo",
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             ["--standalone", "--nproc_per_node", "2", program("checkpoint"), "saved"],
             ["rank 0: 4.0", "rank 1: 8.0"],
             id="a distributed checkpoint",
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             ["--nproc-per-node=1", program("loader")],
             ["rank 0: 66.0"],
             id="a data loader with workers",
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             ["--nproc-per-node=1", program("nested")],
             ["[(0, '0'), (1, '0')]"],
             id="nested multiprocessing",
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             ["--nproc-per-node=2", "--max-restarts=1", program("restarting")],
@@ -113,6 +117,7 @@ def program(name):
             ["--nproc-per-node=2", "--run-path", program("arguments"), "--max-restarts=x"],
             ["0 __main__ --max-restarts=x", "1 __main__ --max-restarts=x"],
             id="a script in a spawned interpreter",
+            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             ["--nproc-per-node=2", program("arguments"), "${local_rank}", "a $HOME b", "-r", "3"],
@@ -123,6 +128,7 @@ def program(name):
             ["--nproc-per-node=2", program("parallel")],
             None,
             id="data parallel training",
+            marks=pytest.mark.exhaustive,
         ),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 TRAIN = str(Path(__file__).parents[2] / "examples/train_ddp.py")
 LAUNCHERS = {"plaunch": "plaunch", "torchrun": "torch.distributed.run"}
 TIMEOUT = 90.0  # seconds for one training; workers import torch, which takes its time
+WITH_TORCHRUN_IF_ASKED = ["plaunch", pytest.param("torchrun", marks=pytest.mark.exhaustive)]
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 
@@ -87,7 +88,7 @@ def train(plaunch):
 
 
 @pytest.mark.timeout(TIMEOUT)
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("launcher", WITH_TORCHRUN_IF_ASKED)
 def test_two_workers_recognise_nine_digits_in_ten(train, launcher):
     training = train(launcher, TRAIN, "--epochs=5")
     assert training.finish() > 90
@@ -98,9 +99,7 @@ def test_two_workers_recognise_nine_digits_in_ten(train, launcher):
 
 
 @pytest.mark.timeout(TIMEOUT)
-@pytest.mark.parametrize(
-    "launcher", ["plaunch", pytest.param("torchrun", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("launcher", WITH_TORCHRUN_IF_ASKED)
 def test_a_killed_worker_costs_at_most_an_epoch(train, launcher):
     training = train(launcher, "--max-restarts=1", TRAIN, "--epochs=60")
     training.read_until("epoch   5/60")
@@ -113,6 +112,7 @@ def test_a_killed_worker_costs_at_most_an_epoch(train, launcher):
     assert sorted(training.losses()) == list(range(1, 61))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(3 * TIMEOUT)
 def test_a_new_job_starts_anew_unless_it_is_told_to_resume(train):
     first = train("plaunch", TRAIN, "--epochs=2")

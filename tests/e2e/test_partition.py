@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch.distributed")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.timeout(300)
