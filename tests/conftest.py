@@ -10,7 +10,7 @@ import pytest
 
 
 def pytest_configure():
-    """Let the processes that run tests take Ctrl-C, which xdist's ignore, and what they start too."""
+    """Take Ctrl-C, which processes of xdist ignore, and with them whatever they start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
