@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from importlib.machinery import ModuleSpec
 
 import pytest
@@ -117,3 +119,30 @@ def test_an_etcd3_of_another_kind_is_named(monkeypatch, tmp_path):
 )
 def test_a_description_is_read_as_whatever_generated_it_wrote_it(text):
     assert protocol._read_literal(text) == b"a\0\xff"
+
+
+def test_many_threads_share_one_class_of_a_message():
+    """protobuf ends the process if there are two, and one of them is forgotten."""
+    from plaunch_rendezvous_etcd.protocol import load_protocol
+
+    protocol = load_protocol()
+    count, begin, found = 16, threading.Barrier(16), []
+    create = protocol._create_class
+
+    def slowly(descriptor):
+        time.sleep(0.01)
+        return create(descriptor)
+
+    protocol._create_class = slowly
+
+    def ask():
+        begin.wait()
+        found.append(protocol.message("WatchCancelRequest"))
+
+    threads = [threading.Thread(target=ask) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == count
+    assert len(set(map(id, found))) == 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import os
+import threading
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -50,13 +51,20 @@ class Protocol:
         self._pool = pool
         self._create_class = create_class
         self._classes: dict[str, Any] = {}
+        self._creating = threading.Lock()
 
     def message(self, name: str) -> Any:
         """The class of a message, such as `PutRequest`."""
-        if name not in self._classes:
-            descriptor = self._pool.FindMessageTypeByName(f"etcdserverpb.{name}")
-            self._classes[name] = self._create_class(descriptor)
-        return self._classes[name]
+        found = self._classes.get(name)
+        if found is not None:
+            return found
+        # Two threads that make the class of one message at the same time make two of it, and
+        # protobuf forgets one of them while it is in use, which ends the process.
+        with self._creating:
+            if name not in self._classes:
+                descriptor = self._pool.FindMessageTypeByName(f"etcdserverpb.{name}")
+                self._classes[name] = self._create_class(descriptor)
+            return self._classes[name]
 
     def method(self, service: str, name: str) -> Method:
         """A procedure, such as `KV` and `Txn`."""
