@@ -29,6 +29,7 @@ def benchmark(plaunch):
     return benchmark
 
 
+@pytest.mark.exhaustive
 def test_supervision_measures_every_row(plaunch, benchmark):
     report = plaunch.folder / "report.json"
     argv = ["--no-torchrun", "--repeat=1", "--lines=1000", "--idle=1", f"--json={report}"]
@@ -60,6 +61,7 @@ def test_supervision_refuses_what_it_cannot_measure(benchmark, argv):
     assert done.stderr.startswith("usage: ")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_membership_measures_every_row(plaunch, benchmark):
     pytest.importorskip("torch.distributed")
@@ -79,6 +81,7 @@ def test_membership_measures_every_row(plaunch, benchmark):
         assert name in done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("etcd_server")  # there is an etcd; it starts its own
 def test_membership_measures_over_etcd(plaunch, benchmark):
     report = plaunch.folder / "report.json"
@@ -94,6 +97,7 @@ def test_membership_measures_over_etcd(plaunch, benchmark):
     assert "backend etcd-v2\n" in done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("etcd_server")
 def test_startup_measures_a_job_over_etcd(plaunch, benchmark):
     report = plaunch.folder / "report.json"

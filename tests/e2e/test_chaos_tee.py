@@ -272,6 +272,7 @@ for _ in range(int(sys.argv[1])):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_gigabytes_pass_through_a_launcher_that_stays_small(plaunch):
     """2 GiB from two workers, whose only reader counts the bytes; memory stays bounded."""

@@ -214,6 +214,7 @@ def test_a_program_around_the_launcher(run_both):
     assert theirs.lines() == ours.lines() == [f"0 {shown}", f"1 {shown}", "precision bf16"]
 
 
+@pytest.mark.exhaustive
 def test_its_except_clause_with_torchs_exception(run_both):
     def words(module):
         own = ["--nproc_per_node=1", "--no-python", "/bin/sh", "-c", "exit 7"]

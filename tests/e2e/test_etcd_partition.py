@@ -14,6 +14,7 @@ from plaunch.testing.etcd import EtcdServer
 WORKERS, CONTROL = 0, 1  # the two switches; etcd is at the second one only
 
 
+@pytest.mark.exhaustive
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.timeout(300)

@@ -40,6 +40,16 @@ def prepared(endpoint, **config):
         backend.release()
 
 
+@pytest.fixture(autouse=True)
+def _servers_are_alive(request):
+    """A server that ended under one test shall not fail all others."""
+    for name in ("etcd_server", "secure_server"):
+        if name in request.fixturenames:
+            server = request.getfixturevalue(name)
+            if server.process is None or server.process.poll() is not None:
+                server.start()
+
+
 @pytest.fixture
 def prepare():
     with contextlib.ExitStack() as stack:

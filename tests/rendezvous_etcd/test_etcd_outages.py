@@ -199,7 +199,7 @@ def test_a_job_survives_the_loss_of_the_leader(params_of, etcd_cluster):
 
 
 @pytest.mark.parametrize(
-    "seconds", [5, pytest.param(60, marks=(pytest.mark.slow, pytest.mark.timeout(240)))]
+    "seconds", [5, pytest.param(60, marks=(pytest.mark.exhaustive, pytest.mark.timeout(240)))]
 )
 def test_a_job_survives_the_loss_of_the_quorum(params_of, etcd_cluster, seconds):
     with job(params_of, etcd_cluster.endpoint, 3, unreachable_timeout=120) as nodes:
