@@ -19,6 +19,7 @@ from plaunch.compat.parser import check_env, env, get_args_parser, own_arguments
 from plaunch.compat.registry import create_manager
 from plaunch.compat.translate import own_config
 from plaunch.config import LaunchConfig
+from plaunch.launch import elastic_launch as _elastic_launch
 from plaunch.launch import launch_agent as _launch_agent
 from plaunch.plugin.manager import PluginManager
 from plaunch.process.error_handler import record
@@ -51,24 +52,11 @@ __all__ = [
 ]
 
 
-class elastic_launch:  # noqa: N801 - the name is torchrun's
+class elastic_launch(_elastic_launch):  # noqa: N801 - the name is torchrun's
     """`plaunch.elastic_launch` for torch's configurations and with torch's exceptions.
 
     It also knows the backends in `plaunch.compat.rendezvous_handler_registry`.
     """
-
-    def __init__(
-        self,
-        config: Any,
-        entrypoint: Callable[..., Any] | str | None,
-        health_check_server: HealthCheckServer | None = None,
-        *,
-        plugins: Sequence[object] = (),
-    ) -> None:
-        self._config = config
-        self._entrypoint = entrypoint
-        self._health_check_server = health_check_server
-        self._plugins = plugins
 
     def __call__(self, *args: Any) -> dict[int, Any]:
         """Run the workers to the end; see `launch_agent`."""

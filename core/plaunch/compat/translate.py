@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from plaunch.config import LaunchConfig
 from plaunch.errors import UsageError
-from plaunch.plugin.torchrun import read_dest
+from plaunch.plugin.torchrun import TorchLogsSpecs
 from plaunch.process.logs import LogsSpecs
-
-if TYPE_CHECKING:
-    from plaunch.process.logs import LogsDest
 
 _TIMEOUT = 900  # seconds; torch puts it among the options of every backend if nobody else does
 
@@ -47,23 +44,4 @@ def own_logs_specs(specs: Any) -> LogsSpecs | None:
         return specs
     if not callable(getattr(specs, "reify", None)):
         raise UsageError(f"{specs!r} is no LogsSpecs")
-    return _TorchLogsSpecs(specs)
-
-
-class _TorchLogsSpecs(LogsSpecs):
-    """An object of torch's `LogsSpecs`."""
-
-    def __init__(self, specs: Any) -> None:
-        super().__init__()
-        self._specs = specs
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        return read_dest(self._specs.reify(envs))
-
-    @property
-    def root_log_dir(self) -> str | None:
-        root = self._specs.root_log_dir
-        return None if root is None else str(root)
-
-    def __repr__(self) -> str:
-        return repr(self._specs)
+    return TorchLogsSpecs(specs)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from plaunch.devices.kernel import list_nvidia_files as list_nvidia_files
     from plaunch.devices.kernel import needs_driver as needs_driver
     from plaunch.devices.kernel import needs_torch as needs_torch
+    from plaunch.devices.kernel import read_text as read_text
     from plaunch.devices.located import find_visible_devices as find_visible_devices
     from plaunch.devices.torch_child import AskTorch as AskTorch
     from plaunch.devices.torch_child import TorchMissingError as TorchMissingError
@@ -41,7 +42,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         ".choice": "check_devices own_visibility parse_devices visibility_of",
         ".kernel": "AMD Device HABANA INTEL NVIDIA has_intel_gpu has_slices list_amd list_nvidia "
-        "list_nvidia_files needs_driver needs_torch",
+        "list_nvidia_files needs_driver needs_torch read_text",
         ".located": "find_visible_devices",
         ".torch_child": "AskTorch TorchMissingError ask_torch count_private_use locate_with_torch",
         ".visible": "count_visible select_visible",

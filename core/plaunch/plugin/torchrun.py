@@ -69,13 +69,39 @@ def bridge_logs_specs(thing: object) -> type[LogsSpecs] | None:
     return None
 
 
+class TorchLogsSpecs(LogsSpecs):
+    """Where an object of torch's `LogsSpecs` lets streams go.
+
+    Args:
+        specs: that object.
+        settings: what `LogsSpecs` is made with, if it is known.
+    """
+
+    def __init__(self, specs: Any, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._specs = specs
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Ask the object, and read its answer by attribute."""
+        return _read_dest(self._specs.reify(envs))
+
+    @property
+    def root_log_dir(self) -> str | None:
+        """The object's, as text."""
+        root = self._specs.root_log_dir
+        return None if root is None else str(root)
+
+    def __repr__(self) -> str:
+        return repr(self._specs)
+
+
 def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> type[LogsSpecs]:
     def translate(streams: Std | Mapping[int, Std]) -> Any:
         if isinstance(streams, int):
             return torch_std(int(streams))
         return {rank: torch_std(int(std)) for rank, std in streams.items()}
 
-    class BridgedLogsSpecs(LogsSpecs):
+    class BridgedLogsSpecs(TorchLogsSpecs):
         def __init__(
             self,
             log_dir: str | None = None,
@@ -83,9 +109,8 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
             tee: Std | Mapping[int, Std] = Std.NONE,
             local_ranks_filter: set[int] | None = None,
         ) -> None:
-            super().__init__(log_dir, redirects, tee, local_ranks_filter)
             try:
-                self._specs = torch_class(
+                specs = torch_class(
                     log_dir=log_dir,
                     redirects=translate(redirects),
                     tee=translate(tee),
@@ -93,17 +118,7 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
                 )
             except NotADirectoryError as error:
                 raise LogDirectoryError(f"{error} (--log-dir)") from error
-
-        def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-            return read_dest(self._specs.reify(envs))
-
-        @property
-        def root_log_dir(self) -> str | None:
-            root = self._specs.root_log_dir
-            return None if root is None else str(root)
-
-        def __repr__(self) -> str:
-            return repr(self._specs)
+            super().__init__(specs, log_dir, redirects, tee, local_ranks_filter)
 
     BridgedLogsSpecs.__name__ = torch_class.__name__
     BridgedLogsSpecs.__qualname__ = torch_class.__qualname__
@@ -111,7 +126,7 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
     return BridgedLogsSpecs
 
 
-def read_dest(dest: object) -> LogsDest:
+def _read_dest(dest: object) -> LogsDest:
     """Torch's `LogsDest` as plaunch's."""
     return LogsDest(
         stdouts=_paths(dest, "stdouts"),

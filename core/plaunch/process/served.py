@@ -7,12 +7,12 @@ that it would be too late to bind itself.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import signal
-from multiprocessing import forkserver, popen_forkserver, reduction, spawn, util
-from multiprocessing.context import set_spawning_popen
+from multiprocessing import forkserver, popen_forkserver, util
 from typing import TYPE_CHECKING, Any
+
+from plaunch.process.image import make_image
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -29,13 +29,7 @@ class BoundServedPopen(popen_forkserver.Popen):
         super().__init__(process)
 
     def _launch(self, process_obj: Any) -> None:
-        image = io.BytesIO()
-        set_spawning_popen(self)
-        try:
-            reduction.dump(spawn.get_preparation_data(process_obj.name), image)
-            reduction.dump(process_obj, image)
-        finally:
-            set_spawning_popen(None)
+        image = make_image(self, process_obj)
         self.sentinel, writer = forkserver.connect_to_new_process(self._fds)
         # The worker keeps the other end open to notice the launcher's end.
         self.finalizer = util.Finalize(self, _close, (os.dup(writer), self.sentinel))
@@ -48,7 +42,7 @@ class BoundServedPopen(popen_forkserver.Popen):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, signal.SIGKILL)
                 raise
-            pipe.write(image.getbuffer())
+            pipe.write(image)
 
 
 def _close(*fds: int) -> None:

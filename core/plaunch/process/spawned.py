@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import io
 import os
 import subprocess
-from multiprocessing import popen_spawn_posix, reduction, resource_tracker, spawn, util
-from multiprocessing.context import set_spawning_popen
+from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
 from typing import TYPE_CHECKING, Any
+
+from plaunch.process.image import make_image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,13 +51,7 @@ class SpawnPopen(popen_spawn_posix.Popen):
 
     def _launch(self, process_obj: BaseProcess) -> None:
         tracker_fd: Any = resource_tracker.getfd()
-        image = io.BytesIO()
-        set_spawning_popen(self)
-        try:
-            reduction.dump(spawn.get_preparation_data(process_obj.name), image)
-            reduction.dump(process_obj, image)
-        finally:
-            set_spawning_popen(None)
+        image = make_image(self, process_obj)
         reader, writer = os.pipe()
         # The worker reads its image from the pipe, and keeps it open to notice the launcher's end.
         self.finalizer = util.Finalize(self, os.close, (writer,))
@@ -76,7 +70,7 @@ class SpawnPopen(popen_spawn_posix.Popen):
         finally:
             os.close(reader)
         self.pid = self._program.pid
-        _write_all(writer, image.getbuffer())
+        _write_all(writer, image)
 
 
 def _write_all(fd: int, data: memoryview) -> None:

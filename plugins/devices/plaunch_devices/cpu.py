@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from plaunch.devices import read_text
+
 
 def count_cpu(*, root: str = "/", affinity: int | None = None) -> int:
     """Count the processors that the workers can really have, at least 1.
@@ -32,7 +34,7 @@ def _count_affinity() -> int:
 def _read_quota(root: str) -> float | None:
     """The smallest CPU quota above this process, in processors; None if there is none."""
     quotas: list[float] = []
-    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
+    for line in read_text(os.path.join(root, "proc/self/cgroup")).splitlines():
         # "0::/user.slice" in version 2, "4:cpu,cpuacct:/docker/ab12" in version 1
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -60,15 +62,15 @@ def _ancestors(mount: str, path: str) -> list[str]:
 
 def _quota_v2(folder: str) -> float:
     """Processors of one group, from `cpu.max` ("150000 100000"); 0 if unlimited or unknown."""
-    quota, _, period = _read(os.path.join(folder, "cpu.max")).strip().partition(" ")
+    quota, _, period = read_text(os.path.join(folder, "cpu.max")).strip().partition(" ")
     return _divide(quota, period)
 
 
 def _quota_v1(folder: str) -> float:
     """Processors of one group; 0 if unlimited (a quota of -1) or unknown."""
     return _divide(
-        _read(os.path.join(folder, "cpu.cfs_quota_us")).strip(),
-        _read(os.path.join(folder, "cpu.cfs_period_us")).strip(),
+        read_text(os.path.join(folder, "cpu.cfs_quota_us")).strip(),
+        read_text(os.path.join(folder, "cpu.cfs_period_us")).strip(),
     )
 
 
@@ -76,12 +78,3 @@ def _divide(quota: str, period: str) -> float:
     if not (quota.isdecimal() and period.isdecimal() and int(period)):
         return 0.0
     return int(quota) / int(period)
-
-
-def _read(path: str) -> str:
-    """A file of the kernel's; empty where this system does not have it."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
