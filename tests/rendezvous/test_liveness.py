@@ -91,6 +91,17 @@ def test_a_pause_gives_back_who_was_lost_already():
     ]
 
 
+def test_a_store_that_is_always_slow_does_not_hide_the_dead():
+    still = {"a": b"0"}
+    found = run([(2.5, still)] * 8)
+    assert found == [[]] * 6 + [["a"]] * 2  # three late ones, and then three that count
+
+
+def test_pauses_with_a_look_on_time_between_them_are_pauses():
+    still = {"a": b"0"}
+    assert run([(2.5, still), (1.0, still)] * 20) == [[]] * 40
+
+
 def test_without_a_sign_of_its_own_an_observer_judges_nobody():
     # As after a store was paused for so long that it has revoked everybody's lease.
     gone, back = {"me": None, "a": None}, {"me": b"1", "a": None}

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _EARLY = 0.75  # of an interval; an observation sooner after the last one says too little
 _LATE = 2.0  # intervals
 _LEAST_LATE = 1.0  # seconds; with a very short interval any busy machine would be late for ever
+_MOST_LATE = 3  # observations in a row; whoever is always late is not paused, but slow
 _MAX_ABSENCES = 3
 
 
@@ -41,8 +42,9 @@ class Observer:
 
     Only observations that are on time count. One that is late, because this process or the store
     was paused, starts everybody's count anew, and so does one in which the observer's own sign is
-    missing; one that is early counts only what has changed. Nothing here waits, and clocks of
-    different hosts are never compared.
+    missing; one that is early counts only what has changed. After three late ones in a row the
+    next ones count however late they are, because a store that is slow all the time would hide the
+    dead for ever. Nothing here waits, and clocks of different hosts are never compared.
 
     Args:
         interval: how often nodes give a sign of life, in seconds.
@@ -59,6 +61,7 @@ class Observer:
         self._nodes: dict[str, _Watched] = {}
         self._observed_at: float | None = None
         self._counted_at: float | None = None
+        self._late_in_a_row = 0
 
     def watch(self, node: str) -> None:
         """Begin to count for `node`, from nothing."""
@@ -122,7 +125,11 @@ class Observer:
 
     def _is_late(self, now: float) -> bool:
         bound = max(self._interval * _LATE, _LEAST_LATE)
-        return self._observed_at is not None and now - self._observed_at > bound
+        if self._observed_at is None or now - self._observed_at <= bound:
+            self._late_in_a_row = 0
+            return False
+        self._late_in_a_row += 1
+        return self._late_in_a_row <= _MOST_LATE
 
     def _start_anew(self) -> None:
         for watched in self._nodes.values():

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from plaunch.rendezvous.api import MembershipChange, RendezvousHandler
     from plaunch.rendezvous.job import JobFailure, Verdict
+    from plaunch.rendezvous.membership import Membership
 
 BOUND = 60.0  # seconds within which everything has long happened, however busy the machine
 _JOIN = (ChangeKind.ARRIVED, ChangeKind.LEFT, ChangeKind.LOST, ChangeKind.FAILED)
@@ -62,6 +63,21 @@ class Node:
     def has_come(self) -> bool:
         """Whether the others know of it; True if that cannot be found out."""
         return self._wire is None or self._wire.is_cut or self._wire.operations["set"] > 0
+
+    def has_given_up(self, other: Node) -> bool:
+        """Whether it has found out, as the leader must, that another node is not there any more."""
+        return other.name in self._membership.lost
+
+    @property
+    def name(self) -> str:
+        """The node's name in the store."""
+        return self._membership.me
+
+    @property
+    def _membership(self) -> Membership:
+        if not isinstance(self.handler, DynamicRendezvousHandler):
+            pytest.skip("only a DynamicRendezvousHandler tells whom it has given up")
+        return self.handler._membership
 
     @property
     def verdict(self) -> Verdict | None:
