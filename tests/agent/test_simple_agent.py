@@ -34,7 +34,7 @@ class PretendAgent(SimpleElasticAgent):
     An item of a script is a result, or a callable that makes something happen in between.
     """
 
-    def __init__(self, handler, scripts, max_restarts=3, signal_policy=None, **spec):
+    def __init__(self, handler, scripts, max_restarts=3, signal_policy=None, notify=None, **spec):
         self.moments = []
         super().__init__(
             WorkerSpec(
@@ -47,7 +47,7 @@ class PretendAgent(SimpleElasticAgent):
                 **spec,
             ),
             signal_policy=signal_policy,
-            notify=self.moments.append,
+            notify=notify or self.moments.append,
         )
         self.scripts = [list(script) for script in scripts]
         self.current = []
@@ -191,7 +191,13 @@ def test_a_change_while_the_workers_start_leads_to_another_round():
 def test_a_wake_up_does_not_wait_for_the_interval():
     """With an interval of an hour, only the handler's descriptor can end the wait."""
     with FakeElasticRendezvous(world_size=1) as handler:
-        agent = PretendAgent(handler, [[], [SUCCEEDED]])
+        running = threading.Event()
+
+        def notify(moment):
+            if isinstance(moment, moments.StateChanged) and moment.new is WorkerState.HEALTHY:
+                running.set()
+
+        agent = PretendAgent(handler, [[], [SUCCEEDED]], notify=notify)
         spec = agent.get_worker_group().spec
         spec.monitor_interval = 3600
 
@@ -200,15 +206,6 @@ def test_a_wake_up_does_not_wait_for_the_interval():
             handler.arrive()
             spec.monitor_interval = 0.001
 
-        running = threading.Event()
-        notify = agent._notify
-
-        def tell(moment):
-            notify(moment)
-            if isinstance(moment, moments.StateChanged) and moment.new is WorkerState.HEALTHY:
-                running.set()
-
-        agent._notify = tell
         helper = threading.Thread(target=arrive_once_running)
         helper.start()
         assert agent.run() is SUCCEEDED

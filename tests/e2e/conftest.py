@@ -33,12 +33,14 @@ _LOOK = 0.02  # seconds between two looks at a condition
 # `exit.<rank>.<attempt>` or `exit.<node>` holds its exit code, `exit` is for all.
 WORKER = """\
 import json, os, signal, sys, time
+def say(**facts):
+    os.write(1, (json.dumps(facts) + "\\n").encode())  # all of it at once, as others write too
 def notice(signum, frame):
-    print(json.dumps({"notice": signum, "rank": os.environ["RANK"]}), flush=True)
+    say(notice=signum, rank=os.environ["RANK"])
 signal.signal(signal.SIGUSR1, notice)
 names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK"
 names += " ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT PLAUNCH_ROUND"
-print(json.dumps({"pid": os.getpid(), **{n: os.environ.get(n) for n in names.split()}}), flush=True)
+say(pid=os.getpid(), **{n: os.environ.get(n) for n in names.split()})
 rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
 node = sys.argv[1]
 while True:

@@ -24,11 +24,12 @@ from plaunch.agent.background import BackgroundCall
 from plaunch.agent.barrier import wait_for_peers
 from plaunch.agent.job import Job
 from plaunch.agent.narration import describe_round, describe_turn
-from plaunch.agent.rounds import Round, describe_group, enter_round, join_round
+from plaunch.agent.rounds import Round, enter_round, join_round
 from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
 from plaunch.agent.status.alive import TURN_BOUND, Alive
+from plaunch.agent.teller import Teller
 from plaunch.agent.waiting import Waiting
-from plaunch.agent.worker import GroupInfo, RunResult, WorkerGroup, WorkerSpec, WorkerState
+from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousError,
@@ -36,7 +37,6 @@ from plaunch.errors import (
     SignalException,
     UnkillableWorkerError,
 )
-from plaunch.process.failures import first_failure
 from plaunch.process.signals import SignalAction, SignalPolicy
 from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRendezvous
 from plaunch.rendezvous.job import JobRound
@@ -54,10 +54,6 @@ _QUIET_INTERVAL = 1.0
 _LAST_LOOK = 0.1
 # Seconds that a node which failed itself stays for the other nodes to hear of it.
 _VERDICT_WAIT = 5.0
-
-
-def _tell_nobody(moment: moments.Moment) -> None:
-    del moment
 
 
 class SimpleElasticAgent(ElasticAgent):
@@ -95,12 +91,12 @@ class SimpleElasticAgent(ElasticAgent):
         self._exit_barrier_timeout = exit_barrier_timeout
         self._shutdown_timeout = shutdown_timeout
         self._signal_policy = signal_policy or StopOn.from_environment(os.environ)
-        self._notify: moments.Notify = _tell_nobody if notify is None else notify
         self._host = socket.gethostname()
         self._job = Job.find(spec.rdzv_handler, self._host)
         self._machine = states.State(
             max_restarts=spec.max_restarts, is_job_wide=self._job is not None
         )
+        self._teller = Teller(self._worker_group, lambda: self._machine, notify)
         self._wake_up = WakeUp()
         self._background: BackgroundCall | None = None
         self._run_result = RunResult(WorkerState.INIT)
@@ -185,14 +181,14 @@ class SimpleElasticAgent(ElasticAgent):
         finally:
             word = "" if outcome is None else outcome.value
             reason = str(self._error) if outcome is states.Outcome.LEFT else ""
-            self._notify(moments.AgentFinished(self._group_info(), result, word, reason))
+            self._teller.tell(moments.AgentFinished, result, word, reason)
             self._wake_up.close()
             self._alive.ends()
 
     def _conclude(self, outcome: states.Outcome) -> RunResult:
         if outcome is states.Outcome.FAILED and self._job is not None:
             result = self._job.failed_result(self._run_result)
-            self._tell_failures(result)
+            self._teller.tell_failures(result)
             return result
         if outcome in (states.Outcome.SUCCEEDED, states.Outcome.FAILED):
             return self._run_result
@@ -211,7 +207,7 @@ class SimpleElasticAgent(ElasticAgent):
             raise self._job.closed_error()
         if outcome is states.Outcome.CLOSED:
             raise RendezvousClosedError(
-                f"the rendezvous of job {self._run_id()!r} was closed: {self._close_reason}"
+                f"the rendezvous of job {self._teller.run_id!r} was closed: {self._close_reason}"
             )
         raise RuntimeError(f"the agent ended with {outcome.value!r} but without an error")
 
@@ -236,7 +232,7 @@ class SimpleElasticAgent(ElasticAgent):
     def _take_signals(self, inbox: SignalInbox) -> list[states.Event]:
         stops: list[states.Event] = []
         for signum, action in inbox.take():
-            self._notify(moments.SignalReceived(self._group_info(), signum, action))
+            self._teller.tell(moments.SignalReceived, signum, action)
             if action is SignalAction.STOP:
                 stops.append(states.StopRequested(signum))
             elif action is SignalAction.NOTIFY:
@@ -250,12 +246,12 @@ class SimpleElasticAgent(ElasticAgent):
         if isinstance(event, states.StopRequested):
             self._death_signal = event.signum
         self._machine, actions = machine.step(self._machine, event)
-        self._set_state(self._machine.workers)
+        self._teller.tell_state(self._machine.workers)
         return actions
 
     def _perform(self, action: states.Action) -> states.Event | None:
         if isinstance(action, states.Join):
-            self._notify(moments.BeforeRendezvous(self._group_info()))
+            self._teller.tell(moments.BeforeRendezvous)
             self._joined_at = time.monotonic()
             self._waiting.begin()
             self._background = BackgroundCall(
@@ -291,7 +287,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _perform_start(self) -> states.Event:
         group = self._worker_group
-        self._notify(moments.BeforeWorkers(self._group_info()))
+        self._teller.tell(moments.BeforeWorkers)
         try:
             ids = self._start_workers(group)
         except Exception as error:  # noqa: BLE001 - re-raised as the outcome of the run
@@ -300,7 +296,7 @@ class SimpleElasticAgent(ElasticAgent):
         for worker in group.workers:
             worker.id = ids.get(worker.local_rank)
         self._waiting.workers_started()
-        self._notify(moments.WorkersStarted(self._group_info()))
+        self._teller.tell(moments.WorkersStarted)
         return states.WorkersStartedEvent()
 
     def _perform_stop(self) -> states.Event:
@@ -329,7 +325,7 @@ class SimpleElasticAgent(ElasticAgent):
             if any(action is SignalAction.STOP for _, action in inbox.take()):
                 return
             self._poll(fds, min(remaining, _QUIET_INTERVAL))
-            self._tell_changes(job.take_changes())
+            self._teller.tell_changes(job.take_changes())
 
     def _watch(self) -> list[states.Event]:
         """Wait until something may have happened and say what it was."""
@@ -376,14 +372,14 @@ class SimpleElasticAgent(ElasticAgent):
         if ends:
             return ends
         if self._job is not None:
-            changes = self._tell_changes(self._job.take_changes())
+            changes = self._teller.tell_changes(self._job.take_changes())
             if any(change.kind in (ChangeKind.FAILED, ChangeKind.LOST) for change in changes):
                 ends = self._look_for_failures(list(exit_fds or ()))
             return ends or self._job.events(changes, self._signal_workers)
         if isinstance(handler, ObservableRendezvous):
             return self._membership_events(handler)
         if not observable and handler.num_nodes_waiting() > 0:
-            self._tell_changes([MembershipChange(ChangeKind.ARRIVED)])
+            self._teller.tell_changes([MembershipChange(ChangeKind.ARRIVED)])
             return [states.MembershipChanged()]
         return []
 
@@ -394,7 +390,7 @@ class SimpleElasticAgent(ElasticAgent):
             return [states.WorkersSucceeded()]
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self._run_result = result
-            self._tell_failures(result)
+            self._teller.tell_failures(result)
             return [states.WorkersFailed()]
         return []
 
@@ -414,7 +410,7 @@ class SimpleElasticAgent(ElasticAgent):
         """
         fds = [job.fileno()] if job.fileno() >= 0 else []
         self._poll(fds, min(job.patience(), _QUIET_INTERVAL))
-        changes = self._tell_changes(job.take_changes())
+        changes = self._teller.tell_changes(job.take_changes())
         events = job.events(changes, self._signal_workers)
         if not events and job.patience() <= 0:
             logger.warning(
@@ -427,7 +423,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _membership_events(self, handler: ObservableRendezvous) -> list[states.Event]:
         events: list[states.Event] = []
-        for change in self._tell_changes(handler.changes()):
+        for change in self._teller.tell_changes(handler.changes()):
             logger.info("node %s %s: %s", change.node, change.kind.value, change.reason)
             if change.kind is ChangeKind.CLOSED:
                 self._close_reason = change.reason
@@ -468,8 +464,7 @@ class SimpleElasticAgent(ElasticAgent):
             logger.warning("%s", text)
         self._run_result = RunResult(WorkerState.INIT)
         reason = formed.info.reason if isinstance(formed.info, JobRound) else ""
-        group = self._group_info(formed)
-        self._notify(moments.AfterRendezvous(group, call.duration, reason or self._turn))
+        self._teller.tell_round(formed, call.duration, reason or self._turn)
         return states.RoundFormed(formed.attempt, formed.number)
 
     def _exit_barrier(self) -> None:
@@ -482,39 +477,6 @@ class SimpleElasticAgent(ElasticAgent):
         if group.store is not None and nodes > 1:
             wait_for_peers(group.store, nodes, self._exit_barrier_timeout)
 
-    # --- telling ----------------------------------------------------------------------------------
-
     def _tell_no_round(self, error: BaseException) -> None:
         duration = time.monotonic() - self._joined_at
-        self._notify(moments.RendezvousFailed(self._group_info(), duration, str(error)))
-
-    def _tell_changes(self, changes: Sequence[MembershipChange]) -> Sequence[MembershipChange]:
-        """Tell of `changes`, and return them."""
-        for change in changes:
-            group = self._group_info()
-            if change.kind is ChangeKind.NOTICE:
-                self._notify(
-                    moments.SignalReceived(group, change.signum, SignalAction.NOTIFY, change.node)
-                )
-            else:
-                self._notify(moments.MembershipChanged(group, change))
-        return changes
-
-    def _tell_failures(self, result: RunResult) -> None:
-        failures = result.failures
-        if failures:
-            first = result.first_failure
-            first = first_failure(failures)[0] if first is None else first
-            self._notify(moments.WorkersFailed(self._group_info(), failures, first))
-
-    def _run_id(self) -> str:
-        return self._worker_group.spec.rdzv_handler.get_run_id()
-
-    def _set_state(self, new: WorkerState) -> None:
-        old, self._worker_group.state = self._worker_group.state, new
-        if old is not new:
-            self._notify(moments.StateChanged(self._group_info(), old, new))
-
-    def _group_info(self, formed: Round | None = None) -> GroupInfo:
-        """The group as it is; as it is about to be in the round that has `formed`."""
-        return describe_group(self._worker_group, self._machine, self._run_id(), formed)
+        self._teller.tell(moments.RendezvousFailed, duration, str(error))

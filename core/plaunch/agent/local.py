@@ -330,14 +330,14 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _tell_exit(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
         exited = self._describe_exit(process_exit, failure)
-        self._notify(moments.WorkerExited(self._group_info(), exited))
+        self._teller.tell(moments.WorkerExited, exited)
 
     def _tell_end(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
         exited = self._describe_exit(process_exit, failure)
-        self._notify(moments.WorkerEnded(self._group_info(), exited, process_exit.timestamp))
+        self._teller.tell(moments.WorkerEnded, exited, process_exit.timestamp)
 
     def _tell_stop_step(self, step: StopStep) -> None:
-        self._notify(moments.Stopping(self._group_info(), step))
+        self._teller.tell(moments.Stopping, step)
 
     def _describe_exit(
         self, process_exit: ProcessExit, failure: ProcessFailure | None
