@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from plaunch.errors import RendezvousClosedError
 from plaunch.rendezvous.liveness import Observer
@@ -100,6 +102,28 @@ def test_a_node_that_is_paused_for_less_is_not(leased, seconds):
         node.is_paused = False
         job.run(10.0)
     assert [kinds(node) for node in nodes] == [[], [], []]
+
+
+@pytest.mark.parametrize("who", [0, 1, 2])
+@pytest.mark.parametrize("seconds", [6.0, 7.3, 9.9, 20.0])
+@pytest.mark.parametrize("has_leases", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_lost_node_that_wakes_up_costs_one_more_round(
+    simulate, leased, has_leases, seconds, who, seed
+):
+    choice = random.Random(seed)
+    job = (leased if has_leases else simulate)(choice.randrange, keep_alive_max_attempt=3)
+    nodes = [job.add() for _ in range(3)]
+    job.settle(*nodes)
+    job.run(10.3)
+    nodes[who].is_paused = True
+    job.run(seconds)
+    others = [node for node in nodes if node is not nodes[who]]
+    assert [(node.place.nodes, node.place.round) for node in others] == [(2, 1)] * 2
+    nodes[who].is_paused = False
+    job.settle(*nodes)
+    job.run(30.0)
+    assert [(node.place.nodes, node.place.round) for node in nodes] == [(3, 2)] * 3
 
 
 def test_leases_that_are_revoked_lose_nobody(leased):
