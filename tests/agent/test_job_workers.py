@@ -16,6 +16,8 @@ from plaunch.process.layout import RunLayout
 from plaunch.rendezvous import JobFailure
 from plaunch.testing import FakeJobRendezvous
 
+from helpers.processes import is_reaped
+
 # A worker adds a file `<round>.<attempt>.<local rank>` once it is up.
 UP = """\
 import os, pathlib, signal, sys, time
@@ -93,14 +95,6 @@ def create_node(tmp_path):
         node.job.shutdown()
 
 
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_a_failure_elsewhere_restarts_the_workers_with_the_jobs_attempt(create_node):
     node = create_node(max_restarts=3)
     node.job.attempt = 1  # as for a node that came late
@@ -112,7 +106,7 @@ def test_a_failure_elsewhere_restarts_the_workers_with_the_jobs_attempt(create_n
 
     assert node.run(WAIT_IN_ROUND_0, fail).state is WorkerState.SUCCEEDED
     assert node.attempts() == ["0.1.0", "0.1.1", "1.2.0", "1.2.1"]
-    assert not any(map(is_alive, pids))
+    assert all(map(is_reaped, pids))
     assert node.job.reported == []
 
 
@@ -195,7 +189,7 @@ def test_a_node_that_has_lost_touch_leaves_no_workers(create_node):
 
     with pytest.raises(RendezvousConnectionError):
         node.run(WAIT_IN_ROUND_0, cut_off)
-    assert not any(map(is_alive, pids))
+    assert all(map(is_reaped, pids))
 
 
 def test_workers_run_again_if_others_fail_after_they_have_succeeded(create_node):

@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, moments
@@ -16,6 +15,9 @@ from plaunch.errors import PlaunchError, SignalException, UsageError
 from plaunch.process import SignalAction, Std
 from plaunch.process.layout import RunLayout
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
+
+from helpers.processes import is_reaped
+from helpers.waiting import wait_for_files, wait_until
 
 # Every start of a worker adds a line to a file: its round, attempt, rank and world size.
 RECORD = """\
@@ -63,24 +65,13 @@ class Recorder:
     def workers(self, round_, nproc=2):
         """Wait for the workers of a round to be up."""
         paths = [self.folder / f"{round_}-{rank}.json" for rank in range(nproc)]
-        deadline = time.monotonic() + 60
-        while not all(path.exists() for path in paths):
-            assert time.monotonic() < deadline, "the workers did not come up"
-            threading.Event().wait(0.005)
+        wait_for_files(*paths)
         return [json.loads(path.read_text()) for path in paths]
 
 
 @pytest.fixture
 def recorder(tmp_path):
     return Recorder(tmp_path)
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_membership_change_restarts_the_workers_in_a_new_world(recorder):
@@ -99,7 +90,7 @@ def test_a_membership_change_restarts_the_workers_in_a_new_world(recorder):
     before, after = recorder.workers(0), recorder.workers(1)
     assert [worker["WORLD_SIZE"] for worker in before + after] == [2, 2, 4, 4]
     assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in before + after} == {0}
-    assert not any(is_alive(worker["pid"]) for worker in before)
+    assert all(is_reaped(worker["pid"]) for worker in before)
     assert [(e.stopped, e.exitcode) for e in recorder.exits()] == [(True, -15)] * 2 + [
         (False, 0)
     ] * 2
@@ -161,16 +152,10 @@ def test_a_second_stop_signal_skips_the_grace(recorder):
         shutdown_timeout=3600,
     )
 
-    def wait_for(name):
-        deadline = time.monotonic() + 60
-        while not (recorder.folder / name).exists():
-            assert time.monotonic() < deadline, f"no {name}"
-            threading.Event().wait(0.005)
-
     def ask_twice():
-        wait_for("ready")
+        wait_for_files(recorder.folder / "ready")
         os.kill(os.getpid(), signal.SIGTERM)
-        wait_for("asked")
+        wait_for_files(recorder.folder / "asked")
         os.kill(os.getpid(), signal.SIGTERM)
 
     helper = threading.Thread(target=ask_twice)
@@ -202,10 +187,8 @@ def test_a_notify_signal_reaches_the_workers_that_are_left_and_the_job_goes_on(r
     agent = recorder.agent(script, FakeRendezvous(), signal_policy=Tell())
 
     def tell():
-        deadline = time.monotonic() + 60
-        while not (recorder.exits() and (recorder.folder / "ready").exists()):
-            assert time.monotonic() < deadline
-            threading.Event().wait(0.005)
+        wait_until(recorder.exits, "the end of a worker")
+        wait_for_files(recorder.folder / "ready")
         os.kill(os.getpid(), signal.SIGUSR1)
 
     helper = threading.Thread(target=tell)

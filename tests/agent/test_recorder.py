@@ -6,7 +6,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from plaunch.agent import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState, moments
+from plaunch.agent import RunResult, WorkerExit, WorkerInfo, WorkerState, moments
 from plaunch.agent.recorder import MAX_TEXT, EventRecorder, exit_code_of
 from plaunch.config import LaunchConfig
 from plaunch.errors import (
@@ -21,44 +21,26 @@ from plaunch.process.ladder import StopStep
 from plaunch.process.signals import SignalAction
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 
+from helpers.clock import Clock
+from helpers.groups import make_group
+
 WORKERS = (
     WorkerInfo(local_rank=0, global_rank=2, role_rank=1, world_size=6, role_world_size=5, pid=77),
     WorkerInfo(local_rank=1, global_rank=3, role_rank=2, world_size=6, role_world_size=5, pid=78),
 )
-BEFORE = GroupInfo(
-    run_id="job",
-    role="trainer",
+BEFORE = make_group(
     state=WorkerState.INIT,
-    attempt=0,
     round=-1,
-    max_restarts=3,
     group_rank=-1,
     group_world_size=-1,
     master_addr="",
     master_port=0,
     workers=tuple(replace(worker, global_rank=-1, pid=None) for worker in WORKERS),
 )
-GROUP = replace(
-    BEFORE,
-    state=WorkerState.HEALTHY,
-    round=0,
-    group_rank=1,
-    group_world_size=3,
-    master_addr="node0",
-    master_port=29500,
-    workers=WORKERS,
-)
+GROUP = make_group(group_rank=1, group_world_size=3, master_addr="node0", workers=WORKERS)
 CONFIG = LaunchConfig(
     1, 3, 2, run_id="job", role="trainer", rdzv_backend="c10d", rdzv_endpoint="node0:29400"
 )
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

@@ -8,13 +8,7 @@ import pytest
 from plaunch.agent.waiting import Waiting
 from plaunch.errors import ExitCode, RendezvousTimeoutError
 
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
+from helpers.clock import Clock
 
 
 class Handler:
@@ -29,7 +23,7 @@ class Handler:
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture(autouse=True)

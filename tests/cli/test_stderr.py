@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from plaunch.cli.stderr import Stderr
+
+from helpers.waiting import wait_until
 
 BOUND = 60.0  # seconds
 
@@ -72,9 +73,8 @@ def test_a_message_is_written_when_write_returns_and_no_thread_stays(pipe, stder
     stderr.write("two, with a lone surrogate: \udcff\n")
     assert os.read(pipe.reader, 4096) == b"one\ntwo, with a lone surrogate: \\udcff\n"
     assert stderr.finish(BOUND)
-    deadline = time.monotonic() + BOUND
-    while threading.active_count() > threads:  # it has nothing more to do, and is about to end
-        assert time.monotonic() < deadline
+    # It has nothing more to do, and is about to end.
+    wait_until(lambda: threading.active_count() <= threads, "its thread has ended")
 
 
 def test_a_reader_who_does_not_read_is_not_waited_for(pipe, stderr):

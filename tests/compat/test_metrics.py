@@ -8,7 +8,9 @@ import pytest
 from plaunch import metrics
 from plaunch.agent import moments
 from plaunch.agent.measures import MetricRecorder
-from plaunch.agent.worker import GroupInfo, RunResult, WorkerState
+from plaunch.agent.worker import RunResult, WorkerState
+
+from helpers.groups import make_group
 
 
 class Kept(metrics.MetricHandler):
@@ -106,23 +108,6 @@ def test_a_config_without_settings():
     assert metrics.initialize_metrics(metrics.MetricsConfig({"a": "b"})) is None
 
 
-def group(**changes):
-    values = {
-        "run_id": "1",
-        "role": "trainer",
-        "state": WorkerState.HEALTHY,
-        "attempt": 1,
-        "round": 1,
-        "max_restarts": 3,
-        "group_rank": 0,
-        "group_world_size": 1,
-        "master_addr": "",
-        "master_port": 0,
-        "workers": (),
-    }
-    return GroupInfo(**{**values, **changes})
-
-
 @pytest.mark.parametrize(
     ("attempt", "result", "run", "outcome", "flakiness"),
     [
@@ -136,7 +121,7 @@ def group(**changes):
 def test_the_end_of_a_run(attempt, result, run, outcome, flakiness):
     kept = Kept()
     metrics.configure(kept)
-    MetricRecorder()(moments.AgentFinished(group(attempt=attempt), result))
+    MetricRecorder()(moments.AgentFinished(make_group(attempt=attempt), result))
     values = kept.values()
     assert values[f"SimpleElasticAgent.run.{run}"] == 1
     assert values["SimpleElasticAgent.run.duration.ms"] >= 0
@@ -150,8 +135,8 @@ def test_moments_on_the_way():
     kept = Kept()
     metrics.configure(kept)
     recorder = MetricRecorder()
-    recorder(moments.AfterRendezvous(group(), duration=0.25))
-    recorder(moments.StateChanged(group(), WorkerState.INIT, WorkerState.HEALTHY))
+    recorder(moments.AfterRendezvous(make_group(attempt=1), duration=0.25))
+    recorder(moments.StateChanged(make_group(attempt=1), WorkerState.INIT, WorkerState.HEALTHY))
     assert kept.values() == {
         "SimpleElasticAgent._rendezvous.success": 1,
         "SimpleElasticAgent._rendezvous.duration.ms": 250,

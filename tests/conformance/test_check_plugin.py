@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from helpers.ports import free_port
+
 CHECK_TIMEOUT = 110.0  # seconds
 
 EVENT_HANDLER = """
@@ -337,9 +339,9 @@ def test_plugins_that_come_with_plaunch_pass(check, name):
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_backend_that_a_node_hosts_passes(check, free_port):
+def test_a_backend_that_a_node_hosts_passes(check):
     pytest.importorskip("torch.distributed")
-    done = check("--check-plugin=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port}")
+    done = check("--check-plugin=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "a leader dies at any step" in done.stdout
 

@@ -24,6 +24,8 @@ from plaunch.testing.conformance import (
     SignalPolicyConformance,
 )
 
+from helpers.ports import free_port
+
 ENVIRONMENTS = Path(__file__).parents[1] / "schedulers" / "environments"
 
 
@@ -145,5 +147,5 @@ class TestStaticOfSeveral(TestStatic):
     nodes = 3
 
     @pytest.fixture(autouse=True)
-    def _endpoint(self, free_port):
-        self.endpoint = f"127.0.0.1:{free_port}"
+    def _endpoint(self):
+        self.endpoint = f"127.0.0.1:{free_port()}"

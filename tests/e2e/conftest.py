@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +21,14 @@ from plaunch.testing.etcd_fixtures import (  # noqa: F401 - fixtures
     own_etcd_server,
 )
 
+from helpers.processes import is_gone
+from helpers.waiting import wait_until
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
 PIP_TIMEOUT = 120.0  # seconds
-_LOOK = 0.02  # seconds between two looks at a condition
 
 # A worker without torch. It says who it is, tells of SIGUSR1, and ends as files tell it to:
 # `exit.<rank>.<attempt>` or `exit.<node>` holds its exit code, `exit` is for all.
@@ -206,12 +207,11 @@ class Agents:
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
         """Wait until a condition holds; `what` is for the message if it does not."""
-        deadline = time.monotonic() + TIMEOUT
-        while not condition():
-            if time.monotonic() > deadline:
-                said = "".join(f"\n--- {a.name}\n{a.stdout}{a.stderr}" for a in self.all)
-                pytest.fail(f"not within {TIMEOUT} s: {what}{said}")
-            time.sleep(_LOOK)
+
+        def explain() -> str:
+            return what + "".join(f"\n--- {a.name}\n{a.stdout}{a.stderr}" for a in self.all)
+
+        wait_until(condition, explain)
 
     def until_round(self, round_: int, *agents: Agent, workers: int = 1) -> list[dict[str, Any]]:
         """Wait for the workers of a round on all `agents`; all of them by rank."""
@@ -224,7 +224,7 @@ class Agents:
 
     def until_gone(self, *pids: int) -> None:
         """Wait until processes have ended."""
-        self.until(lambda: not any(map(is_alive, pids)), f"processes {pids} are gone")
+        self.until(lambda: all(map(is_gone, pids)), f"processes {pids} are gone")
 
     def end(self) -> None:
         """End all that still runs."""
@@ -237,15 +237,6 @@ class Agents:
             except subprocess.TimeoutExpired:
                 agent.process.kill()
                 agent.process.wait()
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process is there, and no zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from helpers.waiting import wait_for_files
+
 BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
 FINISH = 20.0  # seconds: the launcher waits 5 for a console that takes nothing, once or twice
 
@@ -75,13 +77,6 @@ def shell(text, *argv):
     return ["bash", "-c", text, "bash", *launcher(*argv)]
 
 
-def wait_for(folder, *names):
-    deadline = time.monotonic() + BOUND
-    while not all((folder / name).exists() for name in names):
-        assert time.monotonic() < deadline, f"{names} did not appear"
-        time.sleep(0.005)
-
-
 def logged(folder, stream="stdout"):
     """The log files of all ranks."""
     return sorted((folder / "logs").glob(f"*/attempt_0/*/{stream}.log"))
@@ -139,11 +134,11 @@ def test_a_console_that_blocks_for_ever_blocks_nobody(plaunch):
             )
         )
         stopped = Blocked(plaunch, stack, "stopped", WRITE + WAIT, "20000", together=True)
-        wait_for(stopped.folder, "up-0", "up-1")
+        wait_for_files(stopped.folder / "up-0", stopped.folder / "up-1")
         stopped.process.terminate()
         assert stopped.process.wait(FINISH) == 128 + signal.SIGTERM
         for job, exitcode in ((success, 0), (failure, 7), (both_succeed, 0), (both_fail, 7)):
-            wait_for(job.folder, "done-0", "done-1")
+            wait_for_files(job.folder / "done-0", job.folder / "done-1")
             assert job.process.wait(FINISH) == exitcode
             check_logs(job.folder, count)
     assert "stdout takes no more output" in success.said
@@ -230,7 +225,7 @@ def test_nohup_survives_the_end_of_the_session(plaunch, streams):
     script = plaunch.write("wait.py", WAIT)
     argv = ["nohup", *launcher("--nproc-per-node=2", "--log-dir=logs", streams, script)]
     with started(plaunch, argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        wait_for(plaunch.folder, "up-0", "up-1")
+        wait_for_files(plaunch.folder / "up-0", plaunch.folder / "up-1")
         # A closed terminal sends it to the whole foreground group; a worker may get it, too.
         os.killpg(process.pid, signal.SIGHUP)
         for rank in range(2):
@@ -281,7 +276,7 @@ def test_ctrl_c_stops_the_job_and_says_so_in_one_line(plaunch, streams):
     script = plaunch.write("wait.py", WAIT)
     terminal = Terminal(plaunch)
     with terminal.run("--nproc-per-node=2", "--log-dir=logs", streams, script) as process:
-        wait_for(plaunch.folder, "up-0", "up-1")
+        wait_for_files(plaunch.folder / "up-0", plaunch.folder / "up-1")
         terminal.type(b"\x03")
         lines = terminal.read_to_end()
         assert process.wait(BOUND) == 128 + signal.SIGINT
@@ -294,7 +289,7 @@ def test_a_second_ctrl_c_ends_workers_that_refuse_the_first(plaunch):
     script = plaunch.write("wait.py", STUBBORN)
     terminal = Terminal(plaunch)
     with terminal.run("--nproc-per-node=2", "--shutdown-timeout=600", script) as process:
-        wait_for(plaunch.folder, "up-0", "up-1")
+        wait_for_files(plaunch.folder / "up-0", plaunch.folder / "up-1")
         terminal.type(b"\x03")
         deadline = time.monotonic() + BOUND
         while b"SIGINT received" not in terminal.shown:
@@ -313,7 +308,7 @@ def test_a_terminal_that_is_closed_stops_the_job(plaunch):
     command = [sys.executable, "-c", Terminal.TAKE, *launcher("--nproc-per-node=2", script)]
     with started(plaunch, command, stdin=slave, stdout=slave, stderr=slave) as process:
         os.close(slave)
-        wait_for(plaunch.folder, "up-0", "up-1")
+        wait_for_files(plaunch.folder / "up-0", plaunch.folder / "up-1")
         os.close(master)
         assert process.wait(BOUND) == 128 + signal.SIGHUP
     for rank in range(2):

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from helpers.waiting import wait_for_files
+
 BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
 GONE = 10.0  # seconds; it is meant to take less than one, which is for a benchmark to say
 LAUNCHES = int(os.environ.get("CHAOS_LAUNCHES", "28"))
@@ -150,13 +152,6 @@ def household(tmp_path_factory):
         libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def wait_for(folder, *names):
-    deadline = time.monotonic() + BOUND
-    while not all((folder / name).exists() for name in names):
-        assert time.monotonic() < deadline, f"{names} did not appear"
-        time.sleep(0.002)
-
-
 def launch(plaunch, household, end, kind):
     """Run one launch to its end; what it said on stderr."""
     script = plaunch.write("worker.py", WORKER)
@@ -173,7 +168,7 @@ def launch(plaunch, household, end, kind):
         )
     try:
         if end.signum:
-            wait_for(plaunch.folder, "up-0-0", "up-1-0")
+            wait_for_files(plaunch.folder / "up-0-0", plaunch.folder / "up-1-0")
             process.send_signal(end.signum)
         assert process.wait(BOUND) == end.exitcode, said.read_text()
     finally:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.ports import free_port
+
 pytest.importorskip("torch.distributed")
 
 QUICK = "keep_alive_interval=0.4,keep_alive_max_attempt=8"  # a lost node is noticed in 3 to 4 s
@@ -30,9 +32,7 @@ sys.stdin.read()
 @pytest.fixture
 def endpoint():
     """An address of this machine at which nobody listens; the first agent will."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    return f"127.0.0.1:{port}"
+    return f"127.0.0.1:{free_port()}"
 
 
 @contextlib.contextmanager

@@ -6,12 +6,13 @@ import contextlib
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from helpers.ports import free_port
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-plugins"
 
@@ -56,13 +57,6 @@ def hostfile(installed):
     return path
 
 
-@pytest.fixture
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 def stories(path):
     """The lines of a journal, without time and run id."""
     return [line.split(" ", 2)[2] for line in path.read_text().splitlines()]
@@ -88,13 +82,14 @@ def test_every_plugin_is_listed(installed):
     ]
 
 
-def test_two_hosts_use_all_plugins_in_one_job(installed, hostfile, free_port):
+def test_two_hosts_use_all_plugins_in_one_job(installed, hostfile):
+    port = free_port()
     script = installed.write("show.py", SHOW)
     events = installed.folder / "events.jsonl"
     argv = [
         "--nnodes=2",
         "--rdzv-backend=hostfile",
-        f"--rdzv-conf=port={free_port}",
+        f"--rdzv-conf=port={port}",
         "--nproc-per-node=1",
         "--logs-specs=flat",
         "--log-dir=logs",
@@ -116,7 +111,7 @@ def test_two_hosts_use_all_plugins_in_one_job(installed, hostfile, free_port):
         outputs = [node.communicate(timeout=60) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outputs
     for rank, (out, _) in enumerate(outputs):
-        text = f"rank {rank} of 2 at {free_port}\n"
+        text = f"rank {rank} of 2 at {port}\n"
         assert out.endswith(text)
         assert (installed.folder / f"logs/0-rank0000{rank}.out").read_text() == text
         assert (installed.folder / f"logs/0-rank0000{rank}.err").read_text() == "last failure: \n"

@@ -7,12 +7,7 @@ import math
 import pytest
 from plaunch.agent.status.alive import Alive
 
-
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
+from helpers.clock import Clock
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from plaunch.errors import UsageError
 from plaunch.process import ChildFailedError
 from streams import Stream
 
+from helpers.ports import free_port
+
 VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"
 LONG = 30.0  # seconds; nothing here should ever take as long
 
@@ -34,11 +36,6 @@ def get(port, path):
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
 
 
 @pytest.fixture

@@ -9,11 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 
 import pytest
+
+from helpers.ports import free_port
+from helpers.waiting import wait_until
 
 pytest.importorskip("torch")
 pytest.importorskip("prometheus_client")
@@ -70,14 +72,11 @@ class Node:
         }
 
     def until(self, condition):
-        deadline = time.monotonic() + LONG
-        while True:
-            assert time.monotonic() < deadline, self.log.read_text()
+        def look():
             assert self.process.poll() is None, self.log.read_text()
-            found = condition()
-            if found:
-                return found
-            time.sleep(0.02)
+            return condition()
+
+        return wait_until(look, self.log.read_text)
 
     def until_status(self, condition):
         def look():
@@ -104,15 +103,9 @@ def start(tmp_path):
         node.process.wait(LONG)
 
 
-@pytest.fixture
-def unused_port():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
-
-
 @pytest.mark.slow
-def test_a_job_from_the_first_wait_to_the_end(start, tmp_path, unused_port):
-    job = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{unused_port}")
+def test_a_job_from_the_first_wait_to_the_end(start, tmp_path):
+    job = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
     job = (*job, "--rdzv-id=job", "--max-restarts=1")
     first = start("a", *job, "--metrics-port=0", "--nproc-per-node=2")
     first.until(first.url)

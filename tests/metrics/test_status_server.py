@@ -8,11 +8,12 @@ import http.client
 import os
 import socket
 import threading
-import time
 
 import pytest
 from plaunch.agent.status.address import listen
 from plaunch.agent.status.server import Page, StatusServer, health_page
+
+from helpers.waiting import wait_until
 
 LONG = 30.0  # seconds; nothing here should ever take as long
 
@@ -39,13 +40,6 @@ def ask(server, path="/", method="GET"):
 
 def threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("plaunch-status")]
-
-
-def until(condition):
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_page():
@@ -93,7 +87,7 @@ def test_no_thread_is_left_and_the_port_is_free_again():
     with served() as server:
         assert ask(server)[0] == 200
         assert threads()
-    until(lambda: not threads())
+    wait_until(lambda: not threads(), "no thread is left")
     server.stop()
     with socket.create_server(("127.0.0.1", server.port)):
         pass
@@ -103,7 +97,7 @@ def test_it_does_nothing_while_nobody_asks():
     with served() as server:
         assert server._pause() is None  # it waits without an end
         ask(server)
-        until(lambda: not server._ends)
+        wait_until(lambda: not server._ends, "nobody asks")
         assert server._pause() is None
 
 
@@ -135,7 +129,7 @@ def test_a_client_that_dawdles_is_cut_off_though_it_never_pauses():
                 break
         else:
             pytest.fail("it was never cut off")
-        until(lambda: len(threads()) == 1)
+        wait_until(lambda: len(threads()) == 1, "one thread is left")
 
 
 def _readable(sock):
@@ -150,7 +144,7 @@ def test_the_oldest_is_cut_off_when_there_are_too_many():
             stack.enter_context(socket.create_connection((server.host, server.port), timeout=LONG))
             for _ in range(2)
         ]
-        until(lambda: len(server._ends) == 2)
+        wait_until(lambda: len(server._ends) == 2, "two ask")
         assert ask(server)[1] == "hello"
         assert slow[0].recv(99) == b""
         slow[1].sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -162,7 +156,7 @@ def test_a_client_that_goes_away_harms_nobody():
         for _ in range(5):
             with socket.create_connection((server.host, server.port), timeout=LONG) as rude:
                 rude.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        until(lambda: len(threads()) == 1)
+        wait_until(lambda: len(threads()) == 1, "one thread is left")
         assert len(ask(server)[1]) == 16 << 20
 
 
@@ -206,7 +200,7 @@ def test_no_descriptors_left_is_not_a_busy_loop(monkeypatch):
 def test_stopping_does_not_wait_for_a_client_for_long():
     with served(timeout=LONG) as server:
         slow = socket.create_connection((server.host, server.port), timeout=LONG)
-        until(lambda: server._ends)
+        wait_until(lambda: server._ends, "somebody asks")
         server.stop()
         assert not threads()
         slow.close()

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 from plaunch.agent import moments
-from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+from plaunch.agent.worker import RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.plugin import hookimpl, hookspecs
 from plaunch.plugin.registry import (
@@ -24,23 +24,13 @@ from plaunch.plugin.telling import HOOKS as TOLD
 from plaunch.process.logs import LogsSpecs
 from plaunch.testing import plugin_manager
 
+from helpers.groups import make_group
+
 HOOKS = {
     name: function for name, function in vars(hookspecs).items() if name.startswith("plaunch_")
 }
 WORKER = WorkerInfo(local_rank=0, global_rank=4, role_rank=4, world_size=8, role_world_size=8)
-GROUP = GroupInfo(
-    run_id="job",
-    role="trainer",
-    state=WorkerState.HEALTHY,
-    attempt=0,
-    round=0,
-    max_restarts=3,
-    group_rank=1,
-    group_world_size=2,
-    master_addr="127.0.0.1",
-    master_port=29500,
-    workers=(WORKER,),
-)
+GROUP = make_group(group_rank=1, group_world_size=2, workers=(WORKER,))
 
 
 # --- the specifications ---------------------------------------------------------------------------

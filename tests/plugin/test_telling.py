@@ -7,36 +7,15 @@ import signal
 
 import pytest
 from plaunch.agent.moments import BeforeRendezvous, WorkersStarted
-from plaunch.agent.worker import GroupInfo, WorkerState
 from plaunch.errors import SignalException
 from plaunch.plugin import hookimpl
 from plaunch.plugin.manager import PluginManager
 
-GROUP = GroupInfo(
-    run_id="job",
-    role="trainer",
-    state=WorkerState.INIT,
-    attempt=0,
-    round=0,
-    max_restarts=0,
-    group_rank=-1,
-    group_world_size=-1,
-    master_addr="",
-    master_port=0,
-    workers=(),
-)
-MOMENT = BeforeRendezvous(GROUP)
-OTHER = WorkersStarted(GROUP)
+from helpers.clock import Clock
+from helpers.groups import make_group
 
-
-class Clock:
-    """Time that passes when a plugin says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+MOMENT = BeforeRendezvous(make_group())
+OTHER = WorkersStarted(make_group())
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from dataclasses import dataclass
 
 import pytest
 from plaunch.process import Std, start_processes
-from plaunch.process.session import read_state
+
+from helpers.processes import is_gone
+from helpers.waiting import wait_until
 
 BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
 
@@ -54,17 +55,6 @@ def start(chaos):
     yield start
     for context in opened:
         context.close(signal.SIGKILL)
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
-
-
-def is_gone(pid):
-    return read_state(pid)[0] in ("", "Z", "X")
 
 
 @dataclass(frozen=True)
@@ -179,7 +169,9 @@ def test_a_worker_killed_while_it_writes_its_value_is_a_failure(start, start_met
     context = start(("sleep",), ("megabytes", 64), start_method=start_method)
     # Nobody reads, so that the worker stays in the middle of its value once it has begun.
     pipe = context._pipes[1].fd
-    wait_until(lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != bytes(4))
+    wait_until(
+        lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != bytes(4), "it has begun to write"
+    )
     os.kill(context.pids()[1], signal.SIGKILL)
     check_failure(context, Failing((), -signal.SIGKILL, "SIGKILL"))
 

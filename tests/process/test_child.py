@@ -9,14 +9,12 @@ import sys
 import pytest
 from plaunch.process.child import LOST_EXIT_CODE, ChildProcess
 
+from helpers.processes import wait_for_end
+
 
 def start(code):
     program = subprocess.Popen([sys.executable, "-c", code])
     return program, ChildProcess(program, release=lambda: None)
-
-
-def wait_for_end(program):
-    os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +28,7 @@ def wait_for_end(program):
 )
 def test_the_exit_code_is_read_without_reaping(code, exitcode):
     program, worker = start(code)
-    wait_for_end(program)
+    wait_for_end(program.pid)
     assert worker.poll() == exitcode
     assert worker.poll() == exitcode
     assert program.returncode is None, "it was reaped, and its number may be given to another"
@@ -42,7 +40,7 @@ def test_a_running_process_has_no_exit_code():
     program, worker = start("import time; time.sleep(600)")
     assert worker.poll() is None
     program.kill()
-    wait_for_end(program)
+    wait_for_end(program.pid)
     assert worker.poll() == -9
     worker.reap()
 
@@ -79,7 +77,7 @@ def test_a_child_needs_no_descriptor():
 
 def test_systems_without_waitid_reap(monkeypatch):
     program, worker = start("raise SystemExit(4)")
-    wait_for_end(program)
+    wait_for_end(program.pid)
     monkeypatch.delattr(os, "waitid")
     assert worker.poll() == 4
     assert program.returncode == 4

@@ -7,7 +7,6 @@ import re
 import socket
 import tempfile
 import threading
-import time
 from typing import IO, TYPE_CHECKING
 
 import pytest
@@ -15,20 +14,14 @@ from plaunch.process.console import Console
 from plaunch.process.notices import Notices
 from plaunch.process.spill import Spill
 
+from helpers.notices import Recorded
+from helpers.waiting import wait_until
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
 FOREVER = 60.0  # seconds; a test that waits so long has failed
-
-
-class Recorded(Notices):
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def warn(self, message: str, *args: object) -> None:
-        self.messages.append(message % args)
 
 
 @pytest.fixture
@@ -64,13 +57,6 @@ class Reader:
         os.close(write_end)
         self._thread.join(FOREVER)
         return self.data
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + FOREVER
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def lines(first: int, count: int) -> bytes:
@@ -187,7 +173,7 @@ class TestSlowConsole:
         console.start()
         console.put(lines(0, 20_000), self)
         reader = Reader(pipe[0])
-        wait_for(lambda: not spill.unread)
+        wait_until(lambda: not spill.unread, "it has caught up")
         console.put(lines(20_000, 10), self)
         console.close(FOREVER)
         assert reader.result(pipe[1]) == lines(0, 20_010)
@@ -265,7 +251,7 @@ class TestSlowConsole:
             nonlocal now
             now += 4.0  # seconds
             seen = looks
-            wait_for(lambda: looks > seen)  # `close` has looked at the clock
+            wait_until(lambda: looks > seen, "`close` has looked at the clock")
             return os.write(fd, data[:1000])
 
         console = Console(pipe[1], "stdout", notices, write=slow_write, clock=clock)
@@ -313,7 +299,7 @@ class TestConsoleInTrouble:
         console = Console(pipe[1], "stdout", notices, memory_limit=10_000, spill=spill)
         console.put(lines(0, 10_000), self)
         console.start()
-        wait_for(lambda: bool(notices.messages))
+        wait_until(lambda: notices.messages, "a warning")
         for n in range(10):
             console.put(lines(n, 1000), self)
         assert spill.unread == 0
@@ -336,7 +322,7 @@ class TestConsoleInTrouble:
         console = Console(fd, "stdout", notices)
         console.put(lines(0, 10), self)
         console.start()
-        wait_for(lambda: bool(notices.messages))
+        wait_until(lambda: notices.messages, "a warning")
         console.put(lines(10, 20), self)
         console.close(FOREVER)
         os.close(fd)
@@ -357,7 +343,7 @@ class TestConsoleInTrouble:
         console = Console(os.dup(1), "stdout", notices, write=write)
         console.start()
         console.put(lines(0, 10), self)
-        wait_for(lambda: bool(notices.messages))
+        wait_until(lambda: notices.messages, "a warning")
         console.put(lines(10, 5), self)
         console.close(FOREVER)
         os.close(console._fd)

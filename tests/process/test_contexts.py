@@ -13,6 +13,8 @@ import pytest
 from plaunch.errors import SignalException, UsageError
 from plaunch.process import LogsDest, LogsSpecs, PContext, RunProcsResult
 
+from helpers.clock import Clock
+
 BOUND = 60.0
 
 
@@ -111,14 +113,14 @@ def test_it_is_polled_at_the_period(monkeypatch):
 
 
 def test_the_period_does_not_exceed_the_timeout(monkeypatch):
-    clock = [100.0]
+    clock = Clock()
     sleeps = []
 
     def sleep(seconds):
         sleeps.append(seconds)
-        clock[0] += seconds
+        clock.now += seconds
 
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", clock)
     monkeypatch.setattr(time, "sleep", sleep)
     context = make(polls=100)
     context.threads = []

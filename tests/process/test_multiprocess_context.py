@@ -16,7 +16,9 @@ import time
 import pytest
 from plaunch.errors import RankMappingError, UsageError, WorkerStartError
 from plaunch.process import LogsDest, LogsSpecs, MultiprocessContext, Std, start_processes
-from plaunch.process.session import read_state
+
+from helpers.processes import is_gone
+from helpers.waiting import wait_for_files, wait_until
 
 BOUND = 60.0  # seconds within which everything here has long happened
 
@@ -65,17 +67,6 @@ def spawned(contexts):
         return context
 
     return spawned
-
-
-def wait_until(condition, seconds=BOUND):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
-
-
-def is_gone(pid):
-    return read_state(pid)[0] in ("", "Z", "X")
 
 
 def only_failure(context):
@@ -244,7 +235,7 @@ def test_workers_whose_fork_server_dies_are_not_left_alone(contexts, functions, 
         "t", functions.ready_and_sleep, {0: (ready,)}, start_method="forkserver"
     )
     contexts.append(context)
-    wait_until(ready.exists)
+    wait_for_files(ready)
     with caplog.at_level(logging.WARNING, "plaunch"):
         os.kill(multiprocessing.forkserver._forkserver._forkserver_pid, signal.SIGKILL)
         failure = only_failure(context)
@@ -258,7 +249,7 @@ def test_workers_whose_fork_server_dies_are_not_left_alone(contexts, functions, 
 
 def test_who_ignores_the_signal_is_killed_after_the_timeout(run, functions, tmp_path):
     context = run(functions.ignore_sigterm, (tmp_path / "ready",))
-    wait_until((tmp_path / "ready").exists)
+    wait_for_files(tmp_path / "ready")
     context.close(timeout=0.1)
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
     assert is_gone(context.pids()[0])
@@ -266,7 +257,7 @@ def test_who_ignores_the_signal_is_killed_after_the_timeout(run, functions, tmp_
 
 def test_a_worker_may_use_its_grace(run, functions, tmp_path):
     context = run(functions.wait_for_sigterm, (tmp_path / "ready",))
-    wait_until((tmp_path / "ready").exists)
+    wait_for_files(tmp_path / "ready")
     context.close()
     assert [seen.exitcode for seen in context.take_exits()] == [3]
     assert (tmp_path / "ready.checkpoint").exists()
@@ -555,7 +546,7 @@ def test_nothing_stays_behind_in_the_launcher(run, functions, start_method):
     run(functions.add, (1,), (2,)).wait(BOUND)
     run(functions.fail, ("x",), ("y",)).wait(BOUND)
     run(functions.megabytes, (8,)).close()
-    wait_until(lambda: threading.active_count() == threads)
+    wait_until(lambda: threading.active_count() == threads, "the threads have ended")
     assert set(os.listdir("/proc/self/fd")) == before
     assert multiprocessing.active_children() == []
 

@@ -8,6 +8,8 @@ import pytest
 from plaunch.process.lines import MatchingLines, PrefixedLines
 from plaunch.process.prefix import TimedPrefix, encode_prefix, without_time
 
+from helpers.clock import Clock
+
 
 @pytest.fixture(autouse=True)
 def _in_utc(monkeypatch):
@@ -16,14 +18,6 @@ def _in_utc(monkeypatch):
     yield
     monkeypatch.undo()
     time.tzset()
-
-
-class Clock:
-    def __init__(self, now):
-        self.now = now
-
-    def __call__(self):
-        return self.now
 
 
 def test_the_time_is_iso_with_milliseconds_wherever_it_is_asked_for():

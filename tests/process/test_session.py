@@ -7,13 +7,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from plaunch.process.child import ChildProcess
 from plaunch.process.reaping.table import read_process
 from plaunch.process.reaping.tree import make_tree
 from plaunch.process.session import WorkerSession, describe_process, read_state
+
+from helpers.processes import is_gone, wait_for_end
+from helpers.waiting import wait_until
 
 # Starts children as told by its arguments, prints their pids, then waits for its stdin to close.
 LEADER = """
@@ -74,50 +76,35 @@ def session_of(program, **options):
     return WorkerSession(ChildProcess(program, release=lambda: None), 0, kin)
 
 
-def wait_until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
-
-
-def is_gone(pid):
-    return read_state(pid)[0] in ("", "Z", "X")
-
-
-def wait_for_end(program):
-    os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
-
-
 def test_a_signal_to_the_leader_reaches_nobody_else(start):
     program, [child] = start("plain")
     session_of(program).signal_leader(signal.SIGKILL)
-    wait_for_end(program)
+    wait_for_end(program.pid)
     assert not is_gone(child)
 
 
 def test_a_signal_to_all_reaches_the_children_also_in_sessions_of_their_own(start):
     program, children = start("plain", "own-session")
     session_of(program).signal_all(signal.SIGKILL)
-    wait_for_end(program)
-    wait_until(lambda: all(map(is_gone, children)))
+    wait_for_end(program.pid)
+    wait_until(lambda: all(map(is_gone, children)), "the children are gone")
 
 
 def test_what_a_worker_left_behind_is_found_until_it_is_gone(start):
     program, [child] = start("plain")
     session = session_of(program)
     program.kill()
-    wait_for_end(program)
+    wait_for_end(program.pid)
     assert session.survivors() == [child]
     session.signal_all(signal.SIGTERM)
-    wait_until(lambda: session.survivors() == [])
+    wait_until(lambda: session.survivors() == [], "nobody is left behind")
 
 
 def test_a_worker_without_children_leaves_nothing_behind(start):
     program, _ = start()
     session = session_of(program)
     program.kill()
-    wait_for_end(program)
+    wait_for_end(program.pid)
     assert session.survivors() == []
     assert program.returncode == -signal.SIGKILL, "it was not reaped"
 
@@ -155,7 +142,7 @@ def test_a_zombie_that_nobody_reaps_is_not_left_behind(tmp_path):
     keeper, zombie = map(int, program.stdout.readline().split())
     try:
         program.kill()
-        wait_for_end(program)
+        wait_for_end(program.pid)
         assert read_state(zombie) == ("Z", program.pid)
         assert session_of(program).survivors() == []
     finally:
@@ -184,10 +171,10 @@ def test_without_proc_the_group_itself_is_asked(start, tmp_path):
     program, [child] = start("plain")
     session = session_of(program, proc=str(tmp_path / "nothing"))
     program.kill()
-    wait_for_end(program)
+    wait_for_end(program.pid)
     assert session.survivors() == [program.pid]
     os.kill(child, signal.SIGKILL)
-    wait_until(lambda: is_gone(child))
+    wait_until(lambda: is_gone(child), "the child is gone")
 
 
 def test_a_worker_that_may_not_be_signalled_is_said_so(start, monkeypatch, caplog):

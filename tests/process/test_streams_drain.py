@@ -8,19 +8,12 @@ from collections.abc import Callable
 
 import pytest
 from plaunch.process.drain import READ_SIZE, Drain, Source
-from plaunch.process.notices import Notices
 from plaunch.process.outlets import Plain
 
+from helpers.notices import Recorded
+from helpers.waiting import wait_until
+
 FOREVER = 60.0  # seconds
-
-
-class Recorded(Notices):
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def warn(self, message: str, *args: object) -> None:
-        self.messages.append(message % args)
 
 
 class Kept:
@@ -101,10 +94,8 @@ def test_what_was_written_before_the_end_is_read_after_it(open_source: Open) -> 
 
 def test_all_that_is_in_a_large_pipe_is_read_after_the_end(open_source: Open) -> None:
     def wait_for_the_end(data: bytes) -> None:
-        deadline = time.monotonic() + FOREVER
-        while drain._wake_write >= 0:  # so that most of the pipe is read after the call of finish
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        # So that most of the pipe is read after the call of finish.
+        wait_until(lambda: drain._wake_write < 0, "the call of finish")
 
     kept = Kept()
     source, write_end = open_source(Plain(wait_for_the_end), kept)
@@ -253,11 +244,9 @@ def test_a_drain_that_gets_ahead_slowly_is_waited_for(
     open_source: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def one_read_per_join(timeout: float) -> None:
-        seen, deadline = drain._reads, time.monotonic() + FOREVER
+        seen = drain._reads
         turn.release()
-        while drain._thread.is_alive() and drain._reads == seen:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_until(lambda: drain._reads != seen or not drain._thread.is_alive(), "one read more")
 
     turn = threading.Semaphore(0)
     kept = Kept()

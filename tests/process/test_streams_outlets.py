@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 from plaunch.process.console import Console
 from plaunch.process.lines import MatchingLines, PrefixedLines
-from plaunch.process.notices import Notices
 from plaunch.process.outlets import (
     HOLD,
     MAX_HELD,
@@ -17,25 +16,12 @@ from plaunch.process.outlets import (
     RawToConsole,
 )
 
+from helpers.clock import Clock
+from helpers.notices import Recorded
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-class Recorded(Notices):
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def warn(self, message: str, *args: object) -> None:
-        self.messages.append(message % args)
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Screen(Console):

@@ -24,6 +24,9 @@ from plaunch.process import LogsDest, LogsSpecs, SubprocessContext, supervised
 from plaunch.process.ladder import StopLadder
 from plaunch.process.session import WorkerSession, read_state
 
+from helpers.processes import is_gone, wait_for_end
+from helpers.waiting import wait_for_files, wait_until
+
 BOUND = 30.0  # seconds within which everything here has long happened
 
 
@@ -80,21 +83,10 @@ def run(contexts):
     return run
 
 
-def wait_until(condition, seconds=BOUND):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.002)
-
-
 def wait_for_ends(context, *ranks):
     """Let these workers end, without the context having looked."""
     for rank in ranks:
-        os.waitid(os.P_PID, context.pids()[rank], os.WEXITED | os.WNOWAIT)
-
-
-def is_gone(pid):
-    return read_state(pid)[0] in ("", "Z", "X")
+        wait_for_end(context.pids()[rank])
 
 
 def touch(path):
@@ -189,7 +181,7 @@ def test_a_worker_that_has_reported_its_exception_failed_by_itself(run, tmp_path
         logs_specs=NoFiles(tmp_path),
     )
     wait_for_ends(context, 1)
-    wait_until(lambda: error_file.read_text() == report)
+    wait_until(lambda: error_file.read_text() == report, "the report is complete")
     result = context.wait(BOUND)
     assert sorted(result.failures) == [0, 1]
     assert result.stopped == {2: -signal.SIGTERM}
@@ -276,7 +268,7 @@ def test_exits_are_told_once_and_say_who_was_stopped(run):
 @pytest.mark.parametrize("death_sig", [None, signal.SIGUSR1, signal.SIGKILL])
 def test_close_stops_everybody_with_the_signal_asked_for(run, tmp_path, death_sig):
     context = run(sleep_once_ready(tmp_path / "0"), sleep_once_ready(tmp_path / "1"))
-    wait_until(lambda: len(os.listdir(tmp_path)) == 2)
+    wait_for_files(tmp_path / "0", tmp_path / "1")
     context.close(death_sig)
     code = -(death_sig or signal.SIGTERM)
     assert [(seen.exitcode, seen.stopped) for seen in context.take_exits()] == [(code, True)] * 2
@@ -292,7 +284,7 @@ IGNORE = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 @pytest.mark.usefixtures("kernel")
 def test_who_ignores_the_signal_is_killed_after_the_timeout(run, tmp_path):
     context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}", SLEEP)
-    wait_until(lambda: os.listdir(tmp_path))
+    wait_for_files(tmp_path / "0")
     began = time.monotonic()
     context.close(timeout=0.2)
     assert 0.19 < time.monotonic() - began < BOUND
@@ -328,7 +320,7 @@ signal.signal(signal.SIGTERM, stop)
 while True: signal.pause()
 """
     context = run(code)
-    wait_until((tmp_path / "ready").exists)
+    wait_for_files(tmp_path / "ready")
     context.close()
     assert saved.read_bytes() == b"checkpoint"
     assert [seen.exitcode for seen in context.take_exits()] == [0]
@@ -338,10 +330,10 @@ def test_a_suspended_worker_gets_the_signal(run, tmp_path):
     handle = "import sys, signal; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))"
     code = f"{handle}; {sleep_once_ready(tmp_path / 'ready')}"
     context = run(code)
-    wait_until((tmp_path / "ready").exists)
+    wait_for_files(tmp_path / "ready")
     pid = context.pids()[0]
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: read_state(pid)[0] == "T")
+    wait_until(lambda: read_state(pid)[0] == "T", "it is suspended")
     context.close()
     assert [seen.exitcode for seen in context.take_exits()] == [7]
 
@@ -365,7 +357,7 @@ def test_what_workers_started_is_gone_at_every_end(run, tmp_path, end):
     path = tmp_path / "pids"
     then = {"success": "", "failure": "sys.exit(1)", "close": SLEEP, "crash": "os.abort()"}[end]
     context = run(with_children(path, then))
-    wait_until(path.exists)
+    wait_for_files(path)
     children = [int(pid) for pid in path.read_text().split()]
     began = time.monotonic()
     if end == "close":
@@ -395,11 +387,11 @@ def test_close_may_be_called_again_and_before_the_start(run):
 
 def test_hurry_skips_the_grace_in_progress(run, tmp_path, caplog):
     context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
-    wait_until(lambda: os.listdir(tmp_path))
+    wait_for_files(tmp_path / "0")
 
     def hurry():
         # From here on there is nothing to do for the rest of the grace.
-        wait_until(lambda: "waiting for local ranks 0" in caplog.text)
+        wait_until(lambda: "waiting for local ranks 0" in caplog.text, "the grace has begun")
         context.hurry()
 
     with caplog.at_level(logging.WARNING, "plaunch"):
@@ -412,7 +404,7 @@ def test_hurry_skips_the_grace_in_progress(run, tmp_path, caplog):
 
 def test_hurry_before_the_stop_is_remembered(run, tmp_path):
     context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
-    wait_until(lambda: os.listdir(tmp_path))
+    wait_for_files(tmp_path / "0")
     context.hurry()
     context.close(timeout=600)
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
@@ -420,7 +412,7 @@ def test_hurry_before_the_stop_is_remembered(run, tmp_path):
 
 def test_an_interrupted_stop_leaves_nobody_behind(run, tmp_path, monkeypatch):
     context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
-    wait_until(lambda: os.listdir(tmp_path))
+    wait_for_files(tmp_path / "0")
     pid = context.pids()[0]
 
     def interrupt(signum, frame):
@@ -486,7 +478,7 @@ def test_a_signal_raises_out_of_wait_and_close_restores_the_handlers(run):
 
 def test_the_second_signal_skips_the_grace(run, tmp_path):
     context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}", handle_signals=True)
-    wait_until(lambda: os.listdir(tmp_path))
+    wait_for_files(tmp_path / "0")
     with pytest.raises(SignalException):
         os.kill(os.getpid(), signal.SIGTERM)
     alarm = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
@@ -626,7 +618,7 @@ def test_nothing_stays_behind_in_the_launcher(run):
         else:
             context.wait(BOUND)
         assert all(read_state(pid) == ("", -1) for pid in context.pids().values())
-    wait_until(lambda: threading.active_count() == threads)
+    wait_until(lambda: threading.active_count() == threads, "the threads have ended")
     assert set(os.listdir("/proc/self/fd")) == before
 
 

@@ -13,6 +13,8 @@ import pytest
 from plaunch.process.child import ChildProcess
 from plaunch.process.watch import ExitWatch
 
+from helpers.processes import wait_for_end
+
 PIDFDS = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system has no pidfds")
 
 
@@ -71,7 +73,7 @@ def test_an_end_wakes_it_and_is_named_once(watch, start):
 
 def test_a_process_that_has_ended_before_it_is_added_is_noticed(watch, start):
     program = start("true")
-    os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+    wait_for_end(program.pid)
     watch.add(0, program.pid, is_over(child(program)))
     watch.wait(20)
     assert watch.ended() == [0]
@@ -105,7 +107,7 @@ def test_ends_between_two_looks_keep_their_order(start):
         watch.add(key, program.pid, is_over(child(program)))
     for key in (3, 1, 4, 0, 2):
         programs[key].stdin.close()
-        os.waitid(os.P_PID, programs[key].pid, os.WEXITED | os.WNOWAIT)
+        wait_for_end(programs[key].pid)
     assert watch.ended() == [3, 1, 4, 0, 2]
     watch.close()
 

@@ -28,6 +28,8 @@ from plaunch.rendezvous import (
 )
 from plaunch.testing import MemoryBoard
 
+from helpers.waiting import wait_until
+
 BOUND = 30.0
 
 
@@ -163,11 +165,7 @@ def test_an_outage_that_lasts_too_long_is_told_once(create, board):
     handler = create(unreachable_timeout="0.3")
     handler.next_rendezvous()
     board.down = True
-    deadline = time.monotonic() + BOUND
-    found = []
-    while not found and time.monotonic() < deadline:
-        found = list(handler.changes())
-        time.sleep(0.01)
+    found = wait_until(lambda: list(handler.changes()), "it is told")
     assert [change.kind for change in found] == [ChangeKind.UNREACHABLE]
     assert "memory store is down" in found[0].reason
     assert list(handler.changes()) == []
@@ -211,16 +209,15 @@ def test_a_connection_that_is_dead_is_replaced(create, board, monkeypatch):
     handler.next_rendezvous()
     is_cut.set()
     speaker = handler._crew._speaker
-    deadline = time.monotonic() + BOUND
-    while speaker.overdue() < 0.4:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: speaker.overdue() >= 0.4, "the speaker is stuck")
     is_cut.clear()
     connections = speaker.connections
-    while speaker.connections == connections:
-        assert time.monotonic() < deadline
+
+    def is_replaced():
         handler.changes()
-        time.sleep(0.01)
+        return speaker.connections != connections
+
+    wait_until(is_replaced, "another connection")
     handler.report_success()
     assert [change.kind for change in changes(handler)] == [ChangeKind.CLOSED]
     cable.set()
@@ -338,13 +335,6 @@ def test_garbage_in_the_store_is_named(create, board):
 # --- what a node says that waits ------------------------------------------------------------------
 
 
-def until(condition, what):
-    deadline = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 def test_who_waits_says_for_whom(create, monkeypatch):
     monkeypatch.setattr(attendance, "_LEAST_REST", 0.05)
     monkeypatch.setattr(attendance, "_REST_PER_NODE", 0.0)
@@ -352,18 +342,18 @@ def test_who_waits_says_for_whom(create, monkeypatch):
     Background(first.next_rendezvous)
     host = os.uname().nodename
     text = f"3 to 4 nodes; 1 came: {host} (index 1); missing: index 0, 2"
-    until(lambda: first.describe_wait() == text, text)
+    wait_until(lambda: first.describe_wait() == text, text)
     second = create(3, 4)
     Background(second.next_rendezvous)
     for handler in (first, second):
-        until(lambda: "; 2 came: " in handler.describe_wait(), "both know of two")  # noqa: B023
+        wait_until(lambda: "; 2 came: " in handler.describe_wait(), "both know of two")  # noqa: B023
 
 
 def test_waiting_costs_the_store_little(create, monkeypatch):
     """However often the agent asks, it is looked up once in a while."""
     handler = create(2, 2)
     Background(handler.next_rendezvous)
-    until(lambda: "1 came" in handler.describe_wait(), "it has come itself")
+    wait_until(lambda: "1 came" in handler.describe_wait(), "it has come itself")
     looked = []
     with monkeypatch.context() as patch:
         patch.setattr(handler._membership, "want", looked.append)
@@ -377,7 +367,7 @@ def test_a_spare_says_that_there_is_no_place(create):
     first.next_rendezvous()
     Background(second.next_rendezvous)
     text = "a place in job 'job', which has all the nodes that it takes"
-    until(lambda: second.describe_wait() == text, text)
+    wait_until(lambda: second.describe_wait() == text, text)
 
 
 def test_a_store_that_does_not_answer_is_what_is_waited_for(create):
@@ -388,7 +378,7 @@ def test_a_store_that_does_not_answer_is_what_is_waited_for(create):
     assert handler.describe_wait() == "the store at board"
     Background(handler.next_rendezvous)
     text = "the store at board: nobody listens"
-    until(lambda: handler.describe_wait() == text, text)
+    wait_until(lambda: handler.describe_wait() == text, text)
 
 
 def test_the_time_to_start_bounds_the_wait_for_nodes(create):

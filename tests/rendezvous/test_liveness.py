@@ -9,18 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.rendezvous.liveness import Observer
 
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
+from helpers.clock import Clock
 
 
 def run(history, *, interval=1.0, max_misses=3, own=None):
     """The nodes found lost at each step of `history`, a list of (seconds passed, signs)."""
-    clock = Clock()
+    clock = Clock(1000.0)
     observer = Observer(interval, max_misses, clock)
     found = []
     for seconds, signs in history:
@@ -129,7 +123,7 @@ def test_an_early_look_still_sees_a_new_sign():
 
 
 def test_watching_and_forgetting():
-    clock = Clock()
+    clock = Clock(1000.0)
     observer = Observer(1.0, 2, clock)
     observer.watch("a")
     assert observer.is_alive("a")
@@ -149,7 +143,7 @@ def test_watching_and_forgetting():
 
 
 def test_silence_is_told_from_the_last_new_sign():
-    clock = Clock()
+    clock = Clock(1000.0)
     observer = Observer(1.0, 5, clock)
     for sign, silent in ((b"0", 0), (b"1", 0), (b"1", 1), (b"1", 2), (None, 3), (b"2", 0)):
         clock.now += 1
@@ -181,7 +175,7 @@ def test_a_node_that_beats_is_never_lost_and_one_that_stopped_always_is(seed, in
     end = 60 * interval
     death = rng.uniform(5, 30) * interval
     beats = {"well": list(moments(end)), "dead": [at for at in moments(end) if at < death]}
-    clock = Clock()
+    clock = Clock(1000.0)
     observer = Observer(interval, max_misses, clock)
     lost_at = None
     for now in moments(end):
@@ -202,7 +196,7 @@ def test_a_node_that_beats_is_never_lost_and_one_that_stopped_always_is(seed, in
 
 @given(st.lists(st.tuples(st.floats(0.01, 5), st.sampled_from("ab.")), max_size=40))
 def test_whatever_happens_nobody_is_lost_in_less_than_the_time_for_it(steps):
-    clock = Clock()
+    clock = Clock(1000.0)
     observer = Observer(1.0, 3, clock)
     first = last_new = None
     for seconds, letter in steps:

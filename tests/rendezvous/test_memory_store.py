@@ -6,11 +6,12 @@ That it does what every store must is for the conformance suite to show.
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
 from plaunch.testing import MemoryBoard
+
+from helpers.waiting import wait_until
 
 BOUND = 30.0  # seconds within which everything here has long happened
 
@@ -33,11 +34,8 @@ class Waiter:
         self.result = None
         self._thread = threading.Thread(target=self._run, args=(key, timeout), daemon=True)
         self._thread.start()
-        deadline = time.monotonic() + BOUND
         # It holds the lock from its first look until it sleeps.
-        while key not in board._waiting or not board._waiting[key]._waiters:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_until(lambda: key in board._waiting and board._waiting[key]._waiters, "it sleeps")
 
     def _run(self, key, timeout):
         try:

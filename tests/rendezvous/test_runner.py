@@ -10,6 +10,9 @@ from plaunch.rendezvous.operations import Add, Set, Sleep, Wait
 from plaunch.rendezvous.runner import Runner
 from plaunch.testing import MemoryBoard
 
+from helpers.clock import Clock
+from helpers.waiting import wait_until
+
 BOUND = 20.0  # seconds within which everything here has long happened
 
 
@@ -52,15 +55,6 @@ def run():
         assert runner.join(BOUND)
 
 
-def wait_until(condition):
-    patience = threading.Event()
-    for _ in range(int(BOUND / 0.002)):
-        if condition():
-            return
-        patience.wait(0.002)
-    pytest.fail("it did not happen in time")
-
-
 def test_a_routine_gets_the_results_of_its_operations(run, board):
     results = []
 
@@ -87,7 +81,7 @@ def test_what_a_routine_raises_is_told(run, board):
 def test_a_failed_operation_is_repeated_over_a_new_connection(run, board):
     board.down = True
     runner, ended = run(iter_once(Add("n", 1)), board.connect)
-    wait_until(lambda: runner.problem is not None)
+    wait_until(lambda: runner.problem is not None, "a problem")
     assert "down" in str(runner.problem)
     assert not ended.event.is_set()
     board.down = False
@@ -136,7 +130,7 @@ def test_nothing_begins_after_a_stop(run, board):
 def test_a_stop_ends_a_wait(run, board):
     """A thread that stays inside a C++ library may abort the interpreter at its end."""
     runner, ended = run(iter_once(Wait("never", 1000.0)), board.connect)
-    wait_until(lambda: runner.overdue() < 0)
+    wait_until(lambda: runner.overdue() < 0, "it waits")
     runner.stop()
     assert runner.join(BOUND)
     assert not ended.event.is_set()
@@ -145,7 +139,7 @@ def test_a_stop_ends_a_wait(run, board):
 def test_a_stop_ends_the_attempts_to_connect(run, board):
     board.down = True
     runner, _ = run(iter_once(Set("a", b"1")), board.connect)
-    wait_until(lambda: runner.problem is not None)
+    wait_until(lambda: runner.problem is not None, "a problem")
     runner.stop()
     assert runner.join(BOUND)
 
@@ -187,7 +181,7 @@ class StubbornStore(StuckStore):
 
 def test_a_stuck_operation_is_given_to_another_thread(run, board):
     """What the first thread brings in the end is thrown away."""
-    now = [0.0]
+    clock = Clock(0.0)
     stuck = StubbornStore()
     stores = [stuck]
     results = []
@@ -196,26 +190,24 @@ def test_a_stuck_operation_is_given_to_another_thread(run, board):
         results.append((yield Add("n", 1)))
         results.append((yield Add("n", 1)))
 
-    runner, ended = run(
-        routine(), lambda: stores.pop() if stores else board.connect(), clock=lambda: now[0]
-    )
+    runner, ended = run(routine(), lambda: stores.pop() if stores else board.connect(), clock=clock)
     assert stuck.asked.wait(BOUND)
-    now[0] = 30.0
+    clock.now = 30.0
     assert runner.overdue() == 30.0
     runner.renew()
     assert ended.wait() is None
     assert results == [1, 2]
     stuck.is_closed = False
     stuck.answer.set()
-    wait_until(lambda: stuck.is_closed)
+    wait_until(lambda: stuck.is_closed, "the connection is closed")
     assert results == [1, 2]
 
 
 def test_a_wait_may_take_as_long_as_it_asks_for(run, board):
-    now = [0.0]
-    runner, _ = run(iter_once(Wait("never", 10.0)), board.connect, clock=lambda: now[0])
-    wait_until(lambda: runner.overdue() == -10.0)
-    now[0] = 12.0
+    clock = Clock(0.0)
+    runner, _ = run(iter_once(Wait("never", 10.0)), board.connect, clock=clock)
+    wait_until(lambda: runner.overdue() == -10.0, "it waits")
+    clock.now = 12.0
     assert runner.overdue() == 2.0
     board.write({"never": b"1"})
 

@@ -23,6 +23,8 @@ from plaunch_rendezvous_c10d import connecting, hosting, prepare_backend
 from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.torch_import import load_distributed
 
+from helpers.ports import free_port
+
 FOREIGN = "192.0.2.77"
 
 
@@ -32,13 +34,6 @@ def listening(host="127.0.0.1"):
         sock.bind((host, 0))
         sock.listen()
         yield sock.getsockname()[1]
-
-
-@pytest.fixture
-def free_port():
-    with listening() as port:
-        pass
-    return port
 
 
 def listeners(port):
@@ -77,8 +72,8 @@ def test_two_jobs_of_one_node_do_not_meet(prepare):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "[::1]", "localhost"])
 @pytest.mark.parametrize("max_nodes", [1, 2])
-def test_loop_back_in_any_spelling_is_hosted_and_joined(prepare, free_port, host, max_nodes):
-    endpoint = f"{host}:{free_port}"
+def test_loop_back_in_any_spelling_is_hosted_and_joined(prepare, host, max_nodes):
+    endpoint = f"{host}:{free_port()}"
     with (
         prepare(endpoint, max_nodes=max_nodes) as first,
         prepare(endpoint, max_nodes=max_nodes) as second,
@@ -94,11 +89,11 @@ def test_several_nodes_are_served_on_all_interfaces(prepare):
         assert listeners(port_of(backend)) == {"0" * 32}
 
 
-def test_an_interface_of_this_machine_is_hosted(prepare, free_port):
+def test_an_interface_of_this_machine_is_hosted(prepare):
     own = next((a for a in interface_addresses() if not is_loop_back(a) and ":" not in a), None)
     if own is None:
         pytest.skip("this machine has loop-back only")
-    endpoint = f"{own}:{free_port}"
+    endpoint = f"{own}:{free_port()}"
     with prepare(endpoint, max_nodes=2) as host, prepare(endpoint, max_nodes=2) as other:
         assert (host.is_host, other.is_host) == (True, False)
         assert host.address == other.address == own
@@ -147,12 +142,13 @@ def test_a_foreign_endpoint_is_joined_not_hosted(prepare, monkeypatch):
         assert part in str(caught.value)
 
 
-def test_is_host_false_never_hosts(prepare, free_port):
-    with prepare(f"localhost:{free_port}", max_nodes=2, is_host="false") as backend:
+def test_is_host_false_never_hosts(prepare):
+    endpoint = f"localhost:{free_port()}"
+    with prepare(endpoint, max_nodes=2, is_host="false") as backend:
         assert not backend.is_host
         with pytest.raises(RendezvousConnectionError, match="ECONNREFUSED"):
             backend.connect()
-        with prepare(f"localhost:{free_port}", max_nodes=2):
+        with prepare(endpoint, max_nodes=2):
             backend.connect().set("key", b"x")
 
 
@@ -205,7 +201,8 @@ def test_two_hosts_for_one_endpoint(prepare, monkeypatch):
             other.close()
 
 
-def test_a_name_that_resolves_to_loop_back_here(prepare, free_port, monkeypatch):
+def test_a_name_that_resolves_to_loop_back_here(prepare, monkeypatch):
+    port = free_port()
     """As Debian's /etc/hosts does; the others get another answer."""
     from plaunch.rendezvous import address
 
@@ -215,10 +212,10 @@ def test_a_name_that_resolves_to_loop_back_here(prepare, free_port, monkeypatch)
         "_look_up",
         lambda host, *rest: look_up("127.0.1.1" if host == "node0" else host, *rest),
     )
-    with prepare(f"node0:{free_port}", max_nodes=2) as backend:
+    with prepare(f"node0:{port}", max_nodes=2) as backend:
         assert backend.is_host
-        assert backend.endpoint == f"node0:{free_port}"
-        assert listeners(free_port) == {"0" * 32}
+        assert backend.endpoint == f"node0:{port}"
+        assert listeners(port) == {"0" * 32}
         others = [a for a in interface_addresses() if not is_loop_back(a)]
         assert backend.address in others or not others
 
@@ -236,10 +233,10 @@ def test_a_full_name_that_is_not_known_yet(monkeypatch, own, host, expected):
     assert hosting.is_this_machine(host, 1) is expected
 
 
-def test_what_is_waited_for_is_said_once_a_minute(free_port, monkeypatch, caplog):
+def test_what_is_waited_for_is_said_once_a_minute(monkeypatch, caplog):
     now = 0.0
     monkeypatch.setattr(connecting.time, "monotonic", lambda: now)
-    connector = Connector(load_distributed(), "127.0.0.1", free_port, 60)
+    connector = Connector(load_distributed(), "127.0.0.1", free_port(), 60)
     said = []
     for now in (0.0, 5.0, 11.0, 12.0, 60.0, 72.0, 80.0):
         caplog.clear()

@@ -12,6 +12,8 @@ import time
 import pytest
 from plaunch.errors import ExitCode
 
+from helpers.waiting import wait_until
+
 WORKER = """
 import os, sys, time
 folder, stop = sys.argv[1:]
@@ -55,13 +57,6 @@ def start(tmp_path):
         yield launch
 
 
-def wait_for(condition, what):
-    deadline = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def ended(process):
     output, _ = process.communicate(timeout=BOUND)
     return process.returncode, output
@@ -80,7 +75,7 @@ def mapped(process):
 
 def test_a_job_of_two_agents_is_light(start, etcd_server):
     agents = [start(etcd_server.endpoint, "--nnodes=2", "--rdzv-id=light") for _ in range(2)]
-    wait_for(lambda: len(start.workers()) == 2, "both run")
+    wait_until(lambda: len(start.workers()) == 2, "both run")
     for agent in agents:
         assert peak_memory(agent) < 60
         assert "libtorch" not in mapped(agent)
@@ -92,7 +87,7 @@ def test_a_job_of_two_agents_is_light(start, etcd_server):
 
 def test_a_job_does_not_notice_that_etcds_leader_dies(start, etcd_cluster):
     agents = [start(etcd_cluster.endpoint, "--nnodes=3") for _ in range(3)]
-    wait_for(lambda: len(start.workers()) == 3, "all run")
+    wait_until(lambda: len(start.workers()) == 3, "all run")
     for _ in range(2):
         leader = etcd_cluster.leader()
         leader.kill()
@@ -108,11 +103,11 @@ def test_a_job_does_not_notice_that_etcds_leader_dies(start, etcd_cluster):
 def test_an_agent_that_is_killed_is_replaced(start, etcd_server):
     options = ("--nnodes=1:2", "--rdzv-id=killed", "--rdzv-conf=last_call_timeout=3")
     agents = [start(etcd_server.endpoint, *options) for _ in range(2)]
-    wait_for(lambda: len(start.workers()) == 2, "both run")
+    wait_until(lambda: len(start.workers()) == 2, "both run")
     agents[1].send_signal(signal.SIGKILL)
-    wait_for(lambda: "1-0-1" in start.workers(), "the other one goes on alone")
+    wait_until(lambda: "1-0-1" in start.workers(), "the other one goes on alone")
     agents[1] = start(etcd_server.endpoint, *options)
-    wait_for(lambda: "2-1-2" in start.workers(), "both run again")
+    wait_until(lambda: "2-1-2" in start.workers(), "both run again")
     start.stop()
     assert [ended(agent)[0] for agent in agents] == [0, 0]
 
@@ -120,7 +115,7 @@ def test_an_agent_that_is_killed_is_replaced(start, etcd_server):
 def test_beyond_the_bound_the_launcher_says_so(start, own_etcd_server):
     conf = "--rdzv-conf=unreachable_timeout=3"
     agents = [start(own_etcd_server.endpoint, "--nnodes=2", conf) for _ in range(2)]
-    wait_for(lambda: len(start.workers()) == 2, "both run")
+    wait_until(lambda: len(start.workers()) == 2, "both run")
     own_etcd_server.kill()
     for agent in agents:
         code, output = ended(agent)
@@ -136,7 +131,7 @@ def test_nothing_secret_is_seen(start, secure_server, certificates, password_fil
         f"etcd_password_file={password_file}"
     )
     agent = start(secure_server.endpoint, "--rdzv-id=secret", conf)
-    wait_for(lambda: len(start.workers()) == 1, "it runs")
+    wait_until(lambda: len(start.workers()) == 1, "it runs")
     for name in ("cmdline", "environ"):
         with open(f"/proc/{agent.pid}/{name}") as file:
             assert password not in file.read()

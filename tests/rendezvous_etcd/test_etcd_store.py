@@ -12,6 +12,8 @@ from plaunch_rendezvous_etcd.client import EtcdClient
 from plaunch_rendezvous_etcd.options import read_options
 from plaunch_rendezvous_etcd.protocol import load_protocol
 
+from helpers.waiting import wait_until
+
 
 @pytest.fixture
 def create_client(params_of):
@@ -306,10 +308,9 @@ def test_watches_are_cancelled_when_nobody_waits(client, store):
     for n in range(3):
         assert store.wait(f"cancelled/{n}", 0.05) is None
     watches = client.watches
-    deadline = time.monotonic() + 10
-    while watches._living or watches._unborn or watches._waiting:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(
+        lambda: not (watches._living or watches._unborn or watches._waiting), "no watch is left"
+    )
 
 
 def test_a_watch_whose_revisions_are_gone_reads_again(client, store, in_thread, monkeypatch):

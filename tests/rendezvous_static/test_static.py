@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.rendezvous import HeldPort, ObservableRendezvous, RendezvousParameters
+from plaunch.rendezvous import ObservableRendezvous, RendezvousParameters
 from plaunch_rendezvous_static import create_static_handler
+
+from helpers.ports import free_port
 
 
 def create(endpoint="", max_nodes=1, local_addr=None, **config):
     return create_static_handler(
         RendezvousParameters("static", endpoint, "job", 1, max_nodes, local_addr, **config)
     )
-
-
-@pytest.fixture
-def free_port():
-    with contextlib.closing(HeldPort.any()) as held:
-        return held.port
 
 
 def test_one_node_has_a_fresh_port_on_loop_back_in_every_round():
@@ -52,13 +47,14 @@ def test_one_node_with_an_address_of_its_own():
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_several_nodes_are_what_the_command_line_says(free_port, rank):
-    handler = create(f"node0:{free_port}", max_nodes=3, rank=str(rank))
+def test_several_nodes_are_what_the_command_line_says(rank):
+    port = free_port()
+    handler = create(f"node0:{port}", max_nodes=3, rank=str(rank))
     for _ in range(2):
         info = handler.next_rendezvous()
         assert (info.rank, info.world_size, info.store) == (rank, 3, None)
         assert info.bootstrap_store_info.master_addr == "node0"
-        assert info.bootstrap_store_info.master_port == free_port
+        assert info.bootstrap_store_info.master_port == port
     handler.shutdown()
 
 

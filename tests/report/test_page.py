@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 import textwrap
-import time
 from html.parser import HTMLParser
 from importlib.util import find_spec
 
 import pytest
+
+from helpers.waiting import wait_until
 
 pytest.importorskip("bokeh")
 
@@ -253,10 +254,10 @@ class Job:
         )
 
     def until_round(self, number, workers):
-        until = time.monotonic() + TIMEOUT
-        while len(list(self.folder.glob(f"began.{number}.*"))) < workers:
-            assert time.monotonic() < until, f"round {number} does not begin"
-            time.sleep(0.02)
+        wait_until(
+            lambda: len(list(self.folder.glob(f"began.{number}.*"))) >= workers,
+            f"the begin of round {number}",
+        )
 
     def tell(self, name):
         (self.folder / name).touch()

@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 from plaunch.process.reaping.table import read_process
+
+from helpers.waiting import wait_until
 
 BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
 
@@ -51,10 +52,13 @@ class Family:
         return found
 
     def wait_for(self, kind, count=1):
-        wait_until(lambda: self.kinds().count(kind) >= count, lambda: (kind, self.members()))
+        wait_until(
+            lambda: self.kinds().count(kind) >= count,
+            lambda: f"{count} of kind {kind}, only {self.members()}",
+        )
 
     def wait_until_gone(self):
-        wait_until(lambda: not self.alive(), self.alive)
+        wait_until(lambda: not self.alive(), lambda: f"the end of {self.alive()}")
 
     def kill(self):
         for _, pid in self.alive():
@@ -64,13 +68,6 @@ class Family:
                 pass
 
 
-def wait_until(condition, explain=lambda: ""):
-    deadline = time.monotonic() + BOUND
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not happen: {explain()}"
-        time.sleep(0.005)
-
-
 @pytest.fixture
 def family(tmp_path):
     folder = tmp_path / "family"
@@ -78,12 +75,6 @@ def family(tmp_path):
     family = Family(folder)
     yield family
     family.kill()
-
-
-@pytest.fixture
-def eventually():
-    """Wait for a condition, within a bound."""
-    return wait_until
 
 
 @pytest.fixture

@@ -14,6 +14,9 @@ from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState
 from plaunch.process import RunLayout
 from plaunch.testing import FakeElasticRendezvous
 
+from helpers.processes import is_reaped
+from helpers.waiting import wait_until
+
 BOUND = 60.0
 
 # What has neither mark nor parent is found, too: the launcher inherits all orphans.
@@ -59,13 +62,13 @@ def test_a_signal_stops_the_launcher(launch, family, tmp_path, signum):
 
 
 @pytest.mark.parametrize("end", ["wait", "stubborn", "closing"])
-def test_the_launcher_is_killed(launch, family, eventually, tmp_path, end):
+def test_the_launcher_is_killed(launch, family, tmp_path, end):
     launcher = launch(MARKED, end)
     family.wait_for("worker", 2)
     launcher.kill()
     launcher.wait(BOUND)
     family.wait_until_gone()
-    eventually(lambda: left_in(tmp_path) == [])
+    wait_until(lambda: left_in(tmp_path) == [], lambda: f"the removal of {left_in(tmp_path)}")
 
 
 def test_a_second_signal_kills_at_once(launch, family):
@@ -166,7 +169,7 @@ def test_a_launch_within_a_launch_ends_well(launch_nested, family):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
-def test_the_outer_of_two_launchers_is_stopped(launch_nested, family, tmp_path, eventually, signum):
+def test_the_outer_of_two_launchers_is_stopped(launch_nested, family, tmp_path, signum):
     outer = launch_nested(MARKED, "stubborn")
     family.wait_for("worker", 2)
     outer.send_signal(signum)
@@ -175,7 +178,7 @@ def test_the_outer_of_two_launchers_is_stopped(launch_nested, family, tmp_path, 
         outer.send_signal(signum)
     outer.wait(BOUND)
     family.wait_until_gone()
-    eventually(lambda: guards_among(tmp_path) == [])
+    wait_until(lambda: guards_among(tmp_path) == [], lambda: f"the end of {guards_among(tmp_path)}")
 
 
 def guards_among(tmp_path):
@@ -260,13 +263,13 @@ def test_a_plugins_own_process_is_not_taken_for_an_orphan(run_program, programs,
     assert (launcher.returncode, out, family.alive()) == (0, "[7, 7]\n", []), err
 
 
-def test_orphans_that_end_while_the_job_runs_leave_no_zombies(launch, family, eventually):
+def test_orphans_that_end_while_the_job_runs_leave_no_zombies(launch, family):
     launcher = launch(["daemon"], "wait")
     family.wait_for("worker", 2)
     orphans = family.pids("daemon")
     for pid in orphans:
         os.kill(pid, signal.SIGKILL)
-    eventually(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in orphans))
+    wait_until(lambda: all(map(is_reaped, orphans)), "somebody reaps the orphans")
     assert launcher.poll() is None
     launcher.terminate()
     launcher.communicate(timeout=BOUND)

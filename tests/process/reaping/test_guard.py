@@ -17,6 +17,10 @@ from plaunch.process.reaping.messages import job_line, process_line
 from plaunch.process.reaping.reaper import Reaper
 from plaunch.process.reaping.table import read_process
 
+from helpers.clock import Clock
+from helpers.processes import wait_for_end
+from helpers.waiting import wait_until
+
 BOUND = 60.0
 
 pytestmark = pytest.mark.filterwarnings(
@@ -46,21 +50,21 @@ def link(pid, name):
         return ""
 
 
-def wait_until_it_has_settled(pid, eventually):
+def wait_until_it_has_settled(pid):
     def title():
         with open(f"/proc/{pid}/comm") as comm:
             return comm.read().strip()
 
-    eventually(lambda: title() == "workers-guard", title)
+    wait_until(lambda: title() == "workers-guard", lambda: f"another name than {title()}")
 
 
-def test_it_holds_nothing_of_the_launchers(guard, eventually, tmp_path):
+def test_it_holds_nothing_of_the_launchers(guard, tmp_path):
     with open(tmp_path / "log", "w") as file:
         os.set_inheritable(file.fileno(), True)
         other = start_guard()
     try:
         for each in (guard, other):
-            wait_until_it_has_settled(each.pid, eventually)
+            wait_until_it_has_settled(each.pid)
             links = {name: link(each.pid, name) for name in os.listdir(f"/proc/{each.pid}/fd")}
             assert [links.pop(name) for name in "012"] == ["/dev/null"] * 3
             assert sorted(target.partition("[")[0].rstrip(":") for target in links.values()) in (
@@ -93,8 +97,8 @@ def test_whoever_reads_the_launchers_output_sees_its_end(run_program, family):
 @pytest.mark.parametrize(
     "signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTSTP]
 )
-def test_it_ignores_signals(guard, eventually, signum):
-    wait_until_it_has_settled(guard.pid, eventually)
+def test_it_ignores_signals(guard, signum):
+    wait_until_it_has_settled(guard.pid)
     os.kill(guard.pid, signum)
     with open(f"/proc/{guard.pid}/status") as status:
         ignored = next(line for line in status if line.startswith("SigIgn")).split()[1]
@@ -102,8 +106,8 @@ def test_it_ignores_signals(guard, eventually, signum):
     assert guard.is_alive()
 
 
-def test_it_is_not_met_by_who_ends_the_job_by_its_name(guard, eventually):
-    wait_until_it_has_settled(guard.pid, eventually)
+def test_it_is_not_met_by_who_ends_the_job_by_its_name(guard):
+    wait_until_it_has_settled(guard.pid)
 
     def title():
         with open(f"/proc/{guard.pid}/cmdline") as file:
@@ -139,7 +143,7 @@ def test_its_exit_code_may_be_taken_by_other_code(kind):
     guard.dismiss()
 
 
-def test_telling_it_never_waits(guard, eventually, caplog):
+def test_telling_it_never_waits(guard, caplog):
     os.kill(guard.pid, signal.SIGSTOP)
     with caplog.at_level(logging.WARNING, "plaunch"):
         for _ in range(200_000 // 20):
@@ -183,7 +187,7 @@ ORPHANED = ("child", "stubborn", "session", "daemon", "execd", "closed", "cleare
 @pytest.mark.parametrize("extras", [(), ("thread",)], ids=["forked", "another program"])
 @pytest.mark.parametrize("method", ["program", "spawn", "fork", "forkserver"])
 def test_nothing_outlives_a_launcher_that_is_killed(
-    run_program, programs, family, eventually, tmp_path, method, extras
+    run_program, programs, family, tmp_path, method, extras
 ):
     launcher = run_program(
         os.path.join(programs, "launcher.py"),
@@ -196,7 +200,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(
     family.wait_for("worker", 2)
     launcher.kill()
     family.wait_until_gone()
-    eventually(lambda: folders_of(tmp_path) == [])
+    wait_until(lambda: folders_of(tmp_path) == [], lambda: f"the removal of {folders_of(tmp_path)}")
 
 
 @pytest.mark.parametrize("method", ["program", "spawn", "fork", "forkserver"])
@@ -268,25 +272,23 @@ else:
 @pytest.mark.parametrize("moment", ["between", "untold"])
 @pytest.mark.parametrize("method", ["program", "spawn", "fork", "forkserver"])
 def test_a_launcher_is_killed_while_it_starts_workers(
-    run_program, family, eventually, tmp_path, method, moment
+    run_program, family, tmp_path, method, moment
 ):
     """Between two workers; and when it has not yet heard itself which worker it has started."""
     launcher = run_program("-c", BETWEEN, family.folder, method, moment, "/proc")
     assert launcher.wait(BOUND) == -signal.SIGKILL
-    eventually(lambda: others_of(tmp_path) == [])
+    wait_until(lambda: others_of(tmp_path) == [], lambda: f"the end of {others_of(tmp_path)}")
     assert family.kinds().count("launcher") == 1
     assert family.alive() == []
     assert folders_of(tmp_path) == []
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_a_worker_makes_itself_known_if_the_launcher_cannot(
-    run_program, family, eventually, tmp_path, method
-):
+def test_a_worker_makes_itself_known_if_the_launcher_cannot(run_program, family, tmp_path, method):
     """Without a process table nothing else would tell that it is there."""
     launcher = run_program("-c", BETWEEN, family.folder, method, "untold", "/nonexistent")
     assert launcher.wait(BOUND) == -signal.SIGKILL
-    eventually(lambda: others_of(tmp_path) == [])
+    wait_until(lambda: others_of(tmp_path) == [], lambda: f"the end of {others_of(tmp_path)}")
 
 
 def folders_of(tmp_path):
@@ -366,8 +368,8 @@ def test_the_variable_turns_it_off_for_launches(run_program, family, programs, m
 
 
 def test_a_job_goes_on_without_its_guard_and_gets_another_one(family, programs, caplog):
-    clock = [0.0]
-    reaper = Reaper(clock=lambda: clock[0])
+    clock = Clock(0.0)
+    reaper = Reaper(clock=clock)
     script = os.path.join(programs, "descendants.py")
     argv = (script, family.folder, "child,execd", "wait")
     context = start_processes(
@@ -377,9 +379,9 @@ def test_a_job_goes_on_without_its_guard_and_gets_another_one(family, programs, 
         family.wait_for("worker")
         first = reaper.guard.pid
         os.kill(first, signal.SIGKILL)
-        os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+        wait_for_end(first)
         assert context.wait(0) is None
-        clock[0] += 1.0
+        clock.now += 1.0
         with caplog.at_level(logging.WARNING, "plaunch"):
             assert context.wait(0) is None
         assert reaper.guard.pid != first
@@ -397,7 +399,7 @@ def test_the_next_start_gets_a_new_guard_if_need_be():
     reaper.begin()
     assert reaper.guard is first
     os.kill(first.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
+    wait_for_end(first.pid)
     reaper.begin()
     assert reaper.guard is not first
     assert reaper.guard.is_alive()
@@ -490,7 +492,7 @@ def test_lines_that_make_no_sense_do_no_harm(told):
         worker.kill()
 
 
-def test_only_a_temporary_folder_of_ours_is_removed(told, tmp_path, eventually):
+def test_only_a_temporary_folder_of_ours_is_removed(told, tmp_path):
     for name in ("plaunch_run_1234", "precious"):
         (tmp_path / name / "attempt_0").mkdir(parents=True)
         (tmp_path / name / "attempt_0" / "error.json").write_text("{}")
@@ -509,7 +511,7 @@ def test_only_a_temporary_folder_of_ours_is_removed(told, tmp_path, eventually):
         else:
             told(line)
             told.launcher.kill()
-    eventually(lambda: not (tmp_path / "plaunch_run_1234").exists())
+    wait_until(lambda: not (tmp_path / "plaunch_run_1234").exists(), "our folder is removed")
     assert (tmp_path / "precious" / "attempt_0" / "error.json").exists()
 
 

@@ -11,6 +11,8 @@ from plaunch.cli import entry
 from plaunch.process.reaping import marker
 from plaunch.process.reaping.title import set_title
 
+from helpers.waiting import wait_until
+
 JOB = b"0123456789ab"
 
 
@@ -68,11 +70,11 @@ def test_a_title_has_words_too(title, rank):
     assert marker.find_rank_in_title(title, JOB) == rank
 
 
-def test_environments_are_read(eventually):
+def test_environments_are_read():
     program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": "0123456789ab.5"})
     try:
         # The kernel shows none for a moment, in the middle of making it another program.
-        eventually(lambda: marker.read_environ(program.pid))
+        wait_until(lambda: marker.read_environ(program.pid), "it has an environment")
         assert marker.find_rank(marker.read_environ(program.pid), JOB) == 5
         assert marker.read_title(program.pid) == b"sleep\x00600\x00"
         assert marker.read_user(program.pid) == os.getuid()

@@ -10,6 +10,8 @@ import pytest
 from plaunch.process.reaping import marker, subreaper
 from plaunch.process.reaping.reaper import Reaper
 
+from helpers.clock import Clock
+
 IS_ONE = """\
 import ctypes, sys
 flag = ctypes.c_int(-1)
@@ -137,17 +139,17 @@ def test_the_guard_is_told_of_orphans(run_program, family, programs):
 
 
 def test_tending_looks_once_a_second(monkeypatch):
-    clock = [0.0]
-    reaper = Reaper(use_guard=False, clock=lambda: clock[0])
+    clock = Clock(0.0)
+    reaper = Reaper(use_guard=False, clock=clock)
     job = reaper.begin()
     looks = []
-    monkeypatch.setattr(type(job), "tend_orphans", lambda self: looks.append(clock[0]))
+    monkeypatch.setattr(type(job), "tend_orphans", lambda self: looks.append(clock.now))
     for tick in range(40):
-        clock[0] = tick / 10
+        clock.now = tick / 10
         reaper.tend()
     assert looks == [0.0, 1.0, 2.0, 3.0]
     reaper.close()
-    clock[0] = 60
+    clock.now = 60
     reaper.tend()
     assert len(looks) == 4
 
