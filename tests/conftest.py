@@ -19,15 +19,17 @@ def pytest_xdist_auto_num_workers():
     return max(2, len(os.sched_getaffinity(0)) * 3 // 2)
 
 
-@pytest.fixture(autouse=True)
-def _one_heavy_test_at_a_time(request, tmp_path_factory):
-    """Trainings that share two cores with other trainings take longer than anybody waits."""
-    if request.node.get_closest_marker("heavy") is None:
-        yield
-        return
-    base = tmp_path_factory.getbasetemp()
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """One heavy test at a time, and none of them is timed while it waits for its turn.
+
+    Trainings that share two cores with other trainings take longer than anybody waits.
+    """
+    if item.get_closest_marker("heavy") is None:
+        return (yield)
+    base = item.config._tmp_path_factory.getbasetemp()
     # Each of the processes that run tests has a folder of its own in that of the whole run.
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with (shared / "heavy").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+        return (yield)

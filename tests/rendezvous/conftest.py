@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -10,11 +11,13 @@ import pytest
 from plaunch.errors import RendezvousError
 from plaunch.rendezvous.admission import Admission
 from plaunch.rendezvous.api import ChangeKind, JobSettings
+from plaunch.rendezvous.crew import Crew
 from plaunch.rendezvous.follower import Follower
 from plaunch.rendezvous.leader import Leader
 from plaunch.rendezvous.membership import Identity, Membership
 from plaunch.rendezvous.operations import Sleep, Wait
 from plaunch.rendezvous.records import RecordCodec
+from plaunch.rendezvous.runner import Runner
 from plaunch.rendezvous.speaker import Speaker
 from plaunch.rendezvous.state import Phase, State
 from plaunch.rendezvous.timing import Timing
@@ -295,3 +298,28 @@ class Simulation:
 def simulate():
     """Make a `Simulation`."""
     return Simulation
+
+
+@pytest.fixture(autouse=True)
+def _runners_are_not_touched_under_the_lock_of_a_membership(monkeypatch):
+    """Their routines take that lock under the one of their runner; both ways round would hang."""
+    crews, touched = [], []
+    create, stop, renew = Crew.__init__, Runner.stop, Runner.renew
+
+    def created(crew, *args, **kwargs):
+        create(crew, *args, **kwargs)
+        crews.append(crew)
+
+    def checked(method):
+        def call(runner):
+            if any(crew._lock._is_owned() for crew in crews):
+                touched.append("".join(traceback.format_stack(limit=3)[:-1]))
+            method(runner)
+
+        return call
+
+    monkeypatch.setattr(Crew, "__init__", created)
+    monkeypatch.setattr(Runner, "stop", checked(stop))
+    monkeypatch.setattr(Runner, "renew", checked(renew))
+    yield
+    assert touched == []

@@ -223,6 +223,20 @@ def test_a_connection_that_is_dead_is_replaced(create, board, monkeypatch):
     cable.set()
 
 
+def test_a_job_that_the_store_has_forgotten_begins_anew(create, board):
+    """With threads of its own, while those of the job before may still be at work."""
+    nodes = [create(2, 2) for _ in range(2)]
+    for _ in range(5):
+        calls = [Background(node.next_rendezvous) for node in nodes]
+        assert sorted(call.get().rank for call in calls) == [0, 1]
+        board.down = True
+        wait_until(lambda: all(node._crew.failing() for node in nodes), "both nodes notice")
+        board.wipe()
+        board.down = False
+        for node in nodes:
+            assert changes(node)[0].kind is ChangeKind.LOST
+
+
 def test_the_end_leaves_nothing_behind(create, board):
     create().leave()
     before = set(os.listdir("/proc/self/fd"))

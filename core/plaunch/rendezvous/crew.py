@@ -29,6 +29,10 @@ _STUCK = 6.0  # seconds after which an operation of the store is not waited for 
 class Crew:
     """Runs the routines of a membership, each on a thread and a connection of its own.
 
+    A routine goes on under the lock of its runner, and takes that of the membership when it likes.
+    So runners are stopped and renewed without the membership's lock: `supervise` and `dismiss` are
+    not for those who hold it.
+
     Args:
         membership: what the routines share; its lock guards this object, too.
         connect: opens another connection to the store; tests put their own in its place.
@@ -68,9 +72,10 @@ class Crew:
     def supervise(self) -> None:
         """Replace threads that a dead connection keeps from coming back."""
         now = time.monotonic()
-        if now - self._glanced_at < _GLANCE:
-            return
-        self._glanced_at = now
+        with self._lock:
+            if now - self._glanced_at < _GLANCE:
+                return
+            self._glanced_at = now
         bound = max(_STUCK, 3 * self._timing.keep_alive_interval)
         if all(runner.overdue() <= bound for runner in self._runners()):
             return
@@ -129,9 +134,10 @@ class Crew:
         with self._lock:
             if self._is_over:
                 return
-            if self._follower is not None:
-                self._follower.stop()
+            previous = self._follower
             self._follower = self._run("follower", Follower(self._membership).follow())
+        if previous is not None:
+            previous.stop()
         self._lead()
 
     def _lead(self) -> None:
@@ -145,10 +151,11 @@ class Crew:
                 or (self._leader is not None and self._led == incarnation)
             ):
                 return
-            if self._leader is not None:
-                self._leader.stop()
+            previous = self._leader
             self._led = incarnation
             self._leader = self._run("leader", Leader(self._membership).lead())
+        if previous is not None:
+            previous.stop()
 
     def _run(self, name: str, routine: Routine[None]) -> Runner:
         def ended(error: BaseException | None) -> None:

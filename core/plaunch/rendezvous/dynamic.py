@@ -148,19 +148,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
         membership.want_round()
         self._crew.start()
         began = time.monotonic()
-        with self._lock:
-            while membership.wants_round:
+        while True:
+            self._crew.supervise()
+            with self._lock:
                 self._raise_error()
-                self._crew.supervise()
+                is_formed, place = not membership.wants_round, membership.place
                 if membership.is_parked:
                     began = time.monotonic()
                 left = began + self._timing.join_timeout - time.monotonic()
-                if left <= 0:
+                if is_formed or left <= 0:
                     break
                 self._lock.wait(min(left, _GLANCE))
-            self._raise_error()
-            place = membership.place
-            is_formed = not membership.wants_round
         if not is_formed or place is None:
             raise self._timed_out()
         if place.rank != 0 and self._held is not None:
@@ -227,9 +225,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if self._pipe is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._pipe[0], 4096)
+        self._crew.supervise()
         with self._lock:
             changes = self._membership.take_changes()
-            self._crew.supervise()
             problem = self._crew.problem()
             if self._membership.error is not None and self._membership.is_active:
                 problem = str(self._membership.error)
@@ -302,17 +300,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
         )
         membership = self._membership
         is_running_until = time.monotonic() + self._timing.join_timeout
-        with self._lock:
-            while (
-                membership.verdict is None
-                and membership.error is None
-                and self._crew.problem() is None
-                and time.monotonic() < is_running_until
-            ):
+        while True:
+            self._crew.supervise()
+            with self._lock:
+                if (
+                    membership.verdict is not None
+                    or membership.error is not None
+                    or self._crew.problem() is not None
+                    or time.monotonic() >= is_running_until
+                ):
+                    return
                 state = membership.state
                 if state is not None and state.phase is Phase.RUNNING:
                     is_running_until = time.monotonic() + self._timing.join_timeout
-                self._crew.supervise()
                 self._lock.wait(_GLANCE)
 
     def _end(self, patience: float) -> bool:
