@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 
 import pytest
@@ -42,12 +43,18 @@ def prepared(endpoint, **config):
 
 @pytest.fixture(autouse=True)
 def _servers_are_alive(request):
-    """A server that ended under one test shall not fail all others."""
+    """A server that ended under one test shall not fail all others; how it ended is said."""
     for name in ("etcd_server", "secure_server"):
-        if name in request.fixturenames:
-            server = request.getfixturevalue(name)
-            if server.process is None or server.process.poll() is not None:
-                server.start()
+        if name not in request.fixturenames:
+            continue
+        server = request.getfixturevalue(name)
+        code = None if server.process is None else server.process.poll()
+        if code is not None:
+            capture = request.config.pluginmanager.getplugin("capturemanager")
+            with capture.global_and_fixture_disabled():
+                test, said = request.node.nodeid, server.log[-2000:]
+                sys.stderr.write(f"\n{name} ended with {code} before {test}:\n{said}\n")
+            server.start()
 
 
 @pytest.fixture
