@@ -108,6 +108,8 @@ middle.wait()
     [
         "assert job.sweep((), 60) == []",
         "job.tend_orphans()\n"
+        "time.sleep(0.3)\n"  # it has no environment, indeed
+        "job.tend_orphans()\n"
         "os.kill(orphan, 9)\n"
         "os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)\n"
         "job.tend_orphans()\n",
@@ -173,26 +175,71 @@ def test_a_sweep_says_what_outlives_it(monkeypatch):
         program.wait()
 
 
-def test_a_sweep_looks_twice_if_it_is_not_sure(monkeypatch):
-    reaper = Reaper(use_guard=False)
-    job = reaper.begin()
-    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)})
-    answers = [b"", b""]
+@pytest.fixture
+def blank(monkeypatch):
+    """What to read instead of environments, by number; empty ones for so many times."""
+    answers = {}
     read_environ = marker.read_environ
 
     def read(pid, proc):
-        return answers.pop() if pid == program.pid and answers else read_environ(pid, proc)
+        if answers.get(pid, 0) <= 0:
+            return read_environ(pid, proc)
+        answers[pid] -= 1
+        return b""
 
+    monkeypatch.setattr(marker, "read_environ", read)
+    return answers
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_a_sweep_looks_again_at_who_becomes_another_program(blank, times):
+    job = Reaper(use_guard=False).begin()
+    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)})
+    blank[program.pid] = times
     try:
-        monkeypatch.setattr(marker, "read_environ", read)
-        assert job.sweep((), patience=60) == []
-        assert program.poll() is None, "there is no third look"
-        answers.append(b"")
         assert job.sweep((), patience=60) == []
         assert program.wait(60) == -9
     finally:
         program.kill()
         program.wait()
+
+
+def test_a_sweep_does_not_wait_for_an_environment_that_is_not_there(blank):
+    job = Reaper(use_guard=False).begin()
+    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)})
+    blank[program.pid] = 10**9
+    try:
+        assert job.sweep((), patience=60) == []
+        assert program.poll() is None
+    finally:
+        program.kill()
+        program.wait()
+
+
+def test_a_plugins_program_is_not_taken_for_an_orphan_while_it_begins(run_program):
+    """Between its two environments it has none, and leads a session of its own."""
+    launcher = run_program(
+        "-c",
+        "import os, subprocess, sys, threading, time\n"
+        "os.environ['PLAUNCH_LAUNCHER'] = str(os.getpid())\n"
+        "from plaunch.process.reaping.reaper import Reaper\n"
+        "job = Reaper().begin()\n"
+        "ends = []\n"
+        "def plugin():\n"
+        "    argv = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "    for _ in range(100):\n"
+        "        one = subprocess.Popen(argv, start_new_session=True)\n"
+        "        time.sleep(0.002)\n"
+        "        ends.append(one.poll())\n"
+        "        one.kill()\n"
+        "        one.wait()\n"
+        "thread = threading.Thread(target=plugin)\n"
+        "thread.start()\n"
+        "while thread.is_alive():\n"
+        "    job.sweep((), 10)\n"
+        "raise SystemExit(ends != [None] * 100)\n",
+    )
+    assert launcher.wait(60) == 0
 
 
 def test_a_sweep_does_not_wait_for_what_it_may_not_signal(monkeypatch):

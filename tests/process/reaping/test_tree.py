@@ -15,6 +15,8 @@ from plaunch.process.reaping.table import (
 )
 from plaunch.process.reaping.tree import ADOPTED, GroupTree, make_tree
 
+from helpers.clock import Clock
+
 JOB = "0123456789ab"
 ME = os.getpid()
 MY_SESSION = os.getsid(0)
@@ -141,7 +143,8 @@ def test_titles_are_only_read_where_workers_are_forked(table):
 
 def test_a_look_is_not_sure_of_a_process_without_an_environment(table):
     """It may be in the middle of becoming another program; threads of the kernel never do."""
-    tree = table.tree(since=50)
+    clock = Clock()
+    tree = table.tree(since=50, clock=clock)
     table.add(5001, start=49)
     table.add(5002, parent=2)
     table.add(5003, environ="A=1\0")
@@ -153,6 +156,9 @@ def test_a_look_is_not_sure_of_a_process_without_an_environment(table):
     table.add(5005)
     assert found(tree) == {}
     assert not tree.is_sure()
+    clock.now += 0.3
+    assert found(tree) == {}
+    assert tree.is_sure()
     table.add(5005, environ=word(2))
     assert found(tree) == {2: [5005]}
     assert tree.is_sure()
@@ -239,7 +245,8 @@ def own(pid=None):
     [
         ({"session": MY_SESSION}, False),
         ({"session": 4999}, True),
-        ({}, True),  # leads a session, and has nothing of the launcher's environment
+        ({"environ": "A=1\0"}, True),  # leads a session, without the launcher's variable
+        ({"environ": "HOME=/\0"}, False),  # forked by the launcher, and not yet another program
         ({"environ": own()}, False),
         ({"environ": own(1)}, True),
         ({"session": 4999, "state": "Z"}, True),
@@ -247,12 +254,46 @@ def own(pid=None):
     ],
 )
 def test_orphans_are_told_from_the_launchers_own_children(table, child, is_adopted):
+    table.add(ME, parent=1, session=MY_SESSION, environ="HOME=/\0")
     table.add(5001, parent=ME, **child)
     children(table, 5001)
     tree = table.tree(adopter=ME)
     assert [process.pid for process in tree.orphans()] == ([5001] if is_adopted else [])
     is_found = is_adopted and child.get("state") != "Z"
     assert found(tree) == ({ADOPTED: [5001]} if is_found else {})
+
+
+def test_a_child_without_an_environment_may_still_become_a_plugins_program(table):
+    clock = Clock()
+    table.add(5001, parent=ME)
+    children(table, 5001)
+    tree = table.tree(adopter=ME, clock=clock)
+    assert tree.orphans() == []
+    assert tree.left_behind() == {}
+    assert not tree.is_sure()
+    clock.now += 0.1
+    table.add(5001, parent=ME, environ=own())
+    assert tree.left_behind() == {}
+    assert tree.is_sure()
+
+
+def test_a_child_that_stays_without_an_environment_is_an_orphan(table):
+    clock = Clock()
+    table.add(5001, parent=ME)
+    children(table, 5001)
+    tree = table.tree(adopter=ME, clock=clock)
+    assert tree.left_behind() == {}
+    clock.now += 0.3
+    assert [process.pid for process in tree.left_behind()[ADOPTED]] == [5001]
+    assert tree.is_sure()
+    assert [process.pid for process in tree.orphans()] == [5001]
+
+
+def test_what_a_worker_forks_looks_like_the_launcher_where_workers_are_forked(table):
+    table.add(ME, parent=1, session=MY_SESSION, environ="HOME=/\0")
+    table.add(5001, parent=ME, environ="HOME=/\0")
+    children(table, 5001)
+    assert found(table.tree(adopter=ME, has_forked=True)) == {ADOPTED: [5001]}
 
 
 def test_an_orphan_with_a_word_belongs_to_its_worker(table):
@@ -265,7 +306,7 @@ def test_an_orphan_with_a_word_belongs_to_its_worker(table):
 
 
 def test_the_descendants_of_orphans_are_orphans(table):
-    table.add(5001, parent=ME)
+    table.add(5001, parent=ME, environ="A=1\0")
     table.add(5002, parent=5001)
     children(table, 5001)
     assert found(table.tree(adopter=ME)) == {ADOPTED: [5001, 5002]}

@@ -215,7 +215,7 @@ class Job:
             What outlives it.
         """
         deadline = time.monotonic() + patience
-        is_told = is_certain = False
+        is_told = False
         while True:
             left = self._tree.left_behind()
             found = [
@@ -226,9 +226,8 @@ class Job:
             ]
             self.tend_orphans()
             if not found:
-                if is_certain or self._tree.is_sure():
+                if self._tree.is_sure() or time.monotonic() > deadline:
                     return []
-                is_certain = True
                 time.sleep(_SWEEP_PAUSE)
                 continue
             if not is_told:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.process.reaping import marker
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 ADOPTED = -1  # the "rank" of processes whose worker nobody knows any more
 
+_BLANK = 0.2  # seconds; who becomes another program has no environment for much less than that
 _KERNEL_THREADS = 2  # the number of the parent of all of them
 
 _Identity = tuple[int, int]  # number and start
@@ -54,6 +56,7 @@ def make_tree(
     has_forked: bool = False,
     adopter: int = 0,
     spared: Collection[int] = (),
+    clock: Callable[[], float] = time.monotonic,
 ) -> Tree:
     """The best `Tree` that the system allows.
 
@@ -64,11 +67,18 @@ def make_tree(
         has_forked: whether workers may be forked, and then show their words in their title.
         adopter: the launcher, if it is plaunch's own process and inherits orphans; else 0.
         spared: numbers of processes that never belong to the workers; it may grow later.
+        clock: seconds that never go back.
     """
     if not has_table(proc):
         return GroupTree()
     return ProcTree(
-        job, proc=proc, since=since, has_forked=has_forked, adopter=adopter, spared=spared
+        job,
+        proc=proc,
+        since=since,
+        has_forked=has_forked,
+        adopter=adopter,
+        spared=spared,
+        clock=clock,
     )
 
 
@@ -88,6 +98,7 @@ class ProcTree:
         has_forked: bool = False,
         adopter: int = 0,
         spared: Collection[int] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job = job.encode()
         self._proc = proc
@@ -97,7 +108,9 @@ class ProcTree:
         self._leaders: dict[int, _Identity] = {}
         self._known: dict[_Identity, int] = {}
         self._sessions: dict[int, int] = {}
+        self._clock = clock
         self._has_blanks = False
+        self._blank_since: dict[_Identity, float] = {}
         self._since = since  # most processes are older, and need no second look
 
     def add_leader(self, rank: int, pid: int, start: int) -> None:
@@ -185,7 +198,7 @@ class ProcTree:
     def is_sure(self) -> bool:
         """Whether the last look could tell of every process whether it belongs to the job.
 
-        If not, another one a moment later can, or the process has indeed no environment.
+        If not, one that comes a fifth of a second later can.
         """
         return not self._has_blanks
 
@@ -225,9 +238,12 @@ class ProcTree:
         if not process.is_alive or process.start < self._since:
             return None
         environ = marker.read_environ(process.pid, self._proc)
-        if not environ and process.ppid != _KERNEL_THREADS:
-            # It may also be in the middle of becoming another program.
-            self._has_blanks |= marker.read_user(process.pid, self._proc) == os.getuid()
+        if (
+            not environ
+            and process.ppid != _KERNEL_THREADS
+            and marker.read_user(process.pid, self._proc) == os.getuid()
+        ):
+            self._note_blank(process)
         rank = marker.find_rank(environ, self._job)
         if rank is None and self._has_forked:
             title = marker.read_title(process.pid, self._proc)
@@ -248,10 +264,29 @@ class ProcTree:
             return False
         if process.session != process.pid:
             return True
-        if not process.is_alive:
-            return False  # it might as well be a plugin's, which wants its exit code
+        # One that has ended might as well be a plugin's, which wants its exit code.
+        return process.is_alive and not self._is_launchers(process)
+
+    def _is_launchers(self, process: Process) -> bool:
+        """Whether the launcher itself has started a process that leads a session, or may have."""
         environ = marker.read_environ(process.pid, self._proc)
-        return not marker.is_started_by_launcher(environ, self._adopter)
+        if not environ:
+            return not self._note_blank(process)
+        if not self._has_forked and environ == marker.read_environ(self._adopter, self._proc):
+            return True  # a fork of the launcher, which is still to become another program
+        return marker.is_started_by_launcher(environ, self._adopter)
+
+    def _note_blank(self, process: Process) -> bool:
+        """Whether a process has indeed no environment.
+
+        It may also be in the middle of becoming another program, and would be taken for a stranger:
+        the last look is not sure of it then.
+        """
+        now = self._clock()
+        since = self._blank_since.setdefault((process.pid, process.start), now)
+        is_blank = now - since >= _BLANK
+        self._has_blanks |= not is_blank
+        return is_blank
 
     def _remember(
         self, table: Mapping[int, Process], owners: Mapping[int, int]
