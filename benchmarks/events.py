@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HANDLERS = ("null", "console", "jsonl", "otel", "console,jsonl,otel")
-REST = 0.8  # seconds between two runs
+REST = 1.5  # seconds between two runs
 LIMIT = 1.15  # of the wall time with `null`
 
 

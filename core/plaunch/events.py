@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
@@ -68,10 +68,8 @@ class Event:
         """Write the event as one JSON object on one line."""
         import json  # noqa: PLC0415 - not on the launch path
 
-        told = asdict(self)
-        told["source"] = self.source.value
-        told["metadata"] = dict(self.metadata)
-        return json.dumps(told)
+        told = {item.name: getattr(self, item.name) for item in fields(self)}
+        return json.dumps({**told, "source": self.source.value, "metadata": dict(self.metadata)})
 
 
 @runtime_checkable

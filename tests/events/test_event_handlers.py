@@ -8,7 +8,8 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch.events import SCHEMA, Event, EventHandler, EventSource
 from plaunch.plugin import PluginContext
-from plaunch_events import ConsoleEventHandler, NullEventHandler
+from plaunch_events.console import ConsoleEventHandler
+from plaunch_events.null import NullEventHandler
 
 CONTEXT = PluginContext(run_id="exp7", role="default", host="gpu-07")
 NOON = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))

@@ -8,7 +8,8 @@ import re
 import pytest
 from plaunch.events import COMMON_KEYS, SCHEMA, Event, EventSource
 from plaunch.plugin import PluginContext
-from plaunch_events import ConsoleEventHandler, JsonlEventHandler
+from plaunch_events.console import ConsoleEventHandler
+from plaunch_events.jsonl import JsonlEventHandler
 from plaunch_events.otel import OtelEventHandler
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "events.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch.events import Event, EventHandler, EventSource
 from plaunch.plugin import PluginContext
-from plaunch_events import JsonlEventHandler
+from plaunch_events.jsonl import JsonlEventHandler
 
 
 def create(path=None, run_dir=None, log_dir=None, **options):

@@ -6,7 +6,7 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import SignalAction, SignalPolicy
-from plaunch_signals import NotifySignalPolicy
+from plaunch_signals.notify import NotifySignalPolicy
 
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 USER = (signal.SIGUSR1, signal.SIGUSR2)

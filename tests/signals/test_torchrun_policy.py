@@ -6,7 +6,7 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import SignalAction, SignalPolicy
-from plaunch_signals import TorchrunSignalPolicy
+from plaunch_signals.torchrun import TorchrunSignalPolicy
 
 STANDARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 

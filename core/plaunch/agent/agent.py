@@ -48,7 +48,9 @@ logger = logging.getLogger("plaunch")
 
 # Seconds between two looks where everything wakes the loop by itself. Ten looks a second at nothing
 # would be most of what a launcher costs; were a wake-up lost, the job would be late, but not stuck.
-_QUIET_INTERVAL = 1.0
+_QUIET_INTERVAL = 2.0
+# The same with other nodes: what knows of them looks after its connections when it is asked.
+_JOB_INTERVAL = 1.0
 # Seconds that own workers are given to show a failure of their own, once others have failed or are
 # lost: theirs may be the first of the job, and only its own node sees it.
 _LAST_LOOK = 0.1
@@ -324,7 +326,7 @@ class SimpleElasticAgent(ElasticAgent):
         while not job.has_verdict() and (remaining := until - time.monotonic()) > 0:
             if any(action is SignalAction.STOP for _, action in inbox.take()):
                 return
-            self._poll(fds, min(remaining, _QUIET_INTERVAL))
+            self._poll(fds, min(remaining, _JOB_INTERVAL))
             self._teller.tell_changes(job.take_changes())
 
     def _watch(self) -> list[states.Event]:
@@ -366,7 +368,7 @@ class SimpleElasticAgent(ElasticAgent):
             fds.append(handler.fileno())
         interval = spec.monitor_interval
         if exit_fds is not None and observable and self._exits_suffice():
-            interval = max(interval, _QUIET_INTERVAL)
+            interval = max(interval, _QUIET_INTERVAL if self._job is None else _JOB_INTERVAL)
         self._poll(fds, interval)
         ends = self._look_at_workers()
         if ends:
@@ -409,7 +411,7 @@ class SimpleElasticAgent(ElasticAgent):
         Nothing is written and nobody is asked: the rendezvous tells.
         """
         fds = [job.fileno()] if job.fileno() >= 0 else []
-        self._poll(fds, min(job.patience(), _QUIET_INTERVAL))
+        self._poll(fds, min(job.patience(), _JOB_INTERVAL))
         changes = self._teller.tell_changes(job.take_changes())
         events = job.events(changes, self._signal_workers)
         if not events and job.patience() <= 0:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.agent.values import Value
 from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
 
 if TYPE_CHECKING:
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import MembershipChange
 
 
-@dataclass(frozen=True)
-class BeforeRendezvous:
+@dataclass(eq=False, repr=False)
+class BeforeRendezvous(Value):
     """The agent is about to join a round."""
 
     group: GroupInfo
 
 
-@dataclass(frozen=True)
-class AfterRendezvous:
+@dataclass(eq=False, repr=False)
+class AfterRendezvous(Value):
     """A round is complete; ranks are known and workers are about to start.
 
     `duration` is how long the node waited for it, in seconds; `reason` is why there is another
@@ -38,8 +39,8 @@ class AfterRendezvous:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class RendezvousFailed:
+@dataclass(eq=False, repr=False)
+class RendezvousFailed(Value):
     """A round was not completed, or this node has no part in it.
 
     `duration` is how long the node waited for it, in seconds.
@@ -50,22 +51,22 @@ class RendezvousFailed:
     reason: str
 
 
-@dataclass(frozen=True)
-class BeforeWorkers:
+@dataclass(eq=False, repr=False)
+class BeforeWorkers(Value):
     """The workers are about to be started."""
 
     group: GroupInfo
 
 
-@dataclass(frozen=True)
-class WorkersStarted:
+@dataclass(eq=False, repr=False)
+class WorkersStarted(Value):
     """All workers of this agent have been started; their pids are known."""
 
     group: GroupInfo
 
 
-@dataclass(frozen=True)
-class WorkerEnded:
+@dataclass(eq=False, repr=False)
+class WorkerEnded(Value):
     """One worker was seen to end, `at` seconds since the epoch; told at once.
 
     `WorkerExited` follows when the agent has looked after it, which may be a stop of all others
@@ -77,16 +78,16 @@ class WorkerEnded:
     at: float
 
 
-@dataclass(frozen=True)
-class WorkerExited:
+@dataclass(eq=False, repr=False)
+class WorkerExited(Value):
     """One worker has ended, by itself or because the agent stopped it."""
 
     group: GroupInfo
     exit: WorkerExit
 
 
-@dataclass(frozen=True)
-class WorkersFailed:
+@dataclass(eq=False, repr=False)
+class WorkersFailed(Value):
     """Workers have failed by themselves, by global rank; `first` is whose failure began it all.
 
     At the end of a job that all nodes know of, these are the failures of all of them; a launcher
@@ -98,16 +99,16 @@ class WorkersFailed:
     first: int
 
 
-@dataclass(frozen=True)
-class MembershipChanged:
+@dataclass(eq=False, repr=False)
+class MembershipChanged(Value):
     """The rendezvous told of a change among the nodes."""
 
     group: GroupInfo
     change: MembershipChange
 
 
-@dataclass(frozen=True)
-class SignalReceived:
+@dataclass(eq=False, repr=False)
+class SignalReceived(Value):
     """The launcher has received a signal; `action` is what follows.
 
     `node` has received it instead, and asked this one to pass it on.
@@ -119,16 +120,16 @@ class SignalReceived:
     node: str = ""
 
 
-@dataclass(frozen=True)
-class Stopping:
+@dataclass(eq=False, repr=False)
+class Stopping(Value):
     """The stop ladder has taken a step."""
 
     group: GroupInfo
     step: StopStep
 
 
-@dataclass(frozen=True)
-class StateChanged:
+@dataclass(eq=False, repr=False)
+class StateChanged(Value):
     """The worker group went from one state to another."""
 
     group: GroupInfo
@@ -136,8 +137,8 @@ class StateChanged:
     new: WorkerState
 
 
-@dataclass(frozen=True)
-class AgentFinished:
+@dataclass(eq=False, repr=False)
+class AgentFinished(Value):
     """The agent is done; nothing follows.
 
     `result` is None when no result exists: a signal ended the job, or an error of plaunch's own.

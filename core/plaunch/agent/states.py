@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.agent.values import Value
 from plaunch.agent.worker import WorkerState
 
 if TYPE_CHECKING:
@@ -65,13 +66,12 @@ class State:
 # --- events ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Begin:
+class Begin(Value):
     """The agent was asked to run."""
 
 
-@dataclass(frozen=True)
-class RoundFormed:
+@dataclass(eq=False, repr=False)
+class RoundFormed(Value):
     """The rendezvous is complete and ranks are assigned.
 
     `attempt` and `round` are the job's, if it counts them.
@@ -81,79 +81,68 @@ class RoundFormed:
     round: int | None = None
 
 
-@dataclass(frozen=True)
-class RoundFailed:
+@dataclass(eq=False, repr=False)
+class RoundFailed(Value):
     """The rendezvous did not complete; `graceful` if this node is simply not needed."""
 
     graceful: bool = False
 
 
-@dataclass(frozen=True)
-class WorkersStartedEvent:
+class WorkersStartedEvent(Value):
     """Every worker has a process."""
 
 
-@dataclass(frozen=True)
-class StartFailed:
+class StartFailed(Value):
     """A worker could not be started."""
 
 
-@dataclass(frozen=True)
-class WorkersFailed:
+class WorkersFailed(Value):
     """At least one worker failed by itself."""
 
 
-@dataclass(frozen=True)
-class WorkersSucceeded:
+class WorkersSucceeded(Value):
     """All workers ended with success."""
 
 
-@dataclass(frozen=True)
-class MembershipChanged:
+class MembershipChanged(Value):
     """A node arrived, left or was lost."""
 
 
-@dataclass(frozen=True)
-class PeersFailed:
+class PeersFailed(Value):
     """Workers of another node failed."""
 
 
-@dataclass(frozen=True)
-class PeersUnreachable:
+class PeersUnreachable(Value):
     """Nothing was heard of the other nodes for too long."""
 
 
-@dataclass(frozen=True)
-class RendezvousClosed:
+class RendezvousClosed(Value):
     """Another node closed the rendezvous."""
 
 
-@dataclass(frozen=True)
-class JobEnded:
+@dataclass(eq=False, repr=False)
+class JobEnded(Value):
     """The job is over for all nodes: SUCCEEDED, FAILED or CLOSED."""
 
     outcome: Outcome
 
 
-@dataclass(frozen=True)
-class StopRequested:
+@dataclass(eq=False, repr=False)
+class StopRequested(Value):
     """A stop signal was received."""
 
     signum: signal.Signals
 
 
-@dataclass(frozen=True)
-class WorkersStopped:
+class WorkersStopped(Value):
     """The ladder is through: no worker is left."""
 
 
-@dataclass(frozen=True)
-class StopFailed:
+class StopFailed(Value):
     """The ladder is through and a worker is still there."""
 
 
-@dataclass(frozen=True)
-class PeersFinished:
+class PeersFinished(Value):
     """All other nodes have finished, or the time to wait for them is over."""
 
 
@@ -180,44 +169,41 @@ Event = (
 # --- actions --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Join:
+class Join(Value):
     """Take part in the next round."""
 
 
-@dataclass(frozen=True)
-class StartWorkers:
+class StartWorkers(Value):
     """Start the workers of the round that has formed."""
 
 
-@dataclass(frozen=True)
-class StopWorkers:
+@dataclass(eq=False, repr=False)
+class StopWorkers(Value):
     """Run the stop ladder, with `signum` as its soft signal (None: SIGTERM)."""
 
     signum: signal.Signals | None = None
 
 
-@dataclass(frozen=True)
-class TellFailure:
+@dataclass(eq=False, repr=False)
+class TellFailure(Value):
     """Tell the job what failed on this node; `is_final` if restarting cannot help."""
 
     is_final: bool = False
 
 
-@dataclass(frozen=True)
-class WaitForPeers:
+class WaitForPeers(Value):
     """Give the other nodes time to finish."""
 
 
-@dataclass(frozen=True)
-class Report:
+@dataclass(eq=False, repr=False)
+class Report(Value):
     """Say what happened and what follows."""
 
     then: Again | Outcome
 
 
-@dataclass(frozen=True)
-class Finish:
+@dataclass(eq=False, repr=False)
+class Finish(Value):
     """End the run."""
 
     outcome: Outcome

@@ -112,11 +112,13 @@ def build_parser(environ: Mapping[str, str]) -> Parser:
         description=_DESCRIPTION,
         epilog=_EPILOG,
         allow_abbrev=False,
+        add_help=False,  # for an option outside of a group, argparse measures the terminal
     )
     for title, options in GROUPS:
         group = parser.add_argument_group(title)
         for option in options:
             group.add_argument(*option.names, help=option.help, **_details(option, environ))
+    group.add_argument("-h", "--help", action="help", help="show this help message and exit")
     group.add_argument("--version", action="version", version=_version())
     return parser
 

@@ -18,21 +18,24 @@ if TYPE_CHECKING:
 
 MAX_WAIT = 1.5  # seconds that the end of a launch waits for the export at most
 _SHARE = 0.05  # of what the launch has taken; who ran for a moment does not wait for long
+_LEAST_WAIT = 0.1  # seconds; the export takes longer, so that less would be for nothing
 
 
 class OtelEventHandler:
     """Hands events to a process that makes spans of them with the SDK's own exporters.
 
-    The process begins once workers run, or at the end of a launch that was shorter, and ends by
-    itself when all is exported, at most ten seconds after the launcher. Neither the time that the
-    SDK takes to import nor an exporter that hangs is the launcher's. OpenTelemetry's variables
-    (`OTEL_TRACES_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, ...) apply.
+    The process begins to work a second after the workers, or at the end of a launch that was
+    shorter, and ends by itself when all is exported, at most ten seconds after the launcher.
+    Neither the time that the SDK takes to import nor an exporter that hangs is the launcher's.
+    OpenTelemetry's variables (`OTEL_TRACES_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`,
+    `OTEL_SERVICE_NAME`, ...) apply.
 
     Args:
         context: the launch. Its options are `wait` (how many seconds the end of the launch waits
-            for the export, at most 1.5; by default a twentieth of what the launch has taken, and
-            1.5 for the first process of a container) and `trace_id` (32 hexadecimal digits; by
-            default that of `TRACEPARENT`, else made of the run id, so that nodes have the same).
+            for the export, at most 1.5; by default a twentieth of what the launch has taken,
+            nothing after less than two seconds, and 1.5 for the first process of a container) and
+            `trace_id` (32 hexadecimal digits; by default that of `TRACEPARENT`, else made of the
+            run id, so that nodes have the same).
 
     Raises:
         PluginLoadError: the SDK is not installed.
@@ -75,6 +78,7 @@ class OtelEventHandler:
             is_init = os.getpid() == 1
             spent = time.monotonic() - self._began
             wait = MAX_WAIT if is_init else min(_SHARE * spent, MAX_WAIT)
+            wait = wait if wait >= _LEAST_WAIT else 0.0
         try:
             code = process.wait(wait)
         except subprocess.TimeoutExpired:
@@ -99,7 +103,7 @@ class OtelEventHandler:
         exporters = os.environ.get("OTEL_TRACES_EXPORTER", "")
         stream = None if "console" in exporters else subprocess.DEVNULL
         process = subprocess.Popen(
-            [sys.executable, "-m", "plaunch_events.otel_export", self._trace_id],
+            [sys.executable, "-m", "plaunch_events.otel_process", self._trace_id],
             stdin=subprocess.PIPE,
             stdout=stream,
             stderr=None if os.environ.get("PLAUNCH_DEBUG") == "1" else stream,
@@ -107,10 +111,20 @@ class OtelEventHandler:
             encoding="ascii",
             start_new_session=True,
         )
-        with contextlib.suppress(OSError):  # a container's filter; it is only a courtesy
-            # It takes no time from workers, nor from the launcher.
-            os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+        _give_way(process.pid)
         return process
+
+
+def _give_way(pid: int) -> None:
+    """Let a process take no time from workers, nor from the launcher, where the system can.
+
+    Where the kernel shares time between sessions first (`sched_autogroup_enabled`), the policy of a
+    process counts within its session only.
+    """
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/autogroup", "w") as file:
+        file.write("19")
 
 
 def _is_installed() -> bool:

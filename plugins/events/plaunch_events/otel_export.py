@@ -1,14 +1,12 @@
-"""The process that exports traces: events come in on stdin, spans go where OpenTelemetry says.
+"""What the process does that exports traces: events come in, spans go where OpenTelemetry says.
 
-It is started by the event handler `otel`, as `python -m plaunch_events.otel_export TRACE_ID`, and
-ends when its launcher has.
+It ends when its launcher has.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -147,9 +145,3 @@ def _read(lines: Iterable[str]) -> Iterator[Event]:
 def _give_up() -> None:
     # An exporter that hangs is not waited for; its threads would keep the process alive.
     os._exit(1)
-
-
-if __name__ == "__main__":
-    status = main(sys.argv[1], sys.stdin)
-    sys.stdout.flush()
-    os._exit(status)

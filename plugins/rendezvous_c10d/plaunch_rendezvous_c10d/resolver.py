@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 _SERVER_COUNT = 4  # `int retrans, retry; unsigned long options; int nscount` of struct __res_state
 
@@ -15,6 +21,16 @@ def forget_name_servers() -> None:
     for each connection. The resolver's state belongs to the thread, and its layout to the ABI of
     the GNU C library; with another library nothing happens.
     """
+    functions = _find_functions()
+    if functions is not None:
+        state_of_thread, initialize = functions
+        if initialize() == 0:
+            state_of_thread()[_SERVER_COUNT] = 0
+
+
+@functools.cache
+def _find_functions() -> tuple[Callable[[], Any], Callable[[], int]] | None:
+    """What gives the resolver's state of a thread, and what initializes it."""
     import ctypes  # noqa: PLC0415 - torch has loaded it before
 
     for library in (None, "libresolv.so.2"):
@@ -22,6 +38,5 @@ def forget_name_servers() -> None:
             functions = ctypes.CDLL(library)
             state_of_thread, initialize = functions.__res_state, functions.__res_init
             state_of_thread.restype = ctypes.POINTER(ctypes.c_int)
-            if initialize() == 0:
-                state_of_thread()[_SERVER_COUNT] = 0
-            return
+            return state_of_thread, initialize
+    return None

@@ -1,8 +1,1 @@
-"""The built-in signal policies."""
-
-from __future__ import annotations
-
-from plaunch_signals.notify import NotifySignalPolicy
-from plaunch_signals.torchrun import TorchrunSignalPolicy
-
-__all__ = ["NotifySignalPolicy", "TorchrunSignalPolicy"]
+"""The built-in signal policies, a module for each: a launch imports the one that it uses."""
