@@ -31,7 +31,6 @@ def run(folder, *command, **environ):
     return done.stdout
 
 
-@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(2 * TIMEOUT)
 def test_copied_renamed_and_tested(tmp_path):

@@ -100,7 +100,6 @@ def test_a_torch_that_hangs_is_ended(python, tmp_path):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-@pytest.mark.exhaustive
 def test_an_interrupted_question_leaves_no_child(python, tmp_path):
     pid_file = tmp_path / "pid"
     python(

@@ -154,7 +154,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_leads_nowhere_breaks_the_build(tmp_path):
     docs = tmp_path / "source/docs"

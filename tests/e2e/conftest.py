@@ -387,7 +387,8 @@ class Network:
         ip("-n", space, "link", "set", device, "up")
 
     def _address(self, switch: int, number: int) -> str:
-        return f"10.{111 + switch}.0.{number}"
+        # Another network, of a run that was killed, may be there as well.
+        return f"10.{111 + switch}.{int(self._id[:2], 16)}.{number}"
 
     def _namespace(self, node: int) -> str:
         return f"plaunch-{self._id}-{node}"

@@ -88,18 +88,7 @@ def with_free_ports(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(
-            page,
-            # It trains twice.
-            marks=[pytest.mark.exhaustive] if page.name == "elastic-training.md" else [],
-        )
-        for page in PAGES
-    ],
-    ids=lambda page: page.name,
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(page, plaunch):
     if page.name == "etcd.md":
         try:

@@ -83,25 +83,21 @@ def program(name):
             ["--nproc-per-node=2", program("allreduce")],
             ["rank 0 of 2: 3.0", "rank 1 of 2: 3.0"],
             id="a process group of gloo",
-            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             ["--standalone", "--nproc_per_node", "2", program("checkpoint"), "saved"],
             ["rank 0: 4.0", "rank 1: 8.0"],
             id="a distributed checkpoint",
-            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             ["--nproc-per-node=1", program("loader")],
             ["rank 0: 66.0"],
             id="a data loader with workers",
-            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             ["--nproc-per-node=1", program("nested")],
             ["[(0, '0'), (1, '0')]"],
             id="nested multiprocessing",
-            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             ["--nproc-per-node=2", "--max-restarts=1", program("restarting")],
@@ -117,7 +113,6 @@ def program(name):
             ["--nproc-per-node=2", "--run-path", program("arguments"), "--max-restarts=x"],
             ["0 __main__ --max-restarts=x", "1 __main__ --max-restarts=x"],
             id="a script in a spawned interpreter",
-            marks=pytest.mark.exhaustive,
         ),
         pytest.param(
             ["--nproc-per-node=2", program("arguments"), "${local_rank}", "a $HOME b", "-r", "3"],
@@ -128,7 +123,6 @@ def program(name):
             ["--nproc-per-node=2", program("parallel")],
             None,
             id="data parallel training",
-            marks=pytest.mark.exhaustive,
         ),
     ],
 )
@@ -214,7 +208,6 @@ def test_a_program_around_the_launcher(run_both):
     assert theirs.lines() == ours.lines() == [f"0 {shown}", f"1 {shown}", "precision bf16"]
 
 
-@pytest.mark.exhaustive
 def test_its_except_clause_with_torchs_exception(run_both):
     def words(module):
         own = ["--nproc_per_node=1", "--no-python", "/bin/sh", "-c", "exit 7"]

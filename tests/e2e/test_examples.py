@@ -112,7 +112,6 @@ def test_a_killed_worker_costs_at_most_an_epoch(train, launcher):
     assert sorted(training.losses()) == list(range(1, 61))
 
 
-@pytest.mark.exhaustive
 @pytest.mark.timeout(3 * TIMEOUT)
 def test_a_new_job_starts_anew_unless_it_is_told_to_resume(train):
     first = train("plaunch", TRAIN, "--epochs=2")

@@ -36,7 +36,6 @@ class TestRendezvousOverEtcd(RendezvousConformance):
         return create_etcd_handler(params)
 
 
-@pytest.mark.exhaustive
 class TestRendezvousOverSecureEtcd(TestRendezvousOverEtcd):
     @pytest.fixture(autouse=True)
     def _server(self, secure_server, secure):

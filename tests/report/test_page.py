@@ -205,7 +205,6 @@ def test_a_thousand_workers(runs, look):
     assert dom.texts["failure-count"] == "3"
 
 
-@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_thousand_nodes_that_all_fail(runs, look):
     """Neither the table of nodes nor the failures grow without bound."""
