@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -13,7 +15,7 @@ import pytest
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.events import SCHEMA, Event
 from plaunch.plugin import PluginContext
-from plaunch_events import otel, otel_export
+from plaunch_events import otel, otel_export, otel_process
 from plaunch_events.spans import Spans, trace_id_of
 
 pytest.importorskip("opentelemetry.sdk.trace")
@@ -345,6 +347,35 @@ def test_the_process_begins_with_the_workers_and_no_sooner(monkeypatch):
     assert handler._process is not None
     handler.close()
     wait_for_end(handler._process)
+
+
+def test_the_process_takes_the_time_that_nobody_else_wants(monkeypatch):
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    handler = otel.OtelEventHandler(context(wait="0"))
+    for event in events_of(*LAUNCH):
+        handler.handle(event)
+    pid = handler._process.pid
+    assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+    share = pathlib.Path(f"/proc/{pid}/autogroup")  # of its session
+    # Others may change it only ten times a second, all of them together.
+    if share.exists() and os.geteuid() == 0:
+        assert share.read_text().split()[-1] == "19"
+    handler.close()
+    wait_for_end(handler._process)
+
+
+def test_the_process_rests_while_there_may_be_more_events(monkeypatch):
+    monkeypatch.setattr(otel_process, "REST", DEADLINE)
+    reader, writer = os.pipe()
+    resting = threading.Thread(target=otel_process.rest, args=(reader, os.getppid()))
+    resting.start()
+    os.write(writer, b"an event")
+    resting.join(0.2)
+    assert resting.is_alive()
+    os.close(writer)
+    resting.join(DEADLINE / 2)
+    assert not resting.is_alive()
+    os.close(reader)
 
 
 def test_an_export_that_cannot_work_is_an_error(monkeypatch):
