@@ -33,3 +33,17 @@ def pytest_runtest_protocol(item):
     with (shared / "heavy").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return (yield)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+
+
+@pytest.fixture(autouse=True)
+def _what_signals_do_is_put_back():
+    """A test that lets Ctrl-C be ignored would fail others, which are not interrupted then."""
+    before = [signal.getsignal(signum) for signum in _SIGNALS]
+    yield
+    after = [signal.getsignal(signum) for signum in _SIGNALS]
+    for signum, handler in zip(_SIGNALS, before, strict=True):
+        signal.signal(signum, handler)
+    assert after == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -13,10 +14,13 @@ from plaunch.cli.entry import entry_point
 def restored_environment(monkeypatch):
     """The entry point takes its process for plaunch's own, which the tests' is not.
 
-    With torch loaded it would end it on the spot.
+    With torch loaded it would end it on the spot; it ignores Ctrl-C in the end.
     """
     monkeypatch.setenv("PLAUNCH_LAUNCHER", "")
     monkeypatch.delitem(sys.modules, "torch", raising=False)
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
 
 
 def test_the_exit_code_is_mains(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -98,8 +99,12 @@ def test_the_entry_point_uses_that_variable(monkeypatch):
     monkeypatch.setenv(marker.LAUNCHER_VARIABLE, "")
     monkeypatch.setattr(sys, "argv", ["plaunch", "--version"])
     monkeypatch.delitem(sys.modules, "torch", raising=False)  # or it ends this very process
-    with pytest.raises(SystemExit):
-        entry.entry_point()
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit):
+            entry.entry_point()
+    finally:
+        signal.signal(signal.SIGINT, handler)  # it ignores Ctrl-C in the end
     assert marker.owns_process()
 
 
