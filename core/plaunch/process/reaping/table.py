@@ -7,7 +7,7 @@ import signal
 
 PROC = "/proc"
 
-_PIECE = 4096  # bytes
+_STAT_BYTES = 4096
 _ENDED = ("Z", "X", "x")
 
 
@@ -51,7 +51,11 @@ def has_table(proc: str = PROC) -> bool:
 def read_process(pid: int, proc: str = PROC) -> Process | None:
     """One process; None if it is gone or cannot be read."""
     try:
-        data = _read(f"{proc}/{pid}/stat")
+        fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(fd, _STAT_BYTES)
+        finally:
+            os.close(fd)
         # The name in parentheses may contain anything, parentheses and spaces too.
         fields = data.rpartition(b")")[2].split()
         state = fields[0].decode()
@@ -92,7 +96,8 @@ def read_children(proc: str = PROC) -> set[int] | None:
     children: set[int] = set()
     try:
         for task in os.listdir(f"{proc}/self/task"):
-            children.update(map(int, _read(f"{proc}/self/task/{task}/children").split()))
+            with open(f"{proc}/self/task/{task}/children", "rb") as file:
+                children.update(map(int, file.read().split()))
     except (OSError, ValueError):
         return None
     return children
@@ -127,16 +132,3 @@ def send(process: Process, signum: signal.Signals, proc: str = PROC) -> bool:
         if pidfd >= 0:
             os.close(pidfd)
     return True
-
-
-def _read(path: str) -> bytes:
-    """All of a small file of the kernel's, by the fewest calls: this happens every second."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = piece = os.read(fd, _PIECE)
-        while len(piece) == _PIECE:
-            piece = os.read(fd, _PIECE)
-            data += piece
-        return data
-    finally:
-        os.close(fd)

@@ -272,9 +272,10 @@ class ProcTree:
         environ = marker.read_environ(process.pid, self._proc)
         if not environ:
             return not self._note_blank(process)
-        if not self._has_forked and environ == marker.read_environ(self._adopter, self._proc):
-            return True  # a fork of the launcher, which is still to become another program
-        return marker.is_started_by_launcher(environ, self._adopter)
+        if marker.is_started_by_launcher(environ, self._adopter):
+            return True
+        # Or a fork of the launcher, which is still to become another program.
+        return not self._has_forked and environ == marker.read_environ(self._adopter, self._proc)
 
     def _note_blank(self, process: Process) -> bool:
         """Whether a process has indeed no environment.
