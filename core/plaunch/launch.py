@@ -13,6 +13,7 @@ from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.moments import BeforeWorkers, WorkersStarted
 from plaunch.agent.recorder import EventRecorder
+from plaunch.agent.release import shut_down
 from plaunch.agent.waiting import Waiting
 from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
@@ -227,7 +228,7 @@ class _Launch:
     ) -> dict[int, Any]:
         config, service = self._config, self._service
         handler = self._create_rendezvous()
-        release = handler.shutdown
+        release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
         try:
             if service is not None:
                 service.watch(handler)
@@ -250,6 +251,8 @@ class _Launch:
                 traffic=None if service is None else service.traffic,
             )
             result = agent.run()
+            if agent.stop_signal is not None:
+                release = handler.leave  # what is still to be waited for is not any longer
             return self._conclude(result, logs_specs)
         except (SignalException, UnkillableWorkerError):
             # The job may go on without this node.

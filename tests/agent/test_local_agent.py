@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import threading
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, moments
-from plaunch.errors import PlaunchError, SignalException, UsageError
+from plaunch.errors import PlaunchError, RendezvousClosedError, SignalException, UsageError
 from plaunch.process import SignalAction, Std
 from plaunch.process.layout import RunLayout
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
@@ -61,6 +62,11 @@ class Recorder:
 
     def exits(self):
         return [m.exit for m in self.told if isinstance(m, moments.WorkerExited)]
+
+    def steps(self, step):
+        """The steps of that name that stops have taken."""
+        stopping = [m.step for m in self.told if isinstance(m, moments.Stopping)]
+        return [taken for taken in stopping if taken.step == step]
 
     def workers(self, round_, nproc=2):
         """Wait for the workers of a round to be up."""
@@ -142,29 +148,179 @@ def test_the_grace_holds_on_the_restart_path_too(recorder):
     assert [(e.worker.local_rank, e.exitcode) for e in stopped] == [(0, -9)]
 
 
+ASKED = RECORD + (
+    "signal.signal(signal.SIGTERM, lambda *_: (where / 'asked').touch())\n"
+    "(where / 'ready').touch()\n"
+    "while True: time.sleep(300)\n"
+)
+
+
+@contextlib.contextmanager
+def meanwhile(act):
+    """Do something on another thread while the agent runs."""
+    helper = threading.Thread(target=act)
+    helper.start()
+    yield
+    helper.join()
+
+
+def send(signum):
+    os.kill(os.getpid(), signum)
+
+
 def test_a_second_stop_signal_skips_the_grace(recorder):
-    agent = recorder.agent(
-        RECORD + "signal.signal(signal.SIGTERM, lambda *_: (where / 'asked').touch())\n"
-        "(where / 'ready').touch()\n"
-        "while True: time.sleep(300)\n",
-        FakeRendezvous(),
-        nproc=1,
-        shutdown_timeout=3600,
-    )
+    agent = recorder.agent(ASKED, FakeRendezvous(), nproc=1, shutdown_timeout=3600)
 
     def ask_twice():
         wait_for_files(recorder.folder / "ready")
-        os.kill(os.getpid(), signal.SIGTERM)
+        send(signal.SIGTERM)
         wait_for_files(recorder.folder / "asked")
-        os.kill(os.getpid(), signal.SIGTERM)
+        send(signal.SIGINT)
 
-    helper = threading.Thread(target=ask_twice)
-    helper.start()
-    with pytest.raises(SignalException):
+    with meanwhile(ask_twice), pytest.raises(SignalException) as caught:
         agent.run()
-    helper.join()
+    assert caught.value.sigval is signal.SIGTERM, "the first one asked"
     (exit_,) = recorder.exits()
     assert (exit_.exitcode, exit_.stopped) == (-9, True)
+
+
+SAVING = RECORD + (
+    "def save(*_):\n"
+    "    (where / 'asked').touch()\n"
+    "    while not (where / 'slow').exists(): time.sleep(0.005)\n"
+    "    (where / 'saved').touch()\n"
+    "    sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, save)\n"
+    "(where / 'ready').touch()\n"
+    "while True: time.sleep(300)\n"
+)
+REPEATS = {
+    "Slurm": [signal.SIGCONT, signal.SIGTERM],
+    "systemd": [signal.SIGCONT, signal.SIGHUP],
+    "notice": [signal.SIGUSR1],
+}
+
+
+@pytest.mark.parametrize("name", REPEATS)
+def test_what_comes_with_a_sigterm_does_not_cost_the_last_save(recorder, name):
+    policy = TellAndStop()
+    agent = recorder.agent(
+        SAVING, FakeRendezvous(), nproc=1, shutdown_timeout=3600, signal_policy=policy
+    )
+
+    def ask():
+        wait_for_files(recorder.folder / "ready")
+        send(signal.SIGTERM)
+        wait_for_files(recorder.folder / "asked")
+        for signum in REPEATS[name]:
+            send(signum)
+        if policy.heard is not None:
+            wait_until(lambda: len(policy.heard) > sum(s in STOPS for s in REPEATS[name]), "all")
+        (recorder.folder / "slow").touch()
+
+    with meanwhile(ask), pytest.raises(SignalException):
+        agent.run()
+    assert (recorder.folder / "saved").exists()
+    (exit_,) = recorder.exits()
+    assert (exit_.exitcode, exit_.stopped) == (0, True)
+
+
+STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+class TellAndStop:
+    """SIGUSR1 is passed on, the others stop."""
+
+    def __init__(self):
+        self.heard = []
+
+    def signals(self):
+        return (*STOPS, signal.SIGUSR1)
+
+    def action(self, signum):
+        self.heard.append(signum)
+        return SignalAction.NOTIFY if signum is signal.SIGUSR1 else SignalAction.STOP
+
+
+STUBBORN = IGNORE_TERM.replace("time.sleep(300 if", "time.sleep(3600 if")
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_ctrl_c_is_heard_while_a_failure_stops_the_others(recorder, max_restarts):
+    """Three of them did nothing for ten seconds once, and then took the failure's place."""
+    agent = recorder.agent(
+        STUBBORN, FakeRendezvous(), max_restarts=max_restarts, shutdown_timeout=3600
+    )
+
+    def interrupt():
+        wait_until(lambda: recorder.steps("signalled"), "the stop has begun")
+        send(signal.SIGINT)
+
+    with meanwhile(interrupt):
+        if max_restarts:
+            with pytest.raises(SignalException):
+                agent.run()
+        else:
+            result = agent.run()
+            assert {rank: f.exitcode for rank, f in result.failures.items()} == {1: 3}
+            assert result.stopped == {0: -9}
+    exits = {exit_.worker.local_rank: exit_ for exit_ in recorder.exits()}
+    assert (exits[0].exitcode, exits[0].stopped) == (-9, True)
+    assert (exits[1].exitcode, exits[1].stopped) == (3, False)
+
+
+def test_ctrl_c_is_heard_while_a_lost_rendezvous_stops_the_workers(recorder):
+    handler = FakeElasticRendezvous()
+    with handler:
+        agent = recorder.agent(ASKED, handler, nproc=1, shutdown_timeout=3600)
+
+        def close_and_interrupt():
+            wait_for_files(recorder.folder / "ready")
+            handler.close(reason="enough")
+            wait_for_files(recorder.folder / "asked")
+            send(signal.SIGINT)
+
+        with meanwhile(close_and_interrupt), pytest.raises(RendezvousClosedError):
+            agent.run()
+    (exit_,) = recorder.exits()
+    assert (exit_.exitcode, exit_.stopped) == (-9, True)
+
+
+def test_ctrl_c_is_heard_while_an_error_of_the_agent_stops_the_workers(recorder):
+    agent = recorder.agent(ASKED, FakeRendezvous(), nproc=1, shutdown_timeout=3600)
+    look = agent._monitor_workers
+
+    def look_or_fail(group):
+        if (recorder.folder / "ready").exists():
+            raise OSError("the disk is gone")
+        return look(group)
+
+    agent._monitor_workers = look_or_fail
+
+    def interrupt():
+        wait_for_files(recorder.folder / "asked")
+        send(signal.SIGINT)
+
+    with meanwhile(interrupt), pytest.raises(OSError, match="the disk is gone"):
+        agent.run()
+    (exit_,) = recorder.exits()
+    assert (exit_.exitcode, exit_.stopped) == (-9, True)
+
+
+def test_a_signal_that_no_policy_handles_ends_the_job_with_a_word(recorder, caplog):
+    agent = recorder.agent(SAVING, FakeRendezvous(), nproc=1)
+
+    def send_it():
+        wait_for_files(recorder.folder / "ready")
+        (recorder.folder / "slow").touch()
+        send(signal.SIGUSR1)
+
+    with meanwhile(send_it), pytest.raises(SignalException) as caught:
+        agent.run()
+    assert caught.value.sigval is signal.SIGUSR1
+    assert "SIGUSR1 received, which no signal policy handles" in caplog.text
+    assert (recorder.folder / "saved").exists(), "the workers were not asked with SIGTERM"
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
 
 
 class Tell:

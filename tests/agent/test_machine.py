@@ -14,6 +14,8 @@ TERM = m.StopRequested(signal.SIGTERM)
 INTERRUPT = m.StopRequested(signal.SIGINT)
 STARTED = m.WorkersStartedEvent()
 UP = [m.Begin(), m.RoundFormed(), STARTED]
+DONE = [m.WorkersSucceeded(), m.WorkersStopped()]  # with all that they left behind
+WAIT = [m.ClearUp(), m.WaitForPeers()]
 
 
 def play(events, max_restarts=0, *, is_job_wide=False):
@@ -30,8 +32,8 @@ def play(events, max_restarts=0, *, is_job_wide=False):
 HISTORIES = {
     "all succeed": (
         0,
-        [*UP, m.WorkersSucceeded(), m.PeersFinished()],
-        [m.Join(), m.StartWorkers(), m.WaitForPeers(), m.Finish(m.Outcome.SUCCEEDED)],
+        [*UP, *DONE, m.PeersFinished()],
+        [m.Join(), m.StartWorkers(), *WAIT, m.Finish(m.Outcome.SUCCEEDED)],
         (0, 0, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
     ),
     "failure without restarts": (
@@ -48,7 +50,7 @@ HISTORIES = {
             m.WorkersStopped(),
             m.RoundFormed(),
             STARTED,
-            m.WorkersSucceeded(),
+            *DONE,
             m.PeersFinished(),
         ],
         [
@@ -58,7 +60,7 @@ HISTORIES = {
             m.StopWorkers(),
             m.Join(),
             m.StartWorkers(),
-            m.WaitForPeers(),
+            *WAIT,
             m.Finish(m.Outcome.SUCCEEDED),
         ],
         (1, 1, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
@@ -155,7 +157,7 @@ HISTORIES = {
             m.Join(),
             m.StartWorkers(),
             m.Report(m.Outcome.SIGNALLED),
-            m.StopWorkers(signal.SIGTERM),
+            m.StopWorkers(),
             m.Finish(m.Outcome.SIGNALLED),
         ],
         (0, 0, WorkerState.STOPPED, m.Outcome.SIGNALLED),
@@ -167,7 +169,7 @@ HISTORIES = {
             m.Join(),
             m.StartWorkers(),
             m.Report(m.Outcome.SIGNALLED),
-            m.StopWorkers(signal.SIGINT),
+            m.StopWorkers(),
             m.Finish(m.Outcome.SIGNALLED),
         ],
         (0, 0, WorkerState.STOPPED, m.Outcome.SIGNALLED),
@@ -193,8 +195,14 @@ HISTORIES = {
     ),
     "stop while waiting for others keeps the success": (
         0,
-        [*UP, m.WorkersSucceeded(), TERM],
-        [m.Join(), m.StartWorkers(), m.WaitForPeers(), m.Finish(m.Outcome.SUCCEEDED)],
+        [*UP, *DONE, TERM],
+        [
+            m.Join(),
+            m.StartWorkers(),
+            *WAIT,
+            m.Report(m.Outcome.SUCCEEDED),
+            m.Finish(m.Outcome.SUCCEEDED),
+        ],
         (0, 0, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
     ),
     "round fails": (
@@ -214,6 +222,109 @@ HISTORIES = {
         [m.Begin(), m.RoundFormed(), m.StartFailed(), m.WorkersStopped()],
         [m.Join(), m.StartWorkers(), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
         (0, 0, WorkerState.FAILED, m.Outcome.ERROR),
+    ),
+    "workers cannot be started again: the failure is the cause": (
+        3,
+        [
+            *UP,
+            m.WorkersFailed(),
+            m.WorkersStopped(),
+            m.RoundFormed(),
+            m.StartFailed(),
+            m.WorkersStopped(),
+        ],
+        [
+            m.Join(),
+            m.StartWorkers(),
+            m.Report(m.Again.RESTART),
+            m.StopWorkers(),
+            m.Join(),
+            m.StartWorkers(),
+            m.StopWorkers(),
+            m.Finish(m.Outcome.FAILED),
+        ],
+        (1, 1, WorkerState.FAILED, m.Outcome.FAILED),
+    ),
+    "workers cannot be started in a round that follows no failure": (
+        3,
+        [
+            *UP,
+            m.WorkersFailed(),
+            m.WorkersStopped(),
+            m.RoundFormed(),
+            STARTED,
+            m.MembershipChanged(),
+            m.WorkersStopped(),
+            m.RoundFormed(),
+            m.StartFailed(),
+            m.WorkersStopped(),
+        ],
+        [
+            m.Join(),
+            m.StartWorkers(),
+            m.Report(m.Again.RESTART),
+            m.StopWorkers(),
+            m.Join(),
+            m.StartWorkers(),
+            m.Report(m.Again.MEMBERSHIP),
+            m.StopWorkers(),
+            m.Join(),
+            m.StartWorkers(),
+            m.StopWorkers(),
+            m.Finish(m.Outcome.ERROR),
+        ],
+        (1, 2, WorkerState.FAILED, m.Outcome.ERROR),
+    ),
+    "the agent itself fails: the workers are stopped as in any other stop": (
+        3,
+        [*UP, m.AgentFailed(), INTERRUPT, m.WorkersStopped()],
+        [
+            m.Join(),
+            m.StartWorkers(),
+            m.StopWorkers(),
+            m.Escalate(),
+            m.Finish(m.Outcome.ERROR),
+        ],
+        (0, 0, WorkerState.FAILED, m.Outcome.ERROR),
+    ),
+    "a stop while it is cleared up keeps the success, and waits for nobody": (
+        0,
+        [*UP, m.WorkersSucceeded(), TERM, INTERRUPT, m.WorkersStopped()],
+        [
+            m.Join(),
+            m.StartWorkers(),
+            m.ClearUp(),
+            m.Report(m.Outcome.SUCCEEDED),
+            m.Escalate(),
+            m.Escalate(),
+            m.Finish(m.Outcome.SUCCEEDED),
+        ],
+        (0, 0, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
+    ),
+    "what was left behind cannot be ended": (
+        0,
+        [*UP, m.WorkersSucceeded(), m.StopFailed()],
+        [m.Join(), m.StartWorkers(), m.ClearUp(), m.Finish(m.Outcome.ERROR)],
+        (0, 0, WorkerState.UNHEALTHY, m.Outcome.ERROR),
+    ),
+    "closed while it is cleared up": (
+        0,
+        [*UP, m.WorkersSucceeded(), m.RendezvousClosed(), m.WorkersStopped()],
+        [m.Join(), m.StartWorkers(), m.ClearUp(), m.Finish(m.Outcome.SUCCEEDED)],
+        (0, 0, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
+    ),
+    "a node arrives while it is cleared up": (
+        0,
+        [*UP, m.WorkersSucceeded(), m.MembershipChanged(), m.WorkersStopped(), m.RoundFormed()],
+        [
+            m.Join(),
+            m.StartWorkers(),
+            m.ClearUp(),
+            m.Report(m.Again.MEMBERSHIP),
+            m.Join(),
+            m.StartWorkers(),
+        ],
+        (0, 1, WorkerState.STOPPED, None),
     ),
     "a worker cannot be ended: no second generation": (
         3,
@@ -326,13 +437,13 @@ JOB_HISTORIES = {
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job fails while this node waits": (
-        [*JOB_UP, m.WorkersSucceeded(), m.JobEnded(FAILURE), m.WorkersStopped()],
-        [m.WaitForPeers(), m.Report(FAILURE), m.StopWorkers(), m.Finish(FAILURE)],
+        [*JOB_UP, *DONE, m.JobEnded(FAILURE), m.WorkersStopped()],
+        [*WAIT, m.Report(FAILURE), m.StopWorkers(), m.Finish(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job succeeds": (
-        [*JOB_UP, m.WorkersSucceeded(), m.JobEnded(SUCCESS)],
-        [m.WaitForPeers(), m.Finish(SUCCESS)],
+        [*JOB_UP, *DONE, m.JobEnded(SUCCESS)],
+        [*WAIT, m.Finish(SUCCESS)],
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "the job succeeds without this node": (
@@ -348,13 +459,13 @@ JOB_HISTORIES = {
     "a newcomer is seen just before the job succeeds": (
         [
             *JOB_UP,
-            m.WorkersSucceeded(),
+            *DONE,
             m.MembershipChanged(),
             m.WorkersStopped(),
             m.JobEnded(SUCCESS),
         ],
         [
-            m.WaitForPeers(),
+            *WAIT,
             m.Report(m.Again.MEMBERSHIP),
             m.StopWorkers(),
             m.Join(),
@@ -366,7 +477,7 @@ JOB_HISTORIES = {
     "an earlier round's success does not count": (
         [
             *JOB_UP,
-            m.WorkersSucceeded(),
+            *DONE,
             m.PeersFailed(),
             m.WorkersStopped(),
             job_round(1),
@@ -375,7 +486,7 @@ JOB_HISTORIES = {
             m.WorkersStopped(),
         ],
         [
-            m.WaitForPeers(),
+            *WAIT,
             m.Report(m.Again.DECISION),
             m.StopWorkers(),
             m.Join(),
@@ -387,13 +498,13 @@ JOB_HISTORIES = {
         (1, 1, WorkerState.STOPPED, CLOSED),
     ),
     "somebody closes the job while this node waits": (
-        [*JOB_UP, m.WorkersSucceeded(), m.JobEnded(CLOSED), m.WorkersStopped()],
-        [m.WaitForPeers(), m.Report(CLOSED), m.StopWorkers(), m.Finish(CLOSED)],
+        [*JOB_UP, *DONE, m.JobEnded(CLOSED), m.WorkersStopped()],
+        [*WAIT, m.Report(CLOSED), m.StopWorkers(), m.Finish(CLOSED)],
         (0, 0, WorkerState.SUCCEEDED, CLOSED),
     ),
     "the others take too long": (
-        [*JOB_UP, m.WorkersSucceeded(), m.PeersFinished()],
-        [m.WaitForPeers(), m.Finish(SUCCESS)],
+        [*JOB_UP, *DONE, m.PeersFinished()],
+        [*WAIT, m.Finish(SUCCESS)],
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "unreachable while running": (
@@ -415,15 +526,35 @@ JOB_HISTORIES = {
         [*JOB_UP, TERM, LOST_PEERS, m.JobEnded(FAILURE), m.WorkersStopped()],
         [
             m.Report(m.Outcome.SIGNALLED),
-            m.StopWorkers(signal.SIGTERM),
+            m.StopWorkers(),
             m.Finish(m.Outcome.SIGNALLED),
         ],
         (0, 0, WorkerState.STOPPED, m.Outcome.SIGNALLED),
     ),
-    "unreachable while waiting": (
+    "unreachable while it is cleared up": (
         [*JOB_UP, m.WorkersSucceeded(), LOST_PEERS, m.WorkersStopped()],
+        [m.ClearUp(), m.Report(m.Outcome.ERROR), m.Finish(m.Outcome.ERROR)],
+        (0, 0, WorkerState.SUCCEEDED, m.Outcome.ERROR),
+    ),
+    "workers of another node fail while it is cleared up": (
+        [*JOB_UP, m.WorkersSucceeded(), m.PeersFailed(), m.WorkersStopped(), job_round(1), STARTED],
+        [m.ClearUp(), m.Report(m.Again.DECISION), m.Join(), m.StartWorkers()],
+        (1, 1, WorkerState.HEALTHY, None),
+    ),
+    "the job fails while it is cleared up": (
+        [*JOB_UP, m.WorkersSucceeded(), m.JobEnded(FAILURE), m.WorkersStopped()],
+        [m.ClearUp(), m.Report(FAILURE), m.Finish(FAILURE)],
+        (0, 0, WorkerState.FAILED, FAILURE),
+    ),
+    "the agent itself fails: the job hears of it": (
+        [*JOB_UP, m.AgentFailed(), m.WorkersStopped()],
+        [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
+        (0, 0, WorkerState.FAILED, m.Outcome.ERROR),
+    ),
+    "unreachable while waiting": (
+        [*JOB_UP, *DONE, LOST_PEERS, m.WorkersStopped()],
         [
-            m.WaitForPeers(),
+            *WAIT,
             m.Report(m.Outcome.ERROR),
             m.StopWorkers(),
             m.Finish(m.Outcome.ERROR),
@@ -452,8 +583,52 @@ def test_history_where_the_job_decides(name):
     )
 
 
+# name: (signals in a stop that a signal began or a failure (None), with the seconds since it began;
+# the seconds after which the grace is skipped)
+SEQUENCES = {
+    "Slurm's time limit: SIGTERM, SIGCONT, SIGTERM": (["TERM 0", "TERM 0.01"], []),
+    "Kubernetes: SIGTERM, then SIGKILL": (["TERM 0"], []),
+    "systemd with SendSIGHUP: SIGTERM, SIGHUP": (["TERM 0", "HUP 0.001"], []),
+    "timeout: each signal to the child, then to its group": (["TERM 0", "TERM 0.001"], []),
+    "timeout -s INT": (["INT 0", "INT 0.001"], []),
+    "Ctrl-C": (["INT 0"], []),
+    "Ctrl-C twice": (["INT 0", "INT 0.4"], [0.4]),
+    "Ctrl-C three times": (["INT 0", "INT 0.4", "INT 0.6"], [0.4, 0.6]),
+    "Ctrl-\\": (["QUIT 0"], []),
+    "Ctrl-\\ twice": (["QUIT 0", "QUIT 0.01"], [0.01]),
+    "Ctrl-C, then Ctrl-\\": (["INT 0", "QUIT 0.01"], [0.01]),
+    "kill, then Ctrl-C": (["TERM 0", "INT 0.5"], [0.5]),
+    "kill, and again for want of patience": (["TERM 0", "TERM 2.1"], [2.1]),
+    "kill, again and again": (["TERM 0", "TERM 1", "TERM 1.9", "TERM 3"], [3]),
+    "Ctrl-C, then kill": (["INT 0", "TERM 0.5", "TERM 2.5"], [2.5]),
+    "Ctrl-C after a failure": (["failure", "INT 0.5"], [0.5]),
+    "Ctrl-\\ after a failure": (["failure", "QUIT 0.5"], [0.5]),
+    "kill after a failure": (["failure", "TERM 0.5"], []),
+    "kill twice after a failure": (["failure", "TERM 5", "TERM 6.5", "TERM 7.5"], [7.5]),
+}
+
+
+@pytest.mark.parametrize("is_job_wide", [False, True])
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_which_signals_skip_the_grace(name, is_job_wide):
+    sequence, expected = SEQUENCES[name]
+    state, _ = play([*UP], is_job_wide=is_job_wide)
+    escalated = []
+    for word in sequence:
+        if word == "failure":
+            event, at = m.WorkersFailed(), None
+        else:
+            signum, at = word.split()
+            event = m.StopRequested(signal.Signals["SIG" + signum], 100 + float(at))
+        state, actions = m.step(state, event)
+        if m.Escalate() in actions:
+            escalated.append(float(at))
+        assert m.StopWorkers() not in actions or word == sequence[0]
+    assert escalated == expected
+
+
 def test_nothing_happens_after_the_end():
-    state, _ = play([*UP, m.WorkersSucceeded(), m.PeersFinished()])
+    state, _ = play([*UP, *DONE, m.PeersFinished()])
     for event in EVENTS:
         assert m.step(state, event) == (state, ())
 
@@ -465,6 +640,7 @@ EVENTS = [
     m.RoundFailed(graceful=True),
     STARTED,
     m.StartFailed(),
+    m.AgentFailed(),
     m.WorkersFailed(),
     m.WorkersSucceeded(),
     m.MembershipChanged(),
@@ -480,6 +656,7 @@ EVENTS = [
     m.JobEnded(m.Outcome.FAILED),
     m.JobEnded(m.Outcome.CLOSED),
 ]
+STOPS = (m.Phase.STOPPING, m.Phase.CLEARING)
 histories = st.lists(st.sampled_from(EVENTS), max_size=40)
 
 
@@ -516,7 +693,7 @@ def test_counters_never_lie(events, max_restarts):
         assert state.round - before.round in (0, 1)
         assert state.attempt <= max(state.round, 0) + 1
         assert (state.phase is m.Phase.DONE) == isinstance(state.then, m.Outcome) or (
-            state.phase is m.Phase.STOPPING
+            state.phase in (m.Phase.STOPPING, m.Phase.CLEARING)
         )
         finishes = [action for action in actions if isinstance(action, m.Finish)]
         assert bool(finishes) == (before.phase is not m.Phase.DONE and state.phase is m.Phase.DONE)
@@ -533,7 +710,7 @@ def test_no_workers_are_started_over_living_ones(events, max_restarts, is_job_wi
     for event in events:
         before = state
         state, actions = m.step(state, event)
-        if isinstance(event, m.WorkersStopped) and before.phase is m.Phase.STOPPING:
+        if isinstance(event, m.WorkersStopped) and before.phase in STOPS:
             alive = False
         for action in actions:
             if isinstance(action, m.StartWorkers):
@@ -551,6 +728,7 @@ class Workers:
             m.Join: m.RoundFormed(),
             m.StartWorkers: STARTED,
             m.StopWorkers: m.WorkersStopped(),
+            m.ClearUp: m.WorkersStopped(),
             m.WaitForPeers: m.PeersFinished(),
         }.get(type(action))
 

@@ -333,22 +333,6 @@ def test_a_stop_during_a_restart_is_not_overtaken_by_it():
     assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
 
 
-def test_only_a_second_stop_signal_hurries():
-    agent = PretendAgent(FakeRendezvous(), [[send(signal.SIGTERM)]])
-    hurried = []
-    agent._hurry = lambda: hurried.append(len(agent.calls))
-
-    def stop_and_be_asked_again(group):
-        assert hurried == []
-        send(signal.SIGTERM)()
-        agent.calls.append("stop")
-
-    agent._stop_workers = stop_and_be_asked_again
-    with pytest.raises(SignalException):
-        agent.run()
-    assert len(hurried) == 1
-
-
 class NotifyPolicy:
     """SIGUSR1 is passed on, SIGUSR2 means nothing, SIGTERM stops."""
 

@@ -8,13 +8,15 @@ import signal
 import pytest
 from plaunch.process.ladder import StopLadder
 
-TERM, KILL, CONT = signal.SIGTERM, signal.SIGKILL, signal.SIGCONT
+TERM, KILL = signal.SIGTERM, signal.SIGKILL
 
 
 class FakeSession:
     """A worker that dies of the signals in `dies_of`, `delay` seconds after the first of them."""
 
-    def __init__(self, world, rank, *, dies_of=(TERM, KILL), delay=0.0001, leaves=()):
+    def __init__(
+        self, world, rank, *, dies_of=(TERM, KILL), delay=0.0001, leaves=(), is_wrapper=False
+    ):
         self.world = world
         self.rank = rank
         self.pid = 1000 + rank
@@ -23,14 +25,30 @@ class FakeSession:
         self.dead_at = None
         self.left_behind = list(leaves)
         self.left_behind_dies_of = {TERM, KILL}
+        self.is_wrapper = is_wrapper
+        self.asked_rest = is_wrapper
 
-    def signal_leader(self, signum):
-        self.world.sent.append((self.world.now, self.rank, signum.name, "leader"))
+    def ask_to_end(self, signum):
+        self._note(signum, "session" if self.is_wrapper else "leader")
         self._receive(signum)
+        return self.is_wrapper
 
-    def signal_all(self, signum):
-        self.world.sent.append((self.world.now, self.rank, signum.name, "all"))
-        self._receive(signum)
+    def ask_rest_to_end(self, signum):
+        if self.asked_rest:
+            return
+        self.asked_rest = True
+        self._note(signum, "rest")
+        self._clear(signum)
+
+    def kill(self):
+        self._note(KILL, "all")
+        self._receive(KILL)
+        self._clear(KILL)
+
+    def _note(self, signum, scope):
+        self.world.sent.append((self.world.now, self.rank, signum.name, scope))
+
+    def _clear(self, signum):
         if signum in self.left_behind_dies_of:
             self.left_behind.clear()
 
@@ -79,11 +97,7 @@ class World:
             assert self.now < until, "the ladder does not end"
 
     def signals(self, rank=None):
-        return [
-            (name, scope)
-            for _, who, name, scope in self.sent
-            if name != "SIGCONT" and rank in (None, who)
-        ]
+        return [(name, scope) for _, who, name, scope in self.sent if rank in (None, who)]
 
 
 @pytest.fixture
@@ -104,12 +118,6 @@ def test_the_soft_signal_is_the_one_asked_for(world):
     world.worker(dies_of=[signal.SIGINT])
     world.climb(world.ladder(death_sig=signal.SIGINT))
     assert world.signals() == [("SIGINT", "leader")]
-
-
-def test_a_stopped_worker_is_continued_after_the_soft_signal(world):
-    world.worker()
-    world.climb(world.ladder())
-    assert [name for _, _, name, _ in world.sent] == ["SIGTERM", "SIGCONT"]
 
 
 def test_it_ends_as_soon_as_the_last_worker_has_ended(world):
@@ -184,7 +192,7 @@ def test_what_a_worker_left_behind_gets_the_soft_signal_too(world):
     session.dead_at = 0.0
     ladder = world.ladder()
     world.climb(ladder)
-    assert world.signals() == [("SIGTERM", "all")]
+    assert world.signals() == [("SIGTERM", "rest")]
     assert world.now < 0.1
     assert ladder.stuck == {}
 
@@ -194,15 +202,15 @@ def test_what_was_left_behind_and_ignores_it_is_killed_in_under_a_second(world):
     session.left_behind_dies_of = {KILL}
     session.dead_at = 0.0
     world.climb(world.ladder(grace=600))
-    assert world.signals() == [("SIGTERM", "all"), ("SIGKILL", "all")]
+    assert world.signals() == [("SIGTERM", "rest"), ("SIGKILL", "all")]
     assert world.now < 1.0
 
 
 def test_children_are_left_alone_as_long_as_their_worker_lives(world):
     world.worker(delay=10, leaves=[77])
     world.climb(world.ladder(grace=30))
-    assert world.signals() == [("SIGTERM", "leader"), ("SIGTERM", "all")]
-    assert next(at for at, _, _, scope in world.sent if scope == "all") == pytest.approx(10)
+    assert world.signals() == [("SIGTERM", "leader"), ("SIGTERM", "rest")]
+    assert next(at for at, _, _, scope in world.sent if scope == "rest") == pytest.approx(10)
 
 
 def test_what_one_worker_left_behind_is_not_spared_for_the_grace_of_another(world):
@@ -299,17 +307,43 @@ def test_who_is_abandoned_and_ends_after_all_is_not_stuck(world):
 def test_what_a_killed_worker_leaves_behind_has_had_its_grace(world):
     session = world.worker(dies_of=[KILL], leaves=[77])
     session.left_behind_dies_of = {KILL}
-    signal_all = session.signal_all
+    kill = session.kill
 
-    def kill_the_worker_alone(signum):
-        signal_all(signum)
+    def kill_the_worker_alone():
+        kill()
         session.left_behind = [77]
-        session.signal_all = signal_all
+        session.kill = kill
 
-    session.signal_all = kill_the_worker_alone
+    session.kill = kill_the_worker_alone
     world.climb(world.ladder(grace=5))
     assert world.signals() == [("SIGTERM", "leader"), ("SIGKILL", "all"), ("SIGKILL", "all")]
     assert world.now == pytest.approx(5, abs=0.05)
+
+
+def test_the_program_that_a_shell_ran_has_the_whole_grace(world):
+    shell = world.worker(is_wrapper=True, leaves=[77])
+    shell.left_behind_dies_of = {KILL}
+    ladder = world.ladder(grace=30)
+    ladder.step(world.live())
+    world.now = 20.0
+    ladder.step(world.live())
+    assert world.signals() == [("SIGTERM", "session")], "it was killed, or asked twice"
+    shell.left_behind.clear()
+    world.climb(ladder)
+    assert world.now < 20.2
+    assert ladder.stuck == {}
+
+
+def test_the_program_that_a_shell_ran_is_killed_after_the_grace(world, caplog):
+    shell = world.worker(is_wrapper=True, leaves=[77])
+    shell.left_behind_dies_of = {KILL}
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        world.climb(world.ladder(grace=30))
+    assert world.signals() == [("SIGTERM", "session"), ("SIGKILL", "all")]
+    assert world.now == pytest.approx(30, abs=0.2)
+    assert caplog.messages == [
+        "trainer: waiting for what local ranks 0 have started to end after SIGTERM; SIGKILL in 29 s"
+    ]
 
 
 # --- what is told of it ---------------------------------------------------------------------------

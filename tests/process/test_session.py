@@ -78,14 +78,76 @@ def session_of(program, **options):
 
 def test_a_signal_to_the_leader_reaches_nobody_else(start):
     program, [child] = start("plain")
-    session_of(program).signal_leader(signal.SIGKILL)
+    assert not session_of(program).ask_to_end(signal.SIGTERM)
     wait_for_end(program.pid)
     assert not is_gone(child)
 
 
+def test_a_worker_that_is_suspended_is_continued_to_end(start):
+    program, _ = start()
+    program.send_signal(signal.SIGSTOP)
+    wait_until(lambda: read_state(program.pid)[0] == "T", "the worker is suspended")
+    session_of(program).ask_to_end(signal.SIGTERM)
+    assert program.wait(20) == -signal.SIGTERM
+
+
+WAITING = {
+    "shell": ["sh", "-c", "sleep 600 & echo $!; wait $!; true"],
+    "shell that waits for it": ["sh", "-c", "sleep 600; true"],
+    "python": [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '600'])"],
+}
+
+
+@pytest.mark.parametrize("command", WAITING.values(), ids=WAITING)
+def test_the_child_of_a_worker_that_only_waits_for_it_is_asked_as_well(command):
+    """A shell that dies of the signal, and a script that handles it, pass nothing on."""
+    program = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    session = session_of(program)
+    kin = Kin(program.pid)
+
+    def child():
+        return next((p.pid for p in kin.look(0) if p.pid != program.pid), 0)
+
+    wait_until(
+        lambda: child() and read_state(program.pid)[0] == "S" and "sleep" in describe_name(child()),
+        "the worker waits for its child",
+    )
+    pid = child()
+    assert session.ask_to_end(signal.SIGTERM)
+    program.wait(20)
+    wait_until(lambda: is_gone(pid), "the child is gone")
+
+
+def describe_name(pid):
+    try:
+        with open(f"/proc/{pid}/comm") as comm:
+            return comm.read()
+    except OSError:
+        return ""
+
+
+def test_nobody_gets_the_soft_signal_twice():
+    program = subprocess.Popen(
+        ["sh", "-c", "(trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done) & wait"],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert program.stdout.readline() == b"ready\n"
+    session = session_of(program)
+    assert session.ask_to_end(signal.SIGTERM)
+    program.wait(20)
+    assert program.stdout.readline() == b"asked\n"
+    assert session.survivors()
+    session.ask_rest_to_end(signal.SIGTERM)
+    session.kill()
+    wait_until(lambda: session.survivors() == [], "nobody is left behind")
+    assert program.stdout.read() == b""
+    program.stdout.close()
+
+
 def test_a_signal_to_all_reaches_the_children_also_in_sessions_of_their_own(start):
     program, children = start("plain", "own-session")
-    session_of(program).signal_all(signal.SIGKILL)
+    session_of(program).kill()
     wait_for_end(program.pid)
     wait_until(lambda: all(map(is_gone, children)), "the children are gone")
 
@@ -96,7 +158,7 @@ def test_what_a_worker_left_behind_is_found_until_it_is_gone(start):
     program.kill()
     wait_for_end(program.pid)
     assert session.survivors() == [child]
-    session.signal_all(signal.SIGTERM)
+    session.ask_rest_to_end(signal.SIGTERM)
     wait_until(lambda: session.survivors() == [], "nobody is left behind")
 
 
@@ -114,8 +176,9 @@ def test_signals_to_a_worker_that_has_gone_are_nobodys(start):
     session = session_of(program)
     program.kill()
     program.wait()
-    session.signal_leader(signal.SIGTERM)
-    session.signal_all(signal.SIGTERM)
+    session.ask_to_end(signal.SIGTERM)
+    session.ask_rest_to_end(signal.SIGTERM)
+    session.kill()
 
 
 def test_a_zombie_that_nobody_reaps_is_not_left_behind(tmp_path):
@@ -188,18 +251,19 @@ def test_a_worker_that_may_not_be_signalled_is_said_so(start, monkeypatch, caplo
     monkeypatch.setattr(os, "kill", refuse)
     monkeypatch.setattr(os, "killpg", refuse)
     with caplog.at_level(logging.WARNING, "plaunch"):
-        session.signal_leader(signal.SIGTERM)
-        session.signal_all(signal.SIGKILL)
+        session.ask_to_end(signal.SIGTERM)
+        session.kill()
     monkeypatch.undo()
     assert [message.split(" to pid")[0] for message in caplog.messages] == [
         "may not send SIGTERM",
+        "may not send SIGCONT",
         "may not send SIGKILL",
     ]
 
 
 def test_a_worker_that_does_not_lead_its_group_yet_is_killed_alone():
     program = subprocess.Popen(["sleep", "600"])  # in our own group, as just after a fork
-    session_of(program).signal_all(signal.SIGKILL)
+    session_of(program).kill()
     assert program.wait(20) == -signal.SIGKILL
 
 

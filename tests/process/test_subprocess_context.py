@@ -432,8 +432,8 @@ def test_an_interrupted_stop_leaves_nobody_behind(run, tmp_path, monkeypatch):
 @pytest.fixture
 def unkillable(monkeypatch):
     """Signals reach nobody, and the wait after SIGKILL is short."""
-    monkeypatch.setattr(WorkerSession, "signal_leader", lambda self, signum: None)
-    monkeypatch.setattr(WorkerSession, "signal_all", lambda self, signum: None)
+    monkeypatch.setattr(WorkerSession, "ask_to_end", lambda self, signum: False)
+    monkeypatch.setattr(WorkerSession, "kill", lambda self: None)
     impatient = functools.partial(StopLadder, kill_wait=0.05)
     monkeypatch.setattr(supervised, "StopLadder", impatient)
 

@@ -1,9 +1,10 @@
 """The shell around the state machine: it carries actions out and turns the world into events.
 
-One loop on the calling thread. It blocks in three places only: in `poll`, woken by worker exits,
-signals, the rendezvous and finished background calls; in `_start_workers`; and in `_stop_workers`,
-which a second stop signal hurries. Calls that may block for long (a rendezvous, waiting for peers)
-run in a background thread that the loop can abandon.
+One loop on the calling thread. It waits in one place, `poll`, also while workers are stopped: woken
+by worker exits, signals, the rendezvous, deadlines and finished background calls. Calls that may
+block for long (a rendezvous, waiting for peers) run in a background thread that the loop can
+abandon. Only `_start_workers`, and `_stop_workers` of a subclass that was written for torchrun,
+hold the loop.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRende
 from plaunch.rendezvous.job import JobRound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from plaunch.agent.stopping import WorkersStop
 
 logger = logging.getLogger("plaunch")
 
@@ -54,6 +57,9 @@ _JOB_INTERVAL = 1.0
 # Seconds that own workers are given to show a failure of their own, once others have failed or are
 # lost: theirs may be the first of the job, and only its own node sees it.
 _LAST_LOOK = 0.1
+# Seconds that a failure may take to be complete: that others of the same moment and cause are seen,
+# and what they last wrote. Then it is told, while the stop goes on.
+_SETTLE = 0.1
 # Seconds that a node which failed itself stays for the other nodes to hear of it.
 _VERDICT_WAIT = 5.0
 
@@ -102,11 +108,16 @@ class SimpleElasticAgent(ElasticAgent):
         self._wake_up = WakeUp()
         self._background: BackgroundCall | None = None
         self._run_result = RunResult(WorkerState.INIT)
-        self._death_signal = signal.SIGTERM
+        self._death_signal = signal.SIGTERM  # that the job ended with
+        self._soft_signal = signal.SIGTERM  # that the workers are stopped with
         self._close_reason = ""
         self._joined_at = 0.0  # on the monotonic clock
         self._turn = ""  # why the agent changed its course last
         self._error: BaseException | None = None
+        self._stop: WorkersStop | None = None
+        self._stop_delay = 0.0  # seconds until the stop has something to do
+        self._failure_due: float | None = None  # on the monotonic clock, of one not told yet
+        self._failed_before: RunResult | None = None  # the failure that led to this round
 
     # --- what subclasses define -------------------------------------------------------------------
 
@@ -150,8 +161,31 @@ class SimpleElasticAgent(ElasticAgent):
         """
         return True
 
-    def _hurry(self) -> None:
-        """Cut a stop in progress short; called inside a signal handler."""
+    def _stops_in_steps(self) -> bool:
+        """Whether `_begin_stop` returns at once, and all that is known of a failure comes later."""
+        return False
+
+    def _begin_stop(self, death_sig: signal.Signals) -> WorkersStop | None:
+        """Begin to stop all workers; the loop takes the steps of what is returned.
+
+        None if it is done: here, where all that is known is `_stop_workers`, which may block.
+        """
+        del death_sig
+        self._stop_workers(self._worker_group)
+        return None
+
+    def _begin_clearing(self) -> WorkersStop | None:
+        """The same for what workers that have all succeeded left behind."""
+        return None
+
+    def _stopped_result(self) -> RunResult | None:
+        """How the workers failed, as far as it is known by now; None if no more than before."""
+        return None
+
+    @property
+    def stop_signal(self) -> signal.Signals | None:
+        """The signal that asked this agent to stop first, if any has."""
+        return self._machine.asked_by
 
     # --- for everybody ----------------------------------------------------------------------------
 
@@ -169,14 +203,16 @@ class SimpleElasticAgent(ElasticAgent):
         result: RunResult | None = None
         outcome: states.Outcome | None = None
         try:
-            with SignalInbox(self._signal_policy, self._wake_up, self._hurry) as inbox:
+            with SignalInbox(self._signal_policy, self._wake_up) as inbox:
                 try:
                     outcome = self._invoke_run(role, inbox)
-                except Exception as error:
-                    self._tell_error(error)
+                except BaseException as error:
+                    if isinstance(error, Exception):
+                        self._tell_error(error)
+                    self._stop_at_last(inbox)
                     raise
                 finally:
-                    self._shutdown(self._death_signal, timeout=self._shutdown_timeout)
+                    self._shutdown(self._soft_signal, timeout=self._shutdown_timeout)
                     self._await_verdict(inbox)
             result = self._conclude(outcome)
             return result
@@ -221,71 +257,106 @@ class SimpleElasticAgent(ElasticAgent):
         while True:
             # Signals come first: a stop that arrives during a restart must not be overtaken by it.
             pending.extendleft(reversed(self._take_signals(inbox)))
-            if not pending:
-                pending.extend(self._watch())
-                continue
-            for action in self._step(pending.popleft()):
-                if isinstance(action, states.Finish):
-                    return action.outcome
-                event = self._perform(action)
-                if event is not None:
-                    pending.append(event)
+            try:
+                if not pending:
+                    pending.extend(self._watch())
+                    continue
+                for action in self._step(pending.popleft()):
+                    if isinstance(action, states.Finish):
+                        return action.outcome
+                    event = self._perform(action)
+                    if event is not None:
+                        pending.append(event)
+            except Exception as error:
+                if self._machine.phase is not states.Phase.RUNNING:
+                    raise
+                # The workers have their grace, and signals are heard, as in any other stop.
+                self._error = error
+                pending.clear()
+                pending.append(states.AgentFailed())
 
     def _take_signals(self, inbox: SignalInbox) -> list[states.Event]:
         stops: list[states.Event] = []
-        for signum, action in inbox.take():
+        for received in inbox.take():
+            signum, action = received.signum, received.action
             self._teller.tell(moments.SignalReceived, signum, action)
             if action is SignalAction.STOP:
-                stops.append(states.StopRequested(signum))
+                if not received.is_listed:
+                    logger.warning(
+                        "%s received, which no signal policy handles: it ends the job, as it would "
+                        "end any program (--signal-policy=notify passes such signals on to the "
+                        "workers)",
+                        signum.name,
+                    )
+                    self._soft_signal = signal.SIGTERM  # workers may know this one as a notice
+                elif self._machine.asked_by is None:
+                    self._soft_signal = signum
+                stops.append(states.StopRequested(signum, received.at))
             elif action is SignalAction.NOTIFY:
-                logger.warning("%s received; it is passed on and the job goes on", signum.name)
-                self._signal_workers(signum)
-                if self._job is not None:
-                    self._job.send_notice(signum)
+                self._pass_on(signum)
         return stops
 
+    def _pass_on(self, signum: signal.Signals) -> None:
+        if self._machine.phase is states.Phase.STOPPING:
+            logger.warning(
+                "%s received; the workers are being stopped and do not get it", signum.name
+            )
+            return
+        logger.warning("%s received; it is passed on and the job goes on", signum.name)
+        self._signal_workers(signum)
+        if self._job is not None:
+            self._job.send_notice(signum)
+
     def _step(self, event: states.Event) -> tuple[states.Action, ...]:
-        if isinstance(event, states.StopRequested):
-            self._death_signal = event.signum
         self._machine, actions = machine.step(self._machine, event)
+        if self._machine.asked_by is not None:
+            self._death_signal = self._machine.asked_by
         self._teller.tell_state(self._machine.workers)
         return actions
 
     def _perform(self, action: states.Action) -> states.Event | None:
         if isinstance(action, states.Join):
-            self._teller.tell(moments.BeforeRendezvous)
-            self._joined_at = time.monotonic()
-            self._waiting.begin()
-            self._background = BackgroundCall(
-                "rendezvous", lambda: join_round(self._worker_group.spec), self._wake_up
-            )
-            return None
-        if isinstance(action, states.StartWorkers):
+            self._join()
+        elif isinstance(action, states.StartWorkers):
             return self._perform_start()
-        if isinstance(action, states.StopWorkers):
-            return self._perform_stop()
-        if isinstance(action, states.TellFailure) and self._job is not None:
-            if action.is_final and self._error is not None:
-                self._job.tell_error(self._error)
+        elif isinstance(action, states.StopWorkers):
+            return self._perform_stop(lambda: self._begin_stop(self._soft_signal))
+        elif isinstance(action, states.ClearUp):
+            return self._perform_stop(self._begin_clearing)
+        elif isinstance(action, states.Escalate):
+            self._escalate()
+        elif isinstance(action, states.TellFailure) and self._job is not None:
+            if action.is_final:
+                self._tell_error(self._error)
             else:
-                self._job.note_failure(self._run_result, is_told=self._is_of_use())
-            return None
-        if isinstance(action, states.WaitForPeers):
-            if self._job is not None:
-                self._job.tell_success(self._exit_barrier_timeout)
-            else:
-                self._background = BackgroundCall("peers", self._exit_barrier, self._wake_up)
-            return None
-        if isinstance(action, states.Report):
-            if self._job is not None and action.then is states.Outcome.SIGNALLED:
-                self._job.announce_leave(self._death_signal)
-            reason = self._close_reason if self._job is None else self._job.reason
-            text = describe_turn(
-                action.then, self._machine, self._run_result, self._death_signal, reason
-            )
-            self._turn = text
-            logger.warning("%s", text)
+                self._job.note_failure(self._run_result)
+        elif isinstance(action, states.WaitForPeers):
+            self._wait_for_peers()
+        elif isinstance(action, states.Report):
+            self._report(action.then)
         return None
+
+    def _join(self) -> None:
+        self._teller.tell(moments.BeforeRendezvous)
+        self._joined_at = time.monotonic()
+        self._waiting.begin()
+        self._background = BackgroundCall(
+            "rendezvous", lambda: join_round(self._worker_group.spec), self._wake_up
+        )
+
+    def _wait_for_peers(self) -> None:
+        if self._job is not None:
+            self._job.tell_success(self._exit_barrier_timeout)
+        else:
+            self._background = BackgroundCall("peers", self._exit_barrier, self._wake_up)
+
+    def _report(self, then: states.Again | states.Outcome) -> None:
+        if self._job is not None and then is states.Outcome.SIGNALLED:
+            self._job.announce_leave(self._death_signal)
+        reason = self._close_reason if self._job is None else self._job.reason
+        text = describe_turn(then, self._machine, self._run_result, self._death_signal, reason)
+        self._turn = text
+        logger.warning("%s", text)
 
     def _perform_start(self) -> states.Event:
         group = self._worker_group
@@ -293,28 +364,89 @@ class SimpleElasticAgent(ElasticAgent):
         try:
             ids = self._start_workers(group)
         except Exception as error:  # noqa: BLE001 - re-raised as the outcome of the run
-            self._error = error
-            return states.StartFailed()
+            return self._start_failed(error)
         for worker in group.workers:
             worker.id = ids.get(worker.local_rank)
         self._waiting.workers_started()
         self._teller.tell(moments.WorkersStarted)
         return states.WorkersStartedEvent()
 
-    def _perform_stop(self) -> states.Event:
+    def _start_failed(self, error: Exception) -> states.Event:
+        self._error = error
+        if self._machine.is_restart and self._failed_before is not None:
+            # The first failure stays the cause; that it could not be mended is said beside it.
+            self._run_result = self._failed_before
+            logger.error(
+                "the workers cannot be started again after a failure, which is therefore the end "
+                "of the job: %s",
+                error,
+            )
+        return states.StartFailed()
+
+    def _perform_stop(self, begin: Callable[[], WorkersStop | None]) -> states.Event | None:
         try:
-            self._stop_workers(self._worker_group)
+            self._stop = begin()
         except UnkillableWorkerError as error:
             self._error = error
             return states.StopFailed()
-        return states.WorkersStopped()
+        return self._step_stop()
 
-    def _tell_error(self, error: Exception) -> None:
+    def _step_stop(self) -> states.Event | None:
+        """Take the next step of the stop in progress; an event if it was the last one."""
+        try:
+            delay = None if self._stop is None else self._stop.step()
+        except UnkillableWorkerError as error:
+            self._error = error
+            end: states.Event = states.StopFailed()
+        else:
+            if delay is not None:
+                self._stop_delay = delay
+                return None
+            end = states.WorkersStopped()
+        self._stop = None
+        if self._run_result.is_failed():
+            self._complete_failure()
+        if self._failure_due is not None:
+            self._tell_failure()
+        return end
+
+    def _stop_at_last(self, inbox: SignalInbox) -> None:
+        """Stop what still runs after something has torn the loop out of its work."""
+        if not self._stops_in_steps():
+            return  # `_shutdown` does it
+        stop = self._stop or self._begin_stop(self._soft_signal)
+        while stop is not None and (delay := stop.step()) is not None:
+            self._poll(list(self._exit_fds() or ()), min(delay, _QUIET_INTERVAL))
+            if any(received.action is SignalAction.STOP for received in inbox.take()):
+                stop.escalate()
+
+    def _escalate(self) -> None:
+        if self._stop is not None:
+            logger.warning("the rest of the grace is skipped; the workers get SIGKILL")
+            self._stop.escalate()
+
+    def _tell_failure(self) -> None:
+        """Tell of the failure that ended the round, with all that is known of it by now."""
+        self._failure_due = None
+        self._complete_failure()
+        self._teller.tell_failures(self._run_result)
+        if self._job is not None and self._is_of_use():
+            self._job.tell_failures(self._run_result.failures)
+
+    def _complete_failure(self) -> None:
+        """Have all in the result that is known of the failure by now."""
+        result = self._stopped_result()
+        if result is not None and result.failures:
+            self._run_result = result
+        self._failed_before = self._run_result
+
+    def _tell_error(self, error: BaseException | None) -> None:
         """Tell the job why this node ends, unless the job would rather go on without it."""
-        if self._job is None or self._job.has_verdict():
+        if error is None or self._job is None or self._job.has_verdict():
             return
         if not isinstance(error, (RendezvousError, SignalException, UnkillableWorkerError)):
-            self._job.tell_error(error)
+            before = self._failed_before if self._machine.is_restart else None
+            self._job.tell_error(error, {} if before is None else before.failures)
 
     def _await_verdict(self, inbox: SignalInbox) -> None:
         """Stay until the job has acted on an error of this node, which may host its store."""
@@ -324,7 +456,7 @@ class SimpleElasticAgent(ElasticAgent):
         until = time.monotonic() + _VERDICT_WAIT
         fds = [job.fileno()] if job.fileno() >= 0 else []
         while not job.has_verdict() and (remaining := until - time.monotonic()) > 0:
-            if any(action is SignalAction.STOP for _, action in inbox.take()):
+            if any(received.action is SignalAction.STOP for received in inbox.take()):
                 return
             self._poll(fds, min(remaining, _JOB_INTERVAL))
             self._teller.tell_changes(job.take_changes())
@@ -334,6 +466,8 @@ class SimpleElasticAgent(ElasticAgent):
         phase = self._machine.phase
         if phase is states.Phase.RUNNING:
             return self._watch_workers()
+        if phase in (states.Phase.STOPPING, states.Phase.CLEARING):
+            return self._watch_stop()
         if phase is states.Phase.WAITING and self._job is not None:
             return self._watch_peers(self._job)
         is_joining = phase is states.Phase.JOINING
@@ -359,17 +493,13 @@ class SimpleElasticAgent(ElasticAgent):
         return [states.RoundFailed()]
 
     def _watch_workers(self) -> list[states.Event]:
-        spec = self._worker_group.spec
-        handler = spec.rdzv_handler
+        handler = self._worker_group.spec.rdzv_handler
         exit_fds = self._exit_fds()
-        fds = list(exit_fds or ())
-        observable = isinstance(handler, ObservableRendezvous)
-        if isinstance(handler, ObservableRendezvous) and handler.fileno() >= 0:
-            fds.append(handler.fileno())
-        interval = spec.monitor_interval
-        if exit_fds is not None and observable and self._exits_suffice():
+        interval = self._worker_group.spec.monitor_interval
+        is_observable = isinstance(handler, ObservableRendezvous)
+        if exit_fds is not None and is_observable and self._exits_suffice():
             interval = max(interval, _QUIET_INTERVAL if self._job is None else _JOB_INTERVAL)
-        self._poll(fds, interval)
+        self._poll([*(exit_fds or ()), *self._change_fds()], interval)
         ends = self._look_at_workers()
         if ends:
             return ends
@@ -380,9 +510,35 @@ class SimpleElasticAgent(ElasticAgent):
             return ends or self._job.events(changes, self._signal_workers)
         if isinstance(handler, ObservableRendezvous):
             return self._membership_events(handler)
-        if not observable and handler.num_nodes_waiting() > 0:
+        if handler.num_nodes_waiting() > 0:
             self._teller.tell_changes([MembershipChange(ChangeKind.ARRIVED)])
             return [states.MembershipChanged()]
+        return []
+
+    def _watch_stop(self) -> list[states.Event]:
+        """Wait until the stop in progress has something to do, or something else happens."""
+        timeout = min(self._stop_delay, _QUIET_INTERVAL if self._job is None else _JOB_INTERVAL)
+        if self._failure_due is not None:
+            timeout = min(timeout, max(self._failure_due - time.monotonic(), 0.0))
+        self._poll([*(self._exit_fds() or ()), *self._change_fds()], timeout)
+        if self._failure_due is not None and self._failure_due <= time.monotonic():
+            self._tell_failure()
+        events: list[states.Event] = []
+        handler = self._worker_group.spec.rdzv_handler
+        if self._job is not None:
+            # Nobody gets another signal while it saves what it has, hence no notices.
+            changes = self._teller.tell_changes(self._job.take_changes())
+            events = self._job.events_of_end(changes)
+        elif isinstance(handler, ObservableRendezvous):
+            events = self._membership_events(handler)
+        end = self._step_stop()
+        return events if end is None else [*events, end]
+
+    def _change_fds(self) -> list[int]:
+        """Descriptors that are readable while there is news of other nodes."""
+        handler = self._worker_group.spec.rdzv_handler
+        if isinstance(handler, ObservableRendezvous) and handler.fileno() >= 0:
+            return [handler.fileno()]
         return []
 
     def _look_at_workers(self) -> list[states.Event]:
@@ -392,7 +548,9 @@ class SimpleElasticAgent(ElasticAgent):
             return [states.WorkersSucceeded()]
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self._run_result = result
-            self._teller.tell_failures(result)
+            self._failure_due = time.monotonic() + _SETTLE
+            if not self._stops_in_steps():
+                self._tell_failure()
             return [states.WorkersFailed()]
         return []
 

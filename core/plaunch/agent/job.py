@@ -59,7 +59,6 @@ class Job:
         self._host = host
         self._lost: MembershipChange | None = None
         self._wait_until = 0.0  # on the monotonic clock
-        self._has_told_failures = False
         self.has_told_error = False
         self.reason = ""  # why the agent changes its course, in a few words
 
@@ -107,6 +106,19 @@ class Job:
             return [states.PeersFailed()]
         return [states.MembershipChanged()]
 
+    def events_of_end(self, changes: Sequence[MembershipChange]) -> list[states.Event]:
+        """The same while workers are being stopped: another round is joined in any case.
+
+        No notice is passed on: whoever is being stopped saves what it has, and gets no other
+        signal.
+        """
+        reason = self.reason
+        events = self.events(changes, _say_not_passed_on)
+        if isinstance(events[0] if events else None, (states.JobEnded, states.PeersUnreachable)):
+            return events
+        self.reason = reason
+        return []
+
     def end(self, reason: str = "") -> states.Outcome:
         """How the job ended, now that it has; CLOSED if nobody says more than `reason`."""
         verdict = self._handler.verdict
@@ -124,17 +136,12 @@ class Job:
 
     # --- what this node reports -------------------------------------------------------------------
 
-    def note_failure(self, result: RunResult, *, is_told: bool = True) -> None:
-        """Tell that workers of this node failed by themselves, unless that is of no use."""
+    def note_failure(self, result: RunResult) -> None:
+        """Know that workers of this node failed by themselves; `tell_failures` follows."""
         self.reason = describe_failures(result)
-        has_been_told, self._has_told_failures = self._has_told_failures, False
-        if is_told and not has_been_told:
-            self.tell_failures(result.failures)
-            self._has_told_failures = False
 
     def tell_failures(self, own: Mapping[int, ProcessFailure]) -> None:
-        """Tell of failures by global rank; `note_failure` then does not tell them again."""
-        self._has_told_failures = True
+        """Tell which workers of this node failed by themselves, by global rank; once a round."""
         from plaunch.agent.job_failures import (  # noqa: PLC0415 - failures only
             node_failure,
             to_job_failures,
@@ -146,13 +153,23 @@ class Job:
             failures = [node_failure(RuntimeError(), self._host, "the workers failed")]
         self._handler.report_failure(failures)
 
-    def tell_error(self, error: BaseException) -> None:
-        """Tell that this node failed itself, which no restart will mend."""
+    def tell_error(
+        self, error: BaseException, before: Mapping[int, ProcessFailure] | None = None
+    ) -> None:
+        """Tell that this node failed itself, which no restart will mend.
+
+        `before` are the failures of its workers, by global rank, that led to this round: they stay
+        the first cause.
+        """
         self.reason = str(error)
         self.has_told_error = True
-        from plaunch.agent.job_failures import node_failure  # noqa: PLC0415 - failures only
+        from plaunch.agent.job_failures import (  # noqa: PLC0415 - failures only
+            node_failure,
+            to_job_failures,
+        )
 
-        self._handler.report_failure([node_failure(error, self._host)], is_final=True)
+        failures = [*to_job_failures(before or {}), node_failure(error, self._host)]
+        self._handler.report_failure(failures, is_final=True)
 
     def tell_success(self, patience: float) -> None:
         """Tell that all workers of this node succeeded, and be patient with the others' for now.
@@ -230,6 +247,10 @@ def _pass_on(change: MembershipChange, signal_workers: Callable[[signal.Signals]
         "%s received on node %s; it is passed on and the job goes on", signum.name, change.node
     )
     signal_workers(signum)
+
+
+def _say_not_passed_on(signum: signal.Signals) -> None:
+    logger.warning("the workers are being stopped and do not get %s", signum.name)
 
 
 def _describe(change: MembershipChange) -> str:

@@ -16,7 +16,7 @@ from plaunch.agent.api import DEFAULT_ROLE
 from plaunch.agent.arguments import macros
 from plaunch.agent.env import worker_environment
 from plaunch.agent.health import HealthCheckServer, find_server
-from plaunch.agent.states import Phase
+from plaunch.agent.stopping import ContextStop
 from plaunch.agent.watchdog import Watchdog
 from plaunch.agent.worker import (
     RunResult,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from plaunch.agent.status.alive import Alive
+    from plaunch.agent.stopping import WorkersStop
     from plaunch.agent.waiting import Waiting
     from plaunch.process.context import PContext, ProcessExit, RunProcsResult
     from plaunch.process.failures import ProcessFailure
@@ -192,14 +193,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         if isinstance(self._pcontext, SupervisedContext):
             self._pcontext.on_exit = self._tell_end
             self._pcontext.on_stop_step = self._tell_stop_step
-            if self._job is not None:
-                self._pcontext.on_slow_stop = self._tell_failures_early
         return dict(self._pcontext.pids())
-
-    def _tell_failures_early(self, failures: Mapping[int, ProcessFailure]) -> None:
-        # A stop for another node's sake has no failures of ours to tell.
-        if self._job is not None and self._machine.phase is Phase.RUNNING:
-            self._job.tell_failures(self._by_global_rank(failures))
 
     def _by_global_rank(self, failures: Mapping[int, ProcessFailure]) -> dict[int, ProcessFailure]:
         ranks = {worker.local_rank: worker.global_rank for worker in self._worker_group.workers}
@@ -221,10 +215,37 @@ class LocalElasticAgent(SimpleElasticAgent):
     @prof
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         try:
-            self._close(self._death_signal, self._shutdown_timeout)
+            self._close(self._soft_signal, self._shutdown_timeout)
         except UnkillableWorkerError:
             if self._unkillable is None:
                 raise
+        self._raise_unkillable()
+
+    def _stops_in_steps(self) -> bool:
+        # A subclass may stop its workers in a way of its own, which may block.
+        is_ours = type(self)._stop_workers is LocalElasticAgent._stop_workers
+        return is_ours and isinstance(self._pcontext, SupervisedContext)
+
+    def _begin_stop(self, death_sig: signal.Signals) -> WorkersStop | None:
+        if not self._stops_in_steps():
+            return super()._begin_stop(death_sig)
+        return self._begin_steps(death_sig)
+
+    def _begin_clearing(self) -> WorkersStop | None:
+        return self._begin_steps(signal.SIGTERM)
+
+    def _begin_steps(self, death_sig: signal.Signals) -> WorkersStop | None:
+        if not isinstance(self._pcontext, SupervisedContext):
+            return None  # it has done so itself
+        stop = self._pcontext.begin_stop(death_sig, self._shutdown_timeout)
+        return ContextStop(stop, self._end_stop)
+
+    def _end_stop(self) -> None:
+        result = self._pcontext.look() if isinstance(self._pcontext, SupervisedContext) else None
+        self._tell_exits(result)
+        self._raise_unkillable()
+
+    def _raise_unkillable(self) -> None:
         if self._unkillable is not None:
             # Even if it could be ended after all: nobody knows for how long the host holds out.
             raise self._unkillable
@@ -250,8 +271,13 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self._pcontext is None:
             return RunResult(WorkerState.UNKNOWN)
-        result = self._pcontext.wait(0)
-        self._tell_exits(result)
+        if isinstance(self._pcontext, SupervisedContext):
+            result = self._pcontext.look()
+            if result is None:
+                self._tell_exits(None)  # the others are told of when more is known of them
+        else:
+            result = self._pcontext.wait(0)
+            self._tell_exits(result)
         if result is None:
             stuck = None
             if self._sleep_watch is not None:
@@ -259,7 +285,16 @@ class LocalElasticAgent(SimpleElasticAgent):
                     worker_group, self._sleep_watch.timeout
                 )
             return stuck or RunResult(WorkerState.HEALTHY)
-        ranks = {worker.local_rank: worker.global_rank for worker in worker_group.workers}
+        return self._run_result_of(result)
+
+    def _stopped_result(self) -> RunResult | None:
+        if not isinstance(self._pcontext, SupervisedContext):
+            return None
+        result = self._pcontext.look()
+        return None if result is None else self._run_result_of(result)
+
+    def _run_result_of(self, result: RunProcsResult) -> RunResult:
+        ranks = {worker.local_rank: worker.global_rank for worker in self._worker_group.workers}
         return RunResult(
             state=WorkerState.FAILED if result.is_failed() else WorkerState.SUCCEEDED,
             return_values={ranks[rank]: value for rank, value in result.return_values.items()},
@@ -308,17 +343,22 @@ class LocalElasticAgent(SimpleElasticAgent):
             return
         # A worker that is not known to have ended is at least a zombie of ours, so that its pid
         # cannot belong to anybody else.
-        self._tell_exits(None)
         for rank, pid in self._pcontext.pids().items():
-            if rank not in self._gone:
+            if rank in self._gone:
+                continue
+            try:
                 os.kill(pid, signum)
+            except ProcessLookupError:
+                pass  # it has ended a moment ago, and is not ours to wait for
+            except PermissionError:
+                logger.warning(
+                    "may not send %s to %s; it runs as another user",
+                    signum.name,
+                    describe_process(pid),
+                )
 
     def _is_of_use(self) -> bool:
         return self._unkillable is None
-
-    def _hurry(self) -> None:
-        if self._pcontext is not None:
-            self._pcontext.hurry()
 
     def _tell_exits(self, result: RunProcsResult | None) -> None:
         if self._pcontext is None:
@@ -333,6 +373,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._teller.tell(moments.WorkerExited, exited)
 
     def _tell_end(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
+        self._gone.add(process_exit.local_rank)
         exited = self._describe_exit(process_exit, failure)
         self._teller.tell(moments.WorkerEnded, exited, process_exit.timestamp)
 

@@ -13,13 +13,17 @@ after a failure, here or elsewhere, the agent joins again and is told there what
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent.states import (
     Action,
     Again,
+    AgentFailed,
     Begin,
+    ClearUp,
+    Escalate,
     Event,
     Finish,
     JobEnded,
@@ -54,6 +58,13 @@ if TYPE_CHECKING:
 
 Transition = tuple[State, tuple[Action, ...]]
 
+# Seconds within which SIGTERM, SIGHUP and the like are one request, however many come: Slurm sends
+# SIGTERM twice within milliseconds, systemd SIGTERM and SIGHUP.
+SAME_REQUEST = 2.0
+# The same for SIGINT: nobody presses Ctrl-C twice within it, but `timeout` sends every signal to
+# the launcher and to its group.
+SAME_INTERRUPT = 0.05
+
 
 def _begin(state: State, event: Event) -> Transition:
     return replace(state, phase=Phase.JOINING), (Join(),)
@@ -80,6 +91,15 @@ def _started(state: State, event: Event) -> Transition:
 
 
 def _start_failed(state: State, event: Event) -> Transition:
+    failed = replace(state, workers=WorkerState.FAILED)
+    if state.is_job_wide:
+        stopping, actions = _stop(failed, Outcome.ERROR)
+        return stopping, (TellFailure(is_final=True), *actions)
+    # After a failure, that is what ended the job: starting again was only to mend it.
+    return _stop(failed, Outcome.FAILED if state.is_restart else Outcome.ERROR)
+
+
+def _agent_failed(state: State, event: Event) -> Transition:
     stopping, actions = _stop(replace(state, workers=WorkerState.FAILED), Outcome.ERROR)
     if state.is_job_wide:
         return stopping, (TellFailure(is_final=True), *actions)
@@ -99,8 +119,25 @@ def _failed(state: State, event: Event) -> Transition:
 
 
 def _succeeded(state: State, event: Event) -> Transition:
-    done = replace(state, phase=Phase.WAITING, workers=WorkerState.SUCCEEDED, has_succeeded=True)
-    return done, (WaitForPeers(),)
+    done = replace(state, phase=Phase.CLEARING, workers=WorkerState.SUCCEEDED, has_succeeded=True)
+    return done, (ClearUp(),)
+
+
+def _cleared(state: State, event: Event) -> Transition:
+    if state.then is Outcome.SUCCEEDED:
+        return _finish(state, Outcome.SUCCEEDED)
+    return replace(state, phase=Phase.WAITING), (WaitForPeers(),)
+
+
+def _stop_requested_while_clearing(state: State, event: Event) -> Transition:
+    # Own workers have succeeded; a stop now cannot undo that, but nobody else is waited for.
+    first = state.then is not Outcome.SUCCEEDED
+    done = replace(_asked(state, event), then=Outcome.SUCCEEDED)
+    return done, (*((Report(Outcome.SUCCEEDED),) if first else ()), Escalate())
+
+
+def _closed_while_clearing(state: State, event: Event) -> Transition:
+    return replace(state, then=Outcome.SUCCEEDED), ()
 
 
 def _membership_changed(state: State, event: Event) -> Transition:
@@ -129,6 +166,13 @@ def _job_ended(state: State, event: Event) -> Transition:
     if ended.then is Outcome.SUCCEEDED:
         return _finish(ended, Outcome.SUCCEEDED)
     return replace(ended, phase=Phase.STOPPING), (Report(_end(ended)), StopWorkers())
+
+
+def _job_ended_while_clearing(state: State, event: Event) -> Transition:
+    ended = _with_end_of_job(state, event)
+    if ended.then is Outcome.SUCCEEDED:
+        return ended, ()
+    return replace(ended, phase=Phase.STOPPING), (Report(_end(ended)),)
 
 
 def _job_ended_before_stopped(state: State, event: Event) -> Transition:
@@ -177,30 +221,54 @@ def _closed_before_stopped(state: State, event: Event) -> Transition:
 
 
 def _stop_requested(state: State, event: Event) -> Transition:
-    signum = event.signum if isinstance(event, StopRequested) else None
-    stopped = replace(state, workers=WorkerState.STOPPED)
-    stopping, _ = _stop(stopped, Outcome.SIGNALLED)
-    return stopping, (Report(Outcome.SIGNALLED), StopWorkers(signum))
+    stopped = replace(_asked(state, event), workers=WorkerState.STOPPED)
+    stopping, actions = _stop(stopped, Outcome.SIGNALLED)
+    return stopping, (Report(Outcome.SIGNALLED), *actions)
 
 
 def _stop_requested_before_start(state: State, event: Event) -> Transition:
-    finished, actions = _finish(state, Outcome.SIGNALLED)
+    finished, actions = _finish(_asked(state, event), Outcome.SIGNALLED)
     return finished, (Report(Outcome.SIGNALLED), *actions)
 
 
 def _stop_requested_while_stopping(state: State, event: Event) -> Transition:
-    # The ladder goes on as it is; only what follows it changes. A failure or an error that already
-    # decided the end keeps its place as the first cause.
+    # A failure or an error that already decided the end keeps its place as the first cause.
+    actions: tuple[Action, ...] = (Escalate(),) if _is_impatient(state, event) else ()
+    asked = _asked(state, event)
     if isinstance(state.then, Again):
-        return replace(state, then=Outcome.SIGNALLED), (Report(Outcome.SIGNALLED),)
-    return state, ()
+        return replace(asked, then=Outcome.SIGNALLED), (Report(Outcome.SIGNALLED), *actions)
+    return asked, actions
+
+
+def _asked(state: State, event: Event) -> State:
+    """Remember the first signal that asked for a stop, and when."""
+    if state.asked_by is not None or not isinstance(event, StopRequested):
+        return state
+    return replace(state, asked_by=event.signum, asked_at=event.at)
+
+
+def _is_impatient(state: State, event: Event) -> bool:
+    r"""Whether a signal that arrives during a stop means that the grace is not to be waited for.
+
+    Whoever types Ctrl-C or Ctrl-\ at a launcher that stops wants it at once. What programs send
+    (SIGTERM, SIGHUP and the like) comes more than once for one request.
+    """
+    if not isinstance(event, StopRequested):
+        return False
+    if event.signum is signal.SIGQUIT:
+        return True
+    if event.signum is signal.SIGINT:
+        return state.asked_by is not signal.SIGINT or event.at - state.asked_at > SAME_INTERRUPT
+    return state.asked_by is not None and event.at - state.asked_at > SAME_REQUEST
 
 
 def _stopped(state: State, event: Event) -> Transition:
     if isinstance(state.then, Outcome):
         return _finish(state, state.then)
     attempt = state.attempt + (state.then is Again.RESTART)
-    return replace(state, phase=Phase.JOINING, attempt=attempt), (Join(),)
+    is_restart = state.then in (Again.RESTART, Again.DECISION)
+    again = replace(state, phase=Phase.JOINING, attempt=attempt, is_restart=is_restart)
+    return again, (Join(),)
 
 
 def _stop_failed(state: State, event: Event) -> Transition:
@@ -211,6 +279,24 @@ def _stop_failed(state: State, event: Event) -> Transition:
 
 def _peers_finished(state: State, event: Event) -> Transition:
     return _finish(state, Outcome.SUCCEEDED)
+
+
+def _stop_requested_while_waiting(state: State, event: Event) -> Transition:
+    # Own workers have succeeded; a stop now cannot undo that, so it only ends the wait.
+    finished, actions = _finish(_asked(state, event), Outcome.SUCCEEDED)
+    return finished, (Report(Outcome.SUCCEEDED), *actions)
+
+
+def _while_clearing(
+    transition: Callable[[State, Event], Transition],
+) -> Callable[[State, Event], Transition]:
+    """The same decision while the stop sequence is at work already, for what was left behind."""
+
+    def decide(state: State, event: Event) -> Transition:
+        after, actions = transition(state, event)
+        return after, tuple(action for action in actions if action != StopWorkers())
+
+    return decide
 
 
 def _stop(state: State, then: Again | Outcome) -> Transition:
@@ -230,6 +316,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.JOINING, StopRequested): _stop_requested_before_start,
     (Phase.STARTING, WorkersStartedEvent): _started,
     (Phase.STARTING, StartFailed): _start_failed,
+    (Phase.STARTING, AgentFailed): _agent_failed,
     (Phase.STARTING, StopRequested): _stop_requested,
     (Phase.RUNNING, WorkersFailed): _failed,
     (Phase.RUNNING, WorkersSucceeded): _succeeded,
@@ -238,6 +325,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.RUNNING, PeersUnreachable): _unreachable,
     (Phase.RUNNING, RendezvousClosed): _closed,
     (Phase.RUNNING, JobEnded): _job_ended,
+    (Phase.RUNNING, AgentFailed): _agent_failed,
     (Phase.RUNNING, StopRequested): _stop_requested,
     (Phase.STOPPING, WorkersStopped): _stopped,
     (Phase.STOPPING, StopFailed): _stop_failed,
@@ -245,15 +333,22 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.STOPPING, RendezvousClosed): _closed_before_stopped,
     (Phase.STOPPING, JobEnded): _job_ended_before_stopped,
     (Phase.STOPPING, StopRequested): _stop_requested_while_stopping,
+    (Phase.CLEARING, WorkersStopped): _cleared,
+    (Phase.CLEARING, StopFailed): _stop_failed,
+    (Phase.CLEARING, MembershipChanged): _while_clearing(_membership_changed),
+    (Phase.CLEARING, PeersFailed): _while_clearing(_peers_failed),
+    (Phase.CLEARING, PeersUnreachable): _while_clearing(_unreachable),
+    (Phase.CLEARING, JobEnded): _job_ended_while_clearing,
+    (Phase.CLEARING, RendezvousClosed): _closed_while_clearing,
+    (Phase.CLEARING, StopRequested): _stop_requested_while_clearing,
     (Phase.WAITING, PeersFinished): _peers_finished,
     # The job is not done after all. Only a rendezvous that knows the whole job says so.
     (Phase.WAITING, MembershipChanged): _membership_changed,
     (Phase.WAITING, PeersFailed): _peers_failed,
     (Phase.WAITING, PeersUnreachable): _unreachable,
     (Phase.WAITING, JobEnded): _job_ended,
-    # Own workers have succeeded; a stop now cannot undo that, so it only ends the wait.
     (Phase.WAITING, RendezvousClosed): _peers_finished,
-    (Phase.WAITING, StopRequested): _peers_finished,
+    (Phase.WAITING, StopRequested): _stop_requested_while_waiting,
 }
 
 

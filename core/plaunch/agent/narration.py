@@ -27,6 +27,11 @@ def describe_turn(
     `reason` is why the rendezvous was closed; where it knows the whole job
     (`State.is_job_wide`), why the course changes.
     """
+    if then is Outcome.SUCCEEDED:
+        return (
+            f"{death_signal.name} received; the workers of this node have succeeded, and it does "
+            "not wait for those of other nodes any longer"
+        )
     if state.is_job_wide and then is not Outcome.SIGNALLED:
         return _describe_turn_of_job(then, state, reason)
     if then is Again.MEMBERSHIP:

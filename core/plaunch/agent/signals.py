@@ -7,9 +7,12 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from plaunch.errors import PlaunchError, UsageError
+from plaunch.process.reaping.table import PROC
 from plaunch.process.signals import SignalAction, SignalPolicy, parse_signals
 
 if TYPE_CHECKING:
@@ -19,6 +22,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+# Signals that end a program which does not handle them, and are sent on purpose. Stop signals that
+# a policy leaves out are not among them: whoever leaves them out wants what they do by themselves.
+_FATAL = (
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGALRM",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGXCPU",
+    "SIGIO",
+    "SIGPWR",
+    "SIGSTKFLT",
+)
 
 
 class StopOn:
@@ -84,30 +101,50 @@ class WakeUp:
                 os.close(self._write)
 
 
+class Received(NamedTuple):
+    """A signal that has arrived.
+
+    Args:
+        signum: which.
+        action: what the policy makes of it; STOP also for one that would end any program.
+        at: when it arrived, in seconds that never go back.
+        is_listed: whether the policy has asked for it.
+    """
+
+    signum: signal.Signals
+    action: SignalAction
+    at: float
+    is_listed: bool = True
+
+
 class SignalInbox:
     """Installs handlers for a policy's signals and keeps what arrives until the loop takes it.
 
     Used as a context manager around an agent's run. Handlers need the main thread; on another one
     a warning is logged and signals keep their disposition. A SIGHUP that was already ignored, as
-    under nohup, stays ignored. Leaving the context puts the previous handlers back.
+    under nohup, stays ignored. Signals that nobody handles, such as SIGUSR1, would end the launcher
+    without a word: they are taken as a wish to stop. Leaving the context puts the previous handlers
+    back.
 
     Args:
         policy: which signals to handle.
         wake_up: is woken at every signal.
-        on_repeat: called inside the signal handler for every stop signal after the first one.
+        proc: where the system tells what this process handles.
+
+    Raises:
+        UsageError: the policy lists what is no signal, or none that can be handled; everything is
+            as it was before.
     """
 
-    def __init__(
-        self, policy: SignalPolicy, wake_up: WakeUp, on_repeat: Callable[[], None]
-    ) -> None:
+    def __init__(self, policy: SignalPolicy, wake_up: WakeUp, *, proc: str = PROC) -> None:
         self._policy = policy
         self._wake_up = wake_up
-        self._on_repeat = on_repeat
-        self._received: deque[signal.Signals] = deque()
+        self._proc = proc
+        self._received: deque[tuple[signal.Signals, float]] = deque()
         self._previous: dict[signal.Signals, Callable[[int, FrameType | None], object] | int] = {}
         self._previous_wake_up = -1
         self._is_installed = False
-        self._stops = 0
+        self._listed: frozenset[int] = frozenset()
 
     def __enter__(self) -> SignalInbox:
         if threading.current_thread() is not threading.main_thread():
@@ -116,19 +153,66 @@ class SignalInbox:
                 "process; workers may outlive it if it is ended by a signal"
             )
             return self
+        try:
+            self._install()
+        except BaseException:
+            self._restore()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._restore()
+
+    def take(self) -> list[Received]:
+        """All signals since the last call, in order, with what the policy makes of them."""
+        taken = []
+        while self._received:
+            signum, at = self._received.popleft()
+            if signum in self._listed:
+                taken.append(Received(signum, self._action(signum), at))
+            else:
+                taken.append(Received(signum, SignalAction.STOP, at, is_listed=False))
+        return taken
+
+    def _install(self) -> None:
+        listed = list(self._policy.signals())
         self._previous_wake_up = self._wake_up.wake_at_signals()
         self._is_installed = True
-        for signum in self._policy.signals():
+        for signum in listed:
             previous = signal.getsignal(signum)
             if signum == signal.SIGHUP and previous == signal.SIG_IGN:
                 logger.info("SIGHUP is ignored, as the caller (nohup?) wished")
                 continue
-            signal.signal(signum, self._on_signal)
-            # None stands for a handler that was not installed from Python and cannot be put back.
-            self._previous[signum] = signal.SIG_DFL if previous is None else previous
-        return self
+            self._handle(signum, previous)
+        self._listed = frozenset(listed)
+        handled = _handled_elsewhere(self._proc)
+        for name in _FATAL:
+            fatal = getattr(signal.Signals, name, None)
+            # A handler that was not installed from Python (faulthandler's) is not known there.
+            if (
+                fatal is not None
+                and fatal not in self._listed
+                and signal.getsignal(fatal) == signal.SIG_DFL
+                and not handled >> (fatal - 1) & 1
+            ):
+                self._handle(fatal, signal.SIG_DFL)
 
-    def __exit__(self, *exc_info: object) -> None:
+    def _handle(
+        self,
+        signum: signal.Signals,
+        previous: Callable[[int, FrameType | None], object] | int | None,
+    ) -> None:
+        try:
+            signal.signal(signum, self._on_signal)
+        except (OSError, ValueError, TypeError) as error:
+            raise UsageError(
+                f"signal policy {type(self._policy).__name__} wants to handle {signum!r}, which "
+                f"the system refuses ({error}); signals() must list signals that can be handled"
+            ) from error
+        # None stands for a handler that was not installed from Python and cannot be put back.
+        self._previous[signum] = signal.SIG_DFL if previous is None else previous
+
+    def _restore(self) -> None:
         for signum, previous in self._previous.items():
             signal.signal(signum, previous)
         self._previous.clear()
@@ -136,19 +220,39 @@ class SignalInbox:
             self._is_installed = False
             signal.set_wakeup_fd(self._previous_wake_up)
 
-    def take(self) -> list[tuple[signal.Signals, SignalAction]]:
-        """All signals since the last call, in order, with what the policy makes of them."""
-        taken = []
-        while self._received:
-            signum = self._received.popleft()
+    def _action(self, signum: signal.Signals) -> SignalAction:
+        try:
             action = self._policy.action(signum)
-            self._stops += action is SignalAction.STOP
-            taken.append((signum, action))
-        return taken
+        except Exception as error:  # noqa: BLE001 - somebody else's code, and a signal must count
+            problem = str(error) if isinstance(error, PlaunchError) else repr(error)
+        else:
+            if isinstance(action, SignalAction):
+                return action
+            problem = f"it answers {action!r}, which is no SignalAction"
+        default = SignalAction.IGNORE
+        if signum in parse_signals(DEFAULT_SIGNALS):
+            default = SignalAction.STOP
+        logger.error(
+            "signal policy %s does not say what %s means: %s. The default applies: %s",
+            type(self._policy).__name__,
+            signum.name,
+            problem,
+            default.value,
+        )
+        return default
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         del frame
-        if self._stops:
-            # The first stop has been acted on; whoever asks again wants it at once.
-            self._on_repeat()
-        self._received.append(signal.Signals(signum))
+        self._received.append((signal.Signals(signum), time.monotonic()))
+
+
+def _handled_elsewhere(proc: str) -> int:
+    """The signals that this process handles, as a mask with bit n-1 for signal n."""
+    try:
+        with open(f"{proc}/self/status", "rb", buffering=0) as status:
+            for line in status.readall().splitlines():
+                if line.startswith(b"SigCgt:"):
+                    return int(line.split()[1], 16)
+    except (OSError, ValueError, IndexError):
+        pass  # then Python's own knowledge has to do
+    return 0

@@ -20,7 +20,8 @@ class Phase(enum.Enum):
     JOINING = "joining"  # waiting for a round to form
     STARTING = "starting"
     RUNNING = "running"
-    STOPPING = "stopping"  # the ladder is at work; `State.then` says what follows
+    STOPPING = "stopping"  # the stop sequence is at work; `State.then` says what follows
+    CLEARING = "clearing"  # own workers have succeeded; what they left behind is being ended
     WAITING = "waiting"  # own workers have succeeded, other nodes' are still at work
     DONE = "done"
 
@@ -55,7 +56,10 @@ class State:
     round: int = -1
     is_job_wide: bool = False  # the job counts attempts, not this agent
     has_succeeded: bool = False  # own workers have, in the round formed last
+    is_restart: bool = False  # the round follows a failure
     then: Again | Outcome | None = None  # after STOPPING: another round, or the end
+    asked_by: signal.Signals | None = None  # the first signal that asked for a stop
+    asked_at: float = 0.0  # when, in seconds that never go back
 
     @property
     def restarts_left(self) -> int:
@@ -96,6 +100,10 @@ class StartFailed(Value):
     """A worker could not be started."""
 
 
+class AgentFailed(Value):
+    """Something went wrong in the agent itself."""
+
+
 class WorkersFailed(Value):
     """At least one worker failed by itself."""
 
@@ -129,17 +137,18 @@ class JobEnded(Value):
 
 @dataclass(eq=False, repr=False)
 class StopRequested(Value):
-    """A stop signal was received."""
+    """A stop signal was received, `at` seconds on a clock that never goes back."""
 
     signum: signal.Signals
+    at: float = 0.0
 
 
 class WorkersStopped(Value):
-    """The ladder is through: no worker is left."""
+    """The stop sequence is through: no worker is left, nor what it has started."""
 
 
 class StopFailed(Value):
-    """The ladder is through and a worker is still there."""
+    """The stop sequence is through and a worker is still there."""
 
 
 class PeersFinished(Value):
@@ -152,6 +161,7 @@ Event = (
     | RoundFailed
     | WorkersStartedEvent
     | StartFailed
+    | AgentFailed
     | WorkersFailed
     | WorkersSucceeded
     | MembershipChanged
@@ -179,9 +189,18 @@ class StartWorkers(Value):
 
 @dataclass(eq=False, repr=False)
 class StopWorkers(Value):
-    """Run the stop ladder, with `signum` as its soft signal (None: SIGTERM)."""
+    """Begin the stop sequence; its end is an event.
 
-    signum: signal.Signals | None = None
+    Its soft signal is the one that asked for the stop (`State.asked_by`), or else SIGTERM.
+    """
+
+
+class ClearUp(Value):
+    """Begin to end what workers that have succeeded left behind; its end is an event."""
+
+
+class Escalate(Value):
+    """Skip the grace of the stop that is in progress."""
 
 
 @dataclass(eq=False, repr=False)
@@ -209,4 +228,14 @@ class Finish(Value):
     outcome: Outcome
 
 
-Action = Join | StartWorkers | StopWorkers | TellFailure | WaitForPeers | Report | Finish
+Action = (
+    Join
+    | StartWorkers
+    | StopWorkers
+    | ClearUp
+    | Escalate
+    | TellFailure
+    | WaitForPeers
+    | Report
+    | Finish
+)

@@ -1,7 +1,8 @@
 """The one way in which workers are stopped, step by step.
 
-Soft signal to the leaders, grace, SIGKILL to everything; what a leader left behind when it ended is
-ended soon after it. `StopLadder` decides and never waits; whoever drives it does the waiting.
+Soft signal to the leaders, grace, SIGKILL to everything. What a leader left behind when it ended is
+ended soon after it, but has the whole grace if the leader did nothing but wait for it.
+`StopLadder` decides and never waits; whoever drives it does the waiting.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _log = logging.getLogger("plaunch")
 LEFT_BEHIND_GRACE = 0.5  # seconds for what a leader left behind, between soft signal and SIGKILL
 KILL_WAIT = 10.0  # seconds for a process to end after SIGKILL; freeing much memory takes some
 _NOTICE_AFTER = 1.0  # seconds after which the log says who is waited for
-_LEFT_BEHIND_LOOK = 0.01  # seconds between two looks at processes that are not our children
+_SHORTEST_LOOK = 0.005  # seconds between two looks at processes that are not our children
+_LONGEST_LOOK = 0.1
 
 
 class Session(Protocol):
@@ -29,11 +31,18 @@ class Session(Protocol):
 
     pid: int
 
-    def signal_leader(self, signum: signal.Signals) -> None:
-        """Send a signal to the worker itself, if it is still there."""
+    def ask_to_end(self, signum: signal.Signals) -> bool:
+        """Send the soft signal to a living worker, and to its children if these do the work.
 
-    def signal_all(self, signum: signal.Signals) -> None:
-        """Send a signal to the worker and to everything that it started."""
+        Returns:
+            Whether the children do the work, and the worker only waits for them.
+        """
+
+    def ask_rest_to_end(self, signum: signal.Signals) -> None:
+        """Send the soft signal to what is alive of a worker that has ended, once to each."""
+
+    def kill(self) -> None:
+        """Send SIGKILL to the worker and to everything that it started."""
 
     def survivors(self) -> list[int]:
         """What is alive of a worker that has ended itself: the process ids."""
@@ -105,6 +114,7 @@ class StopLadder:
         self._began_at: float | None = None
         self._notice_at = self._kill_at = self._give_up_at = math.inf
         self._left_behind: dict[int, _LeftBehind] = {}
+        self._wrappers: set[int] = set()  # workers that only wait for their children
         self._killed: set[int] = set()
         self._cleared: set[int] = set()
 
@@ -135,8 +145,12 @@ class StopLadder:
             self._tell_step("gone", self._death_sig, self._stopped)
             self._stopped = ()
             return None
+        if now >= self._notice_at:
+            self._notice(awaited, now)
         due = [left.due_at for left in self._left_behind.values()]
-        due.extend((self._notice_at, self._kill_at, self._give_up_at) if awaited else ())
+        due.append(self._notice_at)
+        if awaited:
+            due.append(self._kill_at if self._give_up_at == math.inf else self._give_up_at)
         return max(min(due) - now, 0.0)
 
     def _begin(self, live: Collection[int], now: float) -> None:
@@ -153,9 +167,8 @@ class StopLadder:
             _log.debug(
                 "%s %d: %s to pid %d", self._name, rank, self._death_sig.name, self._pid(rank)
             )
-            self._sessions[rank].signal_leader(self._death_sig)
-            # A stopped process (SIGSTOP) gets no other signal than SIGKILL until it is continued.
-            self._sessions[rank].signal_leader(signal.SIGCONT)
+            if self._sessions[rank].ask_to_end(self._death_sig):
+                self._wrappers.add(rank)
         awaited = [rank for rank in live if rank not in self._abandoned]
         self._tell_step("signalled", self._death_sig, awaited)
 
@@ -175,18 +188,26 @@ class StopLadder:
             for rank in live:
                 self._kill(rank)
             self._tell_step("killed", signal.SIGKILL, live)
-            self._kill_at = self._notice_at = math.inf
-            self._give_up_at = now + self._kill_wait
-        elif now >= self._notice_at:
-            _log.warning(
-                "%s: waiting for local ranks %s to end after %s; SIGKILL in %.0f s",
-                self._name,
-                _format(live),
-                self._death_sig.name,
-                self._kill_at - now,
-            )
-            self._tell_step("waiting", self._death_sig, live)
             self._notice_at = math.inf
+            self._give_up_at = now + self._kill_wait
+
+    def _notice(self, awaited: Collection[int], now: float) -> None:
+        """Say once who is waited for."""
+        self._notice_at = math.inf
+        left = sorted(self._wrappers & {*self._left_behind})
+        if not awaited and not left:
+            return
+        who = f"local ranks {_format(awaited)}" if awaited else ""
+        if left:
+            who += f"{' and ' if who else ''}what local ranks {_format(left)} have started"
+        _log.warning(
+            "%s: waiting for %s to end after %s; SIGKILL in %.0f s",
+            self._name,
+            who,
+            self._death_sig.name,
+            max(self._kill_at - now, 0.0),
+        )
+        self._tell_step("waiting", self._death_sig, awaited or left)
 
     def _step_left_behind(self, rank: int, now: float) -> None:
         session = self._sessions[rank]
@@ -197,23 +218,32 @@ class StopLadder:
             return
         left = self._left_behind.get(rank)
         if left is None:
-            is_soft = not self._is_hurried and rank not in self._killed
-            left = self._left_behind[rank] = _LeftBehind(
-                kill_at=now + (self._left_behind_grace if is_soft else 0.0)
-            )
+            left = self._left_behind[rank] = _LeftBehind(self._kill_left_behind_at(rank, now))
             _log.info("%s %d: ending what it left behind: pids %s", self._name, rank, _format(pids))
-            if is_soft:
-                session.signal_all(self._death_sig)
-                session.signal_all(signal.SIGCONT)
-        if left.give_up_at == math.inf and (self._is_hurried or now >= left.kill_at):
-            session.signal_all(signal.SIGKILL)
+        is_soft = left.give_up_at == math.inf and not self._is_hurried and now < left.kill_at
+        if is_soft:
+            session.ask_rest_to_end(self._death_sig)
+        elif left.give_up_at == math.inf:
+            session.kill()
             left.give_up_at = now + self._kill_wait
         elif now >= left.give_up_at:
             self.stuck[rank] = pids
             self._left_behind.pop(rank)
             self._cleared.add(rank)
             return
-        left.due_at = now + _LEFT_BEHIND_LOOK
+        # Nothing wakes us when one of them ends, so they are looked at, less often as time goes by.
+        left.look_after = min(left.look_after * 1.5, _LONGEST_LOOK)
+        left.due_at = min(now + left.look_after, left.kill_at if is_soft else left.give_up_at)
+
+    def _kill_left_behind_at(self, rank: int, now: float) -> float:
+        """When what a worker left behind gets SIGKILL.
+
+        A shell that dies of the soft signal leaves the program that it ran, which does the work
+        and has what is left of the grace.
+        """
+        if rank in self._killed:
+            return now
+        return self._kill_at if rank in self._wrappers else now + self._left_behind_grace
 
     def _tell_step(self, step: str, signum: signal.Signals, ranks: Collection[int]) -> None:
         if self._tell is not None and ranks and self._began_at is not None:
@@ -222,7 +252,7 @@ class StopLadder:
 
     def _kill(self, rank: int) -> None:
         self._killed.add(rank)
-        self._sessions[rank].signal_all(signal.SIGKILL)
+        self._sessions[rank].kill()
 
     def _give_up(self, rank: int) -> None:
         self.stuck[rank] = [self._pid(rank)]
@@ -238,7 +268,8 @@ class _LeftBehind:
     def __init__(self, kill_at: float) -> None:
         self.kill_at = kill_at
         self.give_up_at = math.inf
-        self.due_at = kill_at
+        self.look_after = _SHORTEST_LOOK
+        self.due_at = -math.inf
 
 
 def _format(numbers: Iterable[int]) -> str:

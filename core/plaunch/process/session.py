@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.process.reaping.table import PROC, read_process
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Collection
 
     from plaunch.process.child import WorkerProcess
     from plaunch.process.reaping.table import Process
 
 _log = logging.getLogger("plaunch")
+
+_SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"})
 
 
 class Kin(Protocol):
@@ -43,9 +45,66 @@ class WorkerSession:
         self._rank = rank
         self._kin = kin
         self._proc = proc
+        self._asked: set[tuple[int, int]] = set()  # who has had the soft signal: pid and start
 
-    def signal_leader(self, signum: signal.Signals) -> None:
-        """Send a signal to the worker itself, if it is still there."""
+    def ask_to_end(self, signum: signal.Signals) -> bool:
+        """Send the soft signal, and continue what was suspended: to the worker itself.
+
+        Its children would spoil its last work by ending first. But a worker that only waits for a
+        child, as a shell does, passes nothing on: then its whole session gets the signal.
+
+        Returns:
+            Whether the worker only waits for its children.
+        """
+        found: list[Process] = []
+        if self._waits_for_child():
+            found = [p for p in self._kin.look(self._rank) if p.session == self.pid]
+        is_wrapper = len(found) > 1
+        if is_wrapper:
+            self._asked.update((process.pid, process.start) for process in found)
+        for each in (signum, signal.SIGCONT):  # who is suspended acts on nothing else
+            if is_wrapper:
+                self._signal_found(found, each)
+            else:
+                self._signal_leader(each)
+        return is_wrapper
+
+    def ask_rest_to_end(self, signum: signal.Signals) -> None:
+        """Send the soft signal to what is alive of a worker that has ended, once to each."""
+        found = [
+            process
+            for process in self._kin.left_behind(self._rank)
+            if (process.pid, process.start) not in self._asked
+        ]
+        self._asked.update((process.pid, process.start) for process in found)
+        for each in (signum, signal.SIGCONT):
+            self._signal_found(found, each)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the worker and to everything that it started."""
+        if self._process.poll() is not None:
+            # Reaped or about to be, so that the number of the group may go to a stranger.
+            self._signal_found(self._kin.left_behind(self._rank), signal.SIGKILL)
+            return
+        # Found before their parents are gone, which tell whose they are.
+        found = self._kin.look(self._rank)
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            # Forked a moment ago, a worker does not lead its group yet.
+            self._signal_leader(signal.SIGKILL)
+        except PermissionError:
+            self._warn_not_permitted(self.pid, signal.SIGKILL)
+        self._signal_found(
+            [process for process in found if process.pgrp != self.pid], signal.SIGKILL
+        )
+
+    def survivors(self) -> list[int]:
+        """What is alive of a worker that has ended itself: the process ids."""
+        self._process.reap()  # else its group has a member in any case
+        return [process.pid for process in self._kin.left_behind(self._rank)]
+
+    def _signal_leader(self, signum: signal.Signals) -> None:
         try:
             os.kill(self.pid, signum)
         except ProcessLookupError:
@@ -53,27 +112,11 @@ class WorkerSession:
         except PermissionError:
             self._warn_not_permitted(self.pid, signum)
 
-    def signal_all(self, signum: signal.Signals) -> None:
-        """Send a signal to the worker and to everything that it started."""
-        if self._process.poll() is not None:
-            # Reaped or about to be, so that the number of the group may go to a stranger.
-            self._signal_found(self._kin.left_behind(self._rank), signum)
-            return
-        # Found before their parents are gone, which tell whose they are.
-        found = self._kin.look(self._rank)
-        try:
-            os.killpg(self.pid, signum)
-        except ProcessLookupError:
-            # Forked a moment ago, a worker does not lead its group yet.
-            self.signal_leader(signum)
-        except PermissionError:
-            self._warn_not_permitted(self.pid, signum)
-        self._signal_found([process for process in found if process.pgrp != self.pid], signum)
-
-    def survivors(self) -> list[int]:
-        """What is alive of a worker that has ended itself: the process ids."""
-        self._process.reap()  # else its group has a member in any case
-        return [process.pid for process in self._kin.left_behind(self._rank)]
+    def _waits_for_child(self) -> bool:
+        """Whether the worker is a shell, or its first thread only waits for a child to end."""
+        if _first_line(f"{self._proc}/{self.pid}/comm") in _SHELLS:
+            return True
+        return _first_line(f"{self._proc}/{self.pid}/wchan").startswith("do_wait")
 
     def _signal_found(self, processes: Collection[Process], signum: signal.Signals) -> None:
         for process in self._kin.signal(processes, signum):

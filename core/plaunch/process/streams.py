@@ -263,6 +263,10 @@ class Streams:
                     stream.name, files, stream.console, stream.needles, stream.needles_path
                 )
 
+    def is_reading(self) -> bool:
+        """Whether any stream passes through the launcher, so that `finish` may take long."""
+        return self._drain is not None or self._tails is not None
+
     def hurry(self) -> None:
         """Let `finish`, also one in progress, not wait for a slow console.
 

@@ -18,25 +18,24 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.context import SHUTDOWN_TIMEOUT, PContext, ProcessExit, RunProcsResult
-from plaunch.process.ladder import KILL_WAIT, StopLadder
+from plaunch.process.failures import ProcessFailure
+from plaunch.process.ladder import StopLadder
 from plaunch.process.oom import OutOfMemoryWatch
 from plaunch.process.reaping.reaper import Job, Reaper
 from plaunch.process.session import WorkerSession, describe_process
+from plaunch.process.stopping import Stop
 from plaunch.process.streams import Streams
 from plaunch.process.watch import ExitWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from plaunch.process.child import WorkerProcess
-    from plaunch.process.failures import ProcessFailure
     from plaunch.process.ladder import StopStep
     from plaunch.process.traffic import Traffic
 
 _log = logging.getLogger("plaunch")
-
-_SLOW_STOP = 0.5  # seconds
 
 _Reply = tuple[int, int, int]  # what tells one error file from another at the same path
 
@@ -73,7 +72,7 @@ class SupervisedContext(PContext):
         self._exits: dict[int, ProcessExit] = {}
         self._untold: list[ProcessExit] = []
         self._failures: dict[int, ProcessFailure] = {}
-        self._ladder: StopLadder | None = None
+        self._stop: Stop | None = None
         self._ended_by_us: frozenset[int] = frozenset()
         self._told_to_end: frozenset[int] = frozenset()
         self._memory: OutOfMemoryWatch | None = None
@@ -82,9 +81,6 @@ class SupervisedContext(PContext):
         self._is_closed = False
         self._old_replies: dict[int, _Reply | None] = {}
         self._result: RunProcsResult | None = None
-        # Called once with the failures by local rank if the stop that they led to takes longer
-        # than a moment; others may be waiting to hear of them.
-        self.on_slow_stop: Callable[[Mapping[int, ProcessFailure]], None] | None = None
         # Called with each step of a stop, and with each end of a worker as it is seen and, if that
         # is one, its failure, whose last lines are not known by then. Neither may raise or block.
         self.on_stop_step: Callable[[StopStep], None] | None = None
@@ -132,12 +128,10 @@ class SupervisedContext(PContext):
     def hurry(self) -> None:
         """Skip the grace of the stop in progress, or of the one that will come."""
         self._is_hurried = True
-        if self._ladder is not None:
-            self._ladder.hurry()
+        if self._stop is not None:
+            self._stop.escalate()
         if self._watch is not None:
             self._watch.wake()
-        if self._streams is not None:
-            self._streams.hurry()
 
     def abandon(self, local_rank: int) -> None:
         """Do not wait for this worker when the others are stopped, or when they all are.
@@ -189,57 +183,127 @@ class SupervisedContext(PContext):
         if self._watch is not None:
             self._watch.wait(remaining)
 
+    def look(self) -> RunProcsResult | None:
+        """How the workers are, as far as it is known now; it neither waits nor stops anything.
+
+        Returns:
+            None while all is well and some still run. Else the result so far: if workers have
+            failed, others may be alive, and `begin_stop` is the next thing to do. It is complete
+            when the stop is over.
+
+        Raises:
+            UsageError: the workers were not started.
+        """
+        if self._watch is None:
+            raise UsageError(f"the workers of {self.name!r} were not started; call start() first")
+        if not self._is_closed:
+            with self._held_signals():
+                self._note_exits()
+                if self._live() and not self._failures:
+                    self._reaper.tend()
+                    return None
+        return self._conclude()
+
+    def begin_stop(self, death_sig: signal.Signals, timeout: float) -> Stop:
+        """Begin to stop what runs, and to end what was left behind; the caller drives the stop.
+
+        Args:
+            death_sig: the soft signal.
+            timeout: seconds until SIGKILL.
+
+        Returns:
+            The stop, which is over at once if there is nothing to do; the same one if it was begun
+            before.
+
+        Raises:
+            UsageError: the workers were not started.
+        """
+        if self._stop is not None:
+            return self._stop
+        if self._watch is None or self._job is None:
+            raise UsageError(f"the workers of {self.name!r} were not started; call start() first")
+        watch, job, streams = self._watch, self._job, self._streams
+        self._note_exits()
+        live = self._live()
+        self._told_to_end = frozenset(live)
+        self._ended_by_us = frozenset(rank for rank in live if not self._has_replied(rank))
+        ladder = None if self._spares_what_is_left() else self._make_ladder(death_sig, timeout, job)
+        if live:
+            job.note()
+        self._stop = Stop(
+            ladder=ladder,
+            job=job,
+            look=self._look_at_ended,
+            finish_output=self._finish_output,
+            hurry_output=_nothing if streams is None else streams.hurry,
+            has_output=streams is not None and streams.is_reading(),
+            release=self._end_stop,
+            wake=watch.wake,
+            is_told=lambda: watch.fileno() is not None,
+        )
+        if self._is_hurried:
+            self._stop.escalate()
+        return self._stop
+
     def _poll(self) -> RunProcsResult | None:
         if self._result is not None:
             return self._result
-        if self._watch is None:
-            raise UsageError(f"the workers of {self.name!r} were not started; call start() first")
-        with self._held_signals():
-            self._note_exits()
-            if self._live() and not self._failures:
-                self._reaper.tend()
-                return None
-            try:
-                self.close()
-            finally:
-                self._result = self._conclude()
-            return self._result
+        if self.look() is None:
+            return None
+        try:
+            self.close()
+        finally:
+            self._result = self._conclude()
+        return self._result
 
     def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:
         if self._is_closed or self._watch is None:
             return
-        with self._held_signals(), contextlib.ExitStack() as stack:
-            stack.callback(self._finish)
-            self._note_exits()
+        with self._held_signals():
             if self._job is None:
+                self._release_all()
                 return
-            if self._spares_what_is_left():
-                self._reap_ended()
-                return
-            live = self._live()
-            self._told_to_end = frozenset(live)
-            self._ended_by_us = frozenset(rank for rank in live if not self._has_replied(rank))
-            self._ladder = StopLadder(
-                {
-                    rank: WorkerSession(worker, rank, self._job)
-                    for rank, worker in self._workers.items()
-                },
-                name=self.name,
-                death_sig=death_sig,
-                grace=timeout,
-                abandoned=self._abandoned,
-                tell=self.on_stop_step,
-            )
-            if self._is_hurried:
-                self._ladder.hurry()
-            if live:
-                self._job.note()
-            self._climb(self._ladder, self._watch, self._job)
-            stuck = dict(self._ladder.stuck)
-            given_up = {pid for pids in stuck.values() for pid in pids}
-            left = self._job.sweep(given_up, KILL_WAIT)
-            if stuck or left:
-                raise self._unkillable(stuck, [process.pid for process in left])
+            stop = self.begin_stop(death_sig, timeout)
+            try:
+                _drive(stop, self._watch)
+            except UnkillableWorkerError:
+                raise  # it is over
+            except BaseException:
+                # Whatever interrupts a stop (KeyboardInterrupt above all) must leave no worker.
+                try:
+                    stop.escalate()
+                    _drive(stop, self._watch)
+                finally:
+                    stop.give_up()
+                raise
+
+    def _make_ladder(self, death_sig: signal.Signals, grace: float, job: Job) -> StopLadder:
+        return StopLadder(
+            {rank: WorkerSession(worker, rank, job) for rank, worker in self._workers.items()},
+            name=self.name,
+            death_sig=death_sig,
+            grace=grace,
+            abandoned=self._abandoned,
+            tell=self.on_stop_step,
+        )
+
+    def _look_at_ended(self) -> list[int]:
+        """Note the ends of workers, let the system forget them; which local ranks are alive."""
+        self._note_exits()
+        for rank in self._exits:
+            self._workers[rank].reap()
+        return self._live()
+
+    def _end_stop(self, stuck: dict[int, list[int]], left: list[int]) -> None:
+        """Release everything when a stop is over, and say so if something is still there."""
+        self._look_at_ended()
+        self._release_all()
+        if stuck or left:
+            raise self._unkillable(stuck, left)
+
+    def _finish_output(self) -> None:
+        if self._streams is not None:
+            self._streams.finish()
 
     def _spares_what_is_left(self) -> bool:
         """Whether all workers have succeeded and may leave daemons behind."""
@@ -250,44 +314,8 @@ class SupervisedContext(PContext):
             and not any(seen.stopped or seen.exitcode for seen in self._exits.values())
         )
 
-    def _climb(self, ladder: StopLadder, watch: ExitWatch, job: Job) -> None:
-        try:
-            self._climb_steps(ladder, watch, job)
-        except BaseException:
-            # Whatever interrupts a stop (KeyboardInterrupt above all) must leave no worker behind.
-            ladder.hurry()
-            self._climb_steps(ladder, watch, job)
-            raise
-
-    def _climb_steps(self, ladder: StopLadder, watch: ExitWatch, job: Job) -> None:
-        tell_at = time.monotonic() + _SLOW_STOP
-        while True:
-            self._reap_ended()
-            job.refresh()
-            delay = ladder.step(self._live())
-            if delay is None:
-                return
-            if self.on_slow_stop is not None and self._failures:
-                delay = min(delay, max(tell_at - time.monotonic(), 0.0))
-            watch.wait(delay)
-            self._note_exits()
-            if time.monotonic() >= tell_at:
-                self._tell_slow_stop()
-
-    def _tell_slow_stop(self) -> None:
-        tell, self.on_slow_stop = self.on_slow_stop, None
-        if tell is None or not self._failures:
-            return
-        for rank, failure in self._failures.items():
-            failure.last_lines = [] if self._streams is None else self._streams.last_lines(rank)
-        tell(dict(self._failures))
-
-    def _reap_ended(self) -> None:
-        for rank in self._exits:
-            self._workers[rank].reap()
-
-    def _finish(self) -> None:
-        """Release everything once the workers are gone, or have turned out to be unkillable."""
+    def _release_all(self) -> None:
+        """Release everything, once the workers are gone or have turned out to be unkillable."""
         self._is_closed = True
         with contextlib.ExitStack() as stack:
             if self._logs_to_close is not None:
@@ -303,10 +331,7 @@ class SupervisedContext(PContext):
                 stack.callback(worker.release)
             if self._owns_reaper:
                 stack.callback(self._reaper.close)
-            if self._streams is not None:
-                self._streams.finish()
-                for rank, failure in self._failures.items():
-                    failure.last_lines = self._streams.last_lines(rank)
+            self._finish_output()  # which nobody may have done yet, after an error
 
     def _live(self) -> list[int]:
         return [rank for rank in self._workers if rank not in self._exits]
@@ -365,8 +390,18 @@ class SupervisedContext(PContext):
         return self._memory_was_short
 
     def _conclude(self) -> RunProcsResult:
+        failures = dict(self._failures)
+        if failures:
+            for rank in self._live():
+                if rank not in self._ended_by_us and self._has_replied(rank):
+                    # Its interpreter only takes its time to end; it may have failed first.
+                    path = self.error_files.get(rank, "")
+                    failures[rank] = ProcessFailure(rank, self._workers[rank].pid, 1, path)
+        if self._streams is not None:
+            for rank, failure in failures.items():
+                failure.last_lines = self._streams.last_lines(rank)
         result = RunProcsResult(
-            failures=dict(self._failures),
+            failures=failures,
             stdouts=dict(self.stdouts),
             stderrs=dict(self.stderrs),
             stopped={rank: seen.exitcode for rank, seen in self._exits.items() if seen.stopped},
@@ -399,6 +434,15 @@ class SupervisedContext(PContext):
         if self._stop_signals is None:
             return contextlib.nullcontext()
         return self._stop_signals.held()
+
+
+def _drive(stop: Stop, watch: ExitWatch) -> None:
+    while (delay := stop.step()) is not None:
+        watch.wait(delay)
+
+
+def _nothing() -> None:
+    """There is no output that could be hurried."""
 
 
 def _end_of(worker: WorkerProcess) -> Callable[[], bool]:

@@ -95,7 +95,7 @@ class ExitWatch:
 
     def ended(self) -> list[int]:
         """The keys of the processes that have ended since the last call, in the order seen."""
-        if self._is_closed or not self._has_ended:
+        if self._is_closed:
             return []
         _, ready = self._select(0)
         silent = [key for key in self._has_ended if key not in self._fds]

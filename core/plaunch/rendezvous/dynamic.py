@@ -207,9 +207,18 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._end(min(self._timing.close_timeout, _FAREWELL))
 
     def leave(self) -> bool:
-        """Leave the job, which may go on without this node, and release everything."""
+        """Leave the job, which may go on without this node, and release everything.
+
+        It may be called while `shutdown` waits on another thread, which then returns.
+        """
         if self._is_over:
             return True
+        if self._identity.is_host and self._membership.verdict is None:
+            _log.warning(
+                "the store of job %r ends with this launcher, which hosts it; nodes that are not "
+                "done lose it",
+                self._run_id,
+            )
         if self._membership.state is not None:
             self._membership.leave("the launcher was told to stop, or failed")
         return self._end(min(self._timing.close_timeout, _FAREWELL))
@@ -304,7 +313,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._crew.supervise()
             with self._lock:
                 if (
-                    membership.verdict is not None
+                    self._is_over
+                    or membership.verdict is not None
                     or membership.error is not None
                     or self._crew.problem() is not None
                     or time.monotonic() >= is_running_until

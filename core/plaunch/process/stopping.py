@@ -1,0 +1,149 @@
+"""The stop of one start of workers, from the first signal to the last descriptor, without waiting.
+
+Whoever drives it waits between two steps, and may listen to whatever else happens meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from plaunch.process.ladder import KILL_WAIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from plaunch.process.ladder import StopLadder
+    from plaunch.process.reaping.reaper import Job
+
+_LONGEST_LOOK = 0.02  # seconds between two looks at workers whose end nothing tells
+_WOKEN = 1.0  # seconds after which what wakes us is looked at all the same
+
+
+class Stop:
+    """A stop in progress.
+
+    Call `step` until it says None; it says for how long nothing is due. Call it again then, or
+    earlier: after an end of a worker, after `escalate`, or when it has asked for it with `wake`.
+
+    Its stages: the workers are stopped; what nobody has found yet is swept; the output is passed
+    on, which a slow console may make long; everything is released.
+
+    Args:
+        ladder: stops the workers; None if what they left behind is spared.
+        job: finds and sweeps what is left.
+        look: notes the ends of workers, and says which local ranks are alive.
+        finish_output: passes on all output; it may take long, and runs on a thread of its own
+            if `has_output`.
+        hurry_output: lets `finish_output` not wait for a slow console.
+        has_output: whether there is any.
+        release: releases everything, given the processes that outlive SIGKILL, by local rank, and
+            the others; it may raise.
+        wake: lets the driver's wait end; called from another thread.
+        is_told: whether the end of a worker wakes the driver.
+    """
+
+    def __init__(
+        self,
+        *,
+        ladder: StopLadder | None,
+        job: Job,
+        look: Callable[[], Collection[int]],
+        finish_output: Callable[[], None],
+        hurry_output: Callable[[], None],
+        has_output: bool,
+        release: Callable[[dict[int, list[int]], list[int]], None],
+        wake: Callable[[], None],
+        is_told: Callable[[], bool],
+    ) -> None:
+        self._ladder = ladder
+        self._job = job
+        self._look = look
+        self._finish_output = finish_output
+        self._hurry_output = hurry_output
+        self._has_output = has_output
+        self._release = release
+        self._wake = wake
+        self._is_told = is_told
+        self._stuck: dict[int, list[int]] = {}
+        self._left: list[int] = []
+        self._output: _Finishing | None = None
+        self._stages = [self._release_all, self._pass_output_on]
+        if ladder is not None:
+            self._stages += [self._sweep, self._stop_workers]
+
+    def step(self) -> float | None:
+        """Do what is due and return the seconds until more is; None when all is over.
+
+        Raises:
+            UnkillableWorkerError: all is over, but something outlives even SIGKILL.
+        """
+        while self._stages:
+            delay = self._stages[-1]()
+            if delay is not None:
+                return delay
+            if self._stages:
+                self._stages.pop()
+        return None
+
+    def escalate(self) -> None:
+        """Skip the grace, and do not wait for a slow console; may be called by a signal handler."""
+        if self._ladder is not None:
+            self._ladder.hurry()
+        self._hurry_output()
+
+    def _stop_workers(self) -> float | None:
+        assert self._ladder is not None  # noqa: S101 - or this is no stage
+        self._job.refresh()
+        delay = self._ladder.step(self._look())
+        if delay is None:
+            self._stuck = dict(self._ladder.stuck)
+            return None
+        return delay if self._is_told() else min(delay, _LONGEST_LOOK)
+
+    def _sweep(self) -> float | None:
+        given_up = {pid for pids in self._stuck.values() for pid in pids}
+        self._left = [process.pid for process in self._job.sweep(given_up, KILL_WAIT)]
+        return None
+
+    def _pass_output_on(self) -> float | None:
+        if not self._has_output:
+            self._finish_output()
+            return None
+        if self._output is None:
+            self._output = _Finishing(self._finish_output, self._wake)
+            self._output.start()
+        if not self._output.is_over:
+            return _WOKEN
+        self._output.join()
+        if self._output.error is not None:
+            raise self._output.error
+        return None
+
+    def _release_all(self) -> None:
+        self._stages.clear()
+        self._release(self._stuck, self._left)
+
+    def give_up(self) -> None:
+        """Release everything at once, whatever the stage; nothing happens if it is over."""
+        if self._stages:
+            self._release_all()
+
+
+class _Finishing(threading.Thread):
+    """Passes the output on, and wakes whoever waits for it."""
+
+    def __init__(self, finish: Callable[[], None], wake: Callable[[], None]) -> None:
+        super().__init__(name="plaunch-output", daemon=True)
+        self.is_over = False
+        self.error: BaseException | None = None
+        self._finish = finish
+        self._wake = wake
+
+    def run(self) -> None:
+        try:
+            self._finish()
+        except BaseException as error:  # noqa: BLE001 - raised by the stop, on its own thread
+            self.error = error
+        self.is_over = True
+        self._wake()
