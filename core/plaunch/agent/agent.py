@@ -324,7 +324,7 @@ class SimpleElasticAgent(ElasticAgent):
         elif isinstance(action, states.ClearUp):
             return self._perform_stop(self._begin_clearing)
         elif isinstance(action, states.Escalate):
-            self._escalate()
+            return self._escalate()
         elif isinstance(action, states.TellFailure) and self._job is not None:
             if action.is_final:
                 self._tell_error(self._error)
@@ -420,10 +420,12 @@ class SimpleElasticAgent(ElasticAgent):
             if any(received.action is SignalAction.STOP for received in inbox.take()):
                 stop.escalate()
 
-    def _escalate(self) -> None:
-        if self._stop is not None:
-            logger.warning("the rest of the grace is skipped; the workers get SIGKILL")
-            self._stop.escalate()
+    def _escalate(self) -> states.Event | None:
+        if self._stop is None:
+            return None
+        logger.warning("the rest of the grace is skipped")
+        self._stop.escalate()
+        return self._step_stop()
 
     def _tell_failure(self) -> None:
         """Tell of the failure that ended the round, with all that is known of it by now."""

@@ -76,7 +76,7 @@ def test_a_second_signal_kills_at_once(launch, family):
     family.wait_for("worker", 2)
     launcher.send_signal(signal.SIGTERM)
     assert "SIGTERM received" in launcher.stderr.readline()
-    launcher.send_signal(signal.SIGTERM)
+    launcher.send_signal(signal.SIGINT)
     _, err = launcher.communicate(timeout=BOUND)
     assert (launcher.returncode, family.alive()) == (128 + signal.SIGTERM, []), err
     assert "they get SIGKILL" in err
