@@ -179,11 +179,7 @@ class SignalInbox:
         self._previous_wake_up = self._wake_up.wake_at_signals()
         self._is_installed = True
         for signum in listed:
-            previous = signal.getsignal(signum)
-            if signum == signal.SIGHUP and previous == signal.SIG_IGN:
-                logger.info("SIGHUP is ignored, as the caller (nohup?) wished")
-                continue
-            self._handle(signum, previous)
+            self._handle(signum)
         self._listed = frozenset(listed)
         handled = _handled_elsewhere(self._proc)
         for name in _FATAL:
@@ -195,14 +191,14 @@ class SignalInbox:
                 and signal.getsignal(fatal) == signal.SIG_DFL
                 and not handled >> (fatal - 1) & 1
             ):
-                self._handle(fatal, signal.SIG_DFL)
+                self._handle(fatal)
 
-    def _handle(
-        self,
-        signum: signal.Signals,
-        previous: Callable[[int, FrameType | None], object] | int | None,
-    ) -> None:
+    def _handle(self, signum: signal.Signals) -> None:
         try:
+            previous = signal.getsignal(signum)
+            if signum == signal.SIGHUP and previous == signal.SIG_IGN:
+                logger.info("SIGHUP is ignored, as the caller (nohup?) wished")
+                return
             signal.signal(signum, self._on_signal)
         except (OSError, ValueError, TypeError) as error:
             raise UsageError(

@@ -1,0 +1,78 @@
+"""A rendezvous that takes its time to shut down, and signals that arrive meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+from plaunch.agent.release import shut_down
+from plaunch.agent.signals import StopOn
+from plaunch.testing.job_rendezvous import FakeJobRendezvous
+from plaunch.testing.rendezvous import FakeRendezvous
+
+POLICY = StopOn([signal.SIGTERM])
+
+
+class Slow(FakeJobRendezvous):
+    """Shuts down when it is told to leave."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+        self.begun = threading.Event()
+        self.left = threading.Event()
+
+    def shutdown(self):
+        self.calls.append("shutdown")
+        self.begun.set()
+        assert self.left.wait(30)
+        return super().shutdown()
+
+    def leave(self):
+        self.calls.append("leave")
+        self.left.set()
+        return True
+
+
+def test_a_stop_signal_makes_it_leave(caplog):
+    with Slow() as handler:
+
+        def stop():
+            handler.begun.wait(30)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        helper = threading.Thread(target=stop)
+        helper.start()
+        assert shut_down(handler, POLICY)
+        helper.join()
+        assert handler.calls == ["shutdown", "leave"]
+    assert "SIGTERM received; this node leaves the job" in caplog.text
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_without_a_signal_it_has_its_time():
+    with Slow() as handler:
+        handler.left.set()
+        assert shut_down(handler, POLICY)
+        assert handler.calls == ["shutdown"]
+
+
+def test_what_it_raises_is_raised():
+    class Broken(Slow):
+        def shutdown(self):
+            if self.left.is_set():
+                return True
+            raise OSError("the store is gone")
+
+    with Broken() as handler:
+        with pytest.raises(OSError, match="the store is gone"):
+            shut_down(handler, POLICY)
+        handler.left.set()
+
+
+def test_a_handler_that_waits_for_nobody_is_called_as_it_is():
+    handler = FakeRendezvous()
+    shut_down(handler, POLICY)
+    assert handler.shut_down

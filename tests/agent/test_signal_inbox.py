@@ -1,0 +1,137 @@
+"""Signals to the launcher as the loop gets them, with real signals to this process."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import time
+
+import pytest
+from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
+from plaunch.errors import PlaunchError, UsageError
+from plaunch.process.signals import SignalAction
+
+# SIGALRM is what bounds each test.
+CAUGHT = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})
+
+
+@pytest.fixture
+def wake_up():
+    wake_up = WakeUp()
+    yield wake_up
+    wake_up.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_changed():
+    before = {signum: signal.getsignal(signum) for signum in CAUGHT}
+    yield
+    assert {signum: signal.getsignal(signum) for signum in CAUGHT} == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+class Policy:
+    """Signals and what they mean, as given; an exception in the place of an action is raised."""
+
+    def __init__(self, **actions):
+        self._actions = {signal.Signals[name]: action for name, action in actions.items()}
+
+    def signals(self):
+        return tuple(self._actions)
+
+    def action(self, signum):
+        action = self._actions[signum]
+        if isinstance(action, Exception):
+            raise action
+        return action
+
+
+def taken(policy, wake_up, *signums):
+    with SignalInbox(policy, wake_up) as inbox:
+        for signum in signums:
+            os.kill(os.getpid(), signum)
+        return inbox.take()
+
+
+def test_signals_come_in_order_with_what_they_mean_and_when(wake_up):
+    policy = Policy(SIGUSR1=SignalAction.NOTIFY, SIGTERM=SignalAction.STOP)
+    began = time.monotonic()
+    first, second = taken(policy, wake_up, signal.SIGUSR1, signal.SIGTERM)
+    assert (first.signum, first.action) == (signal.SIGUSR1, SignalAction.NOTIFY)
+    assert (second.signum, second.action) == (signal.SIGTERM, SignalAction.STOP)
+    assert began <= first.at <= second.at <= time.monotonic()
+    assert first.is_listed
+    assert second.is_listed
+
+
+@pytest.mark.parametrize("bad", [signal.SIGKILL, signal.SIGSTOP, 0, 4711, "SIGTERM"])
+def test_a_policy_that_lists_what_cannot_be_handled_changes_nothing(wake_up, bad):
+    class Bad:
+        def signals(self):
+            return (signal.SIGTERM, signal.SIGINT, bad)
+
+    with pytest.raises(UsageError, match=r"signal policy Bad wants to handle .*which the system"):
+        SignalInbox(Bad(), wake_up).__enter__()
+
+
+def test_a_policy_that_cannot_say_its_signals_changes_nothing(wake_up):
+    class Bad:
+        def signals(self):
+            raise OSError("no list")
+
+    with pytest.raises(OSError, match="no list"):
+        SignalInbox(Bad(), wake_up).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (KeyError("x"), "KeyError('x')"),
+        (PlaunchError("plugin 'p' 1.0 is at fault"), "plugin 'p' 1.0 is at fault"),
+        ("stop", "it answers 'stop', which is no SignalAction"),
+        (None, "it answers None"),
+    ],
+)
+def test_a_policy_that_does_not_know_is_named_and_the_default_applies(
+    wake_up, caplog, answer, problem
+):
+    policy = Policy(SIGTERM=answer, SIGUSR1=answer)
+    stop, notice = taken(policy, wake_up, signal.SIGTERM, signal.SIGUSR1)
+    assert (stop.action, notice.action) == (SignalAction.STOP, SignalAction.IGNORE)
+    assert f"signal policy Policy does not say what SIGTERM means: {problem}" in caplog.messages[0]
+    assert caplog.messages[0].endswith("The default applies: stop")
+    assert caplog.messages[1].endswith("The default applies: ignore")
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGXCPU"])
+def test_a_signal_that_would_end_the_launcher_is_a_wish_to_stop(wake_up, name):
+    policy = StopOn([signal.SIGTERM])
+    (received,) = taken(policy, wake_up, signal.Signals[name])
+    assert (received.action, received.is_listed) == (SignalAction.STOP, False)
+
+
+def test_a_stop_signal_that_a_policy_leaves_out_is_left_out(wake_up):
+    with SignalInbox(StopOn([signal.SIGINT]), wake_up):
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_what_others_handle_is_left_to_them(wake_up, capfd):
+    """Also a handler that Python does not know of."""
+    heard = []
+    previous = signal.signal(signal.SIGUSR2, lambda *_: heard.append("USR2"))
+    with open(os.devnull, "w") as nowhere:
+        faulthandler.register(signal.SIGUSR1, file=nowhere)
+        try:
+            taken_ = taken(StopOn([signal.SIGTERM]), wake_up, signal.SIGUSR1, signal.SIGUSR2)
+            assert taken_ == []
+            assert heard == ["USR2"]
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+            signal.signal(signal.SIGUSR2, previous)
+
+
+def test_without_proc_python_knows_what_is_handled(wake_up, tmp_path):
+    with SignalInbox(StopOn([signal.SIGTERM]), wake_up, proc=str(tmp_path)) as inbox:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert [received.is_listed for received in inbox.take()] == [False]
