@@ -223,6 +223,27 @@ def test_a_finished_node_waits_no_longer_than_it_was_told(agents, endpoint, host
     assert len(slow.workers()) == 1
 
 
+@pytest.mark.parametrize("patience", [300, 0.5], ids=["of the round", "of the host"])
+def test_a_finished_node_obeys_a_stop_and_says_what_it_leaves(agents, endpoint, patience):
+    """It waits for the others, then hosts the store for them; neither keeps it from ending."""
+    host, other = (
+        agents.start(
+            *options(endpoint, "2", f"--exit-barrier-timeout={patience}", conf=conf), name=name
+        )
+        for name, conf in (("host", HOSTS), ("other", JOINS))
+    )
+    agents.until_round(0, host, other)
+    agents.tell("exit.host", 0)
+    if patience == 300:
+        agents.until_gone(host.workers()[0]["pid"])
+    else:
+        agents.until(lambda: "it stays until the others are done" in host.stderr, "it stays")
+    host.process.send_signal(signal.SIGTERM)
+    assert host.exit_code() == 0
+    assert "SIGTERM received" in host.stderr
+    assert "the store of job 'job' ends with this launcher, which hosts it" in host.stderr
+
+
 @pytest.mark.slow
 def test_a_notice_is_for_all_nodes_and_a_stop_for_one(agents, endpoint):
     more = ("1:3", "--signal-policy=notify")

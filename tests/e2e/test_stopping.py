@@ -1,0 +1,189 @@
+"""How launches stop, as their users see it: what was asked for, what is left, what is said."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from helpers.processes import is_gone
+from helpers.waiting import wait_for_files, wait_until
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import CommandLine
+
+TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
+
+# Rank 0 fails when the other one is there, which takes no SIGTERM.
+FAILING = """\
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
+if os.environ["RANK"] == "0":
+    while not os.path.exists("ready"): time.sleep(0.01)
+    sys.exit(7)
+pathlib.Path("ready").write_text(str(os.getpid()))
+while True: time.sleep(60)
+"""
+
+
+def test_ctrl_c_during_a_failure_skips_the_grace_and_the_failure_stays_the_cause(plaunch, tmp_path):
+    """Three of them did nothing for ten seconds once, then the code was 130, without a report."""
+    script = plaunch.write("failing.py", FAILING)
+    error_file = tmp_path / "error.json"
+    with plaunch.start(
+        "--nproc-per-node=2",
+        "--shutdown-timeout=600",
+        script,
+        TORCHELASTIC_ERROR_FILE=str(error_file),
+    ) as launcher:
+        wait_for_files(tmp_path / "asked")
+        launcher.send_signal(signal.SIGINT)
+        _, err = launcher.communicate(timeout=TIMEOUT)
+    assert launcher.returncode == 7
+    assert "failing.py FAILED: rank 0 on" in err
+    assert "exit code 7" in error_file.read_text()
+    assert is_gone(int((tmp_path / "ready").read_text()))
+
+
+def in_a_terminal(plaunch: CommandLine, *argv: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a launch as the foreground job of a terminal; the launcher, and the terminal's keys."""
+    keys, terminal = pty.openpty()
+    program = (
+        "import fcntl, os, sys, termios\n"
+        "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+        "os.execv(sys.executable, [sys.executable, '-m', 'plaunch', *sys.argv[1:]])\n"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", program, *argv],
+        cwd=plaunch.folder,
+        env=plaunch.environ,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+    )
+    os.close(terminal)
+    return launcher, keys
+
+
+SAVING = """\
+import os, pathlib, signal, sys, time
+def save(*_):
+    pathlib.Path("asked").touch()
+    while not os.path.exists("slow"): time.sleep(0.01)
+    pathlib.Path("saved").touch()
+    sys.exit(0)
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), save)
+pathlib.Path("ready").write_text(str(os.getpid()))
+while True: time.sleep(60)
+"""
+KEYS = {"Ctrl-C": (b"\x03", signal.SIGINT), "Ctrl-\\": (b"\x1c", signal.SIGQUIT)}
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("times", [1, 2])
+def test_keys_of_a_terminal(plaunch, tmp_path, key, times):
+    """The first one asks the workers, which are not in its group; the second one is impatient."""
+    code, signum = KEYS[key]
+    script = plaunch.write("saving.py", SAVING)
+    launcher, keys = in_a_terminal(plaunch, script, signum.name)
+    try:
+        wait_for_files(tmp_path / "ready")
+        os.write(keys, code)
+        wait_for_files(tmp_path / "asked")
+        if times == 1:
+            (tmp_path / "slow").touch()
+        else:
+            wait_until(lambda: press(keys, code, launcher), "the launcher is gone")
+        assert launcher.wait(TIMEOUT) == 128 + signum
+    finally:
+        launcher.kill()
+        launcher.wait()
+        os.close(keys)
+    assert (tmp_path / "saved").exists() == (times == 1)
+    assert is_gone(int((tmp_path / "ready").read_text()))
+
+
+def press(keys: int, code: bytes, launcher: subprocess.Popen[bytes]) -> bool:
+    if launcher.poll() is None:
+        os.write(keys, code)
+    return launcher.poll() is not None
+
+
+def test_a_signal_that_nobody_handles_ends_the_launch_with_a_word(plaunch, tmp_path):
+    script = plaunch.write("saving.py", SAVING)
+    with plaunch.start(script, "SIGTERM") as launcher:
+        wait_for_files(tmp_path / "ready")
+        (tmp_path / "slow").touch()
+        launcher.send_signal(signal.SIGUSR1)
+        _, err = launcher.communicate(timeout=TIMEOUT)
+    assert launcher.returncode == 128 + signal.SIGUSR1
+    assert "SIGUSR1 received, which no signal policy handles" in err
+    assert "--signal-policy=notify" in err
+    assert (tmp_path / "saved").exists()
+    assert is_gone(int((tmp_path / "ready").read_text()))
+
+
+@pytest.mark.parametrize(
+    "shell", ["{python} {script} SIGTERM; true", "{python} {script} SIGTERM & wait"]
+)
+def test_a_program_that_a_shell_runs_has_the_grace(plaunch, tmp_path, shell):
+    """The shell ends at once, or waits for it; neither passes a signal on."""
+    script = plaunch.write("saving.py", SAVING)
+    command = shell.format(python=sys.executable, script=script)
+    with plaunch.start("--shutdown-timeout=600", "--no-python", "sh", "-c", command) as launcher:
+        wait_for_files(tmp_path / "ready")
+        launcher.send_signal(signal.SIGTERM)
+        wait_for_files(tmp_path / "asked")
+        pid = int((tmp_path / "ready").read_text())
+        wait_until(lambda: is_gone(parent_of(pid)) or parent_of(pid) == launcher.pid, "no shell")
+        (tmp_path / "slow").touch()
+        _, err = launcher.communicate(timeout=TIMEOUT)
+    assert (launcher.returncode, (tmp_path / "saved").exists()) == (143, True), err
+    assert is_gone(pid)
+
+
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[1])
+
+
+# Each breaks what the next start needs, and then fails.
+BREAKING = {
+    "a cleaner removes the temporary folder": (
+        "import os, shutil, sys\n"
+        "path = os.environ['TORCHELASTIC_ERROR_FILE']\n"
+        "for _ in range(3): path = os.path.dirname(path)\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    shutil.rmtree(path)\n"
+        "    sys.exit(7)\n"
+        "assert os.path.isdir(path)\n"
+    ),
+    "the program is deleted": "import os, sys\nos.remove('program')\nsys.exit(7)\n",
+    "the log folder becomes a file": (
+        "import os, shutil, sys\nshutil.rmtree('logs')\nopen('logs', 'w').close()\nsys.exit(7)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", BREAKING)
+def test_a_restart_that_cannot_start_does_not_replace_the_failure(plaunch, tmp_path, how):
+    script = plaunch.write("breaking.py", BREAKING[how])
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} {script}\n")
+    program.chmod(0o755)
+    options = ["--log-dir=logs"] if "log folder" in how else []
+    ended = plaunch.run("--max-restarts=1", *options, "--no-python", str(program))
+    if "cleaner" in how:
+        assert ended.returncode == 0, ended.stderr
+        return
+    assert ended.returncode == 7, ended.stderr
+    assert "cannot be started again after a failure, which is therefore the end" in ended.stderr
+    assert "FAILED: rank 0 on" in ended.stderr
+    assert "exit code 7" in ended.stderr
