@@ -26,7 +26,7 @@ SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
 def test_it_says_what_is_started(plaunch):
-    script = plaunch.write("train.py", SHOW)
+    script = plaunch.write("train.py", f"{SHOW}; import time; time.sleep(0.2)")
     done = plaunch.run("--rdzv-id=mine", "--nproc-per-node=2", script)
     assert done.returncode == 0, done.stderr
     python = re.escape(sys.executable)

@@ -50,7 +50,6 @@ First failure:
   pid:        4242
   time:       2026-01-31 12:00:00.250000 {ZONE}
   ended:      killed by SIGSEGV (signal 11)
-  error file: <N/A>
   last lines of its stderr:
     loading
     oh no
@@ -60,6 +59,15 @@ Other failures (1):
 
 Stopped by plaunch: ranks 0-1,4 (SIGTERM), rank 3 (SIGKILL)"""
     )
+
+
+def test_files_are_named_where_there_are_some(tmp_path):
+    files = [str(tmp_path / "stdout.log"), str(tmp_path / "stderr.log")]
+    text = report({0: make(log_files=files)})
+    assert f"  log file:   {files[0]}\n  log file:   {files[1]}\n" in text
+    assert "error file" not in text
+    assert "log file" not in report({0: make()})
+    assert "N/A" not in report({0: make(), 1: make(exitcode=-45)})
 
 
 def test_a_traceback_replaces_the_stderr_lines(reply):

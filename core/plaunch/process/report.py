@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from plaunch.process.error_file import text_of, traceback_of
-from plaunch.process.failures import describe_exit
+from plaunch.process.failures import NOT_AVAILABLE, describe_exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -89,8 +89,10 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
         f"  pid:        {failure.pid}",
         f"  time:       {_full_time(failure.timestamp)}",
         f"  ended:      {failure.describe_exit()}",
-        f"  error file: {failure.error_file}",
+        *(f"  log file:   {path}" for path in failure.log_files),
     ]
+    if failure.error_file != NOT_AVAILABLE:
+        lines.append(f"  error file: {failure.error_file}")
     if failure.has_reply:
         callstack = traceback_of(failure.message)
         if callstack:
