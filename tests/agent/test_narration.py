@@ -97,6 +97,12 @@ def test_the_end_of_a_failed_job_leaves_the_cause_to_the_report():
     )
 
 
+def test_a_signal_while_no_worker_runs_stops_none():
+    state = State(max_restarts=0, phase=Phase.DONE, then=Outcome.SIGNALLED)
+    text = describe_turn(Outcome.SIGNALLED, state, failed(), signal.SIGINT, "")
+    assert text == "SIGINT received; no worker is running"
+
+
 def test_other_turns():
     assert say(Again.MEMBERSHIP) == "the nodes of the job have changed; a new round begins"
     assert say(Outcome.SIGNALLED) == "SIGTERM received; the workers are stopped"

@@ -395,6 +395,16 @@ def test_a_store_that_does_not_answer_is_what_is_waited_for(create):
     wait_until(lambda: handler.describe_wait() == text, text)
 
 
+def test_a_store_that_names_itself_is_named_once(create):
+    def connect():
+        raise RendezvousConnectionError("store 'board' cannot be reached")
+
+    handler = create(connect=connect)
+    Background(handler.next_rendezvous)
+    text = "the store: store 'board' cannot be reached"
+    wait_until(lambda: handler.describe_wait() == text, text)
+
+
 def test_the_time_to_start_bounds_the_wait_for_nodes(create):
     handler = create(2, 2, job=JobSettings(start_timeout=0.3))
     with pytest.raises(RendezvousTimeoutError, match=r"1 came within 0.3 s"):

@@ -37,7 +37,8 @@ def describe_turn(
             f"(restart {state.attempt + 1} of {state.max_restarts})"
         )
     if then is Outcome.SIGNALLED:
-        return f"{death_signal.name} received; the workers are stopped"
+        what = "no worker is running" if state.phase is Phase.DONE else "the workers are stopped"
+        return f"{death_signal.name} received; {what}"
     return f"the rendezvous was closed: {reason}"
 
 
