@@ -196,6 +196,17 @@ class PluginManager:
             for item in self._implementations("plaunch_doctor_checks")
         }
 
+    def always_on(self) -> dict[str, tuple[object, list[str]]]:
+        """The plugins that no option selects, by name: each one, and the hooks that it has."""
+        return {
+            name.partition(":")[2]: (
+                registration.plugin,
+                [c.name for c in self._pluggy.get_hookcallers(registration.plugin) or ()],
+            )
+            for name, registration in self._registrations.items()
+            if name.startswith(f"{LIFECYCLE.name}:")
+        }
+
     def selected(self) -> list[LoadedPlugin]:
         """The plugins that are loaded so far, in the order of loading, and where they come from."""
         return list(self._loaded)
