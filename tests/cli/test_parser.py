@@ -160,6 +160,7 @@ def test_ranges_of_ports():
         (["--rdzv-backnd=x", "x.py"], {}, "did you mean --rdzv-backend"),
         (["-x", "x.py"], {}, "there is no option -x"),
         (["--lr", "3", "x.py"], {}, r"there is no option --lr \("),  # and not -r
+        (["-nproc-per-node=2"], {}, "no option -nproc-per-node; did you mean --nproc-per-node"),
         (["--zzzz"], {}, r"there is no option --zzzz \("),
         (["--max-restarts", "two", "x.py"], {}, "--max-restarts: 'two' is not a whole number"),
         (["--monitor-interval", "x", "x.py"], {}, "'x' is not a number"),

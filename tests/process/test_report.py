@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+import types
 
 import pytest
 from plaunch.process.failures import ChildFailedError, ProcessFailure
@@ -50,6 +52,7 @@ First failure:
   pid:        4242
   time:       2026-01-31 12:00:00.250000 {ZONE}
   ended:      killed by SIGSEGV (signal 11)
+  hint:       with PYTHONFAULTHANDLER=1 in its environment, python shows where it crashed
   last lines of its stderr:
     loading
     oh no
@@ -99,6 +102,30 @@ def test_an_unreadable_error_file_is_said(tmp_path):
     text = report({0: make(error_file=path, last_lines=["last words"])})
     assert "not valid JSON, or was cut off" in text
     assert "    last words" in text
+
+
+@pytest.mark.parametrize(
+    ("failure", "hint"),
+    [
+        ({"exitcode": -9}, "SIGKILL comes from outside"),
+        ({"exitcode": -9, "oom_killed": True}, None),
+        ({"exitcode": -6, "last_lines": ["terminate called"]}, "PYTHONFAULTHANDLER=1"),
+        ({"exitcode": -11, "last_lines": ["Fatal Python error: Segmentation fault"]}, None),
+        ({"exitcode": 1, "log_files": ["/dev/full", "other:/logs/stderr.log"]}, None),
+        ({"exitcode": 1, "log_files": ["/proc/full/stderr.log"]}, "log files is full"),
+        ({"exitcode": 1, "log_files": ["/proc/full/a"], "last_lines": ["No space left"]}, None),
+    ],
+)
+def test_a_hint_where_the_worker_could_not_say_why(monkeypatch, failure, hint):
+    def statvfs(path):
+        if ":" in path:
+            raise FileNotFoundError(path)
+        return types.SimpleNamespace(f_bavail=int(not path.startswith("/proc/full/")))
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    hints = [line for line in report({0: make(**failure)}).splitlines() if "hint:" in line]
+    assert len(hints) == (hint is not None)
+    assert hint is None or hint in hints[0]
 
 
 def test_silence_is_said():

@@ -100,7 +100,7 @@ def split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[st
             equals = word[2:]
             options.append(word)
         if name not in takes_value:
-            raise _unknown_option(name, takes_value)
+            raise _unknown_option((name + equals).partition("=")[0], takes_value)
         if takes_value[name] and not equals and position < len(argv):
             # Joined, so that a value that begins with a dash is still a value.
             value = argv[position]
