@@ -132,6 +132,13 @@ def test_silence_is_said():
     assert "It wrote nothing to stderr." in report({0: make()})
 
 
+def test_what_was_not_kept_is_not_called_silence(monkeypatch):
+    monkeypatch.setenv("PLAUNCH_CAPTURE_STDERR", "0")
+    assert "was not kept (PLAUNCH_CAPTURE_STDERR=0)" in report({0: make()})
+    assert "wrote nothing" not in report({0: make()})
+    assert "It wrote nothing to stderr." in report({0: make(log_files=["/logs/stderr.log"])})
+
+
 def test_at_most_twenty_stderr_lines_are_shown():
     text = report({0: make(last_lines=[f"line {n}" for n in range(30)])})
     assert "line 9\n" not in text

@@ -121,6 +121,8 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
     if failure.last_lines:
         kept = failure.last_lines[-MAX_STDERR_LINES:]
         return lines + _block("last lines of its stderr:", kept, MAX_STDERR_LINES)
+    if os.environ.get("PLAUNCH_CAPTURE_STDERR") == "0" and not failure.log_files:
+        return [*lines, "  What it wrote to stderr was not kept (PLAUNCH_CAPTURE_STDERR=0)."]
     return [*lines, "  It wrote nothing to stderr."]
 
 
