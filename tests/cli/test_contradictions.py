@@ -79,6 +79,11 @@ def test_an_option_behind_the_script_is_named(argv, named, caplog):
     assert message.startswith(named)
 
 
+def test_it_is_named_as_it_was_written_although_a_variable_has_said_the_same(caplog):
+    (message,) = told(caplog, "x.py", "--nproc-per-node=2", PET_NPROC_PER_NODE="4")
+    assert message.startswith("--nproc-per-node=2 stands behind the script 'x.py'")
+
+
 @pytest.mark.parametrize(
     "argv",
     [

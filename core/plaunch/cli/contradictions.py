@@ -62,7 +62,9 @@ def check_options(args: argparse.Namespace, max_nodes: int, *, is_range: bool) -
     """
     if args.rdzv_backend == "static" and max_nodes > 1 and not args.rdzv_endpoint:
         _check_static(args, max_nodes)
-    for text in (*_astray(args), *_pointless(args, max_nodes, is_range)):
+    for text in _astray(args):
+        logger.warning("%s", text)
+    for text in _pointless(args, max_nodes, is_range):
         logger.warning("%s", as_given(text, args.sources))
 
 
