@@ -7,23 +7,39 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_CLOSE = 0.75  # of difflib's likeness from 0 to 1: one or two slips in a word of usual length
+
 
 def suggest(name: str, choices: Iterable[str]) -> str:
     """The end of an error message about `name`: "; did you mean ...? Choices: ..."."""
     known = sorted(choices)
     if not known:
         return "; there are none to choose from"
-    close = closest(name, known)
-    hint = "." if close is None else f"; did you mean {close!r}?"
-    return f"{hint} Choices: {', '.join(known)}"
+    return f"{did_you_mean(name, known) or '.'} Choices: {', '.join(known)}"
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """The end of an error message about `name`: "; did you mean ...?"; empty if none is close."""
+    close = closest(name, choices)
+    if close is None:
+        return ""
+    return f"; did you mean {close if close.startswith('-') else repr(close)}?"
 
 
 def closest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that `name` was probably meant to be: one that it begins, or is nearly alike."""
+    """The choice that `name` was probably meant to be: one that it begins, or is nearly alike.
+
+    Dashes, underscores and case do not count: it is words that are compared.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 - errors only
 
-    known = sorted(choices)
-    begun = [choice for choice in known if choice.startswith(name)]
+    word = _word(name)
+    known = {_word(choice): choice for choice in sorted(choices, reverse=True)}
+    begun = [text for text in known if text.startswith(word)] if len(word) > 1 else []
     if len(begun) == 1:
-        return begun[0]
-    return next(iter(get_close_matches(name, known, n=1)), None)
+        return known[begun[0]]
+    return next((known[text] for text in get_close_matches(word, known, 1, _CLOSE)), None)
+
+
+def _word(name: str) -> str:
+    return name.lower().strip("-_").replace("_", "-")

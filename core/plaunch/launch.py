@@ -23,7 +23,7 @@ from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
-from plaunch.process.failures import ChildFailedError
+from plaunch.process.failures import NOT_AVAILABLE, ChildFailedError
 from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 
@@ -204,8 +204,8 @@ class _Launch:
         finally:
             recorder.finish(failure)
             close_deliveries(deliveries)
-            if recorder.has_agent:
-                logger.info("this launch took %s", recorder.account.describe())
+            if recorder.has_agent and (text := recorder.account.describe()):
+                logger.info("this launch took %s", text)
 
     def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[Delivery]:
         config = self._config
@@ -340,6 +340,7 @@ class _Launch:
 
     def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:
         if result.is_failed():
+            _forget_temporary_files(result, logs_specs)
             raise ChildFailedError(
                 self._name, result.failures, stopped=result.stopped, first=result.first_failure
             )
@@ -363,6 +364,14 @@ def _close_logs(logs_specs: LogsSpecs, *, succeeded: bool) -> None:
         logs_specs.close(succeeded)
     except OSError as error:
         logger.warning("the logs spec could not clean up: %s", error)
+
+
+def _forget_temporary_files(result: RunResult, logs_specs: LogsSpecs) -> None:
+    """Name no error file that is gone when the report is read; it has been read itself."""
+    folder = getattr(logs_specs, "temporary_dir", None)
+    for failure in result.failures.values():
+        if folder and failure.error_file.startswith(os.path.join(folder, "")):
+            failure.error_file = NOT_AVAILABLE
 
 
 def _release(release: Callable[[], bool]) -> None:

@@ -270,8 +270,10 @@ def test_the_account_in_one_line():
 
 
 def test_what_took_no_time_is_left_out():
-    assert account_of((0, "launcher.started"), (0.01, "rendezvous.begun")).describe() == "0 s"
+    assert account_of((0, "launcher.started"), (0.01, "rendezvous.begun")).describe() == ""
     assert account_of(*TRAINS, (5, "launcher.finished")).describe() == (
         "5 s: 2 s waiting for nodes, 2 s starting, 1 s training"
     )
+    seconds = {"waiting": 0, "starting": 1, "training": 1, "stopping": 0, "lost": 0.01, "total": 2}
+    assert describe_account(seconds, 1) == "2 s: 1 s starting, 1 s training, 1 restart"
     assert account_of(*FAILS, *AGAIN).describe().endswith("6 s lost to 1 restart")

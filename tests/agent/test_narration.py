@@ -7,7 +7,7 @@ import signal
 import pytest
 from plaunch.agent import RunResult, WorkerState
 from plaunch.agent.narration import describe_round, describe_turn
-from plaunch.agent.states import Again, Outcome, State
+from plaunch.agent.states import Again, Outcome, Phase, State
 from plaunch.process.failures import ProcessFailure
 from plaunch.rendezvous import JobRound, RendezvousInfo, RendezvousStoreInfo, WorldRanks
 
@@ -32,6 +32,7 @@ def say(then, result=None, reason=""):
     [
         (failed(17), "rank 0 (pid 100) failed with exit code 17"),
         (failed(-9), "rank 0 (pid 100) was killed by SIGKILL"),
+        (failed(-45), "rank 0 (pid 100) was killed by signal 45"),
         (failed(1, 1, 1), "rank 0 (pid 100) failed with exit code 1 (and 2 more)"),
         # It had reported its exception, and was then ended while it was still about to exit.
         (failed(-15, reply_of=0), "rank 0 (pid 100) raised an exception"),
@@ -87,6 +88,19 @@ def test_rounds_of_other_handlers_have_no_reason():
 def test_turns_of_a_job(then, has_succeeded, text):
     state = State(max_restarts=3, is_job_wide=True, has_succeeded=has_succeeded, then=then)
     assert describe_turn(then, state, failed(), signal.SIGTERM, "so") == text
+
+
+def test_the_end_of_a_failed_job_leaves_the_cause_to_the_report():
+    state = State(max_restarts=3, is_job_wide=True, phase=Phase.DONE, then=Outcome.FAILED)
+    assert describe_turn(Outcome.FAILED, state, failed(), signal.SIGTERM, "so") == (
+        "the job has failed for good; the report follows"
+    )
+
+
+def test_a_signal_while_no_worker_runs_stops_none():
+    state = State(max_restarts=0, phase=Phase.DONE, then=Outcome.SIGNALLED)
+    text = describe_turn(Outcome.SIGNALLED, state, failed(), signal.SIGINT, "")
+    assert text == "SIGINT received; no worker is running"
 
 
 def test_other_turns():

@@ -74,6 +74,50 @@ def test_mistakes_are_named(argv, message):
         command(*argv)
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["trian.py"], "'trian.py' does not exist; did you mean 'train.py'?"),
+        (["./sub/trian.py"], "does not exist; did you mean './sub/train.py'?"),
+        (["train"], "'train' does not exist; did you mean 'train.py'?"),
+        (["evaluate"], "'evaluate' does not exist (current folder: "),
+        (["python3", "train.py"], "plaunch starts python itself: leave the word out"),
+        (["train.py --lr 3"], "leave out the quotes around 'train.py --lr 3'"),
+        (["sub"], "'sub' is a folder without a __main__.py"),
+        (["--nproc-per-node", "train.py"], "'train.py' is the value of --nproc-per-node"),
+        (["-r", "3", "-t", "train.py"], "'train.py' is the value of --tee"),
+        (["--no-python", "./run.sh"], "a file that may not be executed; chmod +x ./run.sh"),
+        (
+            ["--no-python", "go.sh"],
+            "not found on PATH; for the file in the current folder write ./",
+        ),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(tmp_path, monkeypatch, argv, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for name in ("train.py", "sub/train.py", "run.sh", "go.sh"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "go.sh").chmod(0o755)
+    with pytest.raises(UsageError) as caught:
+        command(*argv)
+    assert message in str(caught.value)
+
+
+def test_a_folder_that_python_runs_is_a_script(tmp_path):
+    (tmp_path / "__main__.py").write_text("")
+    assert command(str(tmp_path)) == (sys.executable, ["-u", str(tmp_path)])
+
+
+def test_a_folder_that_is_gone_is_said_to_be(tmp_path, monkeypatch):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(UsageError, match="and neither does the current folder any more"):
+        command("train.py")
+
+
 def test_an_interpreter_that_does_not_exist(monkeypatch, script):
     monkeypatch.setenv("PYTHON_EXEC", "/no/python")
     with pytest.raises(UsageError, match="PYTHON_EXEC names '/no/python'"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
+import select
 import shlex
 import shutil
 import subprocess
@@ -45,14 +48,22 @@ def bash_script(tmp_path_factory):
     return path
 
 
-def complete_in_bash(script, folder, *words):
-    """What bash offers for the last of the words after `plaunch`."""
-    line = " ".join(map(shlex.quote, ["plaunch", *words]))
+def complete_in_bash(script, folder, *words, breaks=":="):
+    """What bash offers for the last of the words after `plaunch`, which it cuts at `breaks`."""
+    pieces = ["plaunch"]
+    for word in words:
+        pieces += [piece for piece in re.split(f"([{breaks}])", word) if piece] or [""]
+    line = " ".join(["plaunch", *words])
     program = f"""
         source {shlex.quote(str(script))}
-        COMP_WORDS=({line})
-        COMP_CWORD={len(words)}
-        _shtab_plaunch plaunch "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}"
+        COMP_WORDBREAKS={shlex.quote(breaks)}
+        COMP_WORDS=({" ".join(map(shlex.quote, pieces))})
+        COMP_CWORD={len(pieces) - 1}
+        COMP_LINE={shlex.quote(line)}
+        COMP_POINT={len(line)}
+        complete=$(complete -p plaunch)
+        complete=${{complete##*-F }}
+        ${{complete%% *}} plaunch "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}"
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     done = subprocess.run(
@@ -85,6 +96,22 @@ def complete_in_bash(script, folder, *words):
         (["--nproc-per-node", "fp"], ["fpga"]),
         (["-p", "bro"], ["broken"]),
         (["--plugins", "acm"], ["acme"]),
+        # The same, with the value behind an equals sign.
+        (["--start-method=f"], ["fork", "forkserver"]),
+        (["--start_method=forks"], []),  # options are offered with dashes only
+        (["--print-completion="], ["bash", "zsh", "tcsh", "fish"]),
+        (["--log-dir=da"], ["data"]),
+        (["--rdzv-backend=c"], ["c10d"]),
+        (["--nproc-per-node=fp"], ["fpga"]),
+        (["--plugins=acm"], ["acme"]),
+        (["--dry-run="], ["text", "json"]),
+        (["--dry-run=j"], ["json"]),
+        (["--dry-run=json", "tra"], ["train.py"]),
+        (["--nnodes=1:2", "--rdzv-backend=c10d", "--stand"], ["--standalone"]),
+        (["--nnodes=1:2", "tra"], ["train.py"]),
+        (["--nnodes=1:2", ""], ["data", "train.py"]),
+        (["--rdzv-endpoint=a:1", "--rdzv-backend=a"], ["acme"]),
+        (["train.py", "--data=da"], ["data"]),
     ],
 )
 def test_bash_completes_options_values_names_and_files(
@@ -94,6 +121,89 @@ def test_bash_completes_options_values_names_and_files(
     (folder / "data").mkdir(parents=True)
     (folder / "train.py").write_text("")
     assert complete_in_bash(bash_script, folder, *words) == expected
+
+
+def test_bash_without_the_equals_sign_among_its_word_breaks(bash_script, tmp_path):
+    (tmp_path / "data").mkdir()
+    for words, expected in [
+        (["--start-method=f"], ["--start-method=fork", "--start-method=forkserver"]),
+        (["--log-dir=da"], ["--log-dir=data"]),
+        (["--stand"], ["--standalone"]),
+    ]:
+        assert complete_in_bash(bash_script, tmp_path, *words, breaks=":") == expected
+
+
+# The name of a function that shows what it was given, for the words that a shell has completed.
+SHOW = "plaunch() { printf '<%s>' \"$@\"; echo ' was given'; }"
+SET_UP = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], "source _plaunch"),
+    "zsh": (["zsh", "-f", "-i"], "fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -D"),
+}
+
+
+def typed_into(shell, folder, *lines):
+    """What a shell on a terminal gives `plaunch` after each line, which ends with the tab key."""
+    command, set_up = SET_UP[shell]
+    (folder / "_plaunch").write_text(completion_script(shell))
+    ours, theirs = pty.openpty()
+    environ = {**os.environ, "TERM": "dumb", "PS1": "", "HOME": str(folder), "INPUTRC": "/dev/null"}
+    process = subprocess.Popen(
+        command, cwd=folder, env=environ, stdin=theirs, stdout=theirs, stderr=theirs,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    seen = ""
+
+    def until(text):
+        nonlocal seen
+        while text not in seen:
+            assert select.select([ours], [], [], 30)[0], f"{text!r} does not come: {seen!r}"
+            seen += os.read(ours, 4096).decode()
+        before, _, seen = seen.partition(text)
+        return before
+
+    try:
+        # The word is not what is typed, which the terminal shows as well.
+        os.write(ours, f"{set_up}; {SHOW}; PS1='rea''dy>'\n".encode())
+        until("ready>")
+        given = []
+        for line in lines:
+            os.write(ours, f"plaunch {line}\t\n".encode())
+            words = re.findall(r"<(.*?)>", until(" was given").rpartition("\n")[2])
+            given.append([word.rstrip("/") for word in words])  # zsh takes it away again
+            until("ready>")
+        return given
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_tab_key_completes_after_an_equals_sign(shell, site, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "train.py").write_text("")
+    assert typed_into(
+        shell,
+        tmp_path,
+        "--rdzv-backend=c1",
+        "--nnodes=1:2 --start-method=sp",
+        "--log-dir=da",
+        "--dry-run=j",
+        "--nproc-per-node=fp",
+        "--rdzv-backend c1",
+        "--dry-run --nnodes=2 tra",
+    ) == [
+        ["--rdzv-backend=c10d"],
+        ["--nnodes=1:2", "--start-method=spawn"],
+        ["--log-dir=data"],
+        ["--dry-run=json"],
+        ["--nproc-per-node=fpga"],
+        ["--rdzv-backend", "c10d"],
+        ["--dry-run", "--nnodes=2", "train.py"],
+    ]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -121,7 +231,7 @@ def test_a_shell_takes_its_script(tmp_path, shell, words):
 
 
 def test_a_colon_in_a_placeholder_does_not_end_it_for_zsh():
-    line = next(line for line in completion_script("zsh").splitlines() if '"--nnodes[' in line)
+    line = next(line for line in completion_script("zsh").splitlines() if '"--nnodes=[' in line)
     assert r"N or MIN\:MAX" in line
 
 

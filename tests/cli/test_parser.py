@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from plaunch.cli.options import OPTIONS
-from plaunch.cli.parser import parse
+from plaunch.cli.parser import as_given, parse
 from plaunch.errors import UsageError
 
 
@@ -118,6 +118,29 @@ def test_where_values_come_from():
     assert (args.sources["role"], args.role) == ("PET_ROLE", "a")
 
 
+def test_a_message_names_the_variable_where_nobody_has_typed_the_option():
+    sources = parse(["--nnodes=2", "x.py"], {"PET_ROLE": "a", "PET_TEE": "1"}).sources
+    text = "--nnodes is bad, --role=a too (--tee, -t), but not --rolex or a--tee"
+    assert as_given(text, sources) == (
+        "--nnodes is bad, variable PET_ROLE=a too (variable PET_TEE, variable PET_TEE), but not "
+        "--rolex or a--tee"
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_divided"),
+    [
+        (["x.py", "-a"], False),
+        (["x.py", "--", "-a"], False),
+        (["--tee=1", "--", "x.py", "-a"], True),
+        (["--", "x.py", "--"], True),
+        ([], False),
+    ],
+)
+def test_whether_the_script_is_divided_off(argv, is_divided):
+    assert parse(argv, {}).is_divided == is_divided
+
+
 def test_an_option_may_do_without_its_value():
     args = parse(["--dry-run", "json"], {})
     assert (args.dry_run, args.training_script) == ("text", "json")
@@ -136,6 +159,8 @@ def test_ranges_of_ports():
         (["--nproc", "2", "x.py"], {}, "no option --nproc; did you mean --nproc-per-node"),
         (["--rdzv-backnd=x", "x.py"], {}, "did you mean --rdzv-backend"),
         (["-x", "x.py"], {}, "there is no option -x"),
+        (["--lr", "3", "x.py"], {}, r"there is no option --lr \("),  # and not -r
+        (["-nproc-per-node=2"], {}, "no option -nproc-per-node; did you mean --nproc-per-node"),
         (["--zzzz"], {}, r"there is no option --zzzz \("),
         (["--max-restarts", "two", "x.py"], {}, "--max-restarts: 'two' is not a whole number"),
         (["--monitor-interval", "x", "x.py"], {}, "'x' is not a number"),
@@ -145,9 +170,9 @@ def test_ranges_of_ports():
         (["--port-range=9-7", "x.py"], {}, "'9-7' is not a range .* smallest first"),
         (["--port-range=0-7", "x.py"], {}, "'0-7' is not a range .* between 1 and 65535"),
         (["--port-range=a-b", "x.py"], {}, "'a-b' is not a range"),
-        (["--start-method=frok", "x.py"], {}, "'frok' is not one of spawn.*did you mean fork"),
+        (["--start-method=frok", "x.py"], {}, "'frok' is not one of spawn.*did you mean 'fork'"),
         (["--dry-run=xml", "x.py"], {}, "'xml' is not one of text, json"),
-        (["x.py"], {"PET_NUMA_BINDING": "nod"}, "variable PET_NUMA_BINDING: .*mean node"),
+        (["x.py"], {"PET_NUMA_BINDING": "nod"}, "variable PET_NUMA_BINDING: .*mean 'node'"),
         (["x.py"], {"PET_MAX_RESTARTS": "two"}, "variable PET_MAX_RESTARTS: 'two'"),
         (["x.py"], {"PET_STANDALONE": "maybe"}, "variable PET_STANDALONE is 'maybe'; write 0, 1"),
     ],

@@ -167,7 +167,7 @@ def test_several_workers_get_one_thread_each_unless_told_otherwise(monkeypatch):
         ("--tee=x", "--tee: 'x' does not say"),
         ("--local-ranks-filter=0,a", "--local-ranks-filter has 'a' in '0,a'"),
         ("--local-ranks-filter=3-1", "--local-ranks-filter has '3-1'"),
-        ("--signals-to-handle=SIGNOPE", "'SIGNOPE' is not a signal"),
+        ("--signals-to-handle=SIGNOPE", "--signals-to-handle: 'SIGNOPE' is not a signal"),
         ("--signals-to-handle=SIGKILL", "'SIGKILL' cannot be handled"),
         ("--max-restarts=-1", "max_restarts is -1"),
         ("--monitor-interval=0", "monitor_interval is 0"),

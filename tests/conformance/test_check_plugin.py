@@ -202,6 +202,44 @@ FAULTS = {
 }
 
 
+HOOKS = """
+import os, threading, plaunch
+
+@plaunch.hookimpl
+def plaunch_before_rendezvous(group):
+    os.environ["HEARD"] = os.environ.get("HEARD", "") + group.run_id        # fault 1
+
+@plaunch.hookimpl
+def plaunch_worker_env(worker, env):
+    return {"RANK": "7"}                                                    # fault 2
+
+@plaunch.hookimpl
+def plaunch_worker_exited(group, exit):
+    exit.failure.describe_exit()                                            # fault 3
+
+@plaunch.hookimpl
+def plaunch_doctor_checks():
+    return ["all is well"]                                                  # fault 4
+"""
+HOOK_FAULTS = {
+    "it leaves the process as it was": "changes the environment",
+    "it adds variables and changes none": "may only add variables",
+    "it tells the doctor findings": "which is no Finding",
+    "it takes part in a launch: that succeeds": "",
+    "it takes part in a launch: that fails": "",
+    "it takes part in a launch: that is restarted": "",
+    "it takes part in a launch: that is interrupted": "",
+    "it takes part in a second launch": "",
+}
+GREETER = """
+import plaunch
+
+@plaunch.hookimpl
+def plaunch_workers_started(group):
+    print("hello", [worker.pid for worker in group.workers])
+"""
+
+
 @pytest.fixture
 def check(tmp_path):
     """Runs plaunch, with a module `faulty` on its path."""
@@ -282,8 +320,32 @@ def plaunch_signal_policies():
 """
     done = check("--check-plugin=faulty", "-pfaulty", source=source)
     assert done.returncode == 1
-    assert done.stdout.count("found: creating it takes more than 5 s") == 3
+    assert "signal policy 'faulty': 3 checks fail alike\n" in done.stdout
+    assert done.stdout.count("found: creating it takes more than 5 s") == 1
     assert done.stdout.endswith("\nthe other checks were given up, as it does not answer in time\n")
+
+
+def test_a_plugin_that_only_has_hooks_is_checked(check):
+    done = check("--check-plugin=faulty", "-pfaulty", source=HOOKS)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("plugin 'faulty'\n  ok  ")
+    assert set(re.findall("FAILED +(.+)", done.stdout)) == set(HOOK_FAULTS), done.stdout
+    for text in HOOK_FAULTS.values():
+        assert text in done.stdout
+    # What is found of a hook that never works is said once.
+    assert "plugin 'faulty': 5 checks fail alike\n    it takes part in a launch: " in done.stdout
+    assert done.stdout.count("object has no attribute 'describe_exit'") == 1
+
+
+@pytest.mark.parametrize("name", ["greeter", "plugin:greeter", "Acme.Hooks:greeter"])
+def test_an_installed_package_of_hooks_passes(check, tmp_path, name):
+    info = tmp_path / "acme_hooks-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-hooks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[plaunch.plugins]\ngreeter = faulty\n")
+    done = check(f"--check-plugin={name}", source=GREETER)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\n  ok        it takes part in a second launch\n" in done.stdout
 
 
 def test_the_traceback_is_there_if_it_is_asked_for(check):
@@ -297,7 +359,7 @@ def test_the_traceback_is_there_if_it_is_asked_for(check):
 @pytest.mark.parametrize(
     ("argv", "message", "code"),
     [
-        (["consol"], "names no plugin .*; did you mean 'console'", 2),
+        (["consol"], "names no plugin; did you mean 'console'", 2),
         (["rendezvous:slurm"], "rendezvous backend 'slurm' is unknown", 2),
         (["null", "-pno:null"], "names no plugin", 2),
         (

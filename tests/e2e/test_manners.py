@@ -26,7 +26,7 @@ SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
 def test_it_says_what_is_started(plaunch):
-    script = plaunch.write("train.py", SHOW)
+    script = plaunch.write("train.py", f"{SHOW}; import time; time.sleep(0.2)")
     done = plaunch.run("--rdzv-id=mine", "--nproc-per-node=2", script)
     assert done.returncode == 0, done.stderr
     python = re.escape(sys.executable)
@@ -89,6 +89,33 @@ def test_contradictions_are_refused_before_anything_starts(plaunch, argv, enviro
     assert message in done.stderr
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"PET_NNODES": "x"}, "variable PET_NNODES is 'x'; write a number"),
+        ({"PET_NPROC_PER_NODE": "two"}, "variable PET_NPROC_PER_NODE is 'two', which is neither"),
+        ({"PET_RDZV_BACKEND": "c10"}, "'c10' is unknown (variable PET_RDZV_BACKEND); did you"),
+        ({"PET_RDZV_CONF": "a"}, "variable PET_RDZV_CONF has 'a' in 'a'"),
+        ({"PET_SIGNALS_TO_HANDLE": "SIGNOPE"}, "variable PET_SIGNALS_TO_HANDLE: 'SIGNOPE' is not"),
+        ({"PET_MAX_RESTARTS": "-1"}, "max_restarts is -1 (variable PET_MAX_RESTARTS)"),
+    ],
+)
+def test_a_bad_variable_is_blamed_and_no_option_that_nobody_typed(plaunch, environ, message):
+    done = plaunch.run(plaunch.write("train.py", SHOW), LOGLEVEL="WARNING", **environ)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not [word for word in done.stderr.split() if word.startswith("--")]
+
+
+def test_an_option_behind_the_script_starts_the_job_and_is_named(plaunch):
+    script = plaunch.write("train.py", "import sys; print(sys.argv[1:])")
+    done = plaunch.run(script, "--nproc-per-node=2", LOGLEVEL="WARNING")
+    assert (done.returncode, done.stdout) == (0, "['--nproc-per-node=2']\n")
+    assert "--nproc-per-node=2 stands behind the script" in done.stderr
+    done = plaunch.run("--", script, "--nproc-per-node=2", LOGLEVEL="WARNING")
+    assert (done.stdout, done.stderr) == ("['--nproc-per-node=2']\n", "")
 
 
 # A launcher whose backend needs nobody, so that nothing but the wait for another node takes time.

@@ -171,13 +171,24 @@ def test_an_unknown_name_is_answered_with_the_choices() -> None:
         plugin_manager().get(DEVICE_COUNTS, "gpus")
     assert caught.value.exit_code == ExitCode.USAGE
     assert str(caught.value) == (
-        "device counter 'gpus' is unknown (--nproc-per-node); did you mean 'gpu'? Choices: auto, "
-        "cpu, gpu, xpu; reinstall the package if you just added it"
+        "--nproc-per-node is 'gpus', which is neither a number nor a device counter that is "
+        "installed; did you mean 'gpu'? Choices: auto, cpu, gpu, xpu"
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [("recordr", "slurm"), ("other", "you just added it")],
+)
+def test_reinstalling_is_for_a_name_that_is_like_no_other(site, name, end) -> None:
+    site.install("acme", {"plaunch.schedulers": {"recorder": "mod"}}, mod="")
+    with pytest.raises(UnknownNameError) as caught:
+        site.manager().get(SCHEDULERS, name)
+    assert str(caught.value).endswith(end)
+
+
 def test_an_unknown_distribution_is_an_unknown_name() -> None:
-    with pytest.raises(UnknownNameError, match=r"'acme:cpu' is unknown"):
+    with pytest.raises(UnknownNameError, match=r"is 'acme:cpu', which is neither a number nor"):
         plugin_manager().get(DEVICE_COUNTS, "acme:cpu")
 
 
@@ -364,7 +375,31 @@ def test_a_name_that_is_neither_plugin_nor_module(site) -> None:
     message = str(caught.value)
     assert message.startswith("-p recordr names neither an installed plugin nor a module; did you")
     assert "'recorder'" in message
-    assert message.endswith("reinstall the package if you just added it")
+    assert "reinstall" not in message
+
+
+@pytest.mark.parametrize(
+    ("word", "path", "name"),
+    [
+        ("greeter", "greeter.py", "greeter"),
+        ("greeter.py", "greeter.py", "greeter"),
+        ("./sub/greeter.py", "sub/greeter.py", "sub.greeter"),
+        ("sub.greeter", "sub/greeter.py", "sub.greeter"),
+        ("greeter", "greeter/__init__.py", "greeter"),
+    ],
+)
+def test_a_module_in_the_working_folder_only_lacks_a_path(
+    site, tmp_path, monkeypatch, word, path, name
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / path).parent.mkdir(exist_ok=True)
+    (tmp_path / path).write_text("")
+    with pytest.raises(UnknownNameError) as caught:
+        site.manager(word)
+    message = str(caught.value)
+    assert f"-p {word} names neither" in message
+    assert path in message
+    assert message.endswith(f"write PYTHONPATH=. in front of the command, and -p {name}")
 
 
 @pytest.mark.parametrize("word", ["device_counts:nothing", "acme:nothing", "json:nothing"])

@@ -271,6 +271,15 @@ class TestSlowConsole:
         assert "not shown" in notices.messages[0]
         Reader(pipe[0]).result(pipe[1])
 
+    def test_nothing_is_missing_if_all_was_shown(
+        self, pipe: tuple[int, int], notices: Recorded
+    ) -> None:
+        console = Console(pipe[1], "stdout", notices)
+        console.start()
+        console.close(FOREVER, is_hurried=lambda: True)
+        console.close(FOREVER)
+        assert notices.messages == []
+
     def test_writes_end_with_a_line_where_they_can(
         self, pipe: tuple[int, int], notices: Recorded
     ) -> None:

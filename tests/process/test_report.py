@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+import types
 
 import pytest
 from plaunch.process.failures import ChildFailedError, ProcessFailure
@@ -50,7 +52,7 @@ First failure:
   pid:        4242
   time:       2026-01-31 12:00:00.250000 {ZONE}
   ended:      killed by SIGSEGV (signal 11)
-  error file: <N/A>
+  hint:       with PYTHONFAULTHANDLER=1 in its environment, python shows where it crashed
   last lines of its stderr:
     loading
     oh no
@@ -60,6 +62,15 @@ Other failures (1):
 
 Stopped by plaunch: ranks 0-1,4 (SIGTERM), rank 3 (SIGKILL)"""
     )
+
+
+def test_files_are_named_where_there_are_some(tmp_path):
+    files = [str(tmp_path / "stdout.log"), str(tmp_path / "stderr.log")]
+    text = report({0: make(log_files=files)})
+    assert f"  log file:   {files[0]}\n  log file:   {files[1]}\n" in text
+    assert "error file" not in text
+    assert "log file" not in report({0: make()})
+    assert "N/A" not in report({0: make(), 1: make(exitcode=-45)})
 
 
 def test_a_traceback_replaces_the_stderr_lines(reply):
@@ -93,8 +104,39 @@ def test_an_unreadable_error_file_is_said(tmp_path):
     assert "    last words" in text
 
 
+@pytest.mark.parametrize(
+    ("failure", "hint"),
+    [
+        ({"exitcode": -9}, "SIGKILL comes from outside"),
+        ({"exitcode": -9, "oom_killed": True}, None),
+        ({"exitcode": -6, "last_lines": ["terminate called"]}, "PYTHONFAULTHANDLER=1"),
+        ({"exitcode": -11, "last_lines": ["Fatal Python error: Segmentation fault"]}, None),
+        ({"exitcode": 1, "log_files": ["/dev/full", "other:/logs/stderr.log"]}, None),
+        ({"exitcode": 1, "log_files": ["/proc/full/stderr.log"]}, "log files is full"),
+        ({"exitcode": 1, "log_files": ["/proc/full/a"], "last_lines": ["No space left"]}, None),
+    ],
+)
+def test_a_hint_where_the_worker_could_not_say_why(monkeypatch, failure, hint):
+    def statvfs(path):
+        if ":" in path:
+            raise FileNotFoundError(path)
+        return types.SimpleNamespace(f_bavail=int(not path.startswith("/proc/full/")))
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    hints = [line for line in report({0: make(**failure)}).splitlines() if "hint:" in line]
+    assert len(hints) == (hint is not None)
+    assert hint is None or hint in hints[0]
+
+
 def test_silence_is_said():
     assert "It wrote nothing to stderr." in report({0: make()})
+
+
+def test_what_was_not_kept_is_not_called_silence(monkeypatch):
+    monkeypatch.setenv("PLAUNCH_CAPTURE_STDERR", "0")
+    assert "was not kept (PLAUNCH_CAPTURE_STDERR=0)" in report({0: make()})
+    assert "wrote nothing" not in report({0: make()})
+    assert "It wrote nothing to stderr." in report({0: make(log_files=["/logs/stderr.log"])})
 
 
 def test_at_most_twenty_stderr_lines_are_shown():

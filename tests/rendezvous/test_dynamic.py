@@ -395,6 +395,33 @@ def test_a_store_that_does_not_answer_is_what_is_waited_for(create):
     wait_until(lambda: handler.describe_wait() == text, text)
 
 
+def test_who_has_never_reached_the_store_leaves_it_cleanly(create):
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def connect():
+        asked.set()
+        goes_on.wait(60)
+        raise RendezvousConnectionError("too late")
+
+    handler = create(connect=connect, close_timeout=0.1)
+    Background(handler.next_rendezvous)
+    assert asked.wait(60)
+    try:
+        assert handler.leave()
+    finally:
+        goes_on.set()
+
+
+def test_a_store_that_names_itself_is_named_once(create):
+    def connect():
+        raise RendezvousConnectionError("store 'board' cannot be reached")
+
+    handler = create(connect=connect)
+    Background(handler.next_rendezvous)
+    text = "the store: store 'board' cannot be reached"
+    wait_until(lambda: handler.describe_wait() == text, text)
+
+
 def test_the_time_to_start_bounds_the_wait_for_nodes(create):
     handler = create(2, 2, job=JobSettings(start_timeout=0.3))
     with pytest.raises(RendezvousTimeoutError, match=r"1 came within 0.3 s"):

@@ -248,6 +248,23 @@ def test_what_is_waited_for_is_said_once_a_minute(monkeypatch, caplog):
     assert "for 80 s so far" in str(caught.value)
 
 
+@pytest.mark.parametrize("has_connected", [False, True])
+def test_the_agent_alone_tells_of_the_wait_for_the_first_connection(
+    monkeypatch, caplog, has_connected
+):
+    times = [0.0]
+    monkeypatch.setattr(connecting.time, "monotonic", lambda: times[-1])
+    caplog.set_level("INFO", "plaunch")
+    connector = Connector(load_distributed(), "127.0.0.1", free_port(), 60)
+    connector._has_connected = has_connected
+    for seconds in (0.0, 11.0):
+        times.append(seconds)
+        with pytest.raises(RendezvousConnectionError):
+            connector.connect()
+    said = [message.partition(connector.endpoint)[0] for message in caplog.messages]
+    assert said == (["waiting for the store: rendezvous store '"] if has_connected else [])
+
+
 def test_connections_ask_no_name_server(prepare, monkeypatch):
     from plaunch_rendezvous_c10d import resolver
 

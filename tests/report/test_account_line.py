@@ -19,7 +19,7 @@ import pytest
             "exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')",
             ["--max-restarts=1"],
             0,
-            r"\d(\.\d)? s lost to 1 restart$",
+            r"(\d(\.\d)? s lost to|,) 1 restart$",
         ),
         ("import time; time.sleep(0.2); exit(7)", [], 7, r"\d\.\d s training"),
     ],

@@ -25,11 +25,14 @@ _COMMAND_LINE = f"""\
     plaunch [options] script [arguments of the script]
 
 The script is the first word that is neither an option nor an option's value, or the first word
-after `--`; what follows it is the script's own. `python -m plaunch` does the same.
+after `--`; what follows it is the script's own. An option that only a launcher has, such as
+`--nproc-per-node`, is named in a warning if it stands there; with `--` in front of the script it is
+taken to be meant for that. `python -m plaunch` does the same as `plaunch`.
 
 Options may be written with dashes or with underscores, and are never abbreviated. Most have a
 variable `PET_...` as their default; the command line overrules it. A variable of an option that
-takes no value is 1 or true to switch it on, 0 or false to leave it off. `--help` shows all options,
+takes no value is 1 or true to switch it on, 0 or false to leave it off. One that belongs to no
+option, but is nearly the name of another, is named in a warning. `--help` shows all options,
 `--version` the version, and `--dry-run` where each value comes from. What becomes of a launch is in
 [Exit codes and errors](errors.md).
 

@@ -98,8 +98,9 @@ class Account:
         counted[_NAME_OF.get(self._phase, self._phase.value)] += elapsed
 
     def describe(self) -> str:
-        """Say it in one line, as the launcher does at its end."""
-        return describe_account(self.seconds, self._restarts)
+        """Say it in one line, as the launcher does at its end; empty if there is nothing to say."""
+        seconds = self.seconds
+        return describe_account(seconds, self._restarts) if seconds["total"] >= _TOO_LITTLE else ""
 
     def _settle(self) -> None:
         """Another round trains."""
@@ -119,7 +120,8 @@ def describe_account(seconds: Mapping[str, float], restarts: int) -> str:
     ]
     if restarts:
         times = "1 restart" if restarts == 1 else f"{restarts} restarts"
-        parts.append(f"{describe_seconds(seconds['lost'])} lost to {times}")
+        is_short = seconds["lost"] < _TOO_LITTLE
+        parts.append(times if is_short else f"{describe_seconds(seconds['lost'])} lost to {times}")
     total = describe_seconds(seconds["total"])
     return f"{total}: {', '.join(parts)}" if parts else total
 

@@ -92,6 +92,7 @@ def _worker(rank: int, failure: ProcessFailure, *, in_full: bool) -> JobFailure:
     }
     if in_full:
         detail["traceback"] = _end_of(traceback_of(failure.message), limit)
+        detail["log_files"] = failure.log_files
     detail["last_lines"] = _last_lines(failure.last_lines, MAX_LINES if in_full else 1, limit)
     return JobFailure(
         rank=rank,
@@ -113,7 +114,8 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
     failure.host = _text(detail, "host") or "an unknown host"
     failure.timestamp = _number(detail, "timestamp", told.began)
     failure.oom_killed = detail.get("oom_killed") is True
-    failure.last_lines = _lines(detail)
+    failure.last_lines = _lines(detail, "last_lines")
+    failure.log_files = [f"{failure.host}:{path}" for path in _lines(detail, "log_files")]
     path = _text(detail, "error_file")
     if path and path != NOT_AVAILABLE:
         failure.error_file = f"{failure.host}:{path}"
@@ -149,8 +151,8 @@ def _text(detail: Mapping[str, object], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _lines(detail: Mapping[str, object]) -> list[str]:
-    value = detail.get("last_lines")
+def _lines(detail: Mapping[str, object], name: str) -> list[str]:
+    value = detail.get(name)
     return [line for line in value if isinstance(line, str)] if isinstance(value, list) else []
 
 

@@ -138,6 +138,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._unkillable: UnkillableWorkerError | None = None
         self._pcontext: PContext | None = None
         self._gone: set[int] = set()  # local ranks of this round that have ended
+        self._cause = ""  # which worker of this round failed first, and how
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Run the workers to the end; see `ElasticAgent.run`."""
@@ -174,6 +175,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         if spec.entrypoint is None:
             raise UsageError("a WorkerSpec needs an entrypoint: a function or a program")
         self._gone.clear()
+        self._cause = ""
         self._pcontext = start_processes(
             name=spec.role,
             entrypoint=spec.entrypoint,
@@ -376,9 +378,15 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._gone.add(process_exit.local_rank)
         exited = self._describe_exit(process_exit, failure)
         self._teller.tell(moments.WorkerEnded, exited, process_exit.timestamp)
+        if failure is not None and not self._cause:
+            rank = exited.worker.global_rank
+            self._cause = f"rank {rank} (pid {failure.pid}) failed: {failure.describe_exit()}"
 
     def _tell_stop_step(self, step: StopStep) -> None:
         self._teller.tell(moments.Stopping, step)
+        if step.step == "waiting" and self._cause and self._job is None:
+            # The report will say so, too, but only when the stop is over.
+            logger.warning("they are stopped because %s", self._cause)
 
     def _describe_exit(
         self, process_exit: ProcessExit, failure: ProcessFailure | None

@@ -42,7 +42,8 @@ def describe_turn(
             f"(restart {state.attempt + 1} of {state.max_restarts})"
         )
     if then is Outcome.SIGNALLED:
-        return f"{death_signal.name} received; the workers are stopped"
+        what = "no worker is running" if state.phase is Phase.DONE else "the workers are stopped"
+        return f"{death_signal.name} received; {what}"
     return f"the rendezvous was closed: {reason}"
 
 
@@ -50,6 +51,8 @@ def _describe_turn_of_job(then: Again | Outcome, state: State, reason: str) -> s
     stopping = "" if state.has_succeeded or state.phase is Phase.DONE else "all workers are stopped"
     if then is Again.MEMBERSHIP:
         return f"{reason}; " + (f"{stopping}, and " if stopping else "") + "a new round begins"
+    if then is Outcome.FAILED and state.phase is Phase.DONE:
+        return "the job has failed for good; the report follows"
     if isinstance(then, Outcome) and then is not Outcome.ERROR:
         reason = f"the job ended: {reason}"
     return f"{reason}; {stopping}" if stopping else reason
@@ -73,11 +76,12 @@ def describe_failures(result: RunResult) -> str:
     if not result.failures:
         return "the workers failed"
     rank, failure = first_failure(result.failures)
+    end = failure.describe_exit().partition(" (signal")[0]
     if failure.exitcode > 0:
-        how = f"failed with exit code {failure.exitcode}"
+        how = f"failed with {end}"
     elif failure.has_reply:
         how = "raised an exception"  # and was ended while it was still about to exit
     else:
-        how = f"was killed by {failure.signal_name()}"
+        how = f"was {end}"
     others = f" (and {len(result.failures) - 1} more)" if len(result.failures) > 1 else ""
     return f"rank {rank} (pid {failure.pid}) {how}{others}"

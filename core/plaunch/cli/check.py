@@ -13,7 +13,8 @@ from plaunch.cli.settings import parse_min_max_nnodes, parse_rdzv_conf
 from plaunch.errors import PluginLoadError, UnknownNameError, UsageError
 from plaunch.plugin.event_handlers import find_event_handlers, parse_event_conf
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.registry import EVENT_HANDLERS, KINDS, RENDEZVOUS
+from plaunch.plugin.metadata import normalise
+from plaunch.plugin.registry import EVENT_HANDLERS, KINDS, LIFECYCLE, RENDEZVOUS
 
 if TYPE_CHECKING:
     import argparse
@@ -47,7 +48,12 @@ def run_check(args: argparse.Namespace, plugins: Sequence[object] = ()) -> int:
         )
     manager = PluginManager.create(plugins, words=args.plugins)
     kinds, name = find_kinds(args.check_plugin, manager)
-    subjects = [_subject(args, manager, kind, name) for kind in kinds]
+    subjects = [
+        _subject_with_hooks(manager, name)
+        if kind is LIFECYCLE
+        else _subject(args, manager, kind, name)
+        for kind in kinds
+    ]
 
     from plaunch.testing.check import check_plugin  # noqa: PLC0415 - it imports pytest
 
@@ -70,8 +76,8 @@ def run_check(args: argparse.Namespace, plugins: Sequence[object] = ()) -> int:
 
         results = check_plugin(subjects, show, gave_up)
         failed = [result for result in results if result.outcome == "failed"]
-        for result in failed:
-            out.write(_details(labels[result.kind], result))
+        for alike in _alike(failed):
+            out.write(_details(labels[alike[0].kind], alike))
         out.write(f"\n{_summary(results)}\n{''.join(end)}")
     return 1 if failed else 0
 
@@ -79,7 +85,8 @@ def run_check(args: argparse.Namespace, plugins: Sequence[object] = ()) -> int:
 def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]:
     """The kinds in which a name is offered, and the name as it is to be looked up in each.
 
-    `text` is `NAME`, `KIND:NAME` or `DISTRIBUTION:NAME`.
+    `text` is `NAME`, `KIND:NAME` or `DISTRIBUTION:NAME`. A plugin whose hooks are called in each
+    launch counts as one of the kind `plugin`.
 
     Raises:
         UnknownNameError: nobody offers the name.
@@ -89,16 +96,48 @@ def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]
         if colon and owner == kind.name:
             return [kind], bare
     kinds = [kind for kind in KINDS if (bare if colon else text) in manager.names(kind)]
+    if _called_in_each_launch(text, manager):
+        kinds.insert(0, LIFECYCLE)
     if kinds:
         return kinds, text
     from plaunch._names import suggest  # noqa: PLC0415 - errors only
+    from plaunch.plugin.catalogue import how_to_add  # noqa: PLC0415
 
     names = {f"{kind.name}:{name}" for kind in KINDS for name in manager.names(kind)}
-    bare_names = {name.partition(":")[2] for name in names}
+    names |= {f"{LIFECYCLE.name}:{name}" for name in manager.always_on()}
+    known = names if colon else {name.partition(":")[2] for name in names}
     raise UnknownNameError(
-        f"--check-plugin={text} names no plugin of a kind that is selected by name"
-        f"{suggest(text, names if colon else bare_names)}"
+        f"--check-plugin={text} names no plugin{suggest(text, known)}{how_to_add(text, known)}"
     )
+
+
+def _called_in_each_launch(text: str, manager: PluginManager) -> str:
+    """The name of the plugin that `text` means, if it has hooks beside those that offer names."""
+    offers = {kind.hook for kind in KINDS}
+    owner, _, bare = text.rpartition(":")
+    owners = {
+        plugin.name: normalise(plugin.distribution)
+        for plugin in manager.selected()
+        if plugin.kind == LIFECYCLE.name
+    }
+    for name, (_, hooks) in manager.always_on().items():
+        is_meant = text == name or (
+            bare == name and normalise(owner) in (LIFECYCLE.name, owners.get(name))
+        )
+        if is_meant and not offers.issuperset(hooks):
+            return name
+    return ""
+
+
+def _subject_with_hooks(manager: PluginManager, text: str) -> Subject:
+    from plaunch.testing.check import Subject  # noqa: PLC0415 - as below
+
+    name = _called_in_each_launch(text, manager)
+    plugin, _ = manager.always_on()[name]
+    module = next(
+        (p.module for p in manager.selected() if (p.kind, p.name) == (LIFECYCLE.name, name)), ""
+    )
+    return Subject(LIFECYCLE.name, name, plugin, module)
 
 
 def _subject(
@@ -133,10 +172,23 @@ def _subject(
     )
 
 
-def _details(label: str, result: CheckResult) -> str:
-    lines = [f"\n{label}: {result.check}"]
-    if result.about:
-        lines.append(f"expected: {result.about}")
+def _alike(failed: Sequence[CheckResult]) -> list[list[CheckResult]]:
+    """The failures, together where the same was found: they mostly have one cause."""
+    groups: dict[tuple[str, str], list[CheckResult]] = {}
+    for result in failed:
+        groups.setdefault((result.kind, result.found), []).append(result)
+    return list(groups.values())
+
+
+def _details(label: str, alike: Sequence[CheckResult]) -> str:
+    result = alike[0]
+    if len(alike) > 1:
+        lines = [f"\n{label}: {len(alike)} checks fail alike"]
+        lines += [one.check for one in alike]
+    else:
+        lines = [f"\n{label}: {result.check}"]
+        if result.about:
+            lines.append(f"expected: {result.about}")
     lines.append(f"found: {result.found}")
     if os.environ.get("PLAUNCH_DEBUG") == "1":
         lines.append(result.traceback)

@@ -24,7 +24,10 @@ def worker_command(args: argparse.Namespace) -> tuple[Callable[..., Any] | str, 
     script: str | None = args.training_script
     rest: list[str] = args.training_script_args
     if script is None:
-        raise UsageError("there is no script to run; write plaunch [options] script [arguments]")
+        raise UsageError(
+            f"there is no script to run{_taken_for_a_value(args)}; write plaunch [options] script "
+            "[arguments]"
+        )
     if args.no_python and args.module:
         raise UsageError(
             f"--no-python and --module contradict each other for {script!r}: a module needs "
@@ -59,18 +62,65 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
 
 
 def _check_file(script: str) -> None:
-    # A folder or a zip file with a __main__.py is a script to python, too.
     if not os.path.exists(script):
+        raise UsageError(f"the script {script!r} does not exist{_what_was_meant(script)}")
+    # A folder or a zip file with a __main__.py is a script to python, too.
+    if os.path.isdir(script) and not os.path.isfile(os.path.join(script, "__main__.py")):
         raise UsageError(
-            f"the script {script!r} does not exist (current folder: {os.getcwd()}); give its path, "
-            "or -m for a module, or --no-python for a program"
+            f"the script {script!r} is a folder without a __main__.py; give the path of a file in "
+            "it, or -m for a package"
         )
 
 
 def _check_program(program: str, who: str = "--no-python runs") -> None:
     import shutil  # noqa: PLC0415 - programs only
 
-    if shutil.which(program) is None:
-        raise UsageError(
-            f"{who} {program!r}, which is not an executable file and is not found on PATH"
-        )
+    if shutil.which(program) is not None:
+        return
+    why = "which is not an executable file and is not found on PATH"
+    if os.path.isfile(program):
+        why = f"a file that may not be executed; chmod +x {program}"
+        if os.access(program, os.X_OK):
+            why = (
+                f"which is not found on PATH; for the file in the current folder write ./{program}"
+            )
+    raise UsageError(f"{who} {program!r}, {why}")
+
+
+def _what_was_meant(script: str) -> str:
+    """The end of the message about a script that does not exist."""
+    from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
+
+    try:
+        here = os.getcwd()
+    except OSError:
+        return ", and neither does the current folder any more; go to another one"
+    name = os.path.basename(script)
+    if name.rstrip("0123456789.") == "python":
+        return "; plaunch starts python itself: leave the word out"
+    first, *rest = script.split()
+    if rest and os.path.exists(first):
+        return f"; it is taken for one name: leave out the quotes around {script!r}"
+    folder = os.path.dirname(script)
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        names = []
+    # Only a slip of letters: a module or a program has another option.
+    hint = did_you_mean(script, [os.path.join(folder, n) for n in names if n.endswith(".py")])
+    return hint or (
+        f" (current folder: {here}); give its path, or -m for a module, or --no-python for a "
+        "program"
+    )
+
+
+def _taken_for_a_value(args: argparse.Namespace) -> str:
+    """Which option has taken the script for its value, if one has."""
+    from plaunch.cli.options import OPTIONS  # noqa: PLC0415 - loaded by now
+    from plaunch.cli.parser import COMMAND_LINE  # noqa: PLC0415
+
+    for option in OPTIONS:
+        value = getattr(args, option.dest)
+        if args.sources[option.dest] == COMMAND_LINE and str(value).endswith(".py"):
+            return f", as {value!r} is the value of {option.names[-1]}"
+    return ""

@@ -40,7 +40,11 @@ def completion_script(shell: str) -> str:
             f"{', '.join(sorted(shtab.SUPPORTED_SHELLS))}; upgrade it: pip install -U shtab"
         )
     script: str = shtab.complete(_parser(shtab, shell), shell)
-    return script if script.endswith("\n") else script + "\n"
+    if not script.endswith("\n"):
+        script += "\n"
+    if shell == "bash":
+        return script + _bash_with_equals_signs()
+    return _zsh_with_equals_signs(script) if shell == "zsh" else script
 
 
 def installed_names(
@@ -92,6 +96,108 @@ def _parser(shtab: object, shell: str) -> argparse.ArgumentParser:
         positional = parser.add_argument(name, nargs=nargs, help=text)
         positional.complete = shtab.FILE  # type: ignore[attr-defined]
     return parser
+
+
+# bash hands over words in pieces, cut at "=" and ":". What shtab makes knows whole words, and
+# values only as words of their own.
+_BASH_WRAPPER = r"""
+_plaunch() {
+  local -a typed=() words=()
+  local rest=$COMP_LINE word i at=0 cword=0
+  for i in "${!COMP_WORDS[@]}"; do
+    word=${COMP_WORDS[i]}
+    if [[ -z $word ]]; then
+      rest=${rest#[[:space:]]}
+      typed+=("")
+    elif [[ $i -gt 0 && $rest != [[:space:]]* ]]; then
+      typed[${#typed[@]}-1]+=$word
+    else
+      rest=${rest#"${rest%%[![:space:]]*}"}
+      typed+=("$word")
+    fi
+    rest=${rest#"$word"}
+    [[ $i -eq $COMP_CWORD ]] && at=$((${#typed[@]} - 1))
+  done
+
+  local option="" value=${typed[at]} choices="" has_own=0
+  for i in "${!typed[@]}"; do
+    word=${typed[i]}
+    if [[ $word == --*=* ]]; then
+      option=${word%%=*}
+      words+=("$option")
+      # What does without a value takes no other word for one.
+      case ${option//_/-} in
+        BARE) [[ $i -eq $at ]] && words+=("${word#*=}") ;;
+        *) words+=("${word#*=}") ;;
+      esac
+    else
+      words+=("$word")
+    fi
+    [[ $i -eq $at ]] && cword=$((${#words[@]} - 1))
+  done
+
+  local joined=""
+  if [[ $value == --*=* ]]; then
+    joined=${value%%=*}=
+    value=${value#*=}
+  fi
+  case ${joined//_/-} in
+CASES
+  esac
+  if [[ $has_own -eq 1 ]]; then
+    COMPREPLY=($(compgen -W "$choices" -- "$value"))
+  else
+    COMP_WORDS=("${words[@]}")
+    COMP_CWORD=$cword
+    _shtab_plaunch "$1" "$value" "${words[cword-1]}"
+  fi
+
+  # A reply stands for what follows the last of the characters at which words are cut.
+  local known=""
+  [[ $COMP_WORDBREAKS == *=* ]] || known=$joined
+  COMPREPLY=("${COMPREPLY[@]/#/$known}")
+  if [[ $value == *:* && $COMP_WORDBREAKS == *:* ]]; then
+    COMPREPLY=("${COMPREPLY[@]#"${value%"${value##*:}"}"}")
+  fi
+}
+
+complete -o bashdefault -F _plaunch plaunch
+"""
+
+
+def _bash_with_equals_signs() -> str:
+    """What makes of the function for bash one that also completes after `--option=`."""
+    from plaunch.cli.options import OPTIONS  # noqa: PLC0415 - together with shtab
+
+    bare = [option for option in OPTIONS if option.bare is not None]
+    cases = [
+        f'    {name}=) has_own=1 choices="{" ".join(option.choices)}" ;;'
+        for option in bare
+        for name in option.names
+    ]
+    names = "|".join(name for option in bare for name in option.names)
+    return _BASH_WRAPPER.replace("BARE", names).replace("CASES", "\n".join(cases))
+
+
+def _zsh_with_equals_signs(script: str) -> str:
+    """The script for zsh, with options that take their value after `=` as well."""
+    import re  # noqa: PLC0415 - not for launches
+
+    from plaunch.cli.options import OPTIONS  # noqa: PLC0415 - together with shtab
+
+    for option in OPTIONS:
+        if option.read is None:
+            continue
+        for name in option.names:
+            # "=": in this word or in the next; "=-": in this word only, and "::": or not at all.
+            mark = "=" if name.startswith("--") else "+"
+            mark += "-" if option.bare is not None else ""
+            value = f"::{option.metavar}:({' '.join(option.choices)})" if option.bare else ""
+            script = re.sub(
+                rf'^(  "{name})(\[.*)"$', rf'\g<1>{mark}\g<2>{value}"', script, flags=re.M
+            )
+            script = re.sub(rf"^(  \{{.*{name})(?=[,}}])", rf"\g<1>{mark}", script, flags=re.M)
+    return script
 
 
 def _metavar(metavar: str | None, shell: str) -> str | None:

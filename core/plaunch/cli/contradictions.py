@@ -1,11 +1,12 @@
-"""Options that do not go together: refused with the way out, or named if they only mean nothing."""
+"""Options that do not go together, or go astray: refused with the way out, or just named."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
-from plaunch.cli.parser import DEFAULT
+from plaunch.cli.options import OPTIONS
+from plaunch.cli.parser import COMMAND_LINE, DEFAULT, PREFIX, as_given
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,12 +15,45 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
+# Options that only a launcher has. A script may well have others of our names: --devices,
+# --log-dir, --master-port, --node-rank, --role, --scheduler.
+_LAUNCHERS_ALONE = frozenset(
+    {
+        "nnodes",
+        "nproc_per_node",
+        "virtual_local_rank",
+        "numa_binding",
+        "rdzv_backend",
+        "rdzv_endpoint",
+        "rdzv_id",
+        "rdzv_conf",
+        "standalone",
+        "no_python",
+        "max_restarts",
+        "monitor_interval",
+        "exit_barrier_timeout",
+        "keep_daemons",
+        "signals_to_handle",
+        "signal_policy",
+        "local_ranks_filter",
+        "log_line_prefix_template",
+        "duplicate_stdout_filters",
+        "duplicate_stderr_filters",
+        "logs_specs",
+        "event_log_handler",
+        "event_conf",
+        "doctor",
+        "check_plugin",
+        "list_plugins",
+    }
+)
+
 
 def check_options(args: argparse.Namespace, max_nodes: int, *, is_range: bool) -> None:
-    """Refuse options that contradict each other, and warn of those that torchrun also ignores.
+    """Refuse options that contradict each other, and warn of those that probably are a mistake.
 
     Args:
-        args: the options, with `sources`.
+        args: the options, with what else `parse` has found out.
         max_nodes: how many nodes there are at most.
         is_range: whether there may be fewer.
 
@@ -28,8 +62,10 @@ def check_options(args: argparse.Namespace, max_nodes: int, *, is_range: bool) -
     """
     if args.rdzv_backend == "static" and max_nodes > 1 and not args.rdzv_endpoint:
         _check_static(args, max_nodes)
-    for text in _pointless(args, max_nodes, is_range):
+    for text in _astray(args):
         logger.warning("%s", text)
+    for text in _pointless(args, max_nodes, is_range):
+        logger.warning("%s", as_given(text, args.sources))
 
 
 def _check_static(args: argparse.Namespace, max_nodes: int) -> None:
@@ -45,6 +81,50 @@ def _check_static(args: argparse.Namespace, max_nodes: int) -> None:
             f"--master-port=0 leaves {max_nodes} nodes without a port that all of them know; give "
             f"one, the same on all nodes, {elastic}"
         )
+
+
+def _astray(args: argparse.Namespace) -> Iterator[str]:
+    """What is said of options that the script gets, and of variables that nobody reads."""
+    if misplaced := _behind_the_script(args):
+        is_one = len(misplaced) == 1
+        yield (
+            f"{', '.join(misplaced)} {'stands' if is_one else 'stand'} behind the script "
+            f"{args.training_script!r} and {'is its argument' if is_one else 'are its arguments'}; "
+            "what is meant for plaunch goes in front of the script (if it is meant for the script, "
+            "write -- in front of that)"
+        )
+    if not args.unknown_variables:
+        return
+    from plaunch._names import closest  # noqa: PLC0415 - mistakes only
+
+    known = {option.dest: option.variable for option in OPTIONS if option.variable}
+    for name in args.unknown_variables:
+        close = closest(name.removeprefix(PREFIX), known)
+        # What is like none of ours is somebody's own business.
+        if close is not None:
+            yield f"variable {name} is not known and has no effect; did you mean {known[close]}?"
+
+
+def _behind_the_script(args: argparse.Namespace) -> list[str]:
+    """The words of the script that were probably meant for plaunch."""
+    if args.is_divided:
+        return []
+    ours = {
+        name: option.dest
+        for option in OPTIONS
+        if option.dest in _LAUNCHERS_ALONE
+        for name in option.names
+        if name.startswith("--")
+    }
+    found = []
+    for word in args.training_script_args:
+        if word == "--":
+            break
+        dest = ours.get(word.partition("=")[0].replace("_", "-"))
+        # Who has written it in front of the script as well knows which of the two is whose.
+        if dest is not None and args.sources[dest] != COMMAND_LINE:
+            found.append(word)
+    return found
 
 
 def _pointless(args: argparse.Namespace, max_nodes: int, is_range: bool) -> Iterator[str]:

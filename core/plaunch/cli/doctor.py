@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from plaunch.cli.installed import plugins_check
+from plaunch.cli.parser import as_given
 from plaunch.doctor.checks import CHECKS
 from plaunch.doctor.context import DoctorContext
 from plaunch.doctor.findings import Finding, Status, exit_code, format_findings
@@ -20,7 +21,7 @@ from plaunch.plugin.registry import LIFECYCLE, RENDEZVOUS, SIGNAL_POLICIES
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from plaunch.config import LaunchConfig
     from plaunch.doctor.findings import Check
@@ -158,7 +159,7 @@ class _Resolved:
             try:
                 worker_command(args)
             except PlaunchError as error:
-                findings.append(_usage(error, "script"))
+                findings.append(_usage(error, "script", args.sources))
         try:
             taken = allocate(args, manager)
             if taken:
@@ -168,7 +169,7 @@ class _Resolved:
             find_event_handlers(manager, config.event_log_handler, config.event_conf)
             manager.get(SIGNAL_POLICIES, config.signal_policy)
         except PlaunchError as error:
-            findings.append(_usage(error))
+            findings.append(_usage(error, sources=args.sources))
         else:
             nodes = f"{config.min_nodes}:{config.max_nodes}"
             endpoint = f" at {config.rdzv_endpoint}" if config.rdzv_endpoint else ""
@@ -195,9 +196,14 @@ class _Heard(logging.Handler):
         self.findings.append(Finding(Status.WARNING, _WHAT, record.getMessage()))
 
 
-def _usage(error: PlaunchError, what: str = _WHAT) -> Finding:
+def _usage(
+    error: PlaunchError, what: str = _WHAT, sources: Mapping[str, str] | None = None
+) -> Finding:
     return Finding(
-        Status.PROBLEM, what, str(error), "correct the options; --dry-run shows what they mean"
+        Status.PROBLEM,
+        what,
+        as_given(str(error), sources or {}),
+        "correct the options; --dry-run shows what they mean",
     )
 
 

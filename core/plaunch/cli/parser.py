@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from plaunch.cli.options import Option
 
 DEFAULT, COMMAND_LINE = "default", "command line"
+PREFIX = "PET_"
 
 _DESCRIPTION = (
     "Start workers on this node, give each its rank and the world, watch them and restart them. "
@@ -44,7 +45,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> argp
     """Parse a command line without the program's name.
 
     Beside the options, the result has `training_script`, `training_script_args`, and `sources`: for
-    the attribute of each option `default`, `command line`, or the name of its variable.
+    the attribute of each option `default`, `command line`, or the name of its variable;
+    `is_divided`, whether `--` stands in front of the script; and `unknown_variables`, the names of
+    `PET_*` variables that belong to no option.
 
     Raises:
         UsageError: an option is unknown or its value is malformed, here or in a variable.
@@ -57,6 +60,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> argp
     args.training_script = command[0] if command else None
     args.training_script_args = command[1:]
     args.sources = _sources(options, environ)
+    args.is_divided = len(command) < len(argv) and argv[-len(command) - 1] == "--"
+    args.unknown_variables = _unknown_variables(environ)
     for option in OPTIONS:
         if option.is_repeated and args.sources[option.dest] == COMMAND_LINE:
             # argparse adds to the default, which is the variable's.
@@ -95,7 +100,7 @@ def split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[st
             equals = word[2:]
             options.append(word)
         if name not in takes_value:
-            raise _unknown_option(name, takes_value)
+            raise _unknown_option((name + equals).partition("=")[0], takes_value)
         if takes_value[name] and not equals and position < len(argv):
             # Joined, so that a value that begins with a dash is still a value.
             value = argv[position]
@@ -164,10 +169,9 @@ class _Checked:
         choices = self._option.choices
         if text in choices:
             return text
-        from plaunch._names import closest  # noqa: PLC0415 - errors only
+        from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
 
-        close = closest(text, choices)
-        hint = "" if close is None else f"; did you mean {close}?"
+        hint = did_you_mean(text, choices)
         raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}{hint}")
 
 
@@ -185,14 +189,40 @@ def _sources(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]
     return sources
 
 
-def _unknown_option(name: str, known: Mapping[str, object]) -> UsageError:
-    from plaunch._names import closest  # noqa: PLC0415 - errors only
+def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    given = {name for name in environ if name.startswith(PREFIX)}
+    return sorted(given.difference(option.variable for option in OPTIONS)) if given else []
 
-    close = closest(name, known)
-    hint = "" if close is None else f"; did you mean {close}?"
+
+def as_given(text: str, sources: Mapping[str, str]) -> str:
+    """A message about options, with variables where it names options that nobody has typed.
+
+    Args:
+        text: the message; it names options as they are written on a command line.
+        sources: where each option's value comes from, as `parse` has found out.
+    """
+    variables = {
+        name: option.variable
+        for option in OPTIONS
+        if option.variable and sources.get(option.dest) == option.variable
+        for name in option.names
+    }
+    if not variables:
+        return text
+    import re  # noqa: PLC0415 - errors only
+
+    names = "|".join(map(re.escape, variables))
+    return re.sub(
+        rf"(?<![\w-])(?:{names})(?![\w-])", lambda m: f"variable {variables[m.group()]}", text
+    )
+
+
+def _unknown_option(name: str, known: Mapping[str, object]) -> UsageError:
+    from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
+
     return UsageError(
-        f"there is no option {name}{hint} (options are not abbreviated; the script's own go after "
-        "the script; see plaunch --help)"
+        f"there is no option {name}{did_you_mean(name, known)} (options are not abbreviated; the "
+        "script's own go after the script; see plaunch --help)"
     )
 
 

@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.cli.parser import parse
+from plaunch.cli.parser import as_given, parse
 from plaunch.cli.stderr import STDERR
 from plaunch.errors import ExitCode, PlaunchError, SignalException, UsageError
 
@@ -72,6 +72,17 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
         _consult_doctor(None, argv, plugins, error)
         raise
     _set_up_logging()
+    try:
+        return _perform(args, argv, plugins)
+    except UsageError as error:
+        error.args = (as_given(str(error), args.sources),)
+        raise
+
+
+def _perform(
+    args: argparse.Namespace, argv: Sequence[str], plugins: Sequence[object]
+) -> dict[int, Any]:
+    """Do what the options ask for."""
     if args.doctor:
         _consult_doctor(args, argv, plugins)
     if args.print_completion is not None:

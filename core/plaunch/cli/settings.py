@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from plaunch.process.std import Std
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.logs import LogsSpecs
@@ -33,7 +35,8 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
         UsageError: a value is malformed or out of range; the message names the option.
     """
     min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
-    parse_signals(args.signals_to_handle)
+    with _said_of("--signals-to-handle"):
+        parse_signals(args.signals_to_handle)
     if args.standalone:
         _override_for_standalone(args)
         min_nodes = max_nodes = 1
@@ -133,7 +136,7 @@ def _count_devices(name: str, manager: PluginManager) -> int:
         if count is None:
             raise
         return count
-    with blamed(DEVICE_COUNTS, name):
+    with _said_of(f"{DEVICE_COUNTS.flag}={name}"), blamed(DEVICE_COUNTS, name):
         return counter()
 
 
@@ -197,11 +200,19 @@ def _event_conf(args: argparse.Namespace) -> dict[str, str]:
     return conf
 
 
-def _streams(option: str, text: str) -> Std | dict[int, Std]:
+@contextlib.contextmanager
+def _said_of(option: str) -> Iterator[None]:
+    """Name the option in errors of those who have never heard of it."""
     try:
-        return Std.from_str(text)
+        yield
     except UsageError as error:
-        raise UsageError(f"{option}: {error}") from None
+        error.args = (f"{option}: {error}",)
+        raise
+
+
+def _streams(option: str, text: str) -> Std | dict[int, Std]:
+    with _said_of(option):
+        return Std.from_str(text)
 
 
 def _logs_specs(args: argparse.Namespace, manager: PluginManager) -> LogsSpecs:

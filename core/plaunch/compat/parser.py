@@ -147,6 +147,7 @@ def own_arguments(args: argparse.Namespace) -> argparse.Namespace:
     own.plugins = list(getattr(args, "plugins", None) or [])
     own.training_script = getattr(args, "training_script", None)
     own.training_script_args = list(getattr(args, "training_script_args", None) or [])
+    own.is_divided, own.unknown_variables = True, []  # the caller's parser has decided
     _settle(own)
     return own
 

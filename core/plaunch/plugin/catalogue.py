@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
-from plaunch._names import suggest
+from plaunch._names import closest, suggest
 from plaunch.errors import DuplicateNameError, UnknownNameError, UsageError
 from plaunch.plugin.metadata import normalise
-from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE, LOGS_SPECS
+from plaunch.plugin.registry import ALL_KINDS, DEVICE_COUNTS, LIFECYCLE, LOGS_SPECS
 from plaunch.plugin.words import AUTOLOAD_VARIABLE
 
 if TYPE_CHECKING:
@@ -95,9 +96,31 @@ class Catalogue:
         blocker = self.words.blocker(kind, name)
         if blocker is not None:
             return UsageError(f"{selection} is blocked by {blocker.source}; drop one of the two")
+        if kind is DEVICE_COUNTS:
+            return UnknownNameError(
+                f"{kind.flag} is {name!r}, which is neither a number nor a {kind.label} that is "
+                f"installed{suggest(name, choices)}"
+            )
         return UnknownNameError(
-            f"{kind.label} {name!r} is unknown ({kind.flag}){suggest(name, choices)}; reinstall "
-            "the package if you just added it"
+            f"{kind.label} {name!r} is unknown ({kind.flag}){suggest(name, choices)}"
+            f"{how_to_add(name, choices)}"
+        )
+
+    def refusal_of_word(self, word: Word) -> UnknownNameError:
+        """The error about a word that names no usable plugin, and no module that can be found."""
+        path = _file_of(word.text)
+        if path is not None:
+            module = path.removesuffix(f"{os.sep}__init__.py").removesuffix(".py")
+            name = os.path.normpath(module).replace(os.sep, ".")
+            return UnknownNameError(
+                f"{word.source} names neither an installed plugin nor a module that Python finds; "
+                f"the working folder has {path!r}, but is not where modules are looked for: write "
+                f"PYTHONPATH=. in front of the command, and -p {name}"
+            )
+        names = self.all_names()
+        return UnknownNameError(
+            f"{word.source} names neither an installed plugin nor a module"
+            f"{suggest(word.text, names)}{how_to_add(word.text, names)}"
         )
 
     def _sort_in(self, kind: Kind[Any], entry: EntryPoint) -> None:
@@ -114,6 +137,22 @@ class Catalogue:
         if self.words.autoload or self.words.names(kind, name, distribution):
             return True
         return kind is not LIFECYCLE and distribution == FIRST_PARTY
+
+
+def _file_of(text: str) -> str | None:
+    """The file below the working folder that somebody may have meant by the name of a module."""
+    module = text.replace(".", os.sep)
+    candidates = (text, f"{module}.py", os.path.join(module, "__init__.py"))
+    if os.path.isabs(text):
+        return None
+    return next((p for p in candidates if p.endswith(".py") and os.path.isfile(p)), None)
+
+
+def how_to_add(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a plugin's name that is like none of those that are known."""
+    if closest(name, known) is not None:
+        return ""
+    return "; reinstall the package if you just added it"
 
 
 def _means(name: str, entry: EntryPoint) -> bool:

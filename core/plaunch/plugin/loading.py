@@ -105,6 +105,11 @@ def load_entry(kind: Kind[Any], entry: EntryPoint, instances: dict[type, object]
     return BarePlugin(kind, entry.name, value)
 
 
+def is_module_name(text: str) -> bool:
+    """Whether a module could have this name; a path, or a kind and a name, is none."""
+    return not (text.startswith(".") or ":" in text or "/" in text)
+
+
 def load_module(name: str) -> object | None:
     """Import module `name` as a plugin, for `-p NAME`; None if there is no such module.
 

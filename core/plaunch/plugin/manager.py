@@ -16,7 +16,6 @@ from plaunch.errors import (
     PluginError,
     PluginLoadError,
     SignalException,
-    UnknownNameError,
     UsageError,
 )
 from plaunch.plugin import environment, hookspecs
@@ -28,6 +27,7 @@ from plaunch.plugin.loading import (
     function_at,
     has_hooks,
     instance_of,
+    is_module_name,
     load_entry,
     load_module,
     one_line,
@@ -196,6 +196,17 @@ class PluginManager:
             for item in self._implementations("plaunch_doctor_checks")
         }
 
+    def always_on(self) -> dict[str, tuple[object, list[str]]]:
+        """The plugins that no option selects, by name: each one, and the hooks that it has."""
+        return {
+            name.partition(":")[2]: (
+                registration.plugin,
+                [c.name for c in self._pluggy.get_hookcallers(registration.plugin) or ()],
+            )
+            for name, registration in self._registrations.items()
+            if name.startswith(f"{LIFECYCLE.name}:")
+        }
+
     def selected(self) -> list[LoadedPlugin]:
         """The plugins that are loaded so far, in the order of loading, and where they come from."""
         return list(self._loaded)
@@ -224,13 +235,9 @@ class PluginManager:
         blocker = self._catalogue.blocker_of(word)
         if blocker is not None:
             raise UsageError(f"{word.source} names what {blocker.source} blocks; drop one of them")
-        module = None if ":" in word.text else load_module(word.text)
+        module = load_module(word.text) if is_module_name(word.text) else None
         if module is None:
-            raise UnknownNameError(
-                f"{word.source} names neither an installed plugin nor a module"
-                f"{suggest(word.text, self._catalogue.all_names())}; reinstall the package if you "
-                "just added it"
-            )
+            raise self._catalogue.refusal_of_word(word)
         self._register(
             f"{LIFECYCLE.name}:{word.text}",
             module,

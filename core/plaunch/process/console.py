@@ -287,6 +287,8 @@ class Console:
         size = len(in_hand) + self._size + self._spill.unread
         lines = in_hand.count(b"\n") + self._spill.unread_lines
         lines += sum(block.count(b"\n") for block in self._blocks)
+        if not size:  # all was shown, and the thread has not said so yet
+            return
         self._notices.warn(
             "%s takes no more output; not shown of what the workers wrote: %d bytes, %d lines",
             self._label,

@@ -242,6 +242,11 @@ class PContext(abc.ABC):
         binding = self._bindings.get(local_rank)
         return contextlib.nullcontext() if binding is None else binding.applied()
 
+    def _log_files(self, local_rank: int) -> list[str]:
+        """The files that the streams of this worker go to."""
+        paths = (self.stdouts.get(local_rank, ""), self.stderrs.get(local_rank, ""))
+        return [path for path in dict.fromkeys(paths) if path not in ("", os.devnull)]
+
     @abc.abstractmethod
     def pids(self) -> dict[int, int]:
         """The process ids of the workers by local rank."""

@@ -59,6 +59,7 @@ class ProcessFailure:
         global_rank: its rank in the job, where known.
         host: the name of its host.
         oom_killed: whether the kernel's out-of-memory killer ended it.
+        log_files: the files that its stdout and stderr went to, where there are any.
     """
 
     local_rank: int
@@ -72,6 +73,7 @@ class ProcessFailure:
     global_rank: int | None = field(default=None, kw_only=True)
     host: str = field(default_factory=_host, kw_only=True)
     oom_killed: bool = field(default=False, kw_only=True)
+    log_files: list[str] = field(default_factory=list, kw_only=True)
 
     def __post_init__(self) -> None:
         self.timestamp = time.time()

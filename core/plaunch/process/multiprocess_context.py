@@ -193,6 +193,7 @@ class MultiprocessContext(SupervisedContext):
             pid=seen.pid,
             exitcode=seen.exitcode or 1,  # a failure must not look like a success to anybody
             error_file=self.error_files.get(seen.local_rank, ""),
+            log_files=self._log_files(seen.local_rank),
         )
         if problem:
             failure.message = problem

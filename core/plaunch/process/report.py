@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from typing import TYPE_CHECKING
 
 from plaunch.process.error_file import text_of, traceback_of
-from plaunch.process.failures import describe_exit
+from plaunch.process.failures import NOT_AVAILABLE, describe_exit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from plaunch.process.failures import ProcessFailure
 
@@ -17,6 +19,18 @@ MAX_STDERR_LINES = 20
 MAX_TRACEBACK_LINES = 200
 MAX_OTHER_FAILURES = 32
 MAX_SUMMARY_CHARS = 160
+
+_CRASHES = frozenset(
+    -signum
+    for signum in (
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGABRT,
+    )
+)
+_FAULT_HANDLER = "Fatal Python error: "
 
 # Colours and other control sequences: a pseudo-terminal makes Python 3.13 colour its tracebacks.
 _TERMINAL_SEQUENCE = re.compile(
@@ -89,8 +103,11 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
         f"  pid:        {failure.pid}",
         f"  time:       {_full_time(failure.timestamp)}",
         f"  ended:      {failure.describe_exit()}",
-        f"  error file: {failure.error_file}",
+        *(f"  log file:   {path}" for path in failure.log_files),
     ]
+    if failure.error_file != NOT_AVAILABLE:
+        lines.append(f"  error file: {failure.error_file}")
+    lines += [f"  hint:       {text}" for text in _hints(failure)]
     if failure.has_reply:
         callstack = traceback_of(failure.message)
         if callstack:
@@ -104,7 +121,29 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
     if failure.last_lines:
         kept = failure.last_lines[-MAX_STDERR_LINES:]
         return lines + _block("last lines of its stderr:", kept, MAX_STDERR_LINES)
+    if os.environ.get("PLAUNCH_CAPTURE_STDERR") == "0" and not failure.log_files:
+        return [*lines, "  What it wrote to stderr was not kept (PLAUNCH_CAPTURE_STDERR=0)."]
     return [*lines, "  It wrote nothing to stderr."]
+
+
+def _hints(failure: ProcessFailure) -> Iterator[str]:
+    """What helps to find a cause that the worker itself could not tell."""
+    if failure.has_reply:
+        return
+    if failure.exitcode == -signal.SIGKILL and not failure.oom_killed:
+        yield "SIGKILL comes from outside: a scheduler, a limit of the container, or somebody"
+    is_dumped = any(_FAULT_HANDLER in line for line in failure.last_lines)
+    if failure.exitcode in _CRASHES and not is_dumped:
+        yield "with PYTHONFAULTHANDLER=1 in its environment, python shows where it crashed"
+    if not failure.last_lines and any(map(_is_on_full_disk, failure.log_files)):
+        yield "the disk of its log files is full"
+
+
+def _is_on_full_disk(path: str) -> bool:
+    try:
+        return os.statvfs(path).f_bavail == 0
+    except OSError:  # a file of another host
+        return False
 
 
 def _other_failures(ranks: Sequence[int], failures: Mapping[int, ProcessFailure]) -> list[str]:

@@ -74,6 +74,7 @@ class SubprocessContext(SupervisedContext):
             pid=seen.pid,
             exitcode=seen.exitcode,
             error_file=self.error_files.get(seen.local_rank, ""),
+            log_files=self._log_files(seen.local_rank),
         )
 
     def _collect_return_values(self) -> dict[int, Any]:

@@ -373,7 +373,7 @@ class SupervisedContext(PContext):
             if failure is not None:
                 failure.oom_killed = exitcode == -signal.SIGKILL and self._is_short_of_memory()
                 self._failures[rank] = failure
-                _log.info(
+                _log.debug(
                     "%s %d (pid %d) failed: %s",
                     self.name,
                     rank,

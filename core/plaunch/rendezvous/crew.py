@@ -113,12 +113,14 @@ class Crew:
             speaker = self._speaker
         is_through = True
         if speaker is not None:
-            if self._membership.state is None:
+            is_in = self._membership.state is not None
+            if not is_in:
                 speaker.stop()  # it still tries to connect
             deadline = time.monotonic() + patience
             while not (is_through := speaker.join(0.05)) and time.monotonic() < deadline:
                 if speaker.problem is not None:
                     break  # nobody can be told
+            is_through = is_through or not is_in  # who has never come need not say good-bye
         for runner in self._runners():
             runner.stop()
         for runner in self._runners():

@@ -179,7 +179,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Whom or what `next_rendezvous` waits for."""
         state, failing = self._membership.state, self._crew.failing()
         if failing is not None:
-            return f"the store at {self._endpoint}: {failing}"
+            where = "" if self._endpoint in str(failing) else f" at {self._endpoint}"
+            return f"the store{where}: {failing}"
         if state is None:
             return f"the store at {self._endpoint}"
         if state.phase is Phase.FORMING:

@@ -12,7 +12,7 @@ import pytest
 
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin.blame import blamed
-from plaunch.plugin.registry import KINDS, RENDEZVOUS
+from plaunch.plugin.registry import ALL_KINDS, RENDEZVOUS
 from plaunch.rendezvous.api import RendezvousParameters
 from plaunch.rendezvous.job import JobRendezvous
 
@@ -25,7 +25,7 @@ MAX_HANGS = 3  # checks that end because there is no answer in time, before the 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 _MODULE = os.path.join(os.path.dirname(__file__), "conformance", "chosen.py")
-_CLASSES = {kind.name: f"Test_{kind.name}" for kind in KINDS}
+_CLASSES = {kind.name: f"Test_{kind.name}" for kind in ALL_KINDS}
 _JOB_CLASS = "Test_job_rendezvous"
 
 # What the caller has set for tests of its own must not change what is checked here.

@@ -13,6 +13,7 @@ import pytest
 from plaunch.testing.conformance import (
     DeviceCounterConformance,
     EventHandlerConformance,
+    HooksConformance,
     LogsSpecsConformance,
     RendezvousHandlerConformance,
     SchedulerConformance,
@@ -20,6 +21,7 @@ from plaunch.testing.conformance import (
 )
 from plaunch_example_plugins.devices import count_slots
 from plaunch_example_plugins.events import AppendEventHandler
+from plaunch_example_plugins.journal import Journal
 from plaunch_example_plugins.logs import FlatLogsSpecs
 from plaunch_example_plugins.rendezvous import create_handler
 from plaunch_example_plugins.scheduler import find_allocation
@@ -37,6 +39,15 @@ def hostfile(tmp_path):
 class TestFlatLogsSpecs(LogsSpecsConformance):
     def plugin(self):
         return FlatLogsSpecs
+
+
+class TestJournal(HooksConformance):
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("JOURNAL", str(tmp_path / "journal.txt"))
+
+    def plugin(self):
+        return Journal
 
 
 class TestAppendEventHandler(EventHandlerConformance):

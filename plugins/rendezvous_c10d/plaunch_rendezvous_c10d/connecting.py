@@ -67,7 +67,8 @@ class Connector:
     def connect(self) -> TcpStore:
         """Try once, for about `CONNECT_TIMEOUT` seconds at most; whoever calls tries again.
 
-        What it waits for is said after ten seconds of failures and then once a minute.
+        What it waits for is said after ten seconds of failures and then once a minute, in the
+        words of those who wait for a round.
 
         Raises:
             RendezvousConnectionError: with all addresses that were tried, and what each said.
@@ -175,7 +176,9 @@ class Connector:
             if now < self._say_at:
                 return
             self._say_at = now + _SAID_EVERY
-        _log.warning("still waiting: %s", error)
+        # Whoever waits for the first connection is told by the agent, unless only warnings count.
+        if self._has_connected or not _log.isEnabledFor(logging.INFO):
+            _log.warning("waiting for the store: %s", error)
 
 
 def run_bounded(function: Callable[[], Any], timeout: float, name: str) -> Any:

@@ -239,7 +239,9 @@ class EtcdClient:
         )
         if now >= self._say_at:
             self._say_at = now + _SAID_EVERY
-            _log.warning("still waiting: %s", error)
+            # Whoever waits for the first link is told by the agent, unless only warnings count.
+            if self._has_connected or not _log.isEnabledFor(logging.INFO):
+                _log.warning("waiting for the store: %s", error)
         return error
 
     def _try_endpoint(self, endpoint: Endpoint, timeout: float) -> Link:

@@ -1,6 +1,7 @@
 """Suites that authors of plugins run over their own; they need pytest.
 
-One class for each kind of plugin, of which the author says what the plugin's name gives:
+One class for each kind of plugin, of which the author says what the plugin's name gives, and one
+for the hooks that are called in each launch:
 
     from plaunch.testing.conformance import EventHandlerConformance
 
@@ -31,6 +32,7 @@ pytest.register_assert_rewrite(
             "device_counts",
             "event_handlers",
             "handlers",
+            "hooks",
             "jobs",
             "logs_specs",
             "nodes",
@@ -53,6 +55,9 @@ from plaunch.testing.conformance.event_handlers import (  # noqa: E402
 )
 from plaunch.testing.conformance.handlers import (  # noqa: E402
     RendezvousHandlerConformance as RendezvousHandlerConformance,
+)
+from plaunch.testing.conformance.hooks import (  # noqa: E402
+    HooksConformance as HooksConformance,
 )
 from plaunch.testing.conformance.logs_specs import (  # noqa: E402
     LogsSpecsConformance as LogsSpecsConformance,

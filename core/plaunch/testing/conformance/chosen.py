@@ -15,6 +15,7 @@ from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
 from plaunch.testing.conformance import (
     DeviceCounterConformance,
     EventHandlerConformance,
+    HooksConformance,
     LogsSpecsConformance,
     RendezvousConformance,
     RendezvousHandlerConformance,
@@ -45,6 +46,12 @@ class _Chosen:
     def plugin(self) -> Any:
         """What the chosen name gives."""
         return self.subject.thing
+
+
+class Test_plugin(_Chosen, HooksConformance):  # noqa: N801 - found by the kind's name
+    """The checks of the hooks that are called in each launch."""
+
+    kind = "plugin"
 
 
 class Test_logs_specs(_Chosen, LogsSpecsConformance):  # noqa: N801 - found by the kind's name

@@ -79,7 +79,8 @@ class PluginSuite:
         """A launch imports the module of a chosen plugin, and torch costs it seconds."""
         if self.is_for_torch:
             pytest.skip("it was written for torchrun, and imports torch")
-        module = self.module or self.thing.__module__
+        # A module is where it is defined itself.
+        module = self.module or getattr(self.thing, "__module__", "") or self.thing.__name__
         done = subprocess.run(  # noqa: PLW1510 - said below
             [sys.executable, "-c", _IMPORT.format(path=sys.path, module=module)],
             stdin=subprocess.DEVNULL,

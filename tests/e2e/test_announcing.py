@@ -1,0 +1,88 @@
+"""What a user reads when a job of one node fails: everything that helps, and nothing twice."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+
+@pytest.fixture
+def plaunch(plaunch):
+    """Launches that say what they say to everybody."""
+    del plaunch.environ["LOGLEVEL"]
+    return plaunch
+
+
+FAILS = "import os, time; int(os.environ['RANK']) and exit(7); time.sleep(60)"
+# The other one holds out until the launcher has waited for a second.
+SLOW = """\
+import os, signal, sys, time
+if os.environ["RANK"] == "1":
+    while not os.path.exists("ready"):
+        time.sleep(0.01)
+    sys.exit(7)
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1.5), sys.exit(0)))
+open("ready", "w").close()
+time.sleep(60)
+"""
+RECORDED = """\
+from plaunch import record
+@record
+def main():
+    raise ValueError("no luck today")
+main()
+"""
+
+
+def said(done):
+    """The lines of the launcher itself, without those at the start and about time."""
+    lines = done.stderr.splitlines()
+    assert done.returncode == 7 or "no luck" in done.stderr, done.stderr
+    quiet = ("plaunch: version", "plaunch: OMP_NUM_THREADS", "plaunch: this launch took")
+    return [line for line in lines if line.strip() and not line.startswith(quiet)]
+
+
+def test_a_failure_is_said_once(plaunch):
+    script = plaunch.write("train.py", FAILS)
+    first, *report = said(plaunch.run("--nproc-per-node=2", script))
+    assert re.fullmatch(r"plaunch: .*train\.py FAILED: rank 1 on \S+: exit code 7", first)
+    assert report[0] == "First failure:"
+    assert not [line for line in report if line.startswith("plaunch:") or "N/A" in line]
+
+
+def test_a_failure_that_is_followed_by_a_restart_is_said_once(plaunch):
+    script = plaunch.write("train.py", FAILS)
+    restart, report, *_ = said(plaunch.run("--nproc-per-node=2", "--max-restarts=1", script))
+    assert re.search(r"rank 1 \(pid \d+\) failed with exit code 7; all .* 1 of 1\)$", restart)
+    assert "FAILED: rank 1" in report
+
+
+def test_who_waits_for_slow_workers_hears_why_they_are_stopped(plaunch):
+    script = plaunch.write("train.py", SLOW)
+    waits, why, report, *_ = said(plaunch.run("--nproc-per-node=2", script))
+    assert "waiting for local ranks 0 to end after SIGTERM" in waits
+    assert re.search(r"stopped because rank 1 \(pid \d+\) failed: exit code 7$", why)
+    assert "FAILED: rank 1" in report
+
+
+def test_the_report_names_the_files_that_are_there(plaunch):
+    script = plaunch.write("train.py", RECORDED)
+    lines = said(plaunch.run("--log-dir=logs", "--tee=1", "--redirects=2", script))
+    files = [line.split()[-1] for line in lines if " file: " in line]
+    assert [path.rpartition("/")[2] for path in files] == ["stdout.log", "stderr.log", "error.json"]
+    for path in files:
+        with open(path) as file:
+            file.read()
+
+
+def test_the_report_names_no_file_that_is_gone(plaunch):
+    lines = said(plaunch.run(plaunch.write("train.py", RECORDED)))
+    assert "    ValueError: no luck today" in lines
+    assert not [line for line in lines if " file: " in line]
+
+
+def test_a_launch_that_took_no_time_is_not_measured(plaunch):
+    done = plaunch.run("--no-python", "true")
+    took = re.search("this launch took (.*)", done.stderr)
+    assert took is None or float(took[1].split()[0]) > 0
