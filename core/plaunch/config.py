@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -133,13 +134,18 @@ class LaunchConfig:
             from plaunch.agent.status.address import parse_address  # noqa: PLC0415 - as above
 
             parse_address(self.metrics_port, "--metrics-port")
-        for is_right, problem in self._rules(self.shutdown_timeout):
+        for is_right, problem in self._rules():
             if not is_right:
                 raise UsageError(problem)
+        PERIOD.check(self.monitor_interval, "monitor_interval (--monitor-interval)")
+        PATIENCE.check(self.shutdown_timeout, "shutdown_timeout (--shutdown-timeout)")
+        PATIENCE.check(self.exit_barrier_timeout, "exit_barrier_timeout (--exit-barrier-timeout)")
+        if self.start_timeout is not None:
+            LIMIT.check(self.start_timeout, "start_timeout (--start-timeout)")
 
-    def _rules(self, shutdown_timeout: float) -> tuple[tuple[bool, str], ...]:
+    def _rules(self) -> tuple[tuple[bool, str], ...]:
         """What must hold, and what is said if it does not; a value that is no number is wrong."""
-        node_rank, start_timeout = self.node_rank, self.start_timeout
+        node_rank = self.node_rank
         return (
             (
                 0 < self.min_nodes <= self.max_nodes,
@@ -156,11 +162,6 @@ class LaunchConfig:
                 f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative",
             ),
             (
-                self.monitor_interval > 0,
-                f"monitor_interval is {self.monitor_interval} (--monitor-interval); it must be "
-                "above 0 seconds",
-            ),
-            (
                 self.start_method in START_METHODS,
                 f"start method {self.start_method!r} is unknown (--start-method); choices: "
                 f"{', '.join(START_METHODS)}",
@@ -171,23 +172,9 @@ class LaunchConfig:
                 "policy 'torchrun' does not know; add --signal-policy=notify",
             ),
             (
-                shutdown_timeout >= 0,
-                f"shutdown_timeout is {shutdown_timeout} (--shutdown-timeout); it cannot be "
-                "negative",
-            ),
-            (
-                self.exit_barrier_timeout >= 0,
-                f"exit_barrier_timeout is {self.exit_barrier_timeout} (--exit-barrier-timeout); it "
-                "cannot be negative",
-            ),
-            (
                 node_rank is None or 0 <= node_rank < self.max_nodes,
                 f"node rank {node_rank} (--node-rank) is outside the job of {self.max_nodes} nodes "
                 f"(--nnodes); ranks go from 0 to {self.max_nodes - 1}",
-            ),
-            (
-                start_timeout is None or start_timeout > 0,
-                f"start_timeout is {start_timeout} (--start-timeout); it must be above 0 seconds",
             ),
         )
 
@@ -200,17 +187,12 @@ def shutdown_timeout_of(environ: Mapping[str, str]) -> float:
     """The grace in seconds that `TORCH_ELASTIC_SHUTDOWN_TIMEOUT` asks for, else 30.
 
     Raises:
-        UsageError: the variable is not a number.
+        UsageError: the variable has no such number.
     """
     text = environ.get(SHUTDOWN_TIMEOUT_VARIABLE)
     if text is None:
         return DEFAULT_SHUTDOWN_TIMEOUT
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(
-            f"{SHUTDOWN_TIMEOUT_VARIABLE} is {text!r}, which is not a number of seconds"
-        ) from None
+    return PATIENCE.read(text, f"variable {SHUTDOWN_TIMEOUT_VARIABLE}")
 
 
 def make_run_id() -> str:

@@ -9,8 +9,12 @@ import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import LIMIT, PATIENCE, PERIOD
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from plaunch.durations import Duration
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,16 @@ def integer(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
-def number(text: str) -> float:
-    """A number, of seconds with all options there are."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+def seconds(duration: Duration) -> Callable[[str], float]:
+    """Reads a duration of this sort."""
+
+    def read(text: str) -> float:
+        try:
+            return duration.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
 
 
 def port(text: str) -> int:
@@ -197,7 +205,7 @@ RENDEZVOUS = (
         "time until the first worker of this node must run, whatever there is to wait for before "
         "(default: no bound of its own; --rdzv-conf join_timeout bounds the wait for nodes)",
         metavar="SECONDS",
-        read=number,
+        read=seconds(LIMIT),
     ),
 )
 SCRIPT = (
@@ -240,14 +248,14 @@ SUPERVISION = (
         "how often to look at what cannot wake the launcher (default: 0.1)",
         default=0.1,
         metavar="SECONDS",
-        read=number,
+        read=seconds(PERIOD),
     ),
     Option(
         ("--shutdown-timeout",),
         "time for workers to stop before they are killed, on every path "
-        "(default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
+        "(inf: never; default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
         metavar="SECONDS",
-        read=number,
+        read=seconds(PATIENCE),
     ),
     Option(
         ("--exit-barrier-timeout",),
@@ -255,7 +263,7 @@ SUPERVISION = (
         "(default: 300)",
         default=300.0,
         metavar="SECONDS",
-        read=number,
+        read=seconds(PATIENCE),
     ),
     Option(
         ("--keep-daemons",),

@@ -5,6 +5,7 @@ Nothing is started and no socket is opened; what only the meeting of the nodes d
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -130,13 +131,15 @@ def _resolved(dest: str, args: argparse.Namespace, config: LaunchConfig) -> Any:
     if dest == "rdzv_id":
         return config.run_id
     if dest in ("nproc_per_node", "rdzv_endpoint", "shutdown_timeout", "node_rank"):
-        return getattr(config, dest)
+        return _plain(getattr(config, dest))
     return _plain(getattr(args, dest))
 
 
 def _plain(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 

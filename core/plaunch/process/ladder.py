@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from plaunch.durations import describe_end
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -179,11 +181,11 @@ class StopLadder:
             self._give_up_at = now + self._kill_wait
         elif now >= self._notice_at:
             _log.warning(
-                "%s: waiting for local ranks %s to end after %s; SIGKILL in %.0f s",
+                "%s: waiting for local ranks %s to end after %s; SIGKILL %s",
                 self._name,
                 _format(live),
                 self._death_sig.name,
-                self._kill_at - now,
+                describe_end(self._kill_at - now),
             )
             self._tell_step("waiting", self._death_sig, live)
             self._notice_at = math.inf

@@ -12,11 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
+
+    from plaunch.durations import Duration
 
 
 class Store(Protocol):
@@ -342,6 +345,26 @@ class RendezvousParameters:
             return float(str(value))
         except ValueError:
             raise self._not("a number", key, value) from None
+
+    def get_as_seconds(
+        self, key: str, default: float | None = None, duration: Duration = PERIOD
+    ) -> float | None:
+        """The value of option `key` as a duration; torchrun has no such getter.
+
+        Args:
+            key: the option.
+            default: what there is without it, as it is.
+            duration: what it may be, by default above 0 and not endless; `plaunch.durations` has
+                the usual ones.
+
+        Raises:
+            UsageError: the value is none.
+        """
+        value = self.get(key)
+        if value is None:
+            return default
+        name = f"option {key!r} of rendezvous backend {self.backend!r} (--rdzv-conf)"
+        return duration.read(str(value), name)
 
     def refuse_unknown(self, known: frozenset[str], ignored: frozenset[str] = frozenset()) -> None:
         """Refuse options outside `known`, naming the closest match.

@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import PATIENCE, PERIOD
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,11 +81,15 @@ class TimerServer(abc.ABC):
         request_queue: where requests come from.
         max_interval: how long to wait for a request before looking at the timers, in seconds.
         daemon: whether the process may end while the thread runs.
+
+    Raises:
+        UsageError: `max_interval` cannot be used.
     """
 
     def __init__(
         self, request_queue: RequestQueue, max_interval: float, daemon: bool = True
     ) -> None:
+        PERIOD.check(max_interval, "max_interval")
         self._request_queue = request_queue
         self._max_interval = max_interval
         self._daemon = daemon
@@ -163,13 +168,14 @@ def expires(
     """Give a block of code `after` seconds; a server that is talked to kills a worker in it then.
 
     Args:
-        after: seconds.
+        after: seconds; infinity never expires.
         scope: the timer's name; by default the file and the line of the `with`.
         client: whom to ask; by default the one that `configure` was given.
 
     Raises:
-        UsageError: there is no client.
+        UsageError: there is no client, or `after` is no duration.
     """
+    PATIENCE.check(after, "after")
     client = client or _Configured.client
     if client is None:
         raise UsageError("there is no timer client; call plaunch.timer.configure first")

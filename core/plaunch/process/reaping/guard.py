@@ -12,6 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.durations import milliseconds
 from plaunch.process.reaping.table import PROC
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Guard:
         if self._pidfd >= 0:
             poller = select.poll()
             poller.register(self._pidfd, select.POLLIN)
-            poller.poll(_END_WAIT * 1000)
+            poller.poll(milliseconds(_END_WAIT))
         while not self._reap() and time.monotonic() < deadline:
             time.sleep(_END_LOOK)
         self._is_gone = True
