@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import PATIENCE, PERIOD
 from plaunch.errors import UsageError
+from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,10 +115,11 @@ class TimerServer(abc.ABC):
 
     def start(self) -> None:
         """Start the thread."""
-        self._watchdog_thread = threading.Thread(
+        thread = threading.Thread(
             target=self._watchdog_loop, name="plaunch-timer", daemon=self._daemon
         )
-        self._watchdog_thread.start()
+        start_thread(thread)
+        self._watchdog_thread = thread
 
     def stop(self) -> None:
         """End the thread, and wait for it for as long as it may wait for a request."""

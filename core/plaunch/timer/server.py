@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from plaunch.durations import PERIOD, milliseconds
+from plaunch.threads import start_thread
 from plaunch.timer.files import FileTimerRequest
 
 logger = logging.getLogger("plaunch")
@@ -76,11 +77,12 @@ class FileTimerServer:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._watchdog_loop, name="plaunch-timer", daemon=self._daemon
         )
         self._log_event("watchdog started", None)
-        self._thread.start()
+        start_thread(thread)
+        self._thread = thread
 
     def stop(self) -> None:
         """End the thread and remove the pipe; may be called more than once."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent.background import signals_blocked
 from plaunch.agent.status.address import LOOPBACK, describe_address
 from plaunch.durations import milliseconds
+from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -98,9 +99,10 @@ class StatusServer:
         """Begin to serve; also after `rest`."""
         if self._thread is not None or self._is_over:
             return
-        self._thread = threading.Thread(target=self._run, name="plaunch-status", daemon=True)
+        thread = threading.Thread(target=self._run, name="plaunch-status", daemon=True)
         with signals_blocked():  # signals must reach the main thread; other threads inherit this
-            self._thread.start()
+            start_thread(thread)
+        self._thread = thread
 
     def rest(self) -> None:
         """End all threads until `start`, for the process to fork; requests wait meanwhile."""

@@ -119,9 +119,12 @@ def start_guard(proc: str = PROC) -> Guard | None:
         program = _start_program(reader, launcher_fd, proc)
         return Guard(program.pid, line, program)
     except (OSError, ValueError) as error:
+        from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+
         os.close(line)
         _log.warning(
-            "no guard process (%s): if this launcher gets SIGKILL, workers may outlive it", error
+            "no guard process, so that workers may outlive this launcher if it gets SIGKILL: %s",
+            explain(error),
         )
         return None
     finally:
