@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import UsageError
+from plaunch.numbers import MOST_NODES, MOST_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -153,9 +154,19 @@ class LaunchConfig:
                 "0 < minimum <= maximum",
             ),
             (
+                self.max_nodes <= MOST_NODES,
+                f"the node range is {self.min_nodes}:{self.max_nodes} (--nnodes); a job has at "
+                f"most {MOST_NODES} nodes",
+            ),
+            (
                 self.nproc_per_node >= 1,
                 f"nproc_per_node is {self.nproc_per_node} (--nproc-per-node); a node runs at least "
                 "one worker",
+            ),
+            (
+                self.nproc_per_node <= MOST_WORKERS,
+                f"nproc_per_node is {self.nproc_per_node} (--nproc-per-node); a node runs at most "
+                f"{MOST_WORKERS} workers",
             ),
             (
                 self.max_restarts >= 0,

@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass
 
 from plaunch.errors import UsageError
+from plaunch.numbers import quote
 
 LONGEST = 1e9  # seconds, some 31 years; threads, locks, dates and torch can all wait for so long
 _LONGEST_WAIT = 1e6  # seconds of one call
-_MOST_TEXT = 60  # characters of a value that is quoted
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Duration:
         # Digits without number are not what anybody writes for no end.
         is_meant = not math.isinf(seconds) or "inf" in text.lower()
         if not (is_meant and self._allows(seconds)):
-            raise ValueError(f"{_quote(text)} is not {self.rule}")
+            raise ValueError(f"{quote(text)} is not {self.rule}")
         return seconds
 
     def read(self, text: str, name: str) -> float:
@@ -85,7 +85,7 @@ class Duration:
         return seconds > 0 and self.least <= seconds <= self.most
 
     def _wrong(self, value: object, name: str) -> UsageError:
-        return UsageError(f"{name} is {_quote(value)}, which is not {self.rule}")
+        return UsageError(f"{name} is {quote(value)}, which is not {self.rule}")
 
 
 PERIOD = Duration()  # between two turns of something
@@ -126,11 +126,3 @@ def _number(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return math.nan
-
-
-def _quote(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an integer with more digits than Python writes
-        text = "a number of thousands of digits"
-    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}..."

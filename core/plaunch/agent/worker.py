@@ -90,10 +90,16 @@ class WorkerSpec:
     def __post_init__(self) -> None:
         from plaunch.durations import PERIOD  # noqa: PLC0415
         from plaunch.errors import UsageError  # noqa: PLC0415
+        from plaunch.numbers import MOST_WORKERS  # noqa: PLC0415
 
         if self.local_world_size < 1:
             raise UsageError(
                 f"local_world_size is {self.local_world_size}; a node runs at least one worker"
+            )
+        if self.local_world_size > MOST_WORKERS:
+            raise UsageError(
+                f"local_world_size is {self.local_world_size}; a node runs at most {MOST_WORKERS} "
+                "workers"
             )
         PERIOD.check(self.monitor_interval, "monitor_interval")
         if self.max_restarts < 0:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
+from plaunch.numbers import digits, quote, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,9 +63,9 @@ class Option:
 def integer(text: str) -> int:
     """A whole number."""
     try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        return whole(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def seconds(duration: Duration) -> Callable[[str], float]:
@@ -81,21 +82,25 @@ def seconds(duration: Duration) -> Callable[[str], float]:
 
 def port(text: str) -> int:
     """A port number; 0 is one."""
-    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port number from 0 to 65535")
-    return int(text)
+    number = digits(text, 65535)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{quote(text)} is not a port number from 0 to 65535")
+    return number
 
 
 def port_range(text: str) -> tuple[int, int]:
     """`29500-29599`: the first and the last port of a range."""
-    first, dash, last = text.partition("-")
-    if not (dash and first.isascii() and first.isdecimal() and last.isascii() and last.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a range of ports, such as 29500-29599")
-    if not 0 < int(first) <= int(last) <= 65535:
+    low, _, high = text.partition("-")
+    first, last = digits(low), digits(high)
+    if first is None or last is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a range of ports between 1 and 65535, smallest first"
+            f"{quote(text)} is not a range of ports, such as 29500-29599"
         )
-    return int(first), int(last)
+    if not 0 < first <= last <= 65535:
+        raise argparse.ArgumentTypeError(
+            f"{quote(text)} is not a range of ports between 1 and 65535, smallest first"
+        )
+    return first, last
 
 
 def words(text: str) -> list[str]:
@@ -114,7 +119,7 @@ NODES = (
     Option(
         ("--nproc-per-node",),
         "workers on this node: a number, or a device counter such as cpu, gpu, xpu, auto "
-        "(default: 1, or one for each of --devices)",
+        "(at most 65536; default: 1, or one for each of --devices)",
         default="1",
         metavar="N or NAME",
         plugins="device_counts",

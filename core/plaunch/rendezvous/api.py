@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
+from plaunch.numbers import quote, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -328,7 +329,7 @@ class RendezvousParameters:
         if value is None:
             return default
         try:
-            return int(str(value))
+            return whole(str(value))
         except ValueError:
             raise self._not("an integer", key, value) from None
 
@@ -390,7 +391,7 @@ class RendezvousParameters:
 
     def _not(self, what: str, key: str, value: object) -> UsageError:
         return UsageError(
-            f"option {key!r} of rendezvous backend {self.backend!r} is {value!r}, "
+            f"option {key!r} of rendezvous backend {self.backend!r} is {quote(value)}, "
             f"which is not {what}"
         )
 
