@@ -7,7 +7,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
-from plaunch.folders import current_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -62,6 +61,8 @@ def run_script_path(training_script: str, *training_script_args: str) -> None:
 def _check_file(script: str) -> None:
     # A folder or a zip file with a __main__.py is a script to python, too.
     if not os.path.exists(script):
+        from plaunch.folders import current_folder  # noqa: PLC0415 - errors only
+
         raise UsageError(
             f"the script {script!r} does not exist (current folder: {current_folder()}); give its "
             "path, or -m for a module, or --no-python for a program"

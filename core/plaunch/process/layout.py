@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.errors import LogDirectoryError
-from plaunch.folders import absolute
 from plaunch.numbers import quote
 from plaunch.process.logs import LogsDest, LogsSpecs
 from plaunch.process.std import Std, to_map
@@ -243,12 +242,12 @@ def _check_base(base: str) -> None:
         problem = "has characters that cannot be encoded"
     if problem:
         raise LogDirectoryError(f"log directory {quote(base)} {problem}; name another one")
-    existing = absolute(base, "log directory")
+    existing = _absolute(base)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
     if not os.path.isdir(existing):
         what = "it is a file" if os.path.isfile(existing) else "it is not a directory"
-        if existing != absolute(base, "log directory"):
+        if existing != _absolute(base):
             what = what.replace("it is", f"{existing!r} is")
         raise LogDirectoryError(f"log directory {base!r} cannot be used: {what}; name another one")
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -256,6 +255,15 @@ def _check_base(base: str) -> None:
             f"log directory {base!r} cannot be used: {existing!r} is not writable for this user; "
             "name another one"
         )
+
+
+def _absolute(base: str) -> str:
+    try:
+        return os.path.abspath(base)
+    except FileNotFoundError:  # there is no current folder
+        from plaunch.folders import absolute  # noqa: PLC0415 - errors only
+
+        return absolute(base, "log directory")
 
 
 def _temporary_base() -> str:
@@ -271,7 +279,7 @@ def _temporary_base() -> str:
 
 def _create_run_dir(base: str, run_id: str, mode: int) -> str:
     """Create a folder that no other launch has, and return its absolute path."""
-    base = absolute(base, "log directory")
+    base = _absolute(base)
     try:
         os.makedirs(base, exist_ok=True)
     except OSError as error:

@@ -350,22 +350,14 @@ class RendezvousParameters:
     def get_as_seconds(
         self, key: str, default: float | None = None, duration: Duration = PERIOD
     ) -> float | None:
-        """The value of option `key` as a duration; torchrun has no such getter.
-
-        Args:
-            key: the option.
-            default: what there is without it, as it is.
-            duration: what it may be, by default above 0 and not endless; `plaunch.durations` has
-                the usual ones.
+        """The value of option `key` as a duration, by default above 0 and not endless.
 
         Raises:
             UsageError: the value is none.
         """
         value = self.get(key)
-        if value is None:
-            return default
         name = f"option {key!r} of rendezvous backend {self.backend!r} (--rdzv-conf)"
-        return duration.read(str(value), name)
+        return default if value is None else duration.read(str(value), name)
 
     def refuse_unknown(self, known: frozenset[str], ignored: frozenset[str] = frozenset()) -> None:
         """Refuse options outside `known`, naming the closest match.

@@ -193,7 +193,13 @@ def _on_file(params: RendezvousParameters, read_timeout: float) -> C10dBackend:
         temporary = tempfile.mkdtemp(prefix="plaunch-rendezvous-")
         path = os.path.join(temporary, "store")
     else:
-        path = os.path.abspath(path)
+        try:
+            path = os.path.abspath(path)
+        except FileNotFoundError:
+            raise UsageError(
+                f"the rendezvous store {path!r} (--rdzv-endpoint) is relative to the current "
+                "folder, which does not exist any more; give a path that begins with /"
+            ) from None
         folder = os.path.dirname(path)
         if os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK):
             raise UsageError(
