@@ -6,7 +6,9 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import UsageError
+from plaunch.numbers import MOST_NODES, MOST_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,13 +135,18 @@ class LaunchConfig:
             from plaunch.agent.status.address import parse_address  # noqa: PLC0415 - as above
 
             parse_address(self.metrics_port, "--metrics-port")
-        for is_right, problem in self._rules(self.shutdown_timeout):
+        for is_right, problem in self._rules():
             if not is_right:
                 raise UsageError(problem)
+        PERIOD.check(self.monitor_interval, "monitor_interval (--monitor-interval)")
+        PATIENCE.check(self.shutdown_timeout, "shutdown_timeout (--shutdown-timeout)")
+        PATIENCE.check(self.exit_barrier_timeout, "exit_barrier_timeout (--exit-barrier-timeout)")
+        if self.start_timeout is not None:
+            LIMIT.check(self.start_timeout, "start_timeout (--start-timeout)")
 
-    def _rules(self, shutdown_timeout: float) -> tuple[tuple[bool, str], ...]:
+    def _rules(self) -> tuple[tuple[bool, str], ...]:
         """What must hold, and what is said if it does not; a value that is no number is wrong."""
-        node_rank, start_timeout = self.node_rank, self.start_timeout
+        node_rank = self.node_rank
         return (
             (
                 0 < self.min_nodes <= self.max_nodes,
@@ -147,18 +154,23 @@ class LaunchConfig:
                 "0 < minimum <= maximum",
             ),
             (
+                self.max_nodes <= MOST_NODES,
+                f"the node range is {self.min_nodes}:{self.max_nodes} (--nnodes); a job has at "
+                f"most {MOST_NODES} nodes",
+            ),
+            (
                 self.nproc_per_node >= 1,
                 f"nproc_per_node is {self.nproc_per_node} (--nproc-per-node); a node runs at least "
                 "one worker",
             ),
             (
-                self.max_restarts >= 0,
-                f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative",
+                self.nproc_per_node <= MOST_WORKERS,
+                f"nproc_per_node is {self.nproc_per_node} (--nproc-per-node); a node runs at most "
+                f"{MOST_WORKERS} workers",
             ),
             (
-                self.monitor_interval > 0,
-                f"monitor_interval is {self.monitor_interval} (--monitor-interval); it must be "
-                "above 0 seconds",
+                self.max_restarts >= 0,
+                f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative",
             ),
             (
                 self.start_method in START_METHODS,
@@ -171,23 +183,9 @@ class LaunchConfig:
                 "policy 'torchrun' does not know; add --signal-policy=notify",
             ),
             (
-                shutdown_timeout >= 0,
-                f"shutdown_timeout is {shutdown_timeout} (--shutdown-timeout); it cannot be "
-                "negative",
-            ),
-            (
-                self.exit_barrier_timeout >= 0,
-                f"exit_barrier_timeout is {self.exit_barrier_timeout} (--exit-barrier-timeout); it "
-                "cannot be negative",
-            ),
-            (
                 node_rank is None or 0 <= node_rank < self.max_nodes,
                 f"node rank {node_rank} (--node-rank) is outside the job of {self.max_nodes} nodes "
                 f"(--nnodes); ranks go from 0 to {self.max_nodes - 1}",
-            ),
-            (
-                start_timeout is None or start_timeout > 0,
-                f"start_timeout is {start_timeout} (--start-timeout); it must be above 0 seconds",
             ),
         )
 
@@ -200,17 +198,12 @@ def shutdown_timeout_of(environ: Mapping[str, str]) -> float:
     """The grace in seconds that `TORCH_ELASTIC_SHUTDOWN_TIMEOUT` asks for, else 30.
 
     Raises:
-        UsageError: the variable is not a number.
+        UsageError: the variable has no such number.
     """
     text = environ.get(SHUTDOWN_TIMEOUT_VARIABLE)
     if text is None:
         return DEFAULT_SHUTDOWN_TIMEOUT
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(
-            f"{SHUTDOWN_TIMEOUT_VARIABLE} is {text!r}, which is not a number of seconds"
-        ) from None
+    return PATIENCE.read(text, f"variable {SHUTDOWN_TIMEOUT_VARIABLE}")
 
 
 def make_run_id() -> str:

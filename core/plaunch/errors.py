@@ -60,6 +60,10 @@ class RankMappingError(UsageError, RuntimeError):
     """
 
 
+class ThreadStartError(PlaunchError, RuntimeError):
+    """The system gives the launcher no further thread; workers that ran have been stopped."""
+
+
 class WorkerStartError(PlaunchError, RuntimeError):
     """The system refused to start a worker; those started before it have been stopped."""
 

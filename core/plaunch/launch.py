@@ -17,6 +17,7 @@ from plaunch.agent.release import shut_down
 from plaunch.agent.waiting import Waiting
 from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
+from plaunch.durations import bounded
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.blame import blamed
 from plaunch.plugin.context import PluginContext
@@ -301,7 +302,7 @@ class _Launch:
                 local_world_size=config.nproc_per_node,
                 max_restarts=config.max_restarts,
                 node_rank=config.node_rank,
-                stop_timeout=_seconds(config.shutdown_timeout) + _AFTER_GRACE,
+                stop_timeout=bounded(_seconds(config.shutdown_timeout)) + _AFTER_GRACE,
                 port_range=config.port_range,
                 start_timeout=config.start_timeout,
             ),

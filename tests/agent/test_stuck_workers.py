@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
-from plaunch.errors import ExitCode, UnkillableWorkerError
+from plaunch.errors import ExitCode, UnkillableWorkerError, UsageError
 from plaunch.process import RunLayout
 from plaunch.process.uninterruptible import TIMEOUT_VARIABLE, UninterruptibleWatch
 from plaunch.testing.rendezvous import FakeRendezvous
@@ -88,7 +88,8 @@ def test_the_variable_sets_the_time(make, monkeypatch):
     assert make(SLEEP, uninterruptible_state_timeout=7)._sleep_watch.timeout == 7
     assert make(SLEEP, uninterruptible_state_timeout=0)._sleep_watch is None
     monkeypatch.setenv(TIMEOUT_VARIABLE, "soon")
-    assert make(SLEEP)._sleep_watch is None
+    with pytest.raises(UsageError, match=f"variable {TIMEOUT_VARIABLE} is 'soon'"):
+        make(SLEEP)
 
 
 def test_without_the_setting_nobody_looks(make):

@@ -73,7 +73,7 @@ def test_macros_replace_the_local_rank_and_nothing_else(args, expected):
     ("change", "message"),
     [
         ({"local_world_size": 0}, "at least one worker"),
-        ({"monitor_interval": 0}, "above 0 s"),
+        ({"monitor_interval": 0}, "above 0 up to"),
         ({"max_restarts": -1}, "cannot be negative"),
         ({"entrypoint": None}, "needs an entrypoint"),
     ],

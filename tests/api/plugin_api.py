@@ -32,6 +32,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.agent": ("GroupInfo", "RunResult", "WorkerExit", "WorkerInfo", "WorkerState"),
     "plaunch.devices": ALL,
     "plaunch.doctor": ALL,
+    "plaunch.durations": ALL,
     "plaunch.errors": ALL,
     "plaunch.events": ALL,
     "plaunch.plugin": ALL,

@@ -235,8 +235,8 @@ def context(**options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"wait": "long"}, "otel.wait='long'"),
-        ({"wait": "60"}, "from 0 to 1.5"),
+        ({"wait": "long"}, "otel.wait .* is 'long'"),
+        ({"wait": "60"}, "from 0 up to 1.5"),
         ({"trace_id": "12"}, "32 hexadecimal digits"),
         ({"trace_id": "0" * 32}, "not all of them 0"),
     ],

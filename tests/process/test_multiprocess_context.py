@@ -518,7 +518,9 @@ def test_a_system_that_refuses_is_passed_on(functions, monkeypatch):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", refuse)
-    with pytest.raises(WorkerStartError, match=r"cannot start local rank 0 of 't': .* unavail"):
+    with pytest.raises(
+        WorkerStartError, match=r"cannot start local rank 0 of 't': .* no more processes"
+    ):
         start_processes("t", functions.add, {0: ()}, start_method="fork", handle_signals=False)
 
 

@@ -413,6 +413,14 @@ os.write(2, b'10%\\r20%\\r\\xff')
         assert terminal.shown == b"".join(b"%060d\r\n" % n for n in range(5000))
         assert streams.last_lines(0) == [f"{n:060d}" for n in range(4980, 5000)]
 
+    def test_lines_of_ranks_that_share_a_terminal_stay_whole(self) -> None:
+        program = "import os\nfor n in range(5000): os.write(2, b'{}' * (20 + n % 60) + b'\\n')"
+        with Terminal() as terminal:
+            streams = Streams(dest(stdout=NULL, nprocs=3), 3, prefixes={}, stderr_fd=terminal.slave)
+            run(streams, {rank: program.format(rank) for rank in range(3)})
+        expected = [b"%d" % rank * (20 + n % 60) for rank in range(3) for n in range(5000)]
+        assert sorted(terminal.shown.split()) == sorted(expected)
+
     def test_no_terminal_to_be_had(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -270,7 +270,7 @@ def test_what_cannot_be_started_leaves_nothing_open(
     source, write_end = open_source()
     drain = Drain([source])
     monkeypatch.setattr(threading.Thread, "start", fail)
-    with pytest.raises(RuntimeError, match="new thread"):
+    with pytest.raises(RuntimeError, match="no more processes or threads"):
         drain.start()
     source.close()
     os.close(write_end)

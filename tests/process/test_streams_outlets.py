@@ -9,6 +9,7 @@ from plaunch.process.console import Console
 from plaunch.process.lines import MatchingLines, PrefixedLines
 from plaunch.process.outlets import (
     HOLD,
+    LONG_HOLD,
     MAX_HELD,
     FileOutlet,
     LinesToConsole,
@@ -189,15 +190,43 @@ class TestRaw:
         raw = RawToConsole(screen, clock)
         for piece in (b"10%", b"\r20%", b"\rdone\n", b"prompt: "):
             raw.write(piece)
+        assert screen.content == b"10%\r20%\rdone\n"
+        raw.flush()
         assert screen.content == b"10%\r20%\rdone\nprompt: "
         assert raw.due is None
+
+    @pytest.mark.parametrize("size", [1, 99, 838, 3097, 4095, 8191])
+    def test_a_line_that_arrives_in_pieces_stays_one(
+        self, screen: Screen, clock: Clock, size: int
+    ) -> None:
+        """Wherever a read ends: of a terminal's, one in four ends inside a line."""
+        raws = [RawToConsole(screen, clock) for _ in range(2)]
+        lines = [b"%d" % rank * 120 + b"\n" for rank in range(2)]
+        texts = [line * 100 for line in lines]
+        for start in range(0, len(texts[0]), size):
+            for raw, text in zip(raws, texts, strict=True):
+                raw.write(text[start : start + size])
+        assert {*screen.content.splitlines(keepends=True)} == {*lines}
+
+    def test_a_line_that_grows_by_and_by_is_shown_as_it_grows(
+        self, screen: Screen, clock: Clock
+    ) -> None:
+        raw = RawToConsole(screen, clock)
+        raw.write(b"dots: ")
+        due = raw.due
+        for _ in range(10):
+            clock.now += HOLD / 4
+            raw.write(b".")
+        assert raw.due == due < clock.now
+        raw.flush()
+        assert screen.content == b"dots: .........."
 
     def test_the_rest_of_a_long_write_is_waited_for_a_moment(
         self, screen: Screen, clock: Clock
     ) -> None:
         raw, other = RawToConsole(screen, clock), RawToConsole(screen, clock)
         raw.write(b"x" * 4092 + b"\nhal")
-        assert raw.due == clock.now + HOLD
+        assert raw.due == clock.now + LONG_HOLD
         other.write(b"other\n")
         raw.write(b"f\n")
         assert raw.due is None

@@ -88,8 +88,8 @@ def test_the_real_table_is_asked():
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("2.5", 2.5), ("0", 0), ("-3", 0), ("", 0), ("soon", 0), ("nan", 0), ("inf", 0), (None, 0)],
+    [("2.5", 2.5), ("0", 0), ("-3", 0), ("", 0), ("inf", 0), (None, 0)],
 )
-def test_what_is_no_number_of_seconds_means_never(text, seconds):
+def test_what_is_no_positive_number_means_never(text, seconds):
     environ = {} if text is None else {TIMEOUT_VARIABLE: text}
     assert uninterruptible_timeout_of(environ) == seconds

@@ -315,7 +315,7 @@ def test_the_default_run_id_on_a_store_that_stays_is_warned_of(create, caplog):
         ({"join_timeot": "5"}, "join_timeout"),
         ({"join_timeout": "soon"}, "not a number"),
         ({"join_timeout": "0"}, "above 0"),
-        ({"last_call_timeout": "-1"}, "at least 0"),
+        ({"last_call_timeout": "-1"}, "from 0 up to"),
         ({"keep_alive_max_attempt": "2.5"}, "not an integer"),
         ({"token_file": "/no/such/file"}, "/no/such/file"),
     ],

@@ -58,7 +58,7 @@ def test_endpoints(params_of, endpoint, expected):
         ("a", {"connect_timeout": "soon"}, "'connect_timeout' .* not a number"),
         ("a", {"read_timeout": -1}, "'read_timeout'"),
         ("a", {"read_timeout": "nan"}, "'read_timeout'"),
-        ("a", {"job_ttl": 59}, "'job_ttl' .* at least 60"),
+        ("a", {"job_ttl": 59}, "'job_ttl' .* from 60"),
         ("a", {"etcd_user": "ann"}, "'ann' has no password; give one in PLAUNCH_ETCD_PASSWORD"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -11,18 +12,31 @@ from hypothesis import strategies as st
 from plaunch.errors import UsageError
 from plaunch.events import Event, EventSource
 from plaunch_report.reading import read_folder
+from plaunch_report.story import Storyteller
+from plaunch_report.table import create_table
 
 
-def names(agent):
-    return [record.name.removeprefix("plaunch.") for record in agent.records]
+def names(reading):
+    """The names of the events of each agent."""
+    found = {id(agent): [] for agent in reading.agents}
+    for agent, record in reading.records():
+        found[id(agent)].append(record.name.removeprefix("plaunch."))
+    return list(found.values())
+
+
+def only(reading):
+    """The one event of the one agent."""
+    [(agent, record)] = reading.records()
+    assert [agent] == reading.agents
+    assert agent.count == 1
+    return agent, record
 
 
 def test_what_an_event_writes_is_read(tmp_path):
     metadata = {"run_id": "job", "host": "a", "agent_pid": 7, "round": 2, "reason": None}
     event = Event("plaunch.restart", EventSource.AGENT, 12.5, metadata, 3.25)
     (tmp_path / "a.jsonl").write_text(event.serialize() + "\n")
-    [agent] = read_folder(str(tmp_path)).agents
-    [record] = agent.records
+    agent, record = only(read_folder(str(tmp_path)))
     assert (agent.run_id, agent.host, agent.pid) == ("job", "a", 7)
     assert (record.name, record.timestamp, record.monotonic) == ("plaunch.restart", 12.5, 3.25)
     assert (record.number("round"), record.text("reason"), record.text("host")) == (2, "", "a")
@@ -36,7 +50,7 @@ def test_rotated_files_are_read_from_the_oldest(runs):
         path.with_name(f"{path.name}.{number}").write_text(line + "\n")
     path.write_text(agent.lines[-1] + "\n")
     reading = read_folder(str(runs.folder))
-    assert [names(agent) for agent in reading.agents] == [
+    assert names(reading) == [
         ["launcher.started", "rendezvous.begun", "rendezvous.failed", "launcher.finished"]
     ]
     assert reading.files == 4
@@ -47,7 +61,7 @@ def test_a_torn_last_line_and_garbage_are_counted_and_left_out(runs):
     good = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(good[0] + b"\xff\xfe garbage\n\n[1, 2]\n" + good[1] + good[1][:40])
     reading = read_folder(str(runs.folder))
-    assert [names(agent) for agent in reading.agents] == [["launcher.started", "launcher.finished"]]
+    assert names(reading) == [["launcher.started", "launcher.finished"]]
     assert (reading.unreadable, reading.torn) == (2, 1)
 
 
@@ -71,14 +85,14 @@ def test_lines_that_are_no_events(runs, fields):
     with path.open("a") as file:
         file.write(json.dumps({**json.loads(agent.lines[0]), **fields}) + "\n")
     reading = read_folder(str(runs.folder))
-    assert len(reading.agents[0].records) == 1
+    only(reading)
     assert reading.unreadable == 1
 
 
 def test_values_that_are_not_plain_are_left_out(runs):
     agent = runs.agent("a").tell(0, "restart", reason=["x"], cause={"a": 1}, max_restarts=2)
     agent.write()
-    [record] = read_folder(str(runs.folder)).agents[0].records
+    _, record = only(read_folder(str(runs.folder)))
     assert "reason" not in record.metadata
     assert "cause" not in record.metadata
     assert record.number("max_restarts") == 2
@@ -87,8 +101,7 @@ def test_values_that_are_not_plain_are_left_out(runs):
 def test_a_process_id_that_comes_again_is_another_agent(runs):
     agent = runs.agent("a", 1).start(0).finish(1, "failed", 1).start(2).finish(3, "succeeded", 0)
     agent.write()
-    found = read_folder(str(runs.folder)).agents
-    assert [names(agent) for agent in found] == [["launcher.started", "launcher.finished"]] * 2
+    assert names(read_folder(str(runs.folder))) == [["launcher.started", "launcher.finished"]] * 2
 
 
 def test_files_of_all_folders_below_are_read_and_no_others(runs):
@@ -138,3 +151,36 @@ def test_no_bytes_break_the_reader(tmp_path_factory, content):
     (folder / "a.jsonl").write_bytes(content)
     with pytest.raises(UsageError, match="no events found"):
         read_folder(str(folder))
+
+
+def test_what_is_written_meanwhile_is_not_read_the_second_time(runs):
+    agent = runs.agent("a").start(0).tell(1, "rendezvous.begun")
+    path = agent.write()
+    reading = read_folder(str(runs.folder))
+    agent.tell(2, "rendezvous.failed").start(3)
+    agent.write()
+    runs.agent("b").start(0).write()
+    path.with_name("0.jsonl").write_text(agent.lines[0] + "\n")
+    assert names(reading) == [["launcher.started", "rendezvous.begun"]]
+
+
+def test_a_million_events_would_fit(runs):
+    """What is kept of the events of workers is little; they were 3 kB each when all were kept."""
+    agent = runs.agent("a").start(0, workers=100)
+    for number in range(20):
+        at = 10.0 * number
+        agent.join(at, at + 1, at + 2, round=number, world=100, nodes=1, rank=0)
+        agent.stop_all(at + 9)
+    agent.finish(200, "failed", 1).write()
+    tracemalloc.start()
+    reading = read_folder(str(runs.folder))
+    teller = Storyteller(reading.agents, reading)
+    story = teller.tell()
+    table = create_table(reading, teller, most=100)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    count = reading.agents[0].count
+    assert count > 4000
+    assert len(story.lives) == 2000
+    assert table.left_out == count - 100
+    assert peak < 500 * count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -22,7 +23,7 @@ def test_json_is_for_machines(runs, capsys):
     code, out, err = run([str(runs.folder), "--json"], capsys)
     assert (code, err) == (0, "")
     facts = json.loads(out)
-    assert facts["version"] == 1
+    assert facts["version"] == 2
     assert (facts["run_id"], facts["outcome"], facts["exit_code"]) == ("job", "succeeded", 0)
     assert [item["world_size"] for item in facts["rounds"]] == [4, 4, 6]
     assert facts["failures"][0]["last_lines"] == "Traceback:\nValueError: bad batch"
@@ -71,6 +72,76 @@ def test_an_output_that_cannot_be_written(runs, capsys, tmp_path):
     code, _, err = run([str(runs.folder), "--json", "-o", str(tmp_path)], capsys)
     assert code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["logs"], "what was begun is removed"
+
+
+FULL = "No space left on device"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+@pytest.mark.parametrize(
+    ("form", "output"),
+    [(["--json"], []), (["--json"], ["-o", "/dev/full"]), ([], [])],
+)
+def test_a_full_disk_is_one_line(runs, tmp_path, form, output):
+    if not form:
+        pytest.importorskip("bokeh")
+    runs.elastic()
+    (tmp_path / "report.html").write_text("the report of before")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "plaunch_report", str(runs.folder), *form, *output],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+        )
+    assert done.returncode == 2
+    assert re.fullmatch(rf"plaunch-report: error: cannot write .*: {FULL}.*\n", done.stderr)
+    if "/dev/full" in output:
+        assert (tmp_path / "report.html").read_text() == "the report of before"
+
+
+def test_the_report_of_before_stays_if_there_is_no_room(runs, tmp_path):
+    runs.elastic()
+    path = tmp_path / "report.html"
+    path.write_text("the report of before")
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
+        "from plaunch_report.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code, str(runs.folder), "--json", "-o", str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert re.fullmatch(
+        rf"plaunch-report: error: cannot write the report to '{path}': .*\n", done.stderr
+    )
+    assert path.read_text() == "the report of before"
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["logs", "report.html"]
+
+
+def test_a_reader_who_leaves_is_no_traceback(runs):
+    runs.large(nodes=4)
+    done = subprocess.run(
+        [
+            "sh",
+            "-c",
+            '"$0" -m plaunch_report --json "$1" | head -c 10',
+            sys.executable,
+            runs.folder,
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("{")
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
 
 
 @pytest.mark.parametrize(

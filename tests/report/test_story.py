@@ -211,7 +211,7 @@ def test_a_node_that_left_before_the_last_round_does_not_decide(runs):
     assert [node.outcome for node in story.nodes] == ["succeeded", "signalled"]
 
 
-def test_the_first_cause_is_that_of_the_last_attempt(runs):
+def test_the_first_cause_is_the_first_of_all_and_the_final_one_that_of_the_last_attempt(runs):
     agent = runs.agent("a").start(0)
     for attempt, cause in enumerate(("first try", "second try")):
         at = 10 * attempt
@@ -224,8 +224,9 @@ def test_the_first_cause_is_that_of_the_last_attempt(runs):
             )  # fmt: skip
     agent.finish(20, "failed", 137).write()
     story = story_of(runs)
-    assert story.first_cause.last_lines == "second try of 0"
-    assert story.first_cause.how == "killed by SIGKILL"
+    assert story.first_cause.last_lines == "first try of 0"
+    assert story.final_cause.last_lines == "second try of 0"
+    assert story.final_cause.how == "killed by SIGKILL"
     told = [(failure.attempt, failure.global_rank) for failure in story.failures]
     assert told == [(0, 0), (0, 1), (1, 0), (1, 1)]
 

@@ -31,6 +31,7 @@ from plaunch.agent.status.alive import TURN_BOUND, Alive
 from plaunch.agent.teller import Teller
 from plaunch.agent.waiting import Waiting
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from plaunch.durations import PATIENCE, milliseconds
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousError,
@@ -80,6 +81,9 @@ class SimpleElasticAgent(ElasticAgent):
         notify: is called at every moment of `plaunch.agent.moments`; it must not raise or block.
         waiting: says what a round waits for, and ends a first one that takes too long.
         alive: is told whenever the loop goes to sleep and wakes.
+
+    Raises:
+        UsageError: a time cannot be used.
     """
 
     def __init__(
@@ -93,6 +97,8 @@ class SimpleElasticAgent(ElasticAgent):
         waiting: Waiting | None = None,
         alive: Alive | None = None,
     ) -> None:
+        PATIENCE.check(exit_barrier_timeout, "exit_barrier_timeout")
+        PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self._waiting = waiting or Waiting()
         self._alive = alive or Alive(shutdown_timeout + TURN_BOUND)
         self._worker_group = WorkerGroup(spec)
@@ -600,7 +606,7 @@ class SimpleElasticAgent(ElasticAgent):
         for fd in fds:
             poller.register(fd, select.POLLIN)
         self._alive.sleeps(timeout)
-        poller.poll(None if timeout is None else timeout * 1000)
+        poller.poll(milliseconds(timeout))
         self._alive.wakes()
         self._wake_up.clear()
 

@@ -8,6 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.threads import start_thread
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -27,7 +29,7 @@ class BackgroundCall:
         self._thread = threading.Thread(target=self._run, name=f"plaunch-{name}", daemon=True)
         # Signals must reach the main thread, where Python's handlers run.
         with signals_blocked():
-            self._thread.start()
+            start_thread(self._thread)
 
     def is_done(self) -> bool:
         """Whether the call has returned or raised."""

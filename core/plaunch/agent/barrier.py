@@ -18,6 +18,8 @@ def wait_for_peers(store: Store, nodes: int, timeout: float) -> None:
     """
     from datetime import timedelta  # noqa: PLC0415 - several nodes with a shared store only
 
+    from plaunch.durations import bounded  # noqa: PLC0415 - as above
+
     if store.add(f"{_KEY}/num_members", 1) == nodes:
         store.set(f"{_KEY}/last_member", "<val_ignored>")
-    store.wait([f"{_KEY}/last_member"], timedelta(seconds=timeout))
+    store.wait([f"{_KEY}/last_member"], timedelta(seconds=bounded(timeout)))

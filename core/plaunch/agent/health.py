@@ -12,6 +12,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.numbers import digits
 from plaunch.process.uninterruptible import TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
@@ -144,8 +145,8 @@ def _port() -> int | None:
     text = os.environ.get(TORCHELASTIC_HEALTH_CHECK_PORT)
     if text is None:
         return None
-    if text.isascii() and text.isdecimal() and 0 < int(text) <= 65535:
-        return int(text)
+    if number := digits(text, 65535):
+        return number
     logger.warning(
         "%s is %r, which is not the number of a port; there is no health check",
         TORCHELASTIC_HEALTH_CHECK_PORT,

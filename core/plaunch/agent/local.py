@@ -27,6 +27,7 @@ from plaunch.agent.worker import (
     WorkerState,
     describe_worker,
 )
+from plaunch.durations import PATIENCE
 from plaunch.errors import UnkillableWorkerError, UsageError
 from plaunch.metrics import prof
 from plaunch.process.reaping.reaper import Reaper
@@ -88,8 +89,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         traffic: counts the workers' output that passes through the launcher.
 
     Raises:
-        UsageError: both `logs_specs` and the older arguments are given, or workers cannot have the
-            devices or the processors that `spec` asks for.
+        UsageError: both `logs_specs` and the older arguments are given, or a time cannot be used,
+            or workers cannot have the devices or the processors that `spec` asks for.
     """
 
     def __init__(
@@ -402,6 +403,8 @@ class LocalElasticAgent(SimpleElasticAgent):
 def _sleep_watch(timeout: float | None) -> UninterruptibleWatch | None:
     if timeout is None:
         timeout = uninterruptible_timeout_of(os.environ)
+    else:
+        PATIENCE.check(timeout, "uninterruptible_state_timeout")
     return UninterruptibleWatch(timeout) if timeout > 0 else None
 
 

@@ -62,8 +62,8 @@ class WorkerSpec:
             already; None for all (plaunch's own).
 
     Raises:
-        UsageError: `local_world_size` or `monitor_interval` is not positive, or there is no
-            entrypoint.
+        UsageError: `local_world_size` is not positive, `monitor_interval` cannot be used, or there
+            is no entrypoint.
     """
 
     role: str
@@ -88,14 +88,20 @@ class WorkerSpec:
     devices: list[str] | None = None
 
     def __post_init__(self) -> None:
+        from plaunch.durations import PERIOD  # noqa: PLC0415
         from plaunch.errors import UsageError  # noqa: PLC0415
+        from plaunch.numbers import MOST_WORKERS  # noqa: PLC0415
 
         if self.local_world_size < 1:
             raise UsageError(
                 f"local_world_size is {self.local_world_size}; a node runs at least one worker"
             )
-        if self.monitor_interval <= 0:
-            raise UsageError(f"monitor_interval is {self.monitor_interval}; it must be above 0 s")
+        if self.local_world_size > MOST_WORKERS:
+            raise UsageError(
+                f"local_world_size is {self.local_world_size}; a node runs at most {MOST_WORKERS} "
+                "workers"
+            )
+        PERIOD.check(self.monitor_interval, "monitor_interval")
         if self.max_restarts < 0:
             raise UsageError(f"max_restarts is {self.max_restarts}; it cannot be negative")
         if self.fn is not None:

@@ -5,9 +5,11 @@ Names, variables and defaults are torchrun's where it has the option.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from plaunch.cli.values import integer, port, port_range, seconds, words
+from plaunch.durations import LIMIT, PATIENCE, PERIOD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,47 +57,6 @@ class Option:
         return f"PET_{self.dest.upper()}" if self.has_variable else ""
 
 
-def integer(text: str) -> int:
-    """A whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-
-
-def number(text: str) -> float:
-    """A number, of seconds with all options there are."""
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-
-
-def port(text: str) -> int:
-    """A port number; 0 is one."""
-    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port number from 0 to 65535")
-    return int(text)
-
-
-def port_range(text: str) -> tuple[int, int]:
-    """`29500-29599`: the first and the last port of a range."""
-    first, dash, last = text.partition("-")
-    if not (dash and first.isascii() and first.isdecimal() and last.isascii() and last.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a range of ports, such as 29500-29599")
-    if not 0 < int(first) <= int(last) <= 65535:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a range of ports between 1 and 65535, smallest first"
-        )
-    return int(first), int(last)
-
-
-def words(text: str) -> list[str]:
-    """Words between commas; a doubled comma is a comma of a word, as in torchrun."""
-    parts = text.replace(",,", "\0").split(",")
-    return [part.replace("\0", ",") for part in parts if part]
-
-
 NODES = (
     Option(
         ("--nnodes",),
@@ -106,7 +67,7 @@ NODES = (
     Option(
         ("--nproc-per-node",),
         "workers on this node: a number, or a device counter such as cpu, gpu, xpu, auto "
-        "(default: 1, or one for each of --devices)",
+        "(at most 65536; default: 1, or one for each of --devices)",
         default="1",
         metavar="N or NAME",
         plugins="device_counts",
@@ -197,7 +158,7 @@ RENDEZVOUS = (
         "time until the first worker of this node must run, whatever there is to wait for before "
         "(default: no bound of its own; --rdzv-conf join_timeout bounds the wait for nodes)",
         metavar="SECONDS",
-        read=number,
+        read=seconds(LIMIT),
     ),
 )
 SCRIPT = (
@@ -240,14 +201,14 @@ SUPERVISION = (
         "how often to look at what cannot wake the launcher (default: 0.1)",
         default=0.1,
         metavar="SECONDS",
-        read=number,
+        read=seconds(PERIOD),
     ),
     Option(
         ("--shutdown-timeout",),
         "time for workers to stop before they are killed, on every path "
-        "(default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
+        "(inf: never; default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
         metavar="SECONDS",
-        read=number,
+        read=seconds(PATIENCE),
     ),
     Option(
         ("--exit-barrier-timeout",),
@@ -255,7 +216,7 @@ SUPERVISION = (
         "(default: 300)",
         default=300.0,
         metavar="SECONDS",
-        read=number,
+        read=seconds(PATIENCE),
     ),
     Option(
         ("--keep-daemons",),

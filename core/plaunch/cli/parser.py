@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from plaunch.cli.options import GROUPS, OPTIONS
 from plaunch.errors import UsageError
+from plaunch.numbers import quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,6 +55,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> argp
         SystemExit: after `--help` and `--version`, with code 0.
     """
     environ = os.environ if environ is None else environ
+    for word in argv:
+        _check_characters(word)
     parser = build_parser(environ)
     options, command = split(parser, argv)
     args = parser.parse_args(options)
@@ -106,6 +109,8 @@ def split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[st
             value = argv[position]
             options[-1] = f"{name}={value}" if name.startswith("--") else name + value
             position += 1
+        if takes_value[name] and options[-1] in (f"{name}--", f"{name}=--"):
+            raise UsageError(f"argument {name}: it has no value, since '--' ends the options")
     return options, []
 
 
@@ -173,6 +178,16 @@ class _Checked:
 
         hint = did_you_mean(text, choices)
         raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}{hint}")
+
+
+def _check_characters(word: str) -> None:
+    """Refuse what only a caller in code can give: no program, file or log takes it."""
+    try:
+        data = os.fsencode(word)
+    except UnicodeEncodeError:
+        raise UsageError(f"{quote(word)} has characters that cannot be encoded") from None
+    if b"\0" in data:
+        raise UsageError(f"{quote(word)} has a NUL character, which no program can be given")
 
 
 def _sources(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ Nothing is started and no socket is opened; what only the meeting of the nodes d
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from plaunch.plugin.event_handlers import find_event_handlers
 from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.process.layout import RunLayout
 from plaunch.rendezvous.api import RendezvousHandler
+from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
 
 if TYPE_CHECKING:
     import argparse
@@ -130,13 +132,15 @@ def _resolved(dest: str, args: argparse.Namespace, config: LaunchConfig) -> Any:
     if dest == "rdzv_id":
         return config.run_id
     if dest in ("nproc_per_node", "rdzv_endpoint", "shutdown_timeout", "node_rank"):
-        return getattr(config, dest)
+        return _plain(getattr(config, dest))
     return _plain(getattr(args, dest))
 
 
 def _plain(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
 
 
@@ -200,10 +204,12 @@ def _place(group: WorkerGroup, config: LaunchConfig) -> bool:
         group.master_addr, group.master_port = OPEN, OPEN  # type: ignore[assignment]
         return False
     rank = int(str(config.rdzv_configs.get("rank", 0)))
-    host, _, port = config.rdzv_endpoint.rpartition(":")
+    host, port = "", -1
+    if config.rdzv_endpoint:
+        host, port = parse_rendezvous_endpoint(config.rdzv_endpoint, default_port=-1)
     group.group_rank, group.group_world_size = rank, config.max_nodes
-    group.master_addr = host.strip("[]") or config.local_addr or LOOP_BACK
-    group.master_port = int(port) if port else FREE_PORT  # type: ignore[assignment]
+    group.master_addr = host or config.local_addr or LOOP_BACK
+    group.master_port = port if port >= 0 else FREE_PORT  # type: ignore[assignment]
     node = NodeInfo(config.role, spec.local_world_size)
     group.workers = create_workers(
         assign_alike(node, rank, config.max_nodes), spec.local_world_size

@@ -159,11 +159,17 @@ def _print_plan(
     if args.dry_run == "json":
         import json  # noqa: PLC0415
 
-        sys.stdout.write(json.dumps(plan, indent=2) + "\n")
+        _print(json.dumps(plan, indent=2) + "\n")
         return
     from plaunch.cli.plan_text import format_plan  # noqa: PLC0415
 
-    sys.stdout.write(format_plan(plan))
+    _print(format_plan(plan))
+
+
+def _print(text: str) -> None:
+    """Write to stdout, also what came as bytes that are no text."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _introduce(config: LaunchConfig, taken: str) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from plaunch.cli.contradictions import check_options
 from plaunch.config import LaunchConfig, make_run_id
 from plaunch.errors import UnknownNameError, UsageError
+from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
 from plaunch.plugin.blame import blamed
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
 from plaunch.process.signals import parse_signals
@@ -96,12 +97,16 @@ def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
     """
     low, colon, high = nnodes.partition(":")
     try:
-        min_nodes = int(low)
-        max_nodes = int(high) if colon else min_nodes
+        min_nodes = whole(low)
+        max_nodes = whole(high) if colon else min_nodes
     except ValueError:
-        raise UsageError(f"--nnodes is {nnodes!r}; write a number, or MIN:MAX as in 2:4") from None
+        raise UsageError(
+            f"--nnodes is {quote(nnodes)}; write a number, or MIN:MAX as in 2:4"
+        ) from None
     if not 0 < min_nodes <= max_nodes:
         raise UsageError(f"--nnodes is {nnodes!r}; it needs 0 < minimum <= maximum")
+    if max_nodes > MOST_NODES:
+        raise UsageError(f"--nnodes is {nnodes!r}; a job has at most {MOST_NODES} nodes")
     return min_nodes, max_nodes
 
 
@@ -112,8 +117,10 @@ def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> i
         UsageError: the number is below 1, or nobody offers the word.
     """
     try:
-        count = int(nproc_per_node)
+        count = whole(nproc_per_node)
     except ValueError:
+        if nproc_per_node.strip("+-").isdecimal():
+            raise _too_many(nproc_per_node) from None
         count = _count_devices(nproc_per_node, manager)
         if count < 1:
             raise UsageError(
@@ -123,7 +130,15 @@ def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> i
         return count
     if count < 1:
         raise UsageError(f"--nproc-per-node is {nproc_per_node}; a node runs at least one worker")
+    if count > MOST_WORKERS:
+        raise _too_many(nproc_per_node)
     return count
+
+
+def _too_many(nproc_per_node: str) -> UsageError:
+    return UsageError(
+        f"--nproc-per-node is {quote(nproc_per_node)}; a node runs at most {MOST_WORKERS} workers"
+    )
 
 
 def _count_devices(name: str, manager: PluginManager) -> int:
@@ -178,14 +193,14 @@ def parse_ranks(text: str) -> set[int] | None:
     ranks: set[int] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         first, dash, last = part.partition("-")
-        if not dash:
-            last = first
-        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        low = digits(first, MOST_WORKERS)
+        high = digits(last, MOST_WORKERS) if dash else low
+        if low is None or high is None or low > high:
             raise UsageError(
-                f"--local-ranks-filter has {part!r} in {text!r}; write local ranks and ranges, as "
-                "in 0,8-15"
+                f"--local-ranks-filter has {quote(part)} in {quote(text)}; write local ranks and "
+                "ranges, as in 0,8-15"
             )
-        ranks.update(range(int(first), int(last) + 1))
+        ranks.update(range(low, high + 1))
     return ranks or None
 
 

@@ -6,6 +6,7 @@ import contextlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import PATIENCE, bounded
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ _MAX_NAMED = 16  # missing ranks that a message names
 @contextlib.contextmanager
 def store_timeout(store: Any, timeout: float) -> Iterator[None]:
     """Give the operations of `store` another time-out for a while, in seconds."""
+    PATIENCE.check(timeout, "timeout")
     before = store.timeout
-    store.set_timeout(timedelta(seconds=timeout))
+    store.set_timeout(timedelta(seconds=bounded(timeout)))
     try:
         yield
     finally:
@@ -109,7 +111,7 @@ def _missing(store: Any, world_size: int, key_prefix: str, timeout: float) -> li
     missing: list[int] = []
     for rank in range(1, world_size):
         # The first one who is late may still come; the others had that time as well.
-        patience = timedelta(milliseconds=1) if missing else timedelta(seconds=timeout)
+        patience = timedelta(milliseconds=1) if missing else timedelta(seconds=bounded(timeout))
         try:
             store.wait([f"{key_prefix}/here/{rank}"], patience)
         except Exception:  # noqa: BLE001 - torch's, which is not imported here

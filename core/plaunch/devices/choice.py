@@ -15,6 +15,7 @@ from plaunch.devices.kernel import (
 )
 from plaunch.devices.visible import count_visible, entries_of
 from plaunch.errors import UsageError
+from plaunch.numbers import digits, quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -47,21 +48,21 @@ def parse_devices(text: str) -> list[str]:
     """
     devices: list[str] = []
     for part in (piece.strip() for piece in text.split(",")):
-        first, dash, last = (piece.strip() for piece in part.partition("-"))
-        if not dash:
-            last = first
-        if not (_is_number(first) and _is_number(last)):
+        low, dash, high = (piece.strip() for piece in part.partition("-"))
+        first = digits(low)
+        last = digits(high) if dash else first
+        if first is None or last is None:
             raise UsageError(
-                f"--devices has {part!r} in {text!r}; write numbers of devices and ranges of them, "
-                "from 0 up, as in 2,4-7"
+                f"--devices has {quote(part)} in {quote(text)}; write numbers of devices and "
+                "ranges of them, from 0 up, as in 2,4-7"
             )
-        if int(first) > int(last):
-            raise UsageError(f"--devices has {part!r} in {text!r}; write {last}-{first}")
-        if int(last) - int(first) >= _MANY:
+        if first > last:
+            raise UsageError(f"--devices has {part!r} in {quote(text)}; write {last}-{first}")
+        if last - first >= _MANY:
             raise UsageError(
-                f"--devices has {part!r} in {text!r}; no node has more than {_MANY} devices"
+                f"--devices has {part!r} in {quote(text)}; no node has more than {_MANY} devices"
             )
-        devices += map(str, range(int(first), int(last) + 1))
+        devices += map(str, range(first, last + 1))
     return check_devices(devices)
 
 
@@ -77,10 +78,10 @@ def check_devices(devices: Iterable[object]) -> list[str]:
     if not numbers:
         raise UsageError("no devices are given (--devices); leave them out to use all")
     for number in numbers:
-        if not _is_number(number):
+        if digits(number) is None:
             raise UsageError(
-                f"device {number!r} is not a number from 0 up (--devices); devices are given by "
-                "their number among those that are visible"
+                f"device {quote(number)} is not a number from 0 up (--devices); devices are given "
+                "by their number among those that are visible"
             )
     numbers = [str(int(number)) for number in numbers]
     repeated = sorted({number for number in numbers if numbers.count(number) > 1}, key=int)
@@ -195,7 +196,3 @@ def _count(vendor: str, root: str, environ: Mapping[str, str]) -> int | None:
             uuids if len(uuids) == len(devices) else (),
         )
     return len(LISTERS[vendor](root)) if vendor == HABANA else None
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()

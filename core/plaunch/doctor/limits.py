@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from plaunch.capacity import find_rooms
 from plaunch.doctor.findings import Finding, Status
-from plaunch.doctor.groups import group_files
 from plaunch.doctor.machine import UNLIMITED
 from plaunch.doctor.units import say_bytes
 
@@ -53,28 +53,20 @@ def check_processes(context: DoctorContext) -> Iterator[Finding]:
     what = "processes"
     needed = _THREADS_PER_WORKER * context.nproc
     soft, _ = context.machine.limit("RLIMIT_NPROC")
-    rooms = []
-    if soft != UNLIMITED and context.machine.user != 0:  # root is not held to it
-        rooms.append((soft, _count_threads(context), "ulimit -u"))
-    limits = group_files(context, "pids", "pids.max", "pids.max")
-    used = group_files(context, "pids", "pids.current", "pids.current")
-    for limit, use in zip(limits, used, strict=False):
-        if limit.isdecimal() and use.isdecimal():
-            rooms.append((int(limit), int(use), "pids.max of the control group"))
+    rooms = list(find_rooms(context, context.machine.user, soft))
     if not rooms:
         yield Finding(Status.OK, what, "no limit")
         return
-    most, there, name = min(rooms, key=lambda room: room[0] - room[1])
-    said = f"{name} allows {most} processes and threads, {there} are there"
-    if most - there < needed:
+    nearest = min(rooms, key=lambda room: room.left)
+    if nearest.left < needed:
         yield Finding(
-            Status.WARNING if most - there > context.nproc * 2 else Status.PROBLEM,
+            Status.WARNING if nearest.left > context.nproc * 2 else Status.PROBLEM,
             what,
-            f"{said}; {context.nproc} worker(s) need about {needed}",
+            f"{nearest}; {context.nproc} worker(s) need about {needed}",
             "raise it (limits.conf, docker --pids-limit, the pod's limit), or end what is there",
         )
     else:
-        yield Finding(Status.OK, what, said)
+        yield Finding(Status.OK, what, str(nearest))
 
 
 def check_core_files(context: DoctorContext) -> Iterator[Finding]:
@@ -110,18 +102,6 @@ def check_locked_memory(context: DoctorContext) -> Iterator[Finding]:
             "ulimit -l unlimited (limits.conf, docker --ulimit memlock=-1): NCCL over InfiniBand "
             "registers its buffers",
         )
-
-
-def _count_threads(context: DoctorContext) -> int:
-    """How many threads this user's processes have."""
-    total = 0
-    for pid in filter(str.isdecimal, context.list("/proc")):
-        fields = dict(
-            line.partition(":")[::2] for line in context.read(f"/proc/{pid}/status").splitlines()
-        )
-        if fields.get("Uid", "").split()[:1] == [str(context.machine.user)]:
-            total += int(fields.get("Threads", "1").strip() or 1)
-    return total
 
 
 def _say(value: int) -> str:

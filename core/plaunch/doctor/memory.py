@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from plaunch.capacity import group_files
 from plaunch.doctor.findings import Finding, Status
-from plaunch.doctor.groups import group_files
 from plaunch.doctor.units import GIB, MIB, say_bytes
 
 if TYPE_CHECKING:

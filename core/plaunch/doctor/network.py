@@ -9,6 +9,7 @@ import threading
 from plaunch.errors import RendezvousConnectionError
 from plaunch.rendezvous.address import SocketAddress, is_own_address, resolve_host
 from plaunch.rendezvous.ports import port_owner
+from plaunch.threads import start_thread
 
 FREE, TAKEN, FORBIDDEN = "free", "taken", "forbidden"
 ACCEPTED, REFUSED, SILENT = "accepted", "refused", "silent"
@@ -43,7 +44,7 @@ class Network:
 
         # The system's resolver cannot be interrupted.
         thread = threading.Thread(target=ask, name="plaunch-names", daemon=True)
-        thread.start()
+        start_thread(thread)
         thread.join(timeout)
         if not answers:
             raise RendezvousConnectionError(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from plaunch.capacity import group_files
 from plaunch.doctor.findings import Finding, Status
-from plaunch.doctor.groups import group_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.doctor.findings import Finding, Status
+from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +34,7 @@ class Bounded:
         self._result: object = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"plaunch-{name}", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def _run(self) -> None:
         try:

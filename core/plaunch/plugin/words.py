@@ -55,7 +55,7 @@ class Words:
         for text in environ.get(PLUGINS_VARIABLE, "").replace(",", " ").split():
             self._add(text, f"{text!r} in {PLUGINS_VARIABLE}")
         for text in arguments:
-            self._add(text.strip(), f"-p {text}")
+            self._add(text.strip(), f"-p {text if text.isprintable() else repr(text)}")
 
     def blocker(self, kind: Kind[Any], name: str, distribution: str | None = None) -> Word | None:
         """The word that blocks a plugin, or None."""

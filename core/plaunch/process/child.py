@@ -9,6 +9,8 @@ import select
 import signal
 from typing import TYPE_CHECKING, Protocol
 
+from plaunch.durations import milliseconds
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -170,4 +172,4 @@ class ServedProcess:
         )
         with contextlib.suppress(ProcessLookupError):  # it has ended in this very moment
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        poller.poll(_KILL_WAIT * 1000)
+        poller.poll(milliseconds(_KILL_WAIT))

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch.process.spill import Spill
+from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,10 +150,11 @@ class Console:
 
     def start(self) -> None:
         """Start the thread; what was put before is shown now."""
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._run, name=f"plaunch-console-{self._label}", daemon=True
         )
-        self._thread.start()
+        start_thread(thread)
+        self._thread = thread
 
     def _run(self) -> None:
         while True:

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import PATIENCE, PERIOD
 from plaunch.errors import UsageError
 from plaunch.process.arguments import validate_ranks, worker_args, worker_envs
 
@@ -90,7 +91,7 @@ class PContext(abc.ABC):
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks 0 to n-1.
-        UsageError: `shutdown_timeout` is negative, or a variable cannot be given to a process.
+        UsageError: `shutdown_timeout` cannot be used, or a variable cannot be given to a process.
     """
 
     def __init__(
@@ -110,8 +111,7 @@ class PContext(abc.ABC):
         numa_options: object = None,
         binder: Binder | None = None,
     ) -> None:
-        if shutdown_timeout < 0:
-            raise UsageError(f"shutdown_timeout is {shutdown_timeout} s; it cannot be negative")
+        PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self.name = name
         self.entrypoint = entrypoint
         self.args = worker_args(args)
@@ -187,6 +187,9 @@ class PContext(abc.ABC):
                 expected to `close` with that signal.
             UnkillableWorkerError: a worker had to be stopped and outlives even SIGKILL.
         """
+        PERIOD.check(period, "period")
+        if not timeout < 0:
+            PATIENCE.check(timeout, "timeout")
         deadline = None if timeout < 0 else time.monotonic() + timeout
         while True:
             result = self._poll()
@@ -207,10 +210,13 @@ class PContext(abc.ABC):
         Raises:
             UnkillableWorkerError: a worker outlives even SIGKILL; everything else is released.
         """
+        if timeout is not None:
+            timeout = max(timeout, 0.0)
+            PATIENCE.check(timeout, "timeout")
         try:
             self._close(
                 death_sig=death_sig or signal.SIGTERM,
-                timeout=self.shutdown_timeout if timeout is None else max(timeout, 0.0),
+                timeout=self.shutdown_timeout if timeout is None else timeout,
             )
         finally:
             if self._tails is not None:

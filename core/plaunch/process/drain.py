@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from plaunch.process.outlets import close_quietly
+from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,7 +127,7 @@ class Drain:
             self._wake_read, self._wake_write = os.pipe()
             undo.callback(os.close, self._wake_read)
             undo.callback(os.close, self._wake_write)
-            self._thread.start()
+            start_thread(self._thread)
             undo.pop_all()
 
     def finish(self, timeout: float) -> bool:

@@ -99,7 +99,9 @@ class SubprocessHandler:
             refused = ProgramNotExecutableError(f"{subject}: {_why_not_executable(program, error)}")
             refused.errno = error.errno
             return refused
-        return WorkerStartError(f"{subject}: the system says {error}")
+        from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+
+        return WorkerStartError(f"{subject}: {explain(error)}")
 
 
 def get_subprocess_handler(

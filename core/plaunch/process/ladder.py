@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from plaunch.durations import describe_end
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -201,11 +203,11 @@ class StopLadder:
         if left:
             who += f"{' and ' if who else ''}what local ranks {_format(left)} have started"
         _log.warning(
-            "%s: waiting for %s to end after %s; SIGKILL in %.0f s",
+            "%s: waiting for %s to end after %s; SIGKILL %s",
             self._name,
             who,
             self._death_sig.name,
-            max(self._kill_at - now, 0.0),
+            describe_end(max(self._kill_at - now, 0.0)),
         )
         self._tell_step("waiting", self._death_sig, awaited or left)
 

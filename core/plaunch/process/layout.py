@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.errors import LogDirectoryError
+from plaunch.numbers import quote
 from plaunch.process.logs import LogsDest, LogsSpecs
 from plaunch.process.std import Std, to_map
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY_PREFIX = "plaunch_"
 _MAX_NAME_CHARS = 120  # of a run id inside a folder name; file systems allow 255 bytes
+_MAX_PATH = 3000  # bytes; the system takes 4096, of which our folders need some
 
 
 class RunLayout(LogsSpecs):
@@ -233,12 +235,19 @@ class RunLayout(LogsSpecs):
 
 def _check_base(base: str) -> None:
     """Raise LogDirectoryError now if `base` is of no use, rather than when workers start."""
-    existing = os.path.abspath(base)
+    try:
+        problem = "has a NUL character" if "\0" in base else ""
+        problem = problem or ("is too long" if len(os.fsencode(base)) > _MAX_PATH else "")
+    except UnicodeEncodeError:
+        problem = "has characters that cannot be encoded"
+    if problem:
+        raise LogDirectoryError(f"log directory {quote(base)} {problem}; name another one")
+    existing = _absolute(base)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
     if not os.path.isdir(existing):
         what = "it is a file" if os.path.isfile(existing) else "it is not a directory"
-        if existing != os.path.abspath(base):
+        if existing != _absolute(base):
             what = what.replace("it is", f"{existing!r} is")
         raise LogDirectoryError(f"log directory {base!r} cannot be used: {what}; name another one")
     if not os.access(existing, os.W_OK | os.X_OK):
@@ -246,6 +255,15 @@ def _check_base(base: str) -> None:
             f"log directory {base!r} cannot be used: {existing!r} is not writable for this user; "
             "name another one"
         )
+
+
+def _absolute(base: str) -> str:
+    try:
+        return os.path.abspath(base)
+    except FileNotFoundError:  # there is no current folder
+        from plaunch.folders import absolute  # noqa: PLC0415 - errors only
+
+        return absolute(base, "log directory")
 
 
 def _temporary_base() -> str:
@@ -261,7 +279,7 @@ def _temporary_base() -> str:
 
 def _create_run_dir(base: str, run_id: str, mode: int) -> str:
     """Create a folder that no other launch has, and return its absolute path."""
-    base = os.path.abspath(base)
+    base = _absolute(base)
     try:
         os.makedirs(base, exist_ok=True)
     except OSError as error:

@@ -101,8 +101,10 @@ class MultiprocessContext(SupervisedContext):
         except PlaunchError:
             raise
         except (OSError, EOFError) as error:
+            from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+
             raise WorkerStartError(
-                f"the system cannot start local rank {local_rank} of {self.name!r}: {error}"
+                f"cannot start local rank {local_rank} of {self.name!r}: {explain(error)}"
             ) from error
         finally:
             call.close()

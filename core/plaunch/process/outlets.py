@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from plaunch.process.lines import MatchingLines, PrefixedLines
     from plaunch.process.notices import Notices
 
-HOLD = 0.05  # seconds that the rest of a piece is waited for
-WHOLE_WRITE = 4096  # bytes (PIPE_BUF) up to which the kernel keeps one write in one piece
+HOLD = 0.05  # seconds that the rest of a line is waited for
+LONG_HOLD = 0.5  # seconds after a long piece, whose rest is sure to come
+LONG_PIECE = 4095  # bytes that a read of a terminal returns at most; a pipe's pieces are longer
 MAX_HELD = 64 << 10  # bytes
 
 
@@ -52,10 +53,11 @@ class Plain:
 
 
 class RawToConsole:
-    """Shows a stream as it is, as soon as it comes.
+    """Shows a stream as it is, as soon as it comes, line by line where it has lines.
 
-    A long write arrives in pieces. What follows the last line end of such a piece waits a moment
-    for the next one, so that another worker's line does not get in between.
+    What a worker writes at once may arrive in pieces, which end anywhere: a terminal gives 4,095
+    bytes at most. So what follows the last line end waits a moment for the rest of its line, lest
+    another worker's line gets in between. A prompt or a progress bar appears after that moment.
     """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,16 +67,20 @@ class RawToConsole:
         self.due: float | None = None
 
     def write(self, data: bytes) -> None:
-        """Show `data`, or most of it."""
-        is_long = len(data) >= WHOLE_WRITE
+        """Show the lines that `data` completes, and sooner or later the rest."""
+        is_long = len(data) >= LONG_PIECE
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if cut or is_long or self.due is None:
+            # Unless a line grows by and by (dots, say), which must not wait for its end.
+            self.due = self._clock() + (LONG_HOLD if is_long else HOLD)
+        cut += len(self._held) if cut else 0
         data = self._held + data
-        self._held, self.due = b"", None
-        if is_long and not data.endswith((b"\n", b"\r")):
-            cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-            if len(data) - cut <= MAX_HELD:
-                data, self._held = data[:cut], data[cut:]
-                self.due = self._clock() + HOLD
-        self._console.put(data, self, is_raw=True)
+        if len(data) - cut > MAX_HELD:
+            cut = len(data)
+        shown, self._held = data[:cut], data[cut:]
+        if not self._held:
+            self.due = None
+        self._console.put(shown, self, is_raw=True)
 
     def flush(self) -> None:
         """Show what was held back."""

@@ -11,6 +11,8 @@ import struct
 import time
 from typing import Any
 
+from plaunch.durations import milliseconds
+
 _HEADER = struct.Struct("!8sQ")
 _MAGIC = b"plaunch1"
 _CHUNK = 1 << 20
@@ -44,7 +46,7 @@ class ResultPipe:
                     return
                 poller = select.poll()
                 poller.register(self.fd, select.POLLIN)
-                if not poller.poll(_PATIENCE * 1000):
+                if not poller.poll(milliseconds(_PATIENCE)):
                     return
                 continue
             if not chunk:

@@ -6,6 +6,7 @@ import enum
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
+from plaunch.numbers import MOST_WORKERS, digits, quote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,20 +50,18 @@ def _parse_std(text: str, whole: str) -> Std:
 
 
 def _parse_ranks(text: str, whole: str) -> range:
-    first, dash, last = text.partition("-")
-    if not (first.isascii() and first.isdecimal()):
+    low, dash, high = text.partition("-")
+    first = digits(low, MOST_WORKERS)
+    last = digits(high, MOST_WORKERS) if dash else first
+    if first is None or last is None or last < first:
         raise _malformed(whole)
-    if not dash:
-        return range(int(first), int(first) + 1)
-    if not (last.isascii() and last.isdecimal()) or int(last) < int(first):
-        raise _malformed(whole)
-    return range(int(first), int(last) + 1)
+    return range(first, last + 1)
 
 
 def _malformed(text: str) -> UsageError:
     return UsageError(
-        f"{text!r} does not say which streams: write 0 (none), 1 (stdout), 2 (stderr) or 3 (both), "
-        "or a value per local rank as in '0:3,1:0' or '0-7:1'"
+        f"{quote(text)} does not say which streams: write 0 (none), 1 (stdout), 2 (stderr) or 3 "
+        "(both), or a value per local rank as in '0:3,1:0' or '0-7:1'"
     )
 
 

@@ -12,6 +12,8 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from plaunch.threads import start_thread
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import BinaryIO, TextIO
@@ -113,8 +115,8 @@ class TailLog:
                 name=f"plaunch-tail-{self._name}{rank}",
                 daemon=True,
             )
+            start_thread(thread)
             self._threads.append(thread)
-            thread.start()
         return self
 
     def stop(self) -> None:

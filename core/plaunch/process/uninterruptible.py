@@ -6,6 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.durations import PATIENCE
 from plaunch.process.session import read_state
 
 if TYPE_CHECKING:
@@ -67,13 +68,16 @@ class UninterruptibleWatch:
 def uninterruptible_timeout_of(environ: Mapping[str, str]) -> float:
     """The seconds that `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` asks for; 0 means never.
 
-    What is no positive number counts as 0, as it does for torchrun.
+    A negative number and an empty text mean never as well, as they do for torchrun.
+
+    Raises:
+        UsageError: the variable has something else.
     """
-    try:
-        seconds = float(environ.get(TIMEOUT_VARIABLE, "0"))
-    except ValueError:
+    text = environ.get(TIMEOUT_VARIABLE, "").strip()
+    if not text:
         return 0.0
-    return seconds if 0 < seconds < math.inf else 0.0
+    seconds = PATIENCE.read(text.removeprefix("-"), f"variable {TIMEOUT_VARIABLE}")
+    return 0.0 if text.startswith("-") or math.isinf(seconds) else seconds
 
 
 def _find_state(pid: int) -> str:

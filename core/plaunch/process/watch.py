@@ -8,6 +8,8 @@ import selectors
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.durations import waitable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -146,7 +148,7 @@ class ExitWatch:
 
     def _select(self, timeout: float | None) -> tuple[bool, list[int]]:
         """Whether anything is ready, and the keys of the processes that are."""
-        events = self._selector.select(timeout)
+        events = self._selector.select(waitable(timeout))
         if any(entry.fd == self._wake_r for entry, _ in events):
             with contextlib.suppress(BlockingIOError):  # empty again, as it should be
                 while os.read(self._wake_r, 4096):

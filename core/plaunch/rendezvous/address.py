@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 
 from plaunch.errors import RendezvousConnectionError
+from plaunch.threads import start_thread
 
 RESOLVE_TIMEOUT = 5.0  # seconds; a name server that is away takes far longer by itself
 
@@ -70,7 +71,7 @@ def resolve_host(
             answers.append(error if isinstance(error, OSError) else OSError(str(error)))
 
     thread = threading.Thread(target=ask, name="plaunch-resolve", daemon=True)
-    thread.start()
+    start_thread(thread)
     thread.join(timeout)
     if not answers:
         raise RendezvousConnectionError(

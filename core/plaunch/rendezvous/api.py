@@ -12,11 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
+from plaunch.numbers import quote, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
+
+    from plaunch.durations import Duration
 
 
 class Store(Protocol):
@@ -325,7 +329,7 @@ class RendezvousParameters:
         if value is None:
             return default
         try:
-            return int(str(value))
+            return whole(str(value))
         except ValueError:
             raise self._not("an integer", key, value) from None
 
@@ -342,6 +346,18 @@ class RendezvousParameters:
             return float(str(value))
         except ValueError:
             raise self._not("a number", key, value) from None
+
+    def get_as_seconds(
+        self, key: str, default: float | None = None, duration: Duration = PERIOD
+    ) -> float | None:
+        """The value of option `key` as a duration, by default above 0 and not endless.
+
+        Raises:
+            UsageError: the value is none.
+        """
+        value = self.get(key)
+        name = f"option {key!r} of rendezvous backend {self.backend!r} (--rdzv-conf)"
+        return default if value is None else duration.read(str(value), name)
 
     def refuse_unknown(self, known: frozenset[str], ignored: frozenset[str] = frozenset()) -> None:
         """Refuse options outside `known`, naming the closest match.
@@ -367,7 +383,7 @@ class RendezvousParameters:
 
     def _not(self, what: str, key: str, value: object) -> UsageError:
         return UsageError(
-            f"option {key!r} of rendezvous backend {self.backend!r} is {value!r}, "
+            f"option {key!r} of rendezvous backend {self.backend!r} is {quote(value)}, "
             f"which is not {what}"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plaunch.errors import UsageError
+from plaunch.numbers import digits, quote
 
 
 def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[str, int]:
@@ -31,6 +32,9 @@ def parse_rendezvous_endpoint(endpoint: str | None, default_port: int) -> tuple[
         raise UsageError(f"endpoint {endpoint!r} has no host; write host:port")
     if port is None:
         return host, default_port
-    if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        raise UsageError(f"port {port!r} of endpoint {endpoint!r} is not a number from 0 to 65535")
-    return host, int(port)
+    number = digits(port, 65535)
+    if number is None:
+        raise UsageError(
+            f"port {quote(port)} of endpoint {quote(endpoint)} is not a number from 0 to 65535"
+        )
+    return host, number

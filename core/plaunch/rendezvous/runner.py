@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError
 from plaunch.rendezvous.operations import Operation, Sleep, Wait
+from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,10 +71,11 @@ class Runner:
 
     def start(self) -> None:
         """Begin, or begin again with the operation that is pending."""
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._run, args=(self._shift,), name=f"plaunch-{self.name}", daemon=True
         )
-        self._thread.start()
+        start_thread(thread)
+        self._thread = thread
 
     def nudge(self) -> None:
         """End a `Sleep` of the routine, the present or the next one."""

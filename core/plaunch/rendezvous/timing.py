@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from plaunch.durations import LIMIT, PATIENCE, PERIOD, Duration
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
 
 # Options of torchrun's backends that mean nothing here.
 _NOT_NEEDED = frozenset({"heartbeat_timeout", "cas_backoff_max_seconds", "rank", "timeout"})
+_ATTEMPTS = "keep_alive_max_attempt"
+_MOST_ATTEMPTS = 1_000_000
+_MAY_BE = {
+    "join_timeout": LIMIT,
+    "last_call_timeout": PATIENCE,
+    "close_timeout": PATIENCE,
+    "unreachable_timeout": LIMIT,
+    "verdict_ttl": Duration(may_be_zero=True),  # other programs keep it, which know no endless one
+}
 
 
 @dataclass(frozen=True)
@@ -60,15 +70,20 @@ class Timing:
         if params.job.start_timeout is not None:
             values["join_timeout"] = params.job.start_timeout
         for name in names:
-            get = params.get_as_int if name == "keep_alive_max_attempt" else params.get_as_float
-            value = get(name)
-            if value is None:
-                continue
-            may_be_zero = name in ("last_call_timeout", "close_timeout", "verdict_ttl")
-            if not (value > 0 or (may_be_zero and value == 0)) or value > 1e9:
-                raise UsageError(
-                    f"option {name!r} of rendezvous backend {params.backend!r} is {value:g}; it "
-                    f"must be {'at least' if may_be_zero else 'above'} 0 (--rdzv-conf)"
-                )
-            values[name] = value
+            if name == _ATTEMPTS:
+                value: float | None = _read_attempts(params)
+            else:
+                value = params.get_as_seconds(name, None, _MAY_BE.get(name, PERIOD))
+            if value is not None:
+                values[name] = value
         return cls(**values)  # type: ignore[arg-type]
+
+
+def _read_attempts(params: RendezvousParameters) -> int | None:
+    value = params.get_as_int(_ATTEMPTS)
+    if value is not None and not 0 < value <= _MOST_ATTEMPTS:
+        raise UsageError(
+            f"option {_ATTEMPTS!r} of rendezvous backend {params.backend!r} is {value}; it is a "
+            f"number from 1 to {_MOST_ATTEMPTS} (--rdzv-conf)"
+        )
+    return value

@@ -10,7 +10,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import PATIENCE, PERIOD
 from plaunch.errors import UsageError
+from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,11 +82,15 @@ class TimerServer(abc.ABC):
         request_queue: where requests come from.
         max_interval: how long to wait for a request before looking at the timers, in seconds.
         daemon: whether the process may end while the thread runs.
+
+    Raises:
+        UsageError: `max_interval` cannot be used.
     """
 
     def __init__(
         self, request_queue: RequestQueue, max_interval: float, daemon: bool = True
     ) -> None:
+        PERIOD.check(max_interval, "max_interval")
         self._request_queue = request_queue
         self._max_interval = max_interval
         self._daemon = daemon
@@ -109,10 +115,11 @@ class TimerServer(abc.ABC):
 
     def start(self) -> None:
         """Start the thread."""
-        self._watchdog_thread = threading.Thread(
+        thread = threading.Thread(
             target=self._watchdog_loop, name="plaunch-timer", daemon=self._daemon
         )
-        self._watchdog_thread.start()
+        start_thread(thread)
+        self._watchdog_thread = thread
 
     def stop(self) -> None:
         """End the thread, and wait for it for as long as it may wait for a request."""
@@ -163,13 +170,14 @@ def expires(
     """Give a block of code `after` seconds; a server that is talked to kills a worker in it then.
 
     Args:
-        after: seconds.
+        after: seconds; infinity never expires.
         scope: the timer's name; by default the file and the line of the `with`.
         client: whom to ask; by default the one that `configure` was given.
 
     Raises:
-        UsageError: there is no client.
+        UsageError: there is no client, or `after` is no duration.
     """
+    PATIENCE.check(after, "after")
     client = client or _Configured.client
     if client is None:
         raise UsageError("there is no timer client; call plaunch.timer.configure first")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal as signals
@@ -61,13 +62,13 @@ class FileTimerRequest(TimerRequest):
         """
         try:
             data = json.loads(line)
+            expiration_time = float(data["expiration_time"])
+            if math.isnan(expiration_time):
+                raise ValueError(f"{line!r} is no request for a timer: it has no time")
             return cls(
-                int(data["pid"]),
-                str(data["scope_id"]),
-                float(data["expiration_time"]),
-                int(data["signal"]),
+                int(data["pid"]), str(data["scope_id"]), expiration_time, int(data["signal"])
             )
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, OverflowError) as error:
             raise ValueError(f"{line!r} is no request for a timer: {error!r}") from error
 
     def _key(self) -> tuple[Any, ...]:

@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from plaunch.durations import PERIOD, milliseconds
+from plaunch.threads import start_thread
 from plaunch.timer.files import FileTimerRequest
 
 logger = logging.getLogger("plaunch")
@@ -41,6 +43,7 @@ class FileTimerServer:
 
     Raises:
         OSError: the pipe cannot be created.
+        UsageError: `max_interval` cannot be used.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class FileTimerServer:
         daemon: bool = True,
         log_event: LogEvent | None = None,
     ) -> None:
+        PERIOD.check(max_interval, "max_interval")
         self._file_path = file_path
         self._run_id = run_id
         self._max_interval = max_interval
@@ -73,11 +77,12 @@ class FileTimerServer:
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(
+        thread = threading.Thread(
             target=self._watchdog_loop, name="plaunch-timer", daemon=self._daemon
         )
         self._log_event("watchdog started", None)
-        self._thread.start()
+        start_thread(thread)
+        self._thread = thread
 
     def stop(self) -> None:
         """End the thread and remove the pipe; may be called more than once."""
@@ -158,8 +163,8 @@ class FileTimerServer:
         poller = select.poll()
         poller.register(self._pipe, select.POLLIN)
         poller.register(self._wake_up, select.POLLIN)
-        # One millisecond more: a timer that is about to expire is not worth another turn.
-        ready = dict(poller.poll(timeout * 1000 + 1))
+        # Later, never sooner: a timer that is about to expire is not worth another turn.
+        ready = dict(poller.poll(milliseconds(timeout + 0.001)))
         if self._pipe in ready:
             self.register_timers(self._read())
         self._progress = int(time.time())

@@ -80,7 +80,13 @@ class JsonlEventHandler:
     def _place(self, context: PluginContext) -> str:
         given = context.options.get("path")
         if given is not None:
-            return os.path.abspath(given)
+            try:
+                return os.path.abspath(given)
+            except FileNotFoundError:
+                raise UsageError(
+                    f"--event-conf has jsonl.path={given!r}, which is relative to the current "
+                    "folder, and that does not exist any more; give a path that begins with /"
+                ) from None
         if context.log_dir is None:
             raise UsageError(
                 "the event handler 'jsonl' does not know where to write; give --log-dir, or "
@@ -153,7 +159,7 @@ def _file_name(host: str) -> str:
 
 
 def _size(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([kmg]?)", text.strip().lower())
+    found = re.fullmatch(r"([0-9]{1,15})([kmg]?)", text.strip().lower())
     if found is None:
         raise UsageError(
             f"--event-conf has jsonl.max_bytes={text!r}; write a number of bytes, as in 10000000, "
@@ -163,6 +169,6 @@ def _size(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    if not text.strip().isdecimal():
+    if not (text.strip().isdecimal() and len(text) < 20):
         raise UsageError(f"--event-conf has jsonl.keep={text!r}; write a number of files")
     return int(text)

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
+from plaunch.durations import Duration
 from plaunch.errors import PluginLoadError, UsageError
 
 if TYPE_CHECKING:
@@ -137,15 +138,7 @@ def _is_installed() -> bool:
 def _seconds(text: str | None) -> float | None:
     if text is None:
         return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= MAX_WAIT:
-        raise UsageError(
-            f"--event-conf has otel.wait={text!r}; write a number of seconds from 0 to {MAX_WAIT:g}"
-        )
-    return seconds
+    return Duration(may_be_zero=True, most=MAX_WAIT).read(text, "option otel.wait (--event-conf)")
 
 
 def _trace_id(text: str | None) -> str:

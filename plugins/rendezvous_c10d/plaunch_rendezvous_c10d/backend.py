@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.durations import Duration
 from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch.rendezvous import (
     HeldPort,
@@ -104,12 +105,8 @@ def prepare_backend(params: RendezvousParameters) -> C10dBackend:
             f"option 'store_type' of rendezvous backend {params.backend!r} is {store_type!r}; "
             f"choose from {', '.join(_STORE_TYPES)}"
         )
-    read_timeout = params.get_as_float("read_timeout", 60.0) or 0.0
-    if not 0 < read_timeout < 1e6:
-        raise UsageError(
-            f"option 'read_timeout' of rendezvous backend {params.backend!r} is "
-            f"{params.get('read_timeout')!r}; it is a number of seconds above 0"
-        )
+    # torch waits for it in poll, which counts milliseconds in 31 bits.
+    read_timeout = params.get_as_seconds("read_timeout", 60.0, Duration(most=1e6)) or 60.0
     is_host = params.get_as_bool("is_host")
     if store_type == "file":
         return _on_file(params, read_timeout)
@@ -196,7 +193,13 @@ def _on_file(params: RendezvousParameters, read_timeout: float) -> C10dBackend:
         temporary = tempfile.mkdtemp(prefix="plaunch-rendezvous-")
         path = os.path.join(temporary, "store")
     else:
-        path = os.path.abspath(path)
+        try:
+            path = os.path.abspath(path)
+        except FileNotFoundError:
+            raise UsageError(
+                f"the rendezvous store {path!r} (--rdzv-endpoint) is relative to the current "
+                "folder, which does not exist any more; give a path that begins with /"
+            ) from None
         folder = os.path.dirname(path)
         if os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK):
             raise UsageError(

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.durations import Duration, bounded
 from plaunch.rendezvous import find_node_address
 
 from plaunch_rendezvous_etcd.client import EtcdClient
@@ -80,9 +81,9 @@ def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
     address = find_node_address(
         first.host, first.port, max_nodes=params.max_nodes, local_addr=params.local_addr
     )
-    interval = params.get_as_float("keep_alive_interval") or 1.0
+    interval = params.get_as_seconds("keep_alive_interval") or 1.0
     attempts = params.get_as_int("keep_alive_max_attempt") or 5
-    verdict_ttl = params.get_as_float("verdict_ttl") or 0.0
+    verdict_ttl = params.get_as_seconds("verdict_ttl", 0.0, Duration(may_be_zero=True)) or 0.0
     client = EtcdClient(
         options,
         load_protocol(),
@@ -92,9 +93,9 @@ def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
         answer_timeout=max(_LEAST_ANSWER_TIMEOUT, interval * attempts / 3),
         # It must survive one renewal that fails. Beyond that its length does not matter to when a
         # node is lost, as it counts for that; half of the time is left for coming back.
-        presence_ttl=interval * max(2.0, attempts / 2),
+        presence_ttl=bounded(interval * max(2.0, attempts / 2)),
         # It is renewed three times in its life, so its last two thirds are certain.
-        job_ttl=max(options.job_ttl, 1.5 * verdict_ttl),
+        job_ttl=bounded(max(options.job_ttl, 1.5 * verdict_ttl)),
     )
     return EtcdBackend(client.connect, address, options.endpoint, client.close)
 

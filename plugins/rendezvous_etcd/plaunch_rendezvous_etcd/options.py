@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from plaunch.durations import Duration
 from plaunch.errors import UsageError
 from plaunch.rendezvous import join_host_port, parse_rendezvous_endpoint
 
@@ -251,11 +251,7 @@ def _read_file(
 def _read_seconds(
     params: RendezvousParameters, option: str, default: float, *, least: float = 0.0
 ) -> float:
-    value = params.get_as_float(option, default)
-    if value is None or not math.isfinite(value) or not least <= value <= 1e9 or value == 0:
-        least_said = f"at least {least:g}" if least else "above 0"
-        raise _bad(params, option, params.get(option), f"it is a number of seconds, {least_said}")
-    return value
+    return params.get_as_seconds(option, default, Duration(least=least)) or default
 
 
 def _bad(params: RendezvousParameters, option: str, value: object, rule: str) -> UsageError:

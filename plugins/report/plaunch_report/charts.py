@@ -38,7 +38,9 @@ MARKS = {
 }
 MOST_LIVES = 50_000  # that are drawn; the failed ones first
 _MOST_TEXT = 300  # characters of a text that is shown at the pointer
-_MOST_LABELS = 40
+_MOST_LABELS = 40  # of nodes
+_MOST_RANKS = 3  # of one worker's row, which another world may give another rank
+_LINE = 12.0  # pixels of a line of text
 _WORKERS_IN_FULL = 64  # that get a row as high as a node's
 
 
@@ -99,15 +101,44 @@ def _create_timeline(story: Story, x_range: Any) -> Any:
     _draw_spans(plot, story, rows)
     _draw_lives(plot, story, rows)
     _draw_marks(plot, story, rows)
-    step = -(-len(story.nodes) // _MOST_LABELS)
-    shown = range(0, len(story.nodes), step)
-    middles = {index: rows.tops[index] + rows.node / 2 for index in shown}
-    plot.yaxis.ticker = FixedTicker(ticks=list(middles.values()))
-    plot.yaxis.major_label_overrides = {
-        middle: _label(story.nodes[index].label) for index, middle in middles.items()
-    }
+    labels = _create_labels(story, rows, plot.height / (rows.total + 0.4))
+    plot.yaxis.ticker = FixedTicker(ticks=list(labels))
+    plot.yaxis.major_label_overrides = labels
+    plot.min_border_left = 50 + 6 * max(map(len, labels.values()))
     plot.ygrid.visible = False
     return plot
+
+
+def _create_labels(story: Story, rows: _Rows, height: float) -> dict[float, str]:
+    """What stands beside the rows, by place: nodes, and the ranks of their workers.
+
+    Args:
+        story: whose.
+        rows: where they are.
+        height: of one row of a node, in pixels. Where those of workers are too low for a line each,
+            their node has all ranks.
+    """
+    ranks: dict[int, dict[int, list[int]]] = {}  # by node and local rank, in the order of time
+    for life in sorted(story.lives, key=lambda life: life.begin):
+        known = ranks.setdefault(life.node, {}).setdefault(max(life.local_rank, 0), [])
+        if life.global_rank not in known:
+            known.append(life.global_rank)
+    has_lines = height * rows.worker >= _LINE
+    labels = {}
+    for index in range(0, len(story.nodes), -(-len(story.nodes) // _MOST_LABELS)):
+        there = ranks.get(index, {})
+        name = _label(story.nodes[index].label)
+        if there and not has_lines:
+            every = [rank for known in there.values() for rank in known]
+            name = f"{name}: ranks {min(every)}-{max(every)}"
+        labels[rows.tops[index] + rows.node / 2] = name
+        for local_rank, known in there.items() if has_lines else ():
+            top = rows.tops[index] + rows.node + local_rank * rows.worker
+            more = ", ..." if len(known) > _MOST_RANKS else ""
+            word = "rank" if len(known) == 1 else "ranks"
+            said = ", ".join(map(str, known[:_MOST_RANKS]))
+            labels[top + rows.worker / 2] = f"{word} {said}{more}"
+    return labels
 
 
 def _create_world(story: Story, x_range: Any) -> Any:

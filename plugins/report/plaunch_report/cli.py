@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
 import sys
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError
 
 from plaunch_report.launches import choose_launch, choose_run
 from plaunch_report.reading import read_folder
 from plaunch_report.story import Storyteller
+from plaunch_report.table import create_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from plaunch_report.facts import Story
 
@@ -82,21 +84,27 @@ def _make(options: argparse.Namespace) -> None:
     teller = Storyteller(agents, reading, launch, launches)
     story = teller.tell()
     if options.json:
-        _write(options.output or "-", json.dumps(as_json(story), indent=1) + "\n")
+        _write(options.output or "-", _as_json(story))
         return
     _check_libraries()
     from plaunch_report.page import create_page  # noqa: PLC0415 - loads the libraries
 
     output = options.output or "report.html"
-    _write(output, create_page(story, teller.events))
+    _write(output, create_page(story, create_table(reading, teller)))
     if output != "-":
         nodes = "1 node" if len(story.nodes) == 1 else f"{len(story.nodes)} nodes"
-        print(f"{output}: run {story.run_id!r} on {nodes}, outcome {story.outcome!r}")
+        _write("-", [f"{output}: run {story.run_id!r} on {nodes}, outcome {story.outcome!r}\n"])
 
 
-def as_json(story: Story) -> dict[str, object]:
-    """The facts as plain values, with a version that grows when a key changes its meaning."""
-    return {"version": 1, **asdict(story)}
+def _as_json(story: Story) -> Iterator[str]:
+    """The facts in pieces, with a version that grows when a key changes its meaning."""
+    facts = {"version": 2, **_fields_of(story)}
+    yield from json.JSONEncoder(indent=1, default=_fields_of).iterencode(facts)
+    yield "\n"
+
+
+def _fields_of(fact: Any) -> dict[str, object]:
+    return {field.name: getattr(fact, field.name) for field in fields(fact)}
 
 
 def _check_libraries() -> None:
@@ -110,24 +118,38 @@ def _check_libraries() -> None:
             ) from error
 
 
-def _write(path: str, text: str) -> None:
-    """Write all or nothing."""
-    data = text.encode(errors="replace")
+def _write(path: str, pieces: Iterable[str]) -> None:
+    """Write all or nothing: what was there before stays until all is written."""
     if path == "-":
-        sys.stdout.buffer.write(data)
-        sys.stdout.flush()
+        _write_to_stdout(pieces)
         return
     partial = f"{path}.{os.getpid()}.partial"
     if os.path.exists(path) and not os.path.isfile(path):
         partial = path  # a device or a pipe, which must stay what it is
     try:
-        with open(partial, "wb") as file:
-            file.write(data)
+        with open(partial, "w", encoding="utf-8", errors="replace") as file:
+            file.writelines(pieces)
+            file.flush()
+            if partial != path:
+                os.fsync(file.fileno())  # some file systems tell only now that they are full
         if partial != path:
             os.replace(partial, path)
     except OSError as error:
-        if partial != path and os.path.exists(partial):
-            os.unlink(partial)
+        if partial != path:
+            with contextlib.suppress(OSError):
+                os.unlink(partial)
         raise UsageError(
             f"cannot write the report to {path!r}: {error.strerror}; give another file with -o"
         ) from error
+
+
+def _write_to_stdout(pieces: Iterable[str]) -> None:
+    try:
+        for piece in pieces:
+            sys.stdout.buffer.write(piece.encode(errors="replace"))
+        sys.stdout.flush()
+    except OSError as error:
+        # What is left in its buffer would be tried, and reported, once more at the end.
+        with open(os.devnull, "wb") as null:
+            os.dup2(null.fileno(), sys.stdout.fileno())
+        raise UsageError(f"cannot write to the standard output: {error.strerror}") from error

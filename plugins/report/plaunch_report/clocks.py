@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from plaunch_report.launches import meeting_of
 
 if TYPE_CHECKING:
+    from plaunch_report.agents import Agent
     from plaunch_report.launches import Meeting
-    from plaunch_report.reading import Agent
 
 _SAME = 0.2  # seconds by which agents of one name of a host may differ that have the same clocks
 NOTABLE_SKEW = 0.5  # seconds that clocks may differ before it is worth a word
@@ -80,4 +80,4 @@ def _rounds(agent: Agent) -> dict[Meeting, float]:
 
 def _own_offset(agent: Agent) -> float:
     """What its own host's date says; the median, since a date may be set meanwhile."""
-    return statistics.median(record.timestamp - record.monotonic for record in agent.records)
+    return statistics.median(agent.offsets)

@@ -16,7 +16,7 @@ class Span:
     round: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Life:
     """One worker process. What is not known, such as the end, is None."""
 
@@ -132,7 +132,8 @@ class Story:
     backend: str
     versions: list[str]
     notes: list[str]
-    first_cause: Failure | None
+    first_cause: Failure | None  # the first failure of a job that failed
+    final_cause: Failure | None  # the first one of its last attempt, after which none was left
     nodes: list[Node]
     rounds: list[Round]
     failures: list[Failure]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from plaunch_report.reading import Agent, Record
+    from plaunch_report.agents import Agent
+    from plaunch_report.reading import Record
 
 Meeting = tuple[int, str, int]
 
@@ -70,7 +71,7 @@ def split_launches(agents: list[Agent]) -> list[list[Agent]]:
         else:
             groups.setdefault(find(index), []).append(agent)
     launches = sorted(groups.values(), key=_begin)
-    for agent in sorted(alone, key=lambda agent: agent.records[0].timestamp):
+    for agent in sorted(alone, key=lambda agent: agent.began):
         joined = max(launches, key=lambda launch: _overlap(launch, agent), default=None)
         if joined is None or _overlap(joined, agent) < 0:
             launches.append([agent])
@@ -102,10 +103,10 @@ def _meetings(agents: list[Agent]) -> list[list[int]]:
 
 
 def _begin(launch: list[Agent]) -> float:
-    return min(agent.records[0].timestamp for agent in launch)
+    return min(agent.began for agent in launch)
 
 
 def _overlap(launch: list[Agent], agent: Agent) -> float:
     """Seconds that `agent` was there together with a launch; negative if it was not."""
-    end = max(other.records[-1].timestamp for other in launch)
-    return min(end, agent.records[-1].timestamp) - max(_begin(launch), agent.records[0].timestamp)
+    end = max(other.ended for other in launch)
+    return min(end, agent.ended) - max(_begin(launch), agent.began)

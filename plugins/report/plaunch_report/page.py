@@ -17,27 +17,18 @@ from plaunch.agent import describe_seconds
 from plaunch_report.charts import FATES, MARKS, MOST_LIVES, PHASES, create_charts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
 
     from plaunch_report.facts import Failure, Node, Story
-    from plaunch_report.reading import Record
+    from plaunch_report.table import Table
 
-MOST_EVENTS = 50_000  # in the table; those of workers that started and ended well give way
 _MOST_FAILURES = 20  # of one attempt that are shown in full
 _MOST_NODES = 200  # in the table of nodes
-_MOST_TEXT = 400  # characters of a value in the table
 _MOST_LINES = 20_000  # characters of the last lines of a failure
-# What each event has, and what the table has columns for.
-_COMMON = frozenset(
-    {"run_id", "host", "hostname", "role", "agent_pid", "group_rank", "ranks", "round", "attempt"}
-    | {"backend", "entry_point", "group_world_size", "elapsed", "last_lines"}
-)
-
-Happened = tuple[float, int, "Record"]
 
 
-def create_page(story: Story, events: Sequence[Happened]) -> str:
-    """The whole page as text."""
+def create_page(story: Story, table: Table) -> Iterator[str]:
+    """The whole page as text, in pieces."""
     from bokeh.resources import Resources
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -54,16 +45,15 @@ def create_page(story: Story, events: Sequence[Happened]) -> str:
     environment.filters["clock"] = _clock
     environment.filters["cut"] = _cut_lines
     libraries = Resources(mode="inline", components=["bokeh"]).js_raw
-    shown = _choose_events(events)
     template = environment.get_template("report.html")
-    return template.render(
+    return template.generate(
         story=story,
         nonce=secrets.token_urlsafe(16),
         # An end tag within the library would end the script that it is in.
         libraries=[text.replace("</script", "<\\/script") for text in libraries],
         charts=create_charts(story),
-        events=_compact(story, shown),
-        events_left_out=len(events) - len(shown),
+        events=_compact(story, table),
+        events_left_out=table.left_out,
         lives_left_out=max(len(story.lives) - MOST_LIVES, 0),
         failures=_by_attempt(story),
         most_failures=_MOST_FAILURES,
@@ -128,45 +118,14 @@ def _by_attempt(story: Story) -> dict[int, list[Failure]]:
     return found
 
 
-def _choose_events(events: Sequence[Happened]) -> list[Happened]:
-    """All of them if they are not too many; else the more telling ones, in order."""
-    if len(events) <= MOST_EVENTS:
-        return list(events)
-    order = sorted(range(len(events)), key=lambda index: (_is_routine(events[index][2]), index))
-    return [events[index] for index in sorted(order[:MOST_EVENTS])]
-
-
-def _is_routine(record: Record) -> bool:
-    if record.name == "plaunch.worker.exited":
-        return record.metadata.get("exit_code") == 0 or record.metadata.get("stopped") is True
-    return record.name == "plaunch.worker.started"
-
-
-def _compact(story: Story, events: Sequence[Happened]) -> dict[str, object]:
+def _compact(story: Story, table: Table) -> dict[str, object]:
     """The table of events for the page's script: names once, and a short list for each row."""
     names: dict[str, int] = {}
     rows = [
-        [
-            round(now, 3),
-            node,
-            record.number("round"),
-            names.setdefault(record.name.removeprefix("plaunch."), len(names)),
-            _details(record),
-        ]
-        for now, node, record in events
+        [row.time, row.node, row.round, names.setdefault(row.name, len(names)), row.details]
+        for row in table.rows
     ]
     return {"nodes": [node.label for node in story.nodes], "names": list(names), "rows": rows}
-
-
-def _details(record: Record) -> str:
-    parts = []
-    for key, value in record.metadata.items():
-        if key in _COMMON or value is None or value == "":
-            continue
-        text = f"{value:.3f}" if isinstance(value, float) else str(value)
-        text = text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 3] + "..."
-        parts.append(f"{key}={text}")
-    return " ".join(parts)
 
 
 def _cut_lines(text: str) -> str:

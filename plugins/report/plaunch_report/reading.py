@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 
+from plaunch_report.agents import Agent
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 Plain = str | int | float | bool | None
+_Key = tuple[str, str, int]
+
+_BEGIN = "plaunch.launcher.started"
 
 _FILE = re.compile(r"(?P<base>.*\.jsonl)(\.(?P<number>\d+))?")
 
@@ -43,34 +48,43 @@ class Record:
         value = self.metadata.get(key)
         return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 
-
-@dataclass
-class Agent:
-    """One launcher and its events, in the order in which it wrote them; there is at least one."""
-
-    run_id: str
-    host: str
-    pid: int
-    records: list[Record] = field(default_factory=list)
-
-    def all(self, name: str) -> list[Record]:
-        """Its events of one name, which is written without `plaunch.`."""
-        return [record for record in self.records if record.name == f"plaunch.{name}"]
-
-    def last(self, name: str) -> Record | None:
-        """The last of them, if there are any."""
-        found = self.all(name)
-        return found[-1] if found else None
+    @property
+    def code(self) -> int | None:
+        """The exit code, if there is one."""
+        value = self.metadata.get("exit_code")
+        return value if isinstance(value, int) else None
 
 
 @dataclass
 class Reading:
-    """What was found below a folder."""
+    """What was found below a folder: what its events come to, and where they are."""
 
     agents: list[Agent] = field(default_factory=list)
-    files: int = 0
+    paths: list[list[str]] = field(default_factory=list)  # by agent, the oldest file first
     torn: int = 0  # files whose last line was cut
     unreadable: int = 0  # other lines that are no events
+
+    @property
+    def files(self) -> int:
+        """How many there are."""
+        return sum(map(len, self.paths))
+
+    def records(self) -> Iterator[tuple[Agent, Record]]:
+        """All events once more, with their agents; none that have been written since."""
+        agents = iter(self.agents)
+        for paths in self.paths:
+            known: dict[_Key, tuple[Agent, int]] = {}
+            for record in _read_files(paths, None):
+                key = _key_of(record)
+                if key not in known or record.name == _BEGIN:
+                    agent = next(agents, None)
+                    if agent is None:
+                        return
+                    known[key] = agent, 0
+                agent, count = known[key]
+                known[key] = agent, count + 1
+                if count < agent.count:
+                    yield agent, record
 
 
 def read_folder(folder: str) -> Reading:
@@ -84,9 +98,9 @@ def read_folder(folder: str) -> Reading:
         raise UsageError(
             f"{folder!r} {fault}; give the folder that --log-dir named, or a run's folder in it"
         )
-    reading = Reading()
-    for files in _find_files(folder):
-        _read_files(files, reading)
+    reading = Reading(paths=_find_files(folder))
+    for paths in reading.paths:
+        _read_agents(paths, reading)
     if not reading.agents:
         raise UsageError(f"no events found in {folder!r}: {_explain_nothing(reading)}")
     return reading
@@ -122,21 +136,29 @@ def _find_files(folder: str) -> list[list[str]]:
     return [[path for _, path in sorted(found[base])] for base in sorted(found)]
 
 
-def _read_files(files: list[str], reading: Reading) -> None:
-    agents: dict[tuple[str, str, int], Agent] = {}
-    for path in files:
-        reading.files += 1
-        for record in _read_file(path, reading):
-            key = record.text("run_id"), record.text("host"), record.number("agent_pid")
-            agent = agents.get(key)
-            # Numbers of processes come again, in containers as a rule.
-            if agent is None or record.name == "plaunch.launcher.started":
-                agent = agents[key] = Agent(*key)
-                reading.agents.append(agent)
-            agent.records.append(record)
+def _read_agents(paths: list[str], reading: Reading) -> None:
+    known: dict[_Key, Agent] = {}
+    for record in _read_files(paths, reading):
+        key = _key_of(record)
+        agent = known.get(key)
+        # Numbers of processes come again, in containers as a rule.
+        if agent is None or record.name == _BEGIN:
+            agent = known[key] = Agent(*key)
+            reading.agents.append(agent)
+        agent.note(record)
 
 
-def _read_file(path: str, reading: Reading) -> Iterator[Record]:
+def _key_of(record: Record) -> _Key:
+    return record.text("run_id"), record.text("host"), record.number("agent_pid")
+
+
+def _read_files(paths: list[str], reading: Reading | None) -> Iterator[Record]:
+    """The events in some files, one after the other; counts what is none in `reading`."""
+    for path in paths:
+        yield from _read_file(path, reading)
+
+
+def _read_file(path: str, reading: Reading | None) -> Iterator[Record]:
     try:
         with open(path, "rb") as file:
             for line in file:
@@ -145,6 +167,8 @@ def _read_file(path: str, reading: Reading) -> Iterator[Record]:
                 record = _parse(line)
                 if record is not None:
                     yield record
+                elif reading is None:
+                    pass  # it was counted before
                 elif line.endswith(b"\n"):
                     reading.unreadable += 1
                 else:
@@ -182,7 +206,7 @@ def _cleaned(value: Plain) -> Plain:
 
 def _clean(text: str) -> str:
     """Without halves of characters, which JSON may have and no encoding has."""
-    return text.encode(errors="replace").decode()
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _is_plain(value: object) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
-from plaunch.agent import Account, describe_account
+from plaunch.agent import describe_account
 
 from plaunch_report.clocks import NOTABLE_SKEW, align
-from plaunch_report.facts import Failure, Life, Mark, Node, Round, Span, Story
+from plaunch_report.facts import Failure, Mark, Node, Round, Story
 
 if TYPE_CHECKING:
+    from plaunch_report.agents import Agent
     from plaunch_report.clocks import Clock
-    from plaunch_report.reading import Agent, Reading, Record
+    from plaunch_report.facts import Span
+    from plaunch_report.reading import Reading, Record
 
 NO_END = "no end"  # outcome of an agent that was killed, or still runs
 # Of agents that ended differently, the first of these is how the job ended.
@@ -36,45 +37,39 @@ class Storyteller:
         clocks = align(agents)
         # Nodes are sorted by the rank that they had last; those that had none come last.
         order = sorted(range(len(agents)), key=lambda index: _place(agents[index]))
-        self._agents = [agents[index] for index in order]
+        self.agents = [agents[index] for index in order]
         self._clocks: list[Clock] = [clocks[index] for index in order]
         self._zero = min(
-            record.monotonic + clock.offset
-            for agent, clock in zip(self._agents, self._clocks, strict=True)
-            for record in agent.records
+            agent.least + clock.offset
+            for agent, clock in zip(self.agents, self._clocks, strict=True)
         )
+        for node, agent in enumerate(self.agents):
+            agent.place(node, self._clocks[node].offset - self._zero)
         self._reading = reading
         self._launch, self._launches = launch, launches
 
     def time(self, node: int, record: Record) -> float:
         """When it happened, in seconds since the first event of all."""
-        return record.monotonic + self._clocks[node].offset - self._zero
+        return self._time(node, record.monotonic)
 
-    @functools.cached_property
-    def events(self) -> list[tuple[float, int, Record]]:
-        """All events in the order of time: when, of which node, and what."""
-        found = [
-            (self.time(node, record), node, record)
-            for node, agent in enumerate(self._agents)
-            for record in agent.records
-        ]
-        return sorted(found, key=lambda item: item[:2])
+    def _time(self, node: int, monotonic: float) -> float:
+        return monotonic + self._clocks[node].offset - self._zero
 
     def tell(self) -> Story:
         """Find out everything."""
-        nodes = [self._node(index) for index in range(len(self._agents))]
-        spans = [span for index in range(len(nodes)) for span in self._spans(index)]
+        nodes = [self._node(index) for index in range(len(self.agents))]
+        spans = [span for agent in self.agents for span in agent.spans if span.end > span.begin]
         marks = [mark for index in range(len(nodes)) for mark in self._marks(index)]
-        lives = [life for index in range(len(nodes)) for life in self._lives(index)]
+        lives = [life for agent in self.agents for life in agent.lives]
         failures = self._failures()
         rounds = self._rounds(nodes, spans)
         decisive = self._decisive(nodes)
         outcome = min((node.outcome for node in decisive), key=_rank_of_outcome)
         speaker = next(node for node in decisive if node.outcome == outcome)
-        started = [agent.last("launcher.started") for agent in self._agents]
+        started = [agent.last("launcher.started") for agent in self.agents]
         known = [record for record in started if record is not None]
         return Story(
-            run_id=self._agents[0].run_id,
+            run_id=self.agents[0].run_id,
             launch=self._launch,
             launches=self._launches,
             began=self._zero,
@@ -86,7 +81,8 @@ class Storyteller:
             backend=known[0].text("backend") if known else "",
             versions=sorted({_versions(record) for record in known}),
             notes=self._notes(nodes, rounds),
-            first_cause=_first_cause(failures) if outcome == "failed" else None,
+            first_cause=next(iter(failures), None) if outcome == "failed" else None,
+            final_cause=_final_cause(failures) if outcome == "failed" else None,
             nodes=nodes,
             rounds=rounds,
             failures=failures,
@@ -96,10 +92,8 @@ class Storyteller:
         )
 
     def _node(self, index: int) -> Node:
-        agent = self._agents[index]
-        account = Account()
-        for record in agent.records:
-            account.note(record)
+        agent = self.agents[index]
+        account = agent.account
         finished, started = agent.last("launcher.finished"), agent.last("launcher.started")
         seconds = account.seconds
         if finished is not None and "seconds_total" in finished.metadata:
@@ -111,11 +105,11 @@ class Storyteller:
             pid=agent.pid,
             group_ranks=ranks,
             local_world_size=_local_world_size(agent, started),
-            begin=self.time(index, agent.records[0]),
-            end=max(self.time(index, record) for record in agent.records),
+            begin=self._time(index, agent.first),
+            end=self._time(index, agent.most),
             outcome=NO_END if finished is None else finished.text("outcome"),
             reason="" if finished is None else finished.text("reason"),
-            exit_code=None if finished is None else _code(finished),
+            exit_code=None if finished is None else finished.code,
             seconds=seconds,
             restarts=account.restarts,
             account=describe_account(seconds, account.restarts),
@@ -123,62 +117,23 @@ class Storyteller:
         )
 
     def _label(self, index: int) -> str:
-        agent = self._agents[index]
-        is_alone = sum(other.host == agent.host for other in self._agents) == 1
+        agent = self.agents[index]
+        is_alone = sum(other.host == agent.host for other in self.agents) == 1
         return agent.host if is_alone else f"{agent.host} ({agent.pid})"
 
     def _decisive(self, nodes: list[Node]) -> list[Node]:
         """Those whose end is the job's: of the last round, and which have an end if any has."""
-        last = max(_last_round(agent) for agent in self._agents)
+        last = max(_last_round(agent) for agent in self.agents)
         there = [
             node
-            for node, agent in zip(nodes, self._agents, strict=True)
+            for node, agent in zip(nodes, self.agents, strict=True)
             if _last_round(agent) == last
         ]
         return [node for node in there if node.outcome != NO_END] or there
 
-    def _spans(self, index: int) -> list[Span]:
-        agent, account = self._agents[index], Account()
-        spans: list[Span] = []
-        for record in agent.records:
-            now, before = self.time(index, record), account.phase.value
-            account.note(record)
-            if not spans:
-                spans.append(Span(index, account.phase.value, now, now, record.number("round")))
-                continue
-            spans[-1].end = max(now, spans[-1].end)
-            if account.phase.value != before:
-                phase, number = account.phase.value, record.number("round")
-                spans.append(Span(index, phase, spans[-1].end, spans[-1].end, number))
-        return [span for span in spans if span.end > span.begin]
-
-    def _lives(self, index: int) -> list[Life]:
-        lives: list[Life] = []
-        current: dict[tuple[int, int], Life] = {}
-        for record in self._agents[index].records:
-            key = record.number("local_rank"), record.number("worker_pid")
-            if record.name == "plaunch.worker.started":
-                current[key] = Life(
-                    node=index,
-                    round=record.number("round"),
-                    attempt=record.number("attempt", 0),
-                    local_rank=key[0],
-                    global_rank=record.number("global_rank"),
-                    pid=key[1],
-                    begin=self.time(index, record),
-                )
-                lives.append(current[key])
-            elif record.name == "plaunch.worker.exited" and key in current:
-                life = current.pop(key)
-                life.end = self.time(index, record)
-                life.exit_code = _code(record)
-                life.signal = record.text("signal_name")
-                life.stopped = record.metadata.get("stopped") is True
-        return lives
-
     def _marks(self, index: int) -> list[Mark]:
         marks = []
-        for record in self._agents[index].records:
+        for record in self.agents[index].kept:
             now = self.time(index, record)
             if record.name == "plaunch.restart":
                 text = f"restart ({record.text('cause')}): {record.text('reason')}"
@@ -197,9 +152,12 @@ class Storyteller:
 
     def _failures(self) -> list[Failure]:
         found: dict[tuple[object, ...], Failure] = {}
-        for now, node, record in self.events:
-            if record.name != "plaunch.failure":
-                continue
+        told = [
+            (self.time(node, record), node, record)
+            for node, agent in enumerate(self.agents)
+            for record in agent.all("failure")
+        ]
+        for now, node, record in sorted(told, key=lambda item: item[:2]):
             host, pid = record.text("failed_host"), record.number("worker_pid")
             key = record.number("attempt", 0), host, pid, record.number("global_rank")
             failure = found.get(key)
@@ -211,7 +169,7 @@ class Storyteller:
                     global_rank=key[3],
                     host=host,
                     pid=pid,
-                    exit_code=_code(record),
+                    exit_code=record.code,
                     signal=record.text("signal_name"),
                     message="",
                     error_file="",
@@ -229,7 +187,7 @@ class Storyteller:
 
     def _rounds(self, nodes: list[Node], spans: list[Span]) -> list[Round]:
         members: dict[int, list[tuple[int, Record]]] = {}
-        for index, agent in enumerate(self._agents):
+        for index, agent in enumerate(self.agents):
             for record in agent.all("rendezvous.completed"):
                 members.setdefault(record.number("round"), []).append((index, record))
         rounds, ends = [], self._ends_of_rounds()
@@ -255,9 +213,9 @@ class Storyteller:
     def _ends_of_rounds(self) -> dict[int, str]:
         """Why another round followed, by the number of the round before it."""
         ends: dict[int, str] = {}
-        for agent in self._agents:
+        for agent in self.agents:
             current = -1
-            for record in agent.records:
+            for record in agent.kept:
                 if record.name == "plaunch.rendezvous.completed":
                     current = record.number("round")
                 elif record.name == "plaunch.restart":
@@ -320,7 +278,7 @@ class Storyteller:
 def _place(agent: Agent) -> tuple[bool, int, float]:
     last = agent.last("rendezvous.completed")
     rank = 0 if last is None else last.number("group_rank")
-    return last is None, rank, agent.records[0].timestamp
+    return last is None, rank, agent.began
 
 
 def _last_round(agent: Agent) -> int:
@@ -332,11 +290,6 @@ def _rank_of_outcome(outcome: str) -> int:
     return _OUTCOMES.index(outcome) if outcome in _OUTCOMES else len(_OUTCOMES)
 
 
-def _code(record: Record) -> int | None:
-    code = record.metadata.get("exit_code")
-    return code if isinstance(code, int) else None
-
-
 def _versions(record: Record) -> str:
     return f"plaunch {record.text('plaunch')}, Python {record.text('python')}"
 
@@ -344,11 +297,10 @@ def _versions(record: Record) -> str:
 def _local_world_size(agent: Agent, started: Record | None) -> int:
     if started is not None:
         return started.number("local_world_size", 0)
-    ranks = [record.number("local_rank") for record in agent.all("worker.started")]
-    return max(ranks, default=-1) + 1
+    return max((life.local_rank for life in agent.lives), default=-1) + 1
 
 
-def _first_cause(failures: list[Failure]) -> Failure | None:
+def _final_cause(failures: list[Failure]) -> Failure | None:
     """The first failure of the attempt that was the last to fail."""
     last = max((failure.attempt for failure in failures), default=0)
     return next((failure for failure in failures if failure.attempt == last), None)

@@ -27,7 +27,7 @@ def find_number(environ: Mapping[str, str], *variables: str, at_least: int = 0) 
         text = environ.get(variable)
         if not text:
             continue
-        if not (text.isascii() and text.isdecimal() and int(text) >= at_least):
+        if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) >= at_least):
             raise UsageError(
                 f"variable {variable} is {text!r}, which is not a whole number from {at_least} up; "
                 "the scheduler sets it, so something else has changed it (--scheduler=none goes "

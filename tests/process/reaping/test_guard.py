@@ -160,7 +160,7 @@ def test_the_system_has_no_more_processes(kind, monkeypatch, caplog):
     before = set(os.listdir("/proc/self/fd"))
     assert start_guard() is None
     assert set(os.listdir("/proc/self/fd")) == before
-    assert "workers may outlive it" in caplog.text
+    assert "workers may outlive this launcher" in caplog.text
 
 
 def test_a_program_with_threads_is_not_forked(monkeypatch):

@@ -7,6 +7,7 @@ import os
 import socket
 
 from plaunch.errors import UsageError
+from plaunch.numbers import digits, quote
 
 LOOPBACK = ("127.0.0.1", "::1")  # the second one on hosts without IPv4
 _BACKLOG = 16
@@ -23,14 +24,14 @@ def parse_address(value: str | int, source: str) -> tuple[str, int]:
     """
     host, colon, port = str(value).rpartition(":")
     is_bracketed = len(host) > 2 and host.startswith("[") and host.endswith("]")
-    is_port = port.isascii() and port.isdecimal() and int(port) <= 65535
+    number = digits(port, 65535)
     is_odd = any(char in host for char in ":[]") and not is_bracketed
-    if not is_port or is_odd or (colon and not host):
+    if number is None or is_odd or (colon and not host):
         raise UsageError(
-            f"{source} is {str(value)!r}; write a port as in 9400, for loop-back, or HOST:PORT as "
-            "in 0.0.0.0:9400 or [::1]:9400 (port 0: any that is free)"
+            f"{source} is {quote(str(value))}; write a port as in 9400, for loop-back, or "
+            "HOST:PORT as in 0.0.0.0:9400 or [::1]:9400 (port 0: any that is free)"
         )
-    return host.strip("[]"), int(port)
+    return host.strip("[]"), number
 
 
 def describe_address(host: str, port: int) -> str:

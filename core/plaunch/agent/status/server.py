@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.background import signals_blocked
 from plaunch.agent.status.address import LOOPBACK, describe_address
+from plaunch.durations import milliseconds
+from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -97,9 +99,10 @@ class StatusServer:
         """Begin to serve; also after `rest`."""
         if self._thread is not None or self._is_over:
             return
-        self._thread = threading.Thread(target=self._run, name="plaunch-status", daemon=True)
+        thread = threading.Thread(target=self._run, name="plaunch-status", daemon=True)
         with signals_blocked():  # signals must reach the main thread; other threads inherit this
-            self._thread.start()
+            start_thread(thread)
+        self._thread = thread
 
     def rest(self) -> None:
         """End all threads until `start`, for the process to fork; requests wait meanwhile."""
@@ -135,7 +138,7 @@ class StatusServer:
         poller = select.poll()
         poller.register(self._wake_read, select.POLLIN)
         poller.register(self._listener, select.POLLIN)
-        ready = {fd for fd, _ in poller.poll(self._pause())}
+        ready = {fd for fd, _ in poller.poll(milliseconds(self._pause()))}
         if self._wake_read in ready:
             return False
         self._cut_off_late()
@@ -148,15 +151,15 @@ class StatusServer:
         except OSError as error:  # too many descriptors are open, above all
             logger.debug("a request for the status cannot be taken: %s", error)
             poller.unregister(self._listener)
-            return not poller.poll(_PAUSE * 1000)
+            return not poller.poll(milliseconds(_PAUSE))
         self._serve(connection)
         return True
 
     def _pause(self) -> float | None:
-        """Milliseconds until the next connection is late."""
+        """Seconds until the next connection is late."""
         with self._changed:
             first = min(self._ends.values(), default=None)
-        return None if first is None else max(first - self._clock(), 0.0) * 1000 + 1
+        return None if first is None else max(first - self._clock(), 0.0) + 0.001
 
     def _cut_off_late(self) -> None:
         now = self._clock()

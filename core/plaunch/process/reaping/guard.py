@@ -12,6 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.durations import milliseconds
 from plaunch.process.reaping.table import PROC
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Guard:
         if self._pidfd >= 0:
             poller = select.poll()
             poller.register(self._pidfd, select.POLLIN)
-            poller.poll(_END_WAIT * 1000)
+            poller.poll(milliseconds(_END_WAIT))
         while not self._reap() and time.monotonic() < deadline:
             time.sleep(_END_LOOK)
         self._is_gone = True
@@ -118,9 +119,12 @@ def start_guard(proc: str = PROC) -> Guard | None:
         program = _start_program(reader, launcher_fd, proc)
         return Guard(program.pid, line, program)
     except (OSError, ValueError) as error:
+        from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+
         os.close(line)
         _log.warning(
-            "no guard process (%s): if this launcher gets SIGKILL, workers may outlive it", error
+            "no guard process, so that workers may outlive this launcher if it gets SIGKILL: %s",
+            explain(error),
         )
         return None
     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from plaunch.durations import milliseconds
 from plaunch.rendezvous.api import ChangeKind
 from plaunch.rendezvous.dynamic import DynamicRendezvousHandler
 from plaunch.rendezvous.job import JobRendezvous, JobRound
@@ -155,7 +156,7 @@ class Node:
     def _poll(self) -> None:
         poller = select.poll()
         poller.register(self.job.fileno(), select.POLLIN)
-        poller.poll(_LOOK * 1000)
+        poller.poll(milliseconds(_LOOK))
         self.told += self.job.changes()
 
     def report(self, *failures: JobFailure, is_final: bool = False) -> None:

@@ -35,7 +35,7 @@ def create_handler(params: RendezvousParameters) -> RendezvousHandler:
         raise UsageError(
             f"the folder of the rendezvous store {path!r} (--rdzv-endpoint) does not exist"
         )
-    busy_timeout = params.get_as_float("busy_timeout", 5.0) or 0.0
+    busy_timeout = params.get_as_seconds("busy_timeout", 5.0) or 5.0
     return DynamicRendezvousHandler(
         params,
         lambda: SqliteStore(path, busy_timeout),

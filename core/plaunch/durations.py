@@ -1,0 +1,128 @@
+"""Durations, in seconds: one way to read them, one bound, and one way to wait for them.
+
+Whoever takes a duration from a user, as text or in code, reads or checks it here. Whoever hands one
+to the system does it through `milliseconds`, `waitable` or `bounded`, since no system call takes
+every number that a float can be: poll counts milliseconds in 31 bits, and nothing knows infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from plaunch.errors import UsageError
+from plaunch.numbers import quote
+
+LONGEST = 1e9  # seconds, some 31 years; threads, locks, dates and torch can all wait for so long
+_LONGEST_WAIT = 1e6  # seconds of one call
+
+
+@dataclass(frozen=True)
+class Duration:
+    """What a duration may be; it is never negative, and never not a number.
+
+    Args:
+        may_be_zero: whether 0 seconds mean something.
+        may_be_endless: whether `inf` does.
+        least: the shortest there may be, in seconds.
+        most: the longest that is not endless, in seconds.
+    """
+
+    may_be_zero: bool = False
+    may_be_endless: bool = False
+    least: float = 0.0
+    most: float = LONGEST
+
+    @property
+    def rule(self) -> str:
+        """What is right, as the end of a sentence."""
+        first = f"from {self.least:g}" if self.may_be_zero or self.least else "above 0"
+        endless = ", or inf for no end" if self.may_be_endless else ""
+        return f"a number of seconds {first} up to {_plain(self.most)}{endless}"
+
+    def parse(self, text: str) -> float:
+        """The seconds that `text` says.
+
+        Raises:
+            ValueError: it says none that are allowed; the message quotes it and has the rule.
+        """
+        seconds = _number(text)
+        # Digits without number are not what anybody writes for no end.
+        is_meant = not math.isinf(seconds) or "inf" in text.lower()
+        if not (is_meant and self._allows(seconds)):
+            raise ValueError(f"{quote(text)} is not {self.rule}")
+        return seconds
+
+    def read(self, text: str, name: str) -> float:
+        """The seconds that `text` says.
+
+        Args:
+            text: what the user wrote.
+            name: where, as the beginning of a sentence: `variable X`, `option 'x' of ...`.
+
+        Raises:
+            UsageError: it says none that are allowed.
+        """
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise self._wrong(text, name) from None
+
+    def check(self, value: object, name: str) -> None:
+        """See whether `value`, given in code, is such a duration.
+
+        Raises:
+            UsageError: it is not; the message begins with `name`.
+        """
+        if isinstance(value, (str, bytes, bool)) or not self._allows(_number(value)):
+            raise self._wrong(value, name)
+
+    def _allows(self, seconds: float) -> bool:
+        if seconds == math.inf:
+            return self.may_be_endless
+        if seconds == 0:
+            return self.may_be_zero
+        return seconds > 0 and self.least <= seconds <= self.most
+
+    def _wrong(self, value: object, name: str) -> UsageError:
+        return UsageError(f"{name} is {quote(value)}, which is not {self.rule}")
+
+
+PERIOD = Duration()  # between two turns of something
+LIMIT = Duration(may_be_endless=True)  # until something must have happened
+PATIENCE = Duration(may_be_zero=True, may_be_endless=True)  # for something; 0 does not wait
+
+
+def milliseconds(seconds: float | None) -> int | None:
+    """What `poll` takes, rounded up; None waits without an end.
+
+    A long wait comes back early, after days: whoever waits looks at the clock again.
+    """
+    return None if seconds is None else math.ceil(max(min(seconds, _LONGEST_WAIT), 0.0) * 1000)
+
+
+def waitable(seconds: float | None) -> float | None:
+    """What a selector or a socket takes; as `milliseconds`, but in seconds."""
+    return None if seconds is None else max(min(seconds, _LONGEST_WAIT), 0.0)
+
+
+def bounded(seconds: float) -> float:
+    """The longest there is in the place of no end, for records, dates and other programs."""
+    return min(seconds, LONGEST)
+
+
+def describe_end(seconds: float) -> str:
+    """`in 12 s`, or `never`."""
+    return "never" if math.isinf(seconds) else f"in {seconds:.0f} s"
+
+
+def _plain(number: float) -> str:
+    return f"{number:.0f}" if number == round(number) else f"{number:g}"
+
+
+def _number(value: object) -> float:
+    """The value as a float; NaN for what is none."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

@@ -1,0 +1,42 @@
+"""Whole numbers that a user gives: one way to read them, and what is too large anywhere."""
+
+from __future__ import annotations
+
+MOST = 2**63 - 1  # what other programs and the records of a job can hold
+MOST_WORKERS = 1 << 16  # of one node; the largest machines have some thousand processors
+MOST_NODES = 1 << 20
+
+_MOST_TEXT = 60  # characters of a value that is quoted
+_MOST_DIGITS = 19
+
+
+def whole(text: str, least: int = -MOST, most: int = MOST) -> int:
+    """The whole number that `text` is, in any form that Python reads.
+
+    Raises:
+        ValueError: it is none, or it is below `least` or above `most`; the message quotes it.
+    """
+    try:
+        number = int(text)
+    except ValueError:  # among them those of thousands of digits, which Python does not read
+        raise ValueError(f"{quote(text)} is not a whole number") from None
+    if not least <= number <= most:
+        raise ValueError(f"{quote(text)} is not a whole number from {least} to {most}")
+    return number
+
+
+def digits(text: str, most: int = MOST) -> int | None:
+    """The number that `text` is, if it has nothing but ASCII digits, and is at most `most`."""
+    if not (text.isascii() and text.isdecimal()):
+        return None
+    text = text.lstrip("0") or "0"
+    return int(text) if len(text) <= _MOST_DIGITS and int(text) <= most else None
+
+
+def quote(value: object) -> str:
+    """The value as it is quoted in a message: cut, if it is very long."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with more digits than Python writes
+        text = "a number of thousands of digits"
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}..."

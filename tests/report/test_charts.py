@@ -1,0 +1,80 @@
+"""What stands beside the rows of the timeline, and the words of the page, without a browser."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("bokeh")
+
+from plaunch_report.charts import create_charts
+from plaunch_report.cli import main
+from plaunch_report.reading import read_folder
+from plaunch_report.story import Storyteller
+
+
+def labels(runs):
+    """The labels of the timeline, from top to bottom."""
+    reading = read_folder(str(runs.folder))
+    story = Storyteller(reading.agents, reading).tell()
+    found = {}
+
+    def search(value):
+        if isinstance(value, dict):
+            if "major_label_overrides" in value:
+                found.update(value["major_label_overrides"]["entries"])
+            value = list(value.values())
+        if isinstance(value, list):
+            for item in value:
+                search(item)
+
+    search(create_charts(story))
+    return [text for _, text in sorted(found.items())]
+
+
+def test_rows_of_workers_have_their_ranks(runs):
+    runs.elastic()
+    said = " ".join(labels(runs))
+    assert said == "a rank 0 rank 1 b rank 2 rank 3 c rank 4 rank 5"
+
+
+def test_a_row_whose_worker_had_several_ranks_has_all_of_them(runs):
+    agent = runs.agent("a").start(0, workers=1)
+    for number, rank in enumerate((2, 0, 2, 1, 3)):
+        at = 10.0 * number
+        agent.join(at, at + 1, at + 2, round=number, world=4, nodes=4, rank=rank)
+        agent.stop_all(at + 9)
+    agent.finish(60, "failed", 1).write()
+    assert labels(runs) == ["a", "ranks 2, 0, 1, ..."]
+
+
+def test_where_rows_are_too_low_the_node_has_the_ranks(runs):
+    runs.large(nodes=3, workers=200)
+    assert labels(runs) == [
+        "node-000: ranks 0-199",
+        "node-001: ranks 200-399",
+        "node-002: ranks 400-599",
+    ]
+
+
+def test_the_page_begins_with_the_first_failure_of_the_run(runs, tmp_path):
+    agent = runs.agent("a").start(0)
+    for attempt, cause in enumerate(("the loss is nan", "port taken")):
+        at = 10 * attempt
+        agent.join(at, at + 1, at + 2, round=attempt, attempt=attempt, world=2, nodes=1, rank=0)
+        agent.tell(
+            at + 5, "failure", failed_host="a", global_rank=attempt, worker_pid=attempt,
+            exit_code=1, signal_name=None, message=cause, is_first=True, error_file="",
+            last_lines=f"last lines: {cause}",
+        )  # fmt: skip
+    agent.finish(20, "failed", 1).write()
+    path = tmp_path / "report.html"
+    assert main([str(runs.folder), "-o", str(path)]) == 0
+    html = path.read_text()
+    _, _, rest = html.partition('<section id="first-cause"')
+    section, _, _ = rest.partition("</section>")
+    first, _, final = section.partition('<p id="final-cause">')
+    assert "Rank <b>0</b>" in first
+    assert "last lines: the loss is nan" in first
+    assert "port taken" not in first
+    assert "The last one, attempt 1, failed with rank <b>1</b>" in final
+    assert "port taken" in final

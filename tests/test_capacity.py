@@ -1,0 +1,247 @@
+"""No more processes or threads: what is said, and that nothing is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+import pytest
+from plaunch.capacity import describe_shortage, explain, find_rooms
+from plaunch.cli.program import main
+from plaunch.errors import ThreadStartError, WorkerStartError
+from plaunch.process import start_processes
+from plaunch.process.reaping.guard import start_guard
+from plaunch.threads import start_thread
+
+TIMEOUT = 60.0  # seconds
+NOBODY = 60000 + os.getpid() % 5000  # tests that run beside this one have another
+
+
+class System:
+    """A host of files."""
+
+    def __init__(self, **files):
+        self.files = {name.replace("_", "/"): text for name, text in files.items()}
+
+    def read(self, path):
+        return self.files.get(path, "")
+
+    def list(self, path):
+        return sorted(
+            {name[len(path) + 1 :].split("/")[0] for name in self.files if name.startswith(path)}
+        )
+
+
+@pytest.fixture
+def system():
+    system = System()
+    system.files = {
+        "/proc/7/status": "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nThreads:\t3",
+        "/proc/8/status": "Name:\ty\nUid:\t1000\t1000\t1000\t1000\nThreads:\t2",
+        "/proc/9/status": "Name:\tz\nUid:\t1\t1\t1\t1\nThreads:\t50",
+        "/proc/self/cgroup": "0::/pod",
+        "/sys/fs/cgroup/pod/pids.max": "100",
+        "/sys/fs/cgroup/pod/pids.current": "99",
+        "/proc/loadavg": "0.12 0.20 0.22 2/345 6789",
+        "/proc/sys/kernel/pid_max": "32768",
+    }
+    return system
+
+
+def test_limits_of_this_user_and_of_its_control_groups(system):
+    assert [str(room) for room in find_rooms(system, 1000, 6)] == [
+        "ulimit -u allows 6 processes and threads, 5 are there",
+        "pids.max of the control group allows 100 processes and threads, 99 are there",
+    ]
+    assert [room.left for room in find_rooms(system, 0, 6)] == [1]  # root is not held to it
+
+
+def test_the_limit_that_was_hit_is_named(system):
+    assert describe_shortage(system) == (
+        "the system gives no more processes or threads: pids.max of the control group allows 100 "
+        "processes and threads, 99 are there. Raise the limit (ulimit -u, limits.conf, docker "
+        "--pids-limit, the pod's limit), start fewer workers, or end what is there"
+    )
+    system.files["/sys/fs/cgroup/pod/pids.current"] = "max"
+    assert "kernel.pid_max allows 32768 processes and threads, 345 are there" in (
+        describe_shortage(system)
+    )
+
+
+def test_a_system_that_tells_nothing(monkeypatch):
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    assert "see whether there is memory left" in describe_shortage(System())
+
+
+def test_other_refusals_are_told_as_they_are():
+    assert explain(OSError(errno.ENOMEM, "Cannot allocate memory")) == (
+        "the system says [Errno 12] Cannot allocate memory"
+    )
+    assert explain(EOFError()) == "the system says EOFError"
+    assert "no more processes" in explain(OSError(errno.EAGAIN, "Resource temporarily unavailable"))
+
+
+class NoThreads:
+    """A system that gives `after` more threads; what is said on stderr does without."""
+
+    def __init__(self, monkeypatch, after=0):
+        self.left = after
+        self.refused = []
+        start = threading.Thread.start
+
+        def limited(thread):
+            if thread.name.startswith("plaunch-") and thread.name != "plaunch-stderr":
+                if self.left == 0:
+                    self.refused.append(thread.name)
+                    raise RuntimeError("can't start new thread")
+                self.left -= 1
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+def test_a_thread_that_cannot_be_had(monkeypatch):
+    NoThreads(monkeypatch)
+    with pytest.raises(ThreadStartError, match=r"cannot start the thread 'plaunch-x' .* no more"):
+        start_thread(threading.Thread(name="plaunch-x", target=print))
+
+
+def test_a_thread_that_is_started_twice_is_a_fault_of_ours():
+    thread = threading.Thread(target=int)
+    start_thread(thread)
+    thread.join()
+    with pytest.raises(RuntimeError, match="once") as caught:
+        start_thread(thread)
+    assert not isinstance(caught.value, ThreadStartError)
+
+
+@pytest.mark.parametrize("after", range(4))
+def test_a_launch_ends_with_what_is_missing_and_leaves_nothing(monkeypatch, tmp_path, capfd, after):
+    """Whichever of its threads is the first that the system does not give."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    pids = tmp_path / "pids"
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import os, time\nwith open({str(pids)!r}, 'a') as f: f.write(str(os.getpid()) + ' ')\n"
+        "time.sleep(60)\n"
+    )
+    threads = {*threading.enumerate()}
+    system = NoThreads(monkeypatch, after=after)
+    code = main(["--nproc-per-node=2", "--tee=3", f"--log-dir={tmp_path}/logs", str(script)])
+    said = capfd.readouterr().err
+    assert system.refused
+    assert code == 1
+    assert "Traceback" not in said
+    assert "please report" not in said
+    assert f"cannot start the thread {system.refused[0]!r}" in said
+    for pid in pids.read_text().split() if pids.exists() else ():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+    assert {*threading.enumerate()} <= threads
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "fork"])
+def test_a_function_that_cannot_be_forked(monkeypatch, start_method):
+    def refuse(*args, **kwargs):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setenv("PLAUNCH_GUARD", "0")
+    monkeypatch.setattr("os.fork", refuse)
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    with pytest.raises(WorkerStartError, match=r"cannot start local rank 0 of 'w': .* no more"):
+        start_processes("w", int, {0: ()}, start_method=start_method)
+
+
+def test_a_guard_that_cannot_be_had_is_a_warning(monkeypatch, caplog):
+    def refuse(*args, **kwargs):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("os.fork", refuse)
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    assert start_guard() is None
+    assert "workers may outlive this launcher" in caplog.text
+    assert "the system gives no more processes or threads" in caplog.text
+
+
+def _as_nobody(limit, command):
+    """A command line that runs `command` as a user who is held to `limit` processes."""
+    caps = "+dac_override,+dac_read_search"  # it may read what this user may
+    return [
+        "setpriv",
+        f"--reuid={NOBODY}",
+        f"--regid={NOBODY}",
+        "--clear-groups",
+        f"--inh-caps={caps}",
+        f"--ambient-caps={caps}",
+        "bash",
+        "-c",
+        f'ulimit -u {limit}; exec "$0" "$@"',
+        *command,
+    ]
+
+
+@pytest.fixture
+def nobody():
+    """Whether another user can be had, who has no processes."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("only root can be another user, with setpriv")
+    if any(status_uid(pid) == NOBODY for pid in filter(str.isdecimal, os.listdir("/proc"))):
+        pytest.skip(f"user {NOBODY} has processes")
+    probe = subprocess.run(
+        _as_nobody(1, [sys.executable, "-S", "-c", "import os; os.fork()"]),
+        check=False,
+        capture_output=True,
+        timeout=TIMEOUT,
+    )
+    if b"BlockingIOError" not in probe.stderr:
+        pytest.skip(f"no limit holds here: {probe.stderr.decode()!r}")
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that everybody may write to, below others that everybody may enter."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o777)
+        yield folder
+
+
+def status_uid(pid):
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return -1
+
+
+@pytest.mark.usefixtures("nobody")
+@pytest.mark.parametrize("limit", range(1, 6))
+def test_under_a_real_limit(open_folder, limit):
+    done = subprocess.run(
+        _as_nobody(
+            limit,
+            [
+                *(sys.executable, "-m", "plaunch", "--nproc-per-node=2", "--tee=3"),
+                *(f"--log-dir={open_folder}/logs", "--no-python", "sleep", "60"),
+            ],
+        ),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        env={**os.environ, "HOME": open_folder, "TMPDIR": open_folder},
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "please report" not in done.stderr
+    assert f"ulimit -u allows {limit} processes and threads, {limit} are there" in done.stderr
+    left = [pid for pid in filter(str.isdecimal, os.listdir("/proc")) if status_uid(pid) == NOBODY]
+    for pid in left:
+        os.kill(int(pid), signal.SIGKILL)
+    assert left == []
+    assert {*os.listdir(open_folder)} <= {"logs"}
