@@ -132,6 +132,13 @@ class SimpleElasticAgent(ElasticAgent):
         """Descriptors that become readable when a worker ends; None: ask every interval."""
         return None
 
+    def _due(self) -> float | None:
+        """Seconds until `_monitor_workers` is to be called whatever happens, or None."""
+        return None
+
+    def _tend(self) -> None:
+        """Look after what the workers of other nodes need of this one, whose own have ended."""
+
     def _exits_suffice(self) -> bool:
         """Whether `_monitor_workers` finds nothing that a descriptor of `_exit_fds` does not tell.
 
@@ -369,7 +376,8 @@ class SimpleElasticAgent(ElasticAgent):
         interval = spec.monitor_interval
         if exit_fds is not None and observable and self._exits_suffice():
             interval = max(interval, _QUIET_INTERVAL if self._job is None else _JOB_INTERVAL)
-        self._poll(fds, interval)
+        due = self._due()
+        self._poll(fds, interval if due is None else min(interval, due))
         ends = self._look_at_workers()
         if ends:
             return ends
@@ -412,6 +420,7 @@ class SimpleElasticAgent(ElasticAgent):
         """
         fds = [job.fileno()] if job.fileno() >= 0 else []
         self._poll(fds, min(job.patience(), _JOB_INTERVAL))
+        self._tend()
         changes = self._teller.tell_changes(job.take_changes())
         events = job.events(changes, self._signal_workers)
         if not events and job.patience() <= 0:

@@ -27,6 +27,8 @@ from plaunch.agent.worker import (
     WorkerState,
     describe_worker,
 )
+from plaunch.agent.worker_store.round import lost_store, open_store
+from plaunch.agent.worker_store.store import WorkerStore
 from plaunch.errors import UnkillableWorkerError, UsageError
 from plaunch.metrics import prof
 from plaunch.process.reaping.reaper import Reaper
@@ -133,6 +135,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._worker_env = worker_env
         self._binder = binder_of(spec)
         self._reaper = Reaper(keep_daemons=keep_daemons)
+        self._store = WorkerStore(self._reaper)
         self._sleep_watch = _sleep_watch(uninterruptible_state_timeout)
         self._unkillable: UnkillableWorkerError | None = None
         self._pcontext: PContext | None = None
@@ -173,6 +176,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         if spec.entrypoint is None:
             raise UsageError("a WorkerSpec needs an entrypoint: a function or a program")
         self._gone.clear()
+        open_store(self._store, worker_group, envs)
         self._pcontext = start_processes(
             name=spec.role,
             entrypoint=spec.entrypoint,
@@ -188,7 +192,9 @@ class LocalElasticAgent(SimpleElasticAgent):
             reaper=self._reaper,
             binder=self._binder,
             traffic=self._traffic,
+            private_fds=self._store.own_fds(),
         )
+        self._store.watch(self._pcontext.pids().values())
         if isinstance(self._pcontext, SupervisedContext):
             self._pcontext.on_exit = self._tell_end
             self._pcontext.on_stop_step = self._tell_stop_step
@@ -225,6 +231,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         except UnkillableWorkerError:
             if self._unkillable is None:
                 raise
+        finally:
+            self._store.close()  # none of the workers needs it any more
         if self._unkillable is not None:
             # Even if it could be ended after all: nobody knows for how long the host holds out.
             raise self._unkillable
@@ -235,6 +243,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         try:
             self._close(death_sig, self._shutdown_timeout if timeout is None else timeout)
         finally:
+            self._store.close()
             self._watchdog.stop()
             self._reaper.close()
 
@@ -250,6 +259,10 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self._pcontext is None:
             return RunResult(WorkerState.UNKNOWN)
+        lost = self._store.tend()
+        if lost is not None:
+            failure = lost_store(lost)
+            return RunResult(WorkerState.FAILED, failures={failure.local_rank: failure})
         result = self._pcontext.wait(0)
         self._tell_exits(result)
         if result is None:
@@ -296,7 +309,21 @@ class LocalElasticAgent(SimpleElasticAgent):
         return RunResult(WorkerState.UNHEALTHY)
 
     def _exit_fds(self) -> Sequence[int] | None:
-        return None if self._pcontext is None else self._pcontext.exit_fds()
+        fds = None if self._pcontext is None else self._pcontext.exit_fds()
+        return None if fds is None else [*fds, *self._store.fds()]
+
+    def _due(self) -> float | None:
+        return self._store.due()
+
+    def _tend(self) -> None:
+        lost = self._store.tend()
+        if lost is not None:
+            logger.warning("%s", lost)
+
+    def _exit_barrier(self) -> None:
+        super()._exit_barrier()
+        if (self._worker_group.group_world_size or 1) > 1:
+            self._store.wait_for_guests(self._exit_barrier_timeout)
 
     def _exits_suffice(self) -> bool:
         # A subclass may look at anything, and expects to be asked as often as under torchrun.

@@ -26,7 +26,7 @@ from plaunch.process.streams import Streams
 from plaunch.process.watch import ExitWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from plaunch.process.child import WorkerProcess
@@ -48,6 +48,7 @@ class SupervisedContext(PContext):
         reaper: ends what the workers leave behind. An agent, which starts workers again and again,
             gives its own, and closes it; else the context has one for itself.
         traffic: counts the output that passes through this process.
+        private_fds: descriptors of this process that a forked worker must not keep.
 
     All other arguments are those of `PContext`.
     """
@@ -59,9 +60,11 @@ class SupervisedContext(PContext):
         *args: Any,
         reaper: Reaper | None = None,
         traffic: Traffic | None = None,
+        private_fds: Sequence[int] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._private_fds = tuple(private_fds)
         self._traffic = traffic
         self._reaper = Reaper() if reaper is None else reaper
         self._owns_reaper = reaper is None
