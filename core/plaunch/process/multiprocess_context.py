@@ -195,8 +195,7 @@ class MultiprocessContext(SupervisedContext):
 
     def _has_replied(self, local_rank: int) -> bool:
         """Whether a worker that still runs has said how it ended: by itself, in any case."""
-        pipe = self._pipes.get(local_rank)
-        return (pipe is not None and pipe.is_complete) or super()._has_replied(local_rank)
+        return local_rank in self._taken or super()._has_replied(local_rank)
 
     def _stop_receiving(self, local_rank: int) -> None:
         pipe = self._coming.pop(local_rank, None)

@@ -26,6 +26,7 @@ _LAST_LINES = 5
 # What is for the workers alone: whatever makes their torch, their devices or their interpreter
 # behave in another way than these usually do.
 _DROPPED = ("TORCH", "PYTORCH_", "NCCL_", "GLOO_", "CUDA_", "OMP_", "MKL_", "KMP_", "PLAUNCH_")
+_OF_RANKS = ("RANK", "WORLD_SIZE")
 # Of Python's own, those that say where modules are.
 _PYTHON = "PYTHON"
 _PYTHON_KEPT = frozenset(
@@ -60,6 +61,7 @@ class Interpreter:
             name: value
             for name, value in without_withheld(self.env).items()
             if not name.startswith(_DROPPED)
+            and not name.endswith(_OF_RANKS)
             and (not name.startswith(_PYTHON) or name in _PYTHON_KEPT)
         }
         return {**env, **_SET, JOBS_VARIABLE: words}

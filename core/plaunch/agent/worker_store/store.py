@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import signal
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -49,11 +50,19 @@ class WorkerStore:
     Args:
         registry: is told of store hosts.
         clock: seconds that never go back.
+        sleep: waits for so many seconds.
     """
 
-    def __init__(self, registry: Registry, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._registry = registry
         self._clock = clock
+        self._sleep = sleep
         self._name = ""  # what messages call the store
         self._find_interpreter: Callable[[], Interpreter] | None = None
         self._interpreter: Interpreter | None = None
@@ -137,6 +146,11 @@ class WorkerStore:
             return error
         return None
 
+    @property
+    def is_served(self) -> bool:
+        """Whether there is a store host that answers."""
+        return self._host is not None and self._host.is_serving
+
     def own_fds(self) -> list[int]:
         """All descriptors that a forked worker must not keep."""
         fds = [] if self._listener is None else [self._listener.fileno()]
@@ -161,13 +175,12 @@ class WorkerStore:
         """
         began = self._clock()
         is_said = False
-        while (guests := self._count_guests()) > 0:
+        while self._has_guests():
             elapsed = self._clock() - began
             if elapsed >= patience:
                 _log.warning(
-                    "%d connections to %s are left after %g s (--exit-barrier-timeout); it is not "
-                    "kept any longer",
-                    guests,
+                    "workers of other nodes are still connected to %s after %g s "
+                    "(--exit-barrier-timeout); it is not kept any longer",
                     self._name,
                     elapsed,
                 )
@@ -175,18 +188,15 @@ class WorkerStore:
             if elapsed >= _GUESTS_SAID and not is_said:
                 is_said = True
                 _log.warning(
-                    "this node is done and hosts %s; it stays until the workers of other nodes, "
-                    "which have %d connections, do not need it any more",
+                    "this node is done and hosts %s; it stays as long as workers of other nodes "
+                    "are connected to it",
                     self._name,
-                    guests,
                 )
-            time.sleep(_GUESTS_LOOK)
+            self._sleep(_GUESTS_LOOK)
 
-    def _count_guests(self) -> int:
-        """How many clients are connected beside the store host, which is one itself."""
-        if self._host is None or not self._host.is_serving:
-            return 0
-        return max(_count_connections(self._port) - 1, 0)
+    def _has_guests(self) -> bool:
+        """Whether clients are connected beside the store host, which is one itself."""
+        return self.is_served and _count_connections(self._port) > 1
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -236,7 +246,8 @@ class WorkerStore:
         text = host.describe_end()
         host.close()
         self._host = None
-        if host.is_serving or self._listener is None:
+        # Killed by somebody, or by the kernel for want of memory, it may have had clients.
+        if host.is_serving or self._listener is None or exitcode == -signal.SIGKILL:
             raise WorkerStoreError(f"{self._name} was lost: its process has ended ({text})")
         if exitcode == NO_TORCH:
             self._do_without_torch()
