@@ -114,6 +114,13 @@ BENCHMARKS = (
         if_missing={"torch": "--no-torchrun"},
     ),
     Benchmark(
+        "The workers' store",
+        "How soon workers are through their first collective operation.",
+        "worker_store.py",
+        quick=("--repeat=1",),
+        needs=("torch",),
+    ),
+    Benchmark(
         "Rendezvous, c10d",
         "How long nodes take to meet that all call at once, and what that costs each of them.",
         "rendezvous.py",

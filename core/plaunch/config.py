@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from plaunch.process.logs import LogsSpecs
 
 START_METHODS = ("spawn", "fork", "forkserver")
+WORKER_STORES = ("agent", "rank0")  # as in plaunch.agent
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 DEFAULT_SHUTDOWN_TIMEOUT = 30.0
 DEFAULT_EXIT_BARRIER_TIMEOUT = 300.0
@@ -70,6 +71,8 @@ class LaunchConfig:
         devices: the numbers of the devices that the workers of this node see, one for each, among
             those that are visible already; None for all (plaunch's own).
         event_conf: options of the event handlers, by `handler.key` (plaunch's own).
+        worker_store: who hosts the workers' store: `agent`, the launcher of the node of rank 0, or
+            `rank0`, the worker of that rank (plaunch's own).
         metrics_port: where `/metrics`, `/healthz` and `/status` of the launcher are served: a port
             of loop-back, or `HOST:PORT`; None for nowhere (plaunch's own).
 
@@ -110,6 +113,7 @@ class LaunchConfig:
     start_timeout: float | None = None
     devices: list[str] | None = None
     event_conf: dict[str, str] = field(default_factory=dict)
+    worker_store: str = "agent"
     metrics_port: str | int | None = None
 
     def __post_init__(self) -> None:
@@ -176,6 +180,11 @@ class LaunchConfig:
                 self.start_method in START_METHODS,
                 f"start method {self.start_method!r} is unknown (--start-method); choices: "
                 f"{', '.join(START_METHODS)}",
+            ),
+            (
+                self.worker_store in WORKER_STORES,
+                f"worker_store {self.worker_store!r} is unknown (--worker-store); choices: "
+                f"{', '.join(WORKER_STORES)}",
             ),
             (
                 self.notify_signals is None or self.signal_policy != "torchrun",

@@ -68,6 +68,12 @@ class WorkerStartError(PlaunchError, RuntimeError):
     """The system refused to start a worker; those started before it have been stopped."""
 
 
+class WorkerStoreError(PlaunchError, RuntimeError):
+    """The store in which the workers meet cannot be hosted, or has ended before them."""
+
+    exit_code = ExitCode.CONTROL_PLANE_LOST
+
+
 class ProgramNotFoundError(WorkerStartError, UsageError, FileNotFoundError):
     """The program to run does not exist."""
 

@@ -334,6 +334,7 @@ class _Launch:
             numa_options=config.numa_options,
             virtual_local_rank=config.virtual_local_rank,
             devices=config.devices,
+            worker_store=config.worker_store,
         )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:

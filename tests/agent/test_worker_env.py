@@ -43,7 +43,7 @@ def test_all_of_torchruns_variables_are_there(group):
         "TORCHELASTIC_RESTART_COUNT": "2",
         "TORCHELASTIC_MAX_RESTARTS": "4",
         "TORCHELASTIC_RUN_ID": "job",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "PLAUNCH_ROUND": "5",
     }

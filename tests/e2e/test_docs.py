@@ -170,8 +170,7 @@ def test_every_method_of_a_contract_of_backends_is_described(contract, heading):
     names = [name for name in vars(contract) if not name.startswith("_")]
     assert len(names) > 3
     for name in names:
-        if name != "use_agent_store":  # torchrun's, and False for everybody
-            assert re.search(rf"`{name}\b", section), name
+        assert re.search(rf"`{name}\b", section), name
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_workers_get_their_environment_and_arguments(plaunch):
             "PLAUNCH_ROUND": "0",
             "TORCHELASTIC_MAX_RESTARTS": "3",
             "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
         assert {name: env[name] for name in expected} == expected
 

@@ -121,6 +121,7 @@ def test_a_backend_of_torchruns_is_one_of_ours(manager) -> None:
     assert (handler.get_backend(), handler.get_run_id()) == ("acme", "job")
     assert handler.num_nodes_waiting() == 3
     assert handler.use_agent_store is False
+    assert handler.hosts_worker_store is False
     info = handler.next_rendezvous()
     assert (info.rank, info.world_size) == (1, 2)
     assert info.bootstrap_store_info.master_addr == "10.0.0.9"

@@ -66,7 +66,8 @@ def test_nothing_ever_changes():
     assert handler.num_nodes_waiting() == 0
     handler.set_closed()
     assert not handler.is_closed()
-    assert not handler.use_agent_store
+    assert handler.use_agent_store
+    assert not handler.hosts_worker_store
     assert (handler.get_backend(), handler.get_run_id()) == ("static", "job")
     assert handler.shutdown()
     assert handler.shutdown()

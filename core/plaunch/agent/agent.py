@@ -149,6 +149,13 @@ class SimpleElasticAgent(ElasticAgent):
         """Descriptors that become readable when a worker ends; None: ask every interval."""
         return None
 
+    def _due(self) -> float | None:
+        """Seconds until `_monitor_workers` is to be called whatever happens, or None."""
+        return None
+
+    def _tend(self) -> None:
+        """Look after what the workers of other nodes need of this one, whose own have ended."""
+
     def _exits_suffice(self) -> bool:
         """Whether `_monitor_workers` finds nothing that a descriptor of `_exit_fds` does not tell.
 
@@ -507,7 +514,11 @@ class SimpleElasticAgent(ElasticAgent):
         is_observable = isinstance(handler, ObservableRendezvous)
         if exit_fds is not None and is_observable and self._exits_suffice():
             interval = max(interval, _QUIET_INTERVAL if self._job is None else _JOB_INTERVAL)
-        self._poll([*(exit_fds or ()), *self._change_fds()], interval)
+        due = self._due()
+        self._poll(
+            [*(exit_fds or ()), *self._change_fds()],
+            interval if due is None else min(interval, due),
+        )
         ends = self._look_at_workers()
         if ends:
             return ends
@@ -526,9 +537,12 @@ class SimpleElasticAgent(ElasticAgent):
     def _watch_stop(self) -> list[states.Event]:
         """Wait until the stop in progress has something to do, or something else happens."""
         timeout = min(self._stop_delay, _QUIET_INTERVAL if self._job is None else _JOB_INTERVAL)
+        due = self._due()
+        timeout = timeout if due is None else min(timeout, due)
         if self._failure_due is not None:
             timeout = min(timeout, max(self._failure_due - time.monotonic(), 0.0))
         self._poll([*(self._exit_fds() or ()), *self._change_fds()], timeout)
+        self._tend()
         if self._failure_due is not None and self._failure_due <= time.monotonic():
             self._tell_failure()
         events: list[states.Event] = []
@@ -578,6 +592,7 @@ class SimpleElasticAgent(ElasticAgent):
         """
         fds = [job.fileno()] if job.fileno() >= 0 else []
         self._poll(fds, min(job.patience(), _JOB_INTERVAL))
+        self._tend()
         changes = self._teller.tell_changes(job.take_changes())
         events = job.events(changes, self._signal_workers)
         if not events and job.patience() <= 0:

@@ -43,7 +43,7 @@ def worker_environment(
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(spec.max_restarts),
         "TORCHELASTIC_RUN_ID": handler.get_run_id(),
-        "TORCHELASTIC_USE_AGENT_STORE": str(handler.use_agent_store),
+        "TORCHELASTIC_USE_AGENT_STORE": str(spec.uses_agent_store),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         "PLAUNCH_ROUND": str(round),
     }

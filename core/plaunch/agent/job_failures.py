@@ -79,6 +79,9 @@ def from_job_failures(
 
 def _worker(rank: int, failure: ProcessFailure, *, in_full: bool) -> JobFailure:
     limit = MAX_TEXT_BYTES if in_full else MAX_BRIEF_BYTES
+    what = f"rank {rank} on {failure.host} (pid {failure.pid}) failed: {failure.describe_exit()}"
+    if rank < 0:
+        what = f"the launcher on {failure.host} failed: {text_of(failure.message)}"
     detail: dict[str, object] = {
         "host": failure.host,
         "local_rank": failure.local_rank,
@@ -97,8 +100,7 @@ def _worker(rank: int, failure: ProcessFailure, *, in_full: bool) -> JobFailure:
     return JobFailure(
         rank=rank,
         began=failure.began,
-        summary=f"rank {rank} on {failure.host} (pid {failure.pid}) failed: "
-        f"{failure.describe_exit()}",
+        summary=what.partition("\n")[0],
         detail=detail,
     )
 

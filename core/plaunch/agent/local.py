@@ -27,9 +27,12 @@ from plaunch.agent.worker import (
     WorkerState,
     describe_worker,
 )
+from plaunch.agent.worker_store.round import lost_store, open_store
+from plaunch.agent.worker_store.store import WorkerStore
 from plaunch.durations import PATIENCE
 from plaunch.errors import UnkillableWorkerError, UsageError
 from plaunch.metrics import prof
+from plaunch.process.context import RunProcsResult
 from plaunch.process.reaping.reaper import Reaper
 from plaunch.process.session import describe_process
 from plaunch.process.start import start_processes
@@ -38,12 +41,12 @@ from plaunch.process.supervised import SupervisedContext
 from plaunch.process.uninterruptible import UninterruptibleWatch, uninterruptible_timeout_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.agent.status.alive import Alive
     from plaunch.agent.stopping import WorkersStop
     from plaunch.agent.waiting import Waiting
-    from plaunch.process.context import PContext, ProcessExit, RunProcsResult
+    from plaunch.process.context import PContext, ProcessExit
     from plaunch.process.failures import ProcessFailure
     from plaunch.process.ladder import StopStep
     from plaunch.process.logs import LogsSpecs
@@ -135,6 +138,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._worker_env = worker_env
         self._binder = binder_of(spec)
         self._reaper = Reaper(keep_daemons=keep_daemons)
+        self._store = WorkerStore(self._reaper)
+        self._lost_store: ProcessFailure | None = None  # what that does to this round
         self._sleep_watch = _sleep_watch(uninterruptible_state_timeout)
         self._unkillable: UnkillableWorkerError | None = None
         self._pcontext: PContext | None = None
@@ -177,6 +182,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             raise UsageError("a WorkerSpec needs an entrypoint: a function or a program")
         self._gone.clear()
         self._cause = ""
+        self._lost_store = None
+        open_store(self._store, worker_group, envs)
         self._pcontext = start_processes(
             name=spec.role,
             entrypoint=spec.entrypoint,
@@ -192,7 +199,9 @@ class LocalElasticAgent(SimpleElasticAgent):
             reaper=self._reaper,
             binder=self._binder,
             traffic=self._traffic,
+            private_fds=self._store.own_fds(),
         )
+        self._store.watch(self._pcontext.pids().values())
         if isinstance(self._pcontext, SupervisedContext):
             self._pcontext.on_exit = self._tell_end
             self._pcontext.on_stop_step = self._tell_stop_step
@@ -222,6 +231,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         except UnkillableWorkerError:
             if self._unkillable is None:
                 raise
+        finally:
+            self._store.close()  # none of the workers needs it any more
         self._raise_unkillable()
 
     def _stops_in_steps(self) -> bool:
@@ -232,18 +243,24 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _begin_stop(self, death_sig: signal.Signals) -> WorkersStop | None:
         if not self._stops_in_steps():
             return super()._begin_stop(death_sig)
-        return self._begin_steps(death_sig)
+        return self._begin_steps(death_sig, self._end_stop)
 
     def _begin_clearing(self) -> WorkersStop | None:
-        return self._begin_steps(signal.SIGTERM)
+        # The workers' store stays, for those of other nodes.
+        return self._begin_steps(signal.SIGTERM, self._end_clearing)
 
-    def _begin_steps(self, death_sig: signal.Signals) -> WorkersStop | None:
+    def _begin_steps(
+        self, death_sig: signal.Signals, at_end: Callable[[], None]
+    ) -> WorkersStop | None:
         if not isinstance(self._pcontext, SupervisedContext):
             return None  # it has done so itself
-        stop = self._pcontext.begin_stop(death_sig, self._shutdown_timeout)
-        return ContextStop(stop, self._end_stop)
+        return ContextStop(self._pcontext.begin_stop(death_sig, self._shutdown_timeout), at_end)
 
     def _end_stop(self) -> None:
+        self._store.close()  # none of the workers needs it any more
+        self._end_clearing()
+
+    def _end_clearing(self) -> None:
         result = self._pcontext.look() if isinstance(self._pcontext, SupervisedContext) else None
         self._tell_exits(result)
         self._raise_unkillable()
@@ -259,6 +276,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         try:
             self._close(death_sig, self._shutdown_timeout if timeout is None else timeout)
         finally:
+            self._store.close()
             self._watchdog.stop()
             self._reaper.close()
 
@@ -274,6 +292,9 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self._pcontext is None:
             return RunResult(WorkerState.UNKNOWN)
+        lost = self._store.tend()
+        if lost is not None:
+            self._lost_store = lost_store(lost)
         if isinstance(self._pcontext, SupervisedContext):
             result = self._pcontext.look()
             if result is None:
@@ -281,6 +302,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         else:
             result = self._pcontext.wait(0)
             self._tell_exits(result)
+        if self._lost_store is not None:
+            return self._run_result_of(result or RunProcsResult())
         if result is None:
             stuck = None
             if self._sleep_watch is not None:
@@ -298,10 +321,13 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _run_result_of(self, result: RunProcsResult) -> RunResult:
         ranks = {worker.local_rank: worker.global_rank for worker in self._worker_group.workers}
+        failures = self._by_global_rank(result.failures)
+        if self._lost_store is not None:
+            failures = {self._lost_store.local_rank: self._lost_store, **failures}
         return RunResult(
-            state=WorkerState.FAILED if result.is_failed() else WorkerState.SUCCEEDED,
+            state=WorkerState.FAILED if failures else WorkerState.SUCCEEDED,
             return_values={ranks[rank]: value for rank, value in result.return_values.items()},
-            failures=self._by_global_rank(result.failures),
+            failures=failures,
             stopped={ranks[rank]: code for rank, code in result.stopped.items()},
         )
 
@@ -334,7 +360,21 @@ class LocalElasticAgent(SimpleElasticAgent):
         return RunResult(WorkerState.UNHEALTHY)
 
     def _exit_fds(self) -> Sequence[int] | None:
-        return None if self._pcontext is None else self._pcontext.exit_fds()
+        fds = None if self._pcontext is None else self._pcontext.exit_fds()
+        return None if fds is None else [*fds, *self._store.fds()]
+
+    def _due(self) -> float | None:
+        return self._store.due()
+
+    def _tend(self) -> None:
+        lost = self._store.tend()
+        if lost is not None:
+            logger.warning("%s", lost)
+
+    def _exit_barrier(self) -> None:
+        super()._exit_barrier()
+        if (self._worker_group.group_world_size or 1) > 1:
+            self._store.wait_for_guests(self._exit_barrier_timeout)
 
     def _exits_suffice(self) -> bool:
         # A subclass may look at anything, and expects to be asked as often as under torchrun.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.agent.states import Again, Outcome, Phase, State
+from plaunch.process.error_file import text_of
 from plaunch.process.failures import first_failure
 from plaunch.rendezvous.job import JobRound
 
@@ -76,6 +77,8 @@ def describe_failures(result: RunResult) -> str:
     if not result.failures:
         return "the workers failed"
     rank, failure = first_failure(result.failures)
+    if rank < 0:
+        return text_of(failure.message)  # the launcher's own
     end = failure.describe_exit().partition(" (signal")[0]
     if failure.exitcode > 0:
         how = f"failed with {end}"

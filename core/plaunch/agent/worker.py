@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousHandler, Store
 
 
+# Who hosts the workers' store: the launcher of the node of rank 0, or the worker of rank 0.
+WORKER_STORES = ("agent", "rank0")
+
+
 class WorkerState(str, enum.Enum):
     """State of a worker group; names and values are torchrun's.
 
@@ -60,6 +64,8 @@ class WorkerSpec:
         log_dir: with `redirects` and `tee`, the arguments that torchrun had before logs specs.
         devices: the numbers of the devices that the workers see, among those that are visible
             already; None for all (plaunch's own).
+        worker_store: who hosts the workers' store: `agent`, or `rank0` for the worker of that rank
+            (plaunch's own).
 
     Raises:
         UsageError: `local_world_size` is not positive, `monitor_interval` cannot be used, or there
@@ -86,6 +92,7 @@ class WorkerSpec:
     redirects: Std | Mapping[int, Std] | None = None
     tee: Std | Mapping[int, Std] | None = None
     devices: list[str] | None = None
+    worker_store: str = "agent"
 
     def __post_init__(self) -> None:
         from plaunch.durations import PERIOD  # noqa: PLC0415
@@ -104,10 +111,32 @@ class WorkerSpec:
         PERIOD.check(self.monitor_interval, "monitor_interval")
         if self.max_restarts < 0:
             raise UsageError(f"max_restarts is {self.max_restarts}; it cannot be negative")
+        if self.worker_store not in WORKER_STORES:
+            raise UsageError(
+                f"worker_store is {self.worker_store!r} (--worker-store); choices: "
+                f"{', '.join(WORKER_STORES)}"
+            )
         if self.fn is not None:
             self.entrypoint = self.fn
         if self.entrypoint is None:
             raise UsageError("a WorkerSpec needs an entrypoint: a function or a program")
+
+    @property
+    def uses_agent_store(self) -> bool:
+        """Whether workers connect to a store that none of them hosts."""
+        asked = self.worker_store == "agent" and self.rdzv_handler.use_agent_store
+        return asked or self._handler_hosts_store
+
+    @property
+    def hosts_worker_store(self) -> bool:
+        """Whether it is up to the launcher of the node of rank 0 to host that store."""
+        return self.uses_agent_store and not self._handler_hosts_store
+
+    @property
+    def _handler_hosts_store(self) -> bool:
+        # A handler of torch's own has one of the two names only, which says both.
+        handler = self.rdzv_handler
+        return bool(getattr(handler, "hosts_worker_store", handler.use_agent_store))
 
     def get_entrypoint_name(self) -> str:
         """The function's qualified name, or the program's base name."""

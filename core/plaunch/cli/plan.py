@@ -160,6 +160,7 @@ def _workers(
         numa_options=config.numa_options,
         virtual_local_rank=config.virtual_local_rank,
         devices=config.devices,
+        worker_store=config.worker_store,
     )
     group = WorkerGroup(spec)
     is_known = _place(group, config)

@@ -188,7 +188,7 @@ MISSING: dict[str, str] = {
         "starts an etcd for tests; `plaunch.testing` has one for pytest"
     ),
     f"{ELASTIC}.rendezvous.etcd_store.*": (
-        "a store for workers in etcd; the worker of rank 0 hosts it instead"
+        "a store for workers in etcd; they have a TCPStore with every backend"
     ),
     f"{ELASTIC}.timer.debug_info_logging.log_debug_info_for_expired_timers": (
         "does nothing in torch but to be replaced; `FileTimerServer` takes `log_event`"
@@ -231,7 +231,8 @@ VARIABLES: dict[str, tuple[str, str, str]] = {  # name: what torchrun does, stat
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": (
         _READ,
         "missing",
-        "every round has a fresh store, which is what 1 asks for",
+        "every round has a fresh store, which is what 1 asks for; with `--worker-store=rank0` "
+        "the worker of rank 0 hosts it",
     ),
     "TORCHELASTIC_ENABLE_FILE_TIMER": (_READ, "same", ""),
     "TORCHELASTIC_TIMER_FILE": ("is read, and is given to workers", "same", ""),
@@ -261,5 +262,5 @@ VARIABLES: dict[str, tuple[str, str, str]] = {  # name: what torchrun does, stat
     "TORCHELASTIC_RESTART_COUNT": (_GIVEN, "different", "several-nodes"),
     "TORCHELASTIC_MAX_RESTARTS": (_GIVEN, "same", ""),
     "TORCHELASTIC_RUN_ID": (_GIVEN, "same", ""),
-    "TORCHELASTIC_USE_AGENT_STORE": (_GIVEN, "different", "several-nodes"),
+    "TORCHELASTIC_USE_AGENT_STORE": (_GIVEN, "same", ""),
 }

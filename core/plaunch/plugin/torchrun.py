@@ -222,6 +222,11 @@ class BridgedRendezvous(RendezvousHandler):
         """Whether workers connect to a store that the agents host; often so with torch's."""
         return bool(self._handler.use_agent_store)
 
+    @property
+    def hosts_worker_store(self) -> bool:
+        """The same: under torchrun, a store that the agents host is the handler's own."""
+        return self.use_agent_store
+
     def next_rendezvous(self) -> RendezvousInfo:
         """Join the next round and return when it is complete."""
         with _translated(self._who):

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
 class InheritedFd:
     """A descriptor that goes along to a worker, whatever the start method."""
 
@@ -95,7 +98,8 @@ class Task:
     """All that one function worker is given.
 
     `env` is its whole environment, or None if it was started with that. `stdout` and `stderr`
-    become its streams, unless it was started with those. `guard_line` is where a worker that was
+    become its streams, unless it was started with those. `siblings` is where it waits, once it has
+    sent what it returns, for the others to come as far. `guard_line` is where a worker that was
     not started with its environment makes itself known to the launcher's guard. `signal_mask` and
     `close_fds` are for a forked worker: what the launcher's mask was, and the launcher's
     descriptors that it must not keep.
@@ -107,6 +111,7 @@ class Task:
     env: Mapping[str, str] | None = None
     stdout: InheritedFd | None = None
     stderr: InheritedFd | None = None
+    siblings: InheritedFd | None = None
     guard_line: InheritedFd | None = None
     signal_mask: frozenset[int] | None = None
     close_fds: tuple[int, ...] = ()
@@ -129,6 +134,8 @@ class Task:
         send_result(self.result.fd, pickle.dumps(None) if data is None else data)
         os.close(self.result.fd)
         _flush_c_streams()
+        if self.siblings is not None:
+            _wait_for_siblings(self.siblings.fd)
 
     def _call_function(self) -> bytes:
         function, args = self.call.load()
@@ -160,6 +167,30 @@ class Task:
                 os.close(fd)
         if self.env is not None:
             _become_environment(self.env)
+
+
+class _StopRequestedError(Exception):
+    """A stop signal has come to a worker that is done."""
+
+
+def _wait_for_siblings(fd: int) -> None:
+    """Wait until all have returned, one has failed, they are stopped, or the launcher is gone.
+
+    As under torchrun: a worker that ends while others still talk to it, in torch's threads maybe,
+    takes them down. The launcher writes a byte for each; a signal to stop is as good.
+    """
+
+    def stop(signum: int, frame: object) -> None:
+        raise _StopRequestedError
+
+    with contextlib.suppress(_StopRequestedError):
+        for signum in _STOP_SIGNALS:
+            if signal.getsignal(signum) is not signal.SIG_IGN:
+                signal.signal(signum, stop)
+        os.read(fd, 1)
+    for signum in _STOP_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)  # it ends by itself now
+    os.close(fd)
 
 
 def _tell_guard(line: int, local_rank: int) -> None:

@@ -15,6 +15,7 @@ from plaunch.process.failures import ProcessFailure
 from plaunch.process.function_worker import Call, InheritedFd, Task, run
 from plaunch.process.reaping.marker import JOBS_VARIABLE
 from plaunch.process.results import ResultPipe
+from plaunch.process.siblings import SiblingGate
 from plaunch.process.supervised import SupervisedContext
 from plaunch.process.withheld import without_withheld
 
@@ -86,14 +87,20 @@ class MultiprocessContext(SupervisedContext):
         self._pipes: dict[int, ResultPipe] = {}
         self._coming: dict[int, ResultPipe] = {}
         self._return_values: dict[int, Any] = {}
+        self._taken: dict[int, str] = {}  # what is wrong with the values that were taken
         self._stream_fds: list[int] = []
+        self._siblings: SiblingGate | None = None
 
     def _start_worker(
         self, local_rank: int, stdout: int | None, stderr: int | None
     ) -> WorkerProcess:
         pipe = self._pipes[local_rank] = ResultPipe()
         call = Call(self._function, self.args[local_rank])
+        if self._siblings is None and self.nprocs > 1:
+            self._siblings = SiblingGate(self.nprocs)
         task = Task(local_rank, call, InheritedFd(pipe.child_fd))
+        if self._siblings is not None:
+            task.siblings = InheritedFd(self._siblings.child_fd)
         env = without_withheld({**os.environ, **self.envs[local_rank]})
         env[JOBS_VARIABLE] = self._words(local_rank)
         try:
@@ -162,7 +169,9 @@ class MultiprocessContext(SupervisedContext):
 
     def _launcher_fds(self) -> tuple[int, ...]:
         """What a forked worker has of the launcher and of earlier workers, and must not keep."""
-        fds = [pipe.fd for pipe in self._pipes.values()]
+        fds = [*self._private_fds, *(pipe.fd for pipe in self._pipes.values())]
+        if self._siblings is not None:
+            fds.append(self._siblings.fd)
         if self._watch is not None:
             fds += self._watch.own_fds()
         if self._job is not None:
@@ -175,6 +184,20 @@ class MultiprocessContext(SupervisedContext):
             pipe.receive(deadline)
             if pipe.is_over:
                 self._stop_receiving(rank)
+                # A value that cannot be had is a failure, for which nobody else is waited for.
+                if pipe.is_complete and self._take_value(rank, pipe):
+                    self._let_siblings_go()
+        if len(self._pipes) == self.nprocs and not self._coming:
+            self._let_siblings_go()
+
+    def _let_siblings_go(self) -> None:
+        """Let workers end that have returned and wait for the others."""
+        if self._siblings is not None:
+            self._siblings.open()
+
+    def _has_replied(self, local_rank: int) -> bool:
+        """Whether a worker that still runs has said how it ended: by itself, in any case."""
+        return local_rank in self._taken or super()._has_replied(local_rank)
 
     def _stop_receiving(self, local_rank: int) -> None:
         pipe = self._coming.pop(local_rank, None)
@@ -185,6 +208,8 @@ class MultiprocessContext(SupervisedContext):
         pipe = self._pipes[seen.local_rank]
         pipe.receive_rest()
         self._stop_receiving(seen.local_rank)
+        # Whoever ends has not waited, or not in vain: there is a failure, or nobody to wait for.
+        self._let_siblings_go()
         problem = ""
         if seen.exitcode == 0:
             problem = self._take_value(seen.local_rank, pipe)
@@ -203,6 +228,11 @@ class MultiprocessContext(SupervisedContext):
 
     def _take_value(self, local_rank: int, pipe: ResultPipe) -> str:
         """Keep a worker's return value; say what is wrong with it if it cannot be had."""
+        if local_rank not in self._taken:
+            self._taken[local_rank] = self._unpickle_value(local_rank, pipe)
+        return self._taken[local_rank]
+
+    def _unpickle_value(self, local_rank: int, pipe: ResultPipe) -> str:
         if not pipe.is_complete:
             return (
                 "the worker ended with exit code 0 but without a return value; os._exit, or a "
@@ -225,6 +255,8 @@ class MultiprocessContext(SupervisedContext):
             self._stop_receiving(rank)
         for pipe in self._pipes.values():
             pipe.close()
+        if self._siblings is not None:
+            self._siblings.close()
 
 
 def _multiprocessing() -> Any:

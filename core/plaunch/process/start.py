@@ -40,6 +40,7 @@ def start_processes(
     reaper: Reaper | None = None,
     binder: Binder | None = None,
     traffic: Traffic | None = None,
+    private_fds: Sequence[int] = (),
 ) -> PContext:
     """Start one worker per local rank and return the context that they run under.
 
@@ -66,6 +67,7 @@ def start_processes(
         reaper: an agent's own, which outlives the context.
         binder: an agent's own, in the place of `numa_options`.
         traffic: counts the output that passes through this process.
+        private_fds: descriptors of this process that a forked worker must not keep.
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks.
@@ -98,6 +100,7 @@ def start_processes(
         "numa_options": numa_options,
         "binder": binder,
         "traffic": traffic,
+        "private_fds": private_fds,
     }
     context: PContext
     if isinstance(entrypoint, (str, os.PathLike)):

@@ -28,7 +28,7 @@ from plaunch.process.streams import Streams
 from plaunch.process.watch import ExitWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from plaunch.process.child import WorkerProcess
@@ -47,6 +47,7 @@ class SupervisedContext(PContext):
         reaper: ends what the workers leave behind. An agent, which starts workers again and again,
             gives its own, and closes it; else the context has one for itself.
         traffic: counts the output that passes through this process.
+        private_fds: descriptors of this process that a forked worker must not keep.
 
     All other arguments are those of `PContext`.
     """
@@ -58,9 +59,11 @@ class SupervisedContext(PContext):
         *args: Any,
         reaper: Reaper | None = None,
         traffic: Traffic | None = None,
+        private_fds: Sequence[int] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._private_fds = tuple(private_fds)
         self._traffic = traffic
         self._reaper = Reaper() if reaper is None else reaper
         self._owns_reaper = reaper is None
@@ -396,7 +399,9 @@ class SupervisedContext(PContext):
                 if rank not in self._ended_by_us and self._has_replied(rank):
                     # Its interpreter only takes its time to end; it may have failed first.
                     path = self.error_files.get(rank, "")
-                    failures[rank] = ProcessFailure(rank, self._workers[rank].pid, 1, path)
+                    failures[rank] = ProcessFailure(
+                        rank, self._workers[rank].pid, 1, path, log_files=self._log_files(rank)
+                    )
         if self._streams is not None:
             for rank, failure in failures.items():
                 failure.last_lines = self._streams.last_lines(rank)

@@ -112,7 +112,20 @@ class RendezvousHandler(abc.ABC):
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether workers connect to a store that the agents host (False with our backends)."""
+        """Whether the workers' store is hosted outside of them, so that it outlives them all.
+
+        By default it is, by the launcher of the node of rank 0: all that a handler has to do is to
+        name an address of that node, and a port of it that is free. False leaves the store to the
+        worker of rank 0. Workers are told in `TORCHELASTIC_USE_AGENT_STORE`.
+        """
+        return True
+
+    @property
+    def hosts_worker_store(self) -> bool:
+        """Whether this handler itself serves the workers' store, at the address of its rounds.
+
+        The launcher then does not. torchrun has no such name.
+        """
         return False
 
     @abc.abstractmethod

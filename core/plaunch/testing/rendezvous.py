@@ -26,6 +26,9 @@ _Self = TypeVar("_Self", bound="FakeElasticRendezvous")
 class FakeRendezvous(RendezvousHandler):
     """A plain handler, which can only be asked; every round has the shape that the test sets.
 
+    Its address is made up, so nobody hosts a workers' store there; a test that wants one sets
+    `agent_store`, and `master_port` to a port that is free.
+
     Args:
         run_id: the id of the job.
         rank: this node's index in the rounds to come; may be changed between rounds.
@@ -50,6 +53,7 @@ class FakeRendezvous(RendezvousHandler):
         self.patience = patience
         self.master_addr = "127.0.0.1"
         self.master_port = 29400
+        self.agent_store = False
         self.rounds = 0
         self.nodes_waiting = 0
         self.closed = False
@@ -70,6 +74,11 @@ class FakeRendezvous(RendezvousHandler):
     def get_backend(self) -> str:
         """`fake`."""
         return "fake"
+
+    @property
+    def use_agent_store(self) -> bool:
+        """What the test has put into `agent_store`."""
+        return self.agent_store
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Return a round of the current shape, once not held; waiting nodes are admitted."""

@@ -116,7 +116,7 @@ class SingleNodeRendezvous(_NoMembership):
     """One node: every round is complete at once and has a port of its own on loop-back.
 
     The port of a round is held until the next round or the end, so that no other program is given
-    it before rank 0 binds it.
+    it before the launcher listens there for the workers.
     """
 
     def __init__(
@@ -138,10 +138,10 @@ class SingleNodeRendezvous(_NoMembership):
 
 
 class StaticRendezvous(_NoMembership):
-    """Several nodes, each told its rank and where rank 0 is; as torchrun's, less the agents' store.
+    """Several nodes, each told its rank and where rank 0 is; as torchrun's, less what agents share.
 
     All nodes must run the same number of workers. Every agent restarts its own workers only. The
-    agent of node 0 holds the port for its worker of rank 0, which hosts the workers' store.
+    agent of node 0 holds the port, for the store of the workers.
 
     Raises:
         UsageError: this is node 0 and the port is taken.

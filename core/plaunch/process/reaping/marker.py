@@ -12,6 +12,10 @@ import os
 from plaunch.process.reaping.table import PROC
 
 JOBS_VARIABLE = "PLAUNCH_JOBS"
+# In the place of a rank: a process of the launcher's own, which ends with the job.
+HELPER = "helper"
+# The "rank" of processes whose worker nobody knows any more, and of those that have none.
+ADOPTED = -1
 # The process id of plaunch's command line, which sets it for itself (plaunch.cli.entry). What it
 # starts inherits the variable; workers do not get it.
 LAUNCHER_VARIABLE = "PLAUNCH_LAUNCHER"
@@ -25,8 +29,11 @@ def make_job_id() -> str:
     return os.urandom(6).hex()
 
 
-def make_words(job: str, rank: int, inherited: str | None) -> str:
-    """The value of `PLAUNCH_JOBS` for one worker: the words of outer jobs, then its own."""
+def make_words(job: str, rank: int | str, inherited: str | None) -> str:
+    """The value of `PLAUNCH_JOBS` for one worker: the words of outer jobs, then its own.
+
+    A helper of the launcher's has `HELPER` in the place of the rank.
+    """
     word = f"{job}.{rank}"
     return f"{inherited}:{word}" if inherited else word
 
@@ -61,6 +68,8 @@ def find_rank_in_title(title: bytes, job: bytes) -> int | None:
 def _rank_among(words: list[bytes], job: bytes) -> int | None:
     for word in words:
         name, dot, rank = word.partition(b".")
+        if dot and name == job and rank == HELPER.encode():
+            return ADOPTED
         if dot and name == job and rank.isdigit():
             return int(rank)
     return None

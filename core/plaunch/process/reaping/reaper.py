@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from plaunch.process.reaping import marker
 from plaunch.process.reaping.guard import Guard, start_guard
+from plaunch.process.reaping.marker import ADOPTED
 from plaunch.process.reaping.messages import job_line, process_line
 from plaunch.process.reaping.table import PROC, has_table, read_children, read_process
-from plaunch.process.reaping.tree import ADOPTED, ProcTree, Tree, make_tree
+from plaunch.process.reaping.tree import ProcTree, Tree, make_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -113,12 +114,29 @@ class Reaper:
             self._job.brief(self.guard)
         self._job.tend_orphans()
 
+    def helper_words(self) -> str:
+        """The value of `PLAUNCH_JOBS` for a process of the launcher's own; see `add_helper`."""
+        return self._begun().words(marker.HELPER)
+
+    def add_helper(self, pid: int) -> None:
+        """Know of a process of the launcher's own, which must not outlive the launcher.
+
+        It counts as nobody's worker, and is not what a worker left behind: whoever started it ends
+        it. The guard ends it if the launcher is killed.
+        """
+        self._begun().add_helper(pid)
+
     def close(self) -> None:
         """Dismiss the guard; the workers are gone, or are to be left alone."""
         self._job = None
         if self.guard is not None:
             self.guard.dismiss()
             self.guard = None
+
+    def _begun(self) -> Job:
+        if self._job is None:
+            raise RuntimeError("a helper is started while there are no workers")
+        return self._job
 
     def _drop_guard(self) -> None:
         if self.guard is not None:
@@ -145,8 +163,8 @@ class Job:
         self._looked: dict[int, list[Process]] | None = None
         self._left: dict[int, list[Process]] | None = None
 
-    def words(self, rank: int) -> str:
-        """The value of `PLAUNCH_JOBS` in a worker's environment."""
+    def words(self, rank: int | str) -> str:
+        """The value of `PLAUNCH_JOBS` in the environment of a worker, or of a helper."""
         return marker.make_words(self._name, rank, os.environ.get(marker.JOBS_VARIABLE))
 
     @property
@@ -175,6 +193,13 @@ class Job:
         start = -1 if process is None else process.start
         self._tree.add_leader(rank, pid, start)
         self._lines.append(process_line(rank, pid, start))
+        self._tell(self._lines[-1])
+
+    def add_helper(self, pid: int) -> None:
+        """Know of a process of the launcher's own; call it as soon as it has a number."""
+        self._spared.add(pid)
+        process = read_process(pid, self._proc)
+        self._lines.append(process_line(ADOPTED, pid, -1 if process is None else process.start))
         self._tell(self._lines[-1])
 
     def refresh(self) -> None:

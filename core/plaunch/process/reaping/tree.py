@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.process.reaping import marker
+from plaunch.process.reaping.marker import ADOPTED
 from plaunch.process.reaping.table import (
     PROC,
     Process,
@@ -20,8 +21,6 @@ from plaunch.process.reaping.table import (
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection, Iterable, Mapping
-
-ADOPTED = -1  # the "rank" of processes whose worker nobody knows any more
 
 _BLANK = 0.2  # seconds; who becomes another program has no environment for much less than that
 _KERNEL_THREADS = 2  # the number of the parent of all of them

@@ -111,6 +111,7 @@ class RendezvousHandlerConformance(PluginSuite):
             assert type(waiting) is int, f"num_nodes_waiting() is {waiting!r}"
             assert waiting == 0, f"{waiting} nodes wait, and there are none"
             assert isinstance(handler.use_agent_store, bool)
+            assert isinstance(handler.hosts_worker_store, bool)
             self.meet(handler)
 
     def test_it_says_in_words_what_it_waits_for(self) -> None:

@@ -1,7 +1,7 @@
 """A rendezvous backend: `--rdzv-backend=hostfile` takes the ranks of the nodes from a host file.
 
-The nodes never talk to each other: each finds its own line, and the worker of rank 0 hosts the
-workers' store on the first host. The file is what `--rdzv-endpoint` names, or the variable
+The nodes never talk to each other: each finds its own line, and the launcher on the first host
+hosts the workers' store. The file is what `--rdzv-endpoint` names, or the variable
 HOSTFILE. Options (`--rdzv-conf`): `port`, of the workers' store, the same on all nodes (29500), and
 `host`, this node's name in the file.
 """
@@ -67,7 +67,7 @@ class HostfileRendezvous(RendezvousHandler):
         self._info = info
         self._port: HeldPort | None = None
         if info.rank == 0:
-            # Nobody else is given the port between now and the moment when rank 0 listens on it.
+            # Nobody else is given the port between now and the moment when the launcher listens.
             self._port = HeldPort.given(
                 info.bootstrap_store_info.master_port, "--rdzv-conf=port=..."
             )

@@ -1,0 +1,104 @@
+"""Whether workers have loaded torch, seen from outside and without holding them up."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plaunch.process.reaping.table import PROC, read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+_FIRST_LOOK = 0.1  # seconds after the start, when an empty job is over
+_GROWTH = 1.4
+_LAST_LOOK = 60.0  # seconds after which only a connection tells
+_LIBRARY = b"/libtorch"  # the first that torch loads has a longer name, as all others have
+
+
+@dataclass(frozen=True)
+class LoadedTorch:
+    """Where a process has its torch from.
+
+    Args:
+        python: the program that it runs.
+        folder: the one in which the package `torch` is.
+    """
+
+    python: str
+    folder: str
+
+
+class TorchWatch:
+    """Looks for torch in one worker now and then, less and less often, and about 15 times in all.
+
+    A look reads what the kernel says of the files that the worker has mapped, in a fraction of a
+    millisecond. A worker that runs its program in a child is not seen to load it.
+
+    Args:
+        pid: the worker.
+        proc: where the system tells its processes.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self, pid: int, *, proc: str = PROC, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._pid = pid
+        self._proc = proc
+        self._clock = clock
+        self._began = clock()
+        self._next = _FIRST_LOOK  # seconds after the start; above the last look, there is none
+
+    def due(self) -> float | None:
+        """Seconds until the next look; None if there is none."""
+        if self._next > _LAST_LOOK:
+            return None
+        return max(self._began + self._next - self._clock(), 0.0)
+
+    def look(self) -> bool:
+        """Whether the worker has loaded torch, if a look is due."""
+        if self.due() != 0.0:
+            return False
+        self._next = (self._clock() - self._began) * _GROWTH
+        return _find_library(self._pid, self._proc) != ""
+
+
+def find_torch(workers: Collection[int], proc: str = PROC) -> LoadedTorch | None:
+    """Where workers, or what they have started, have loaded torch from; None if none of them has.
+
+    It looks at every process of theirs that can still be told by its parents.
+    """
+    table = read_table(proc)
+    of_workers = set(workers)
+    # A child may have a smaller number than its parent, but hardly ever has one.
+    for pid in sorted(table):
+        if table[pid].ppid in of_workers:
+            of_workers.add(pid)
+    for pid in sorted(of_workers):
+        library = _find_library(pid, proc)
+        package, marker, _ = library.rpartition("/lib/libtorch")
+        if marker and os.path.basename(package) == "torch":
+            try:
+                python = os.readlink(f"{proc}/{pid}/exe")
+            except OSError:
+                continue  # it has ended meanwhile
+            return LoadedTorch(python, os.path.dirname(package))
+    return None
+
+
+def _find_library(pid: int, proc: str) -> str:
+    """The path of a library of torch's that a process has mapped; empty if there is none."""
+    try:
+        with open(f"{proc}/{pid}/maps", "rb", buffering=0) as file:
+            maps = file.readall()
+    except OSError:
+        return ""  # it has ended, or may not be looked at
+    at = maps.find(_LIBRARY)
+    if at < 0:
+        return ""
+    begin, end = maps.rfind(b"\n", 0, at) + 1, maps.find(b"\n", at)
+    words = maps[begin : end if end >= 0 else None].split(None, 5)
+    return os.fsdecode(words[-1])

@@ -1,0 +1,115 @@
+"""What runs in the store host: torch's TCPStore, on a socket that listens already.
+
+It is a program for the workers' interpreter, which may be another one than the launcher's and need
+not have plaunch: nothing but the standard library and torch is imported. What it says goes through
+stdout to the launcher, which keeps the other end of stdin: when that is closed, this process ends.
+
+    python serving.py FD HOST PORT {lean,whole} [FOLDER ...]
+
+The folders, if there are any, are where modules are searched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import resource
+import signal
+import sys
+import types
+from datetime import timedelta
+from typing import Any
+
+SERVING = "plaunch: the store is served"
+BINDING = "plaunch: this torch binds the port itself"  # once it may; it then gets a line
+NO_TORCH = 64  # exit code: this interpreter has no torch
+
+_CONNECT_TIMEOUT = 20  # seconds for the server to become its own first client
+_CREATE_TIMEOUT = 30  # seconds, for a torch that overlooks the other one
+
+
+def main(argv: list[str]) -> None:
+    """Serve until the launcher is gone or wants no more."""
+    fd, host, port, how, *folders = argv
+    # The launcher ends this process by itself, after the workers; a signal to the whole job, as
+    # schedulers send it, is not meant for it.
+    for signum in signal.valid_signals():
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(signum, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    _set_limits(is_lean=how == "lean")
+    # Not the folder of this file: its modules are not to be taken for others of the same name.
+    if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
+        del sys.path[0]
+    if folders:
+        sys.path[:] = folders
+    if importlib.util.find_spec("torch") is None:
+        sys.exit(NO_TORCH)
+    create = _load_lean() if how == "lean" else _load_whole()
+    signal.alarm(_CREATE_TIMEOUT)
+    store = _serve(create, int(fd), host, int(port))
+    signal.alarm(0)
+    print(SERVING, flush=True)
+    while os.read(0, 4096):
+        pass
+    del store
+    os._exit(0)  # torch takes its time to be unloaded, and nothing is left to be saved
+
+
+def _set_limits(*, is_lean: bool) -> None:
+    """Allow as many clients as the system does; no core dumps of what is only a try."""
+    with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    if is_lean:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _load_lean() -> Any:
+    """Torch's TCPStore without the rest of torch, in a fifth of the time.
+
+    It is in torch's C++ library, which Python can load without running torch's own code. Nothing
+    promises that, so whoever starts this tries again with the whole of torch if it fails.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.submodule_search_locations is None:
+        raise ImportError("torch is no package")
+    torch = types.ModuleType("torch")
+    torch.__path__ = list(spec.submodule_search_locations)
+    torch.__spec__ = spec
+    sys.modules["torch"] = torch
+    # The C++ side looks for it, and puts names into it that nobody uses here.
+    sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
+    native = importlib.import_module("torch._C")
+    native._c10d_init()
+    return importlib.import_module("torch._C._distributed_c10d").TCPStore
+
+
+def _load_whole() -> Any:
+    from torch.distributed import TCPStore
+
+    return TCPStore
+
+
+def _serve(create: Any, fd: int, host: str, port: int) -> Any:
+    options: dict[str, Any] = {
+        "is_master": True,
+        "wait_for_workers": False,
+        "timeout": timedelta(seconds=_CONNECT_TIMEOUT),
+    }
+    try:
+        # Of the two servers that torch has, the one that it takes by default: with an older torch
+        # the other one does not serve a socket that it is given.
+        return create(host, port, master_listen_fd=fd, **options)
+    except TypeError:
+        pass  # older than that argument
+    os.close(fd)
+    print(BINDING, flush=True)
+    os.read(0, 1)
+    return create(host, port, **options)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

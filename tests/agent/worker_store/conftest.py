@@ -1,0 +1,109 @@
+"""A store whose torch is a fake, and the loop around it."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+
+import pytest
+from plaunch.agent.worker_store.hosting import Interpreter
+from plaunch.agent.worker_store.store import WorkerStore
+
+from helpers.fake_torch import write_fake_torch
+from helpers.ports import free_port
+from helpers.waiting import BOUND
+
+LOOK = 0.02  # seconds; a test also waits for what the store does not know of
+
+
+@pytest.fixture
+def torch_folder(tmp_path):
+    """Where `import torch` finds the fake."""
+    return write_fake_torch(tmp_path / "fakes")
+
+
+class Registry:
+    """Notes the helpers that it is told of."""
+
+    def __init__(self):
+        self.pids = []
+
+    def helper_words(self):
+        return "job.helper"
+
+    def add_helper(self, pid):
+        self.pids.append(pid)
+
+
+class Stage:
+    """One store, with the loop that an agent would have around it."""
+
+    def __init__(self, torch_folder):
+        self.registry = Registry()
+        self.store = WorkerStore(self.registry)
+        self.env = {**os.environ, "PYTHONPATH": str(torch_folder)}
+        self.port = free_port()
+        self.guests = []
+
+    def open(self, *, python=sys.executable, nodes=1, folders=(), **env):
+        def interpreter():
+            return Interpreter(python, {**self.env, **env}, folders)
+
+        self.store.open("127.0.0.1", self.port, nodes=nodes, interpreter=interpreter)
+
+    def connect(self):
+        guest = socket.create_connection(("127.0.0.1", self.port), BOUND)
+        self.guests.append(guest)
+        return guest
+
+    def turn(self, condition):
+        """Be the loop until `condition` holds, or the store is lost; what it was lost for."""
+        deadline = time.monotonic() + BOUND
+        while not condition():
+            assert time.monotonic() < deadline, "it never came"
+            poller = select.poll()
+            for fd in self.store.fds():
+                poller.register(fd, select.POLLIN)
+            due = self.store.due()
+            poller.poll(1000 * (LOOK if due is None else min(due, LOOK)))
+            lost = self.store.tend()
+            if lost is not None:
+                return lost
+        return None
+
+    def hear(self, guest):
+        """What the server has said to a client, once it has."""
+        guest.setblocking(False)
+        said = []
+
+        def has_said():
+            try:
+                said.append(guest.recv(16).decode())
+            except BlockingIOError:
+                return False
+            except ConnectionResetError:
+                said.append("")
+            return True
+
+        lost = self.turn(has_said)
+        assert lost is None, lost
+        return said[0]
+
+    def is_served(self):
+        """Whether the launcher knows that there is a server."""
+        return self.store.is_served
+
+    def close(self):
+        self.store.close()
+        for guest in self.guests:
+            guest.close()
+
+
+@pytest.fixture
+def stage(torch_folder):
+    made = Stage(torch_folder)
+    yield made
+    made.close()
