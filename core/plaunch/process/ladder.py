@@ -205,14 +205,15 @@ class StopLadder:
             if is_soft:
                 session.signal_all(self._death_sig)
                 session.signal_all(signal.SIGCONT)
-        if left.give_up_at == math.inf and (self._is_hurried or now >= left.kill_at):
-            session.signal_all(signal.SIGKILL)
-            left.give_up_at = now + self._kill_wait
-        elif now >= left.give_up_at:
+        if now >= left.give_up_at:
             self.stuck[rank] = pids
             self._left_behind.pop(rank)
             self._cleared.add(rank)
             return
+        if (self._is_hurried or now >= left.kill_at) and not left.killed.issuperset(pids):
+            session.signal_all(signal.SIGKILL)  # again for those that it did not reach in time
+            left.killed.update(pids)
+            left.give_up_at = min(left.give_up_at, now + self._kill_wait)
         left.due_at = now + _LEFT_BEHIND_LOOK
 
     def _tell_step(self, step: str, signum: signal.Signals, ranks: Collection[int]) -> None:
@@ -238,6 +239,7 @@ class _LeftBehind:
     def __init__(self, kill_at: float) -> None:
         self.kill_at = kill_at
         self.give_up_at = math.inf
+        self.killed: set[int] = set()
         self.due_at = kill_at
 
 
