@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from plaunch.process.reaping.groups import GroupTree
 from plaunch.process.reaping.table import (
     Process,
     has_table,
@@ -13,7 +14,7 @@ from plaunch.process.reaping.table import (
     read_table,
     send,
 )
-from plaunch.process.reaping.tree import ADOPTED, GroupTree, make_tree
+from plaunch.process.reaping.tree import ADOPTED, make_tree
 
 from helpers.clock import Clock
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -16,11 +16,12 @@ _ROUNDS = 64  # looks that find nobody of ours, on a host where others come and 
 _MOST = 512  # looks altogether; whoever calls looks at everything then, and at the clock
 
 
-class Bag(NamedTuple):
-    """Whom a hunt has come upon: all get SIGKILL, but some may not be signalled."""
+class Bag:
+    """Whom a hunt has come upon: all of them, and those that this user may not signal."""
 
-    found: list[Process]
-    refused: list[Process]  # this user may not signal them
+    def __init__(self, found: list[Process], refused: list[Process]) -> None:
+        self.found = found
+        self.refused = refused
 
 
 def hunt(tree: Tree, found: Sequence[Process], *, ranks: Collection[int] | None = None) -> Bag:

@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.process.reaping.evidence import Evidence
-from plaunch.process.reaping.groups import GroupTree
 from plaunch.process.reaping.table import (
     PROC,
     Process,
@@ -82,6 +81,8 @@ def make_tree(
         clock: seconds that never go back.
     """
     if not has_table(proc):
+        from plaunch.process.reaping.groups import GroupTree  # noqa: PLC0415 - where there is none
+
         return GroupTree()
     return ProcTree(
         job,
