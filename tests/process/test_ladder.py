@@ -234,6 +234,39 @@ def test_what_was_left_behind_and_outlives_sigkill_is_named(world):
     assert world.now == pytest.approx(4.5, abs=0.05)
 
 
+def test_what_evades_sigkill_as_another_process_gets_it_again(world):
+    """It has forked and ended before the signal came; it is not one that outlives SIGKILL."""
+    session = world.worker(leaves=[77])
+    session.left_behind_dies_of = set()
+    session.dead_at = 0.0
+    signal_all = session.signal_all
+
+    def evade(signum):
+        signal_all(signum)
+        if signum == KILL:
+            [pid] = session.left_behind
+            session.left_behind = [pid + 1] if pid < 80 else []
+
+    session.signal_all = evade
+    ladder = world.ladder(kill_wait=4)
+    world.climb(ladder)
+    assert world.signals() == [("SIGTERM", "all")] + 4 * [("SIGKILL", "all")]
+    assert ladder.stuck == {}
+    assert world.now < 1
+
+
+def test_what_evades_sigkill_for_ever_is_given_up(world):
+    session = world.worker(leaves=[77])
+    session.left_behind_dies_of = set()
+    session.dead_at = 0.0
+    survivors = session.survivors
+    session.survivors = lambda: [survivors()[0] + int(world.now * 1000)]
+    ladder = world.ladder(kill_wait=4)
+    world.climb(ladder)
+    assert list(ladder.stuck) == [0]
+    assert world.now == pytest.approx(4.5, abs=0.05)
+
+
 def test_nothing_happens_when_all_have_ended_cleanly(world, caplog):
     for _ in range(3):
         world.worker().dead_at = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 
 import pytest
@@ -58,3 +59,53 @@ def test_the_guard_that_is_a_program_of_its_own_gets_no_secret(monkeypatch):
         assert not [entry for entry in seen if SECRET.encode() in entry]
     finally:
         started.dismiss()
+
+
+FORKED = """\
+import os, sys, time
+from plaunch.process import start_processes
+from plaunch.process.reaping import guard as guard_module
+from plaunch.process.reaping.reaper import Reaper
+
+guard_module._is_forkable = lambda: True
+
+def environ(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return file.read().split(b"\\0")
+
+def worker():
+    return environ(os.getpid())
+
+if __name__ == "__main__":
+    method = sys.argv[1]
+    reaper = Reaper()
+    context = start_processes("t", worker, {0: ()}, start_method=method, reaper=reaper)
+    pid = reaper.guard.pid
+    deadline = time.monotonic() + 60
+    while open(f"/proc/{pid}/comm").read() != "workers-guard\\n":
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    for seen in (environ(pid), context.wait(60).return_values[0]):
+        print(sorted(entry.decode() for entry in seen if b"PLAUNCH_" in entry or b"KEPT" in entry))
+    print(sorted(entry.decode() for entry in environ(os.getpid()) if b"_TOKEN=" in entry))
+    context.close()
+    reaper.close()
+"""
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_what_is_forked_shows_no_secret_either(start_method, tmp_path):
+    """The kernel tells others what the process that forked it was started with."""
+    script = tmp_path / "forked.py"
+    script.write_text(FORKED)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PLAUNCH_")}
+    env.update({"PLAUNCH_RDZV_TOKEN": SECRET, "PLAUNCH_ETCD_PASSWORD": SECRET, "KEPT": "yes"})
+    told = subprocess.run(
+        [sys.executable, str(script), start_method],
+        env=env,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    ).stdout.splitlines()
+    assert told == ["['KEPT=yes']", "['KEPT=yes']", f"['PLAUNCH_RDZV_TOKEN={SECRET}']"]

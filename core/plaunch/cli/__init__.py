@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from plaunch._lazy import attach
 
+TYPE_CHECKING = False  # as in plaunch itself
 if TYPE_CHECKING:
     from plaunch.cli.entry import entry_point as entry_point
     from plaunch.cli.program import main as main

@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False  # importing `typing` takes milliseconds, in which signals are lost; see below
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
 
 
 def entry_point() -> NoReturn:
     """Run the command line of this process and end it.
 
     Ctrl-C is answered in one line from here on, also while modules are being imported. Any other
-    signal ends a launcher without workers as it ends any program.
+    signal ends a launcher without workers as it ends any program, also as the first process of a
+    container.
     """
+    if os.getpid() == 1:
+        _end_at_signals()
     open_missing_streams()
     # This process is plaunch's own (plaunch.process.reaping.marker): it may inherit orphans.
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
@@ -30,6 +37,22 @@ def entry_point() -> NoReturn:
     if "torch" in sys.modules:
         _end_at_once(code)
     sys.exit(code)
+
+
+def _end_at_signals() -> None:
+    """Let signals end process 1 as they end other processes, until an agent handles them.
+
+    The kernel throws away what the first process of a container has no handler for. With the
+    process all others of the container end.
+    """
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(signum) == signal.SIG_DFL:
+            signal.signal(signum, _end_by_signal)
+
+
+def _end_by_signal(signum: int, frame: FrameType | None) -> None:
+    del frame
+    os._exit(128 + signum)
 
 
 def _end_at_once(code: int) -> NoReturn:

@@ -229,7 +229,8 @@ SUPERVISION = (
     ),
     Option(
         ("--keep-daemons",),
-        "leave processes alone that workers left behind, if all workers have succeeded",
+        "leave processes alone that workers left behind, if all workers have succeeded; reports "
+        "then lack the last lines of stderr",
         read=None,
         default=False,
     ),

@@ -14,7 +14,8 @@ from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.reaping.marker import JOBS_VARIABLE
 from plaunch.process.reaping.messages import own_line
 from plaunch.process.reaping.subreaper import become_subreaper
-from plaunch.process.reaping.title import set_title
+from plaunch.process.reaping.title import blank_variables, set_title
+from plaunch.process.withheld import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -155,6 +156,7 @@ class Task:
         if self.env is not None:
             words = self.env.get(JOBS_VARIABLE, "")
             set_title(f"worker {self.local_rank} {words}", words, words.rpartition(":")[2])
+            blank_variables(is_secret)
         become_subreaper()  # else nobody would know of its orphans as long as it lives
         if self.guard_line is not None:
             _tell_guard(self.guard_line.fd, self.local_rank)

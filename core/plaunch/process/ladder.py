@@ -222,17 +222,19 @@ class StopLadder:
         if left is None:
             left = self._left_behind[rank] = _LeftBehind(self._kill_left_behind_at(rank, now))
             _log.info("%s %d: ending what it left behind: pids %s", self._name, rank, _format(pids))
-        is_soft = left.give_up_at == math.inf and not self._is_hurried and now < left.kill_at
-        if is_soft:
-            session.ask_rest_to_end(self._death_sig)
-        elif left.give_up_at == math.inf:
-            session.kill()
-            left.give_up_at = now + self._kill_wait
-        elif now >= left.give_up_at:
+        if now >= left.give_up_at:
             self.stuck[rank] = pids
             self._left_behind.pop(rank)
             self._cleared.add(rank)
             return
+        is_soft = not self._is_hurried and now < left.kill_at
+        if is_soft:
+            session.ask_rest_to_end(self._death_sig)
+        elif not left.killed.issuperset(pids):
+            session.kill()  # again for those that it did not reach in time
+            left.killed.update(pids)
+            left.give_up_at = min(left.give_up_at, now + self._kill_wait)
+            left.look_after = _SHORTEST_LOOK
         # Nothing wakes us when one of them ends, so they are looked at, less often as time goes by.
         left.look_after = min(left.look_after * 1.5, _LONGEST_LOOK)
         left.due_at = min(now + left.look_after, left.kill_at if is_soft else left.give_up_at)
@@ -270,6 +272,7 @@ class _LeftBehind:
     def __init__(self, kill_at: float) -> None:
         self.kill_at = kill_at
         self.give_up_at = math.inf
+        self.killed: set[int] = set()
         self.look_after = _SHORTEST_LOOK
         self.due_at = -math.inf
 

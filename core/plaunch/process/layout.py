@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 from plaunch.errors import LogDirectoryError
 from plaunch.numbers import quote
 from plaunch.process.logs import LogsDest, LogsSpecs
+from plaunch.process.scratch import (
+    PREFIX,
+    create_held,
+    remove_temporary,
+    sweep,
+    temporary_base,
+)
 from plaunch.process.std import Std, to_map
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Mapping
 
-_TEMPORARY_PREFIX = "plaunch_"
 _MAX_NAME_CHARS = 120  # of a run id inside a folder name; file systems allow 255 bytes
 _MAX_PATH = 3000  # bytes; the system takes 4096, of which our folders need some
 
@@ -58,6 +64,7 @@ class RunLayout(LogsSpecs):
         super().__init__(base, redirects, tee, local_ranks_filter)
         self._run_dir: str | None = None
         self._temporary = False
+        self._hold_fd = -1  # the lock of the temporary folder
         self._has_logs = False
 
     @property
@@ -137,7 +144,7 @@ class RunLayout(LogsSpecs):
         """
         if self._root_log_dir == os.devnull:
             return {}
-        base = self._root_log_dir or os.path.join(_temporary_base(), _TEMPORARY_PREFIX)
+        base = self._root_log_dir or os.path.join(temporary_base(), PREFIX)
         separator = os.sep if self._root_log_dir else ""
         folder = os.path.join(
             f"{base}{separator}{_folder_name(run_id)}_<random>", "attempt_0", str(local_rank)
@@ -164,6 +171,10 @@ class RunLayout(LogsSpecs):
             remove_temporary(folder)
         except OSError as error:
             _logger().warning("temporary folder %r cannot be removed: %s", folder, error)
+        if self._hold_fd >= 0:
+            os.close(self._hold_fd)
+            self._hold_fd = -1
+        sweep(os.path.dirname(folder))  # here, where nobody waits for workers
 
     def __repr__(self) -> str:
         return (
@@ -220,7 +231,13 @@ class RunLayout(LogsSpecs):
 
     def _create_temporary_dir(self, run_id: str) -> str:
         try:
-            folder = _create_run_dir(_temporary_base(), _TEMPORARY_PREFIX + run_id, 0o700)
+            base = temporary_base()
+            if self._has_logs:
+                folder = _create_run_dir(base, PREFIX + run_id, 0o700)
+            else:
+                folder, self._hold_fd = create_held(
+                    lambda boot: _create_run_dir(base, PREFIX + run_id, 0o700, boot)
+                )
         except LogDirectoryError as error:
             if self._has_logs:
                 raise
@@ -266,18 +283,7 @@ def _absolute(base: str) -> str:
         return absolute(base, "log directory")
 
 
-def _temporary_base() -> str:
-    """The directory for temporary folders, found as the standard library's tempfile does."""
-    candidates = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
-    for candidate in (*candidates, "/tmp", "/var/tmp", "/usr/tmp"):  # noqa: S108
-        if candidate and os.path.isdir(candidate) and os.access(candidate, os.W_OK | os.X_OK):
-            return candidate
-    raise LogDirectoryError(
-        "there is no writable directory for temporary files; set TMPDIR, or give a log directory"
-    )
-
-
-def _create_run_dir(base: str, run_id: str, mode: int) -> str:
+def _create_run_dir(base: str, run_id: str, mode: int, middle: str = "") -> str:
     """Create a folder that no other launch has, and return its absolute path."""
     base = _absolute(base)
     try:
@@ -286,7 +292,7 @@ def _create_run_dir(base: str, run_id: str, mode: int) -> str:
         raise LogDirectoryError(f"log directory {base!r} cannot be created: {error}") from error
     prefix = os.path.join(base, _folder_name(run_id))
     while True:
-        path = f"{prefix}_{os.urandom(4).hex()}"
+        path = f"{prefix}_{middle}{'-' if middle else ''}{os.urandom(4).hex()}"
         if _try_mkdir(path, mode):
             return path
 
@@ -314,28 +320,6 @@ def _folder_name(text: str) -> str:
         for char in text[:_MAX_NAME_CHARS]
     )
     return "_" + name[1:] if name.startswith(".") else name
-
-
-def remove_temporary(folder: str) -> None:
-    """Remove a temporary folder and all that is in it; a symbolic link is removed, never followed.
-
-    Anything that does not have the name of such a folder is left alone.
-
-    Raises:
-        OSError: something in it cannot be removed.
-    """
-    if not os.path.basename(folder).startswith(_TEMPORARY_PREFIX) or os.path.islink(folder):
-        return
-    for parent, folders, files in os.walk(folder, topdown=False):
-        for name in files:
-            os.unlink(os.path.join(parent, name))
-        for name in folders:
-            path = os.path.join(parent, name)
-            if os.path.islink(path):
-                os.unlink(path)
-            else:
-                os.rmdir(path)
-    os.rmdir(folder)
 
 
 def _logger() -> logging.Logger:

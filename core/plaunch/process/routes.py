@@ -57,3 +57,16 @@ def choose_route(path: str, tee_path: str | None, *, capture: bool) -> Route:
     if path == os.devnull and capture:
         return Route(Way.CAPTURE, is_shown=False)
     return Route(Way.FILE, file=path, is_shown=False)
+
+
+def outliving(route: Route) -> Route:
+    """The same for what may go on writing when the launcher is gone: never through the launcher.
+
+    A teed stream's file is written by the worker itself, and followed. Without a file the worker
+    writes to the console as it is.
+    """
+    if route.way is not Way.TEE:
+        return route
+    if not route.file:
+        return Route(Way.INHERIT)
+    return Route(Way.FILE, file=route.file, is_shown=False, tail=route.file)

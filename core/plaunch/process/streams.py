@@ -23,7 +23,7 @@ from plaunch.process.outlets import (
     close_quietly,
 )
 from plaunch.process.prefix import encode_prefix, without_time
-from plaunch.process.routes import Route, Way, choose_route
+from plaunch.process.routes import Route, Way, choose_route, outliving
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +72,8 @@ class Streams:
         stderr_fd: the console for stderr; a terminal gets each worker a pseudo-terminal.
         name: the role, for the prefix of ranks that `prefixes` leaves out.
         traffic: counts what passes.
+        keeps_daemons: whether something may be left that writes when the launcher is gone. No
+            stream passes through a pipe of the launcher then, so that `capture_stderr` is nothing.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class Streams:
         stderr_fd: int = 2,
         name: str = "",
         traffic: Traffic | None = None,
+        keeps_daemons: bool = False,
     ) -> None:
         self._traffic = traffic
+        self._keeps_daemons = keeps_daemons
         self._prefixes = {r: prefixes.get(r, f"[{name}{r}]:") for r in range(nprocs)}
         self._notices = Notices()
         self._consoles: dict[tuple[int, int], Console] = {}
@@ -107,9 +111,8 @@ class Streams:
             _needles_path(getattr(dest, "filtered_stderr", "")),
         )
         self._choose_routes(self._stdout, nprocs, dest, dest.stdouts, dest.tee_stdouts, False)
-        self._choose_routes(
-            self._stderr, nprocs, dest, dest.stderrs, dest.tee_stderrs, capture_stderr
-        )
+        capture = capture_stderr and not keeps_daemons
+        self._choose_routes(self._stderr, nprocs, dest, dest.stderrs, dest.tee_stderrs, capture)
         self._fds: dict[int, tuple[int | None, int | None]] = {}
         self._child_ends: list[int] = []
         self._sources: list[Source] = []
@@ -132,8 +135,8 @@ class Streams:
             self._consoles[key] = Console(fd, label, self._notices)
         return self._consoles[key]
 
-    @staticmethod
     def _choose_routes(
+        self,
         stream: _Stream,
         nprocs: int,
         dest: LogsDest,
@@ -148,7 +151,8 @@ class Streams:
                 # Torch's own spec says this of every stream when there are to be no files, and
                 # torchrun then leaves the stream alone.
                 tee_path = None
-            stream.routes[rank] = choose_route(path, tee_path, capture=capture)
+            route = choose_route(path, tee_path, capture=capture)
+            stream.routes[rank] = outliving(route) if self._keeps_daemons else route
 
     def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
         """Descriptors that the worker gets as stdout and stderr; None means the launcher's own.

@@ -159,7 +159,9 @@ class SupervisedContext(PContext):
         with self._held_signals():
             self._watch = ExitWatch()
             self._memory = OutOfMemoryWatch()
-            self._job = self._reaper.begin(has_forked=self._has_forked, folder=self._scratch_dir())
+            self._job = self._reaper.begin(
+                has_forked=self._has_forked, folder=self._scratch_dir(), watch=self._watch
+            )
             self._streams = Streams(
                 self._logs_dest,
                 self.nprocs,
@@ -168,6 +170,7 @@ class SupervisedContext(PContext):
                 stderr_filters=self._stderr_filters,
                 capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
                 traffic=self._traffic,
+                keeps_daemons=self._reaper.keep_daemons,
             )
             # A logs spec may name the same file again, with what an earlier worker wrote.
             self._old_replies = {rank: self._find_reply(rank) for rank in range(self.nprocs)}
@@ -329,6 +332,7 @@ class SupervisedContext(PContext):
                 )
             if self._watch is not None:
                 stack.callback(self._watch.close)
+                stack.callback(self._reaper.forget_watch)
             stack.callback(self._release)
             for worker in self._workers.values():
                 stack.callback(worker.release)
@@ -360,6 +364,7 @@ class SupervisedContext(PContext):
         """Record every end of a worker that has not been recorded, in the order seen."""
         if self._watch is None:
             return
+        self._reaper.tend_guard()
         self._receive()
         for rank in self._watch.ended():
             worker = self._workers[rank]

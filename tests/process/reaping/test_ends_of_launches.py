@@ -136,6 +136,56 @@ def test_daemons_are_kept_if_asked_for(launch, family, tmp_path, option):
     assert left_in(tmp_path) == []
 
 
+LATE = """\
+import os, sys, time
+folder = sys.argv[1]
+print("a word", file=sys.stderr, flush=True)
+print("a line", flush=True)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    while not os.path.exists(os.path.join(folder, "go")):
+        time.sleep(0.005)
+    os.write(2, b"a late word\\n")
+    os.write(1, b"a late line\\n")
+    open(os.path.join(folder, "survived"), "w").close()
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ((), "a late word\n"),
+        (("--tee=3", "--log-dir=logs"), ""),
+        (("--redirects=3", "--log-dir=logs"), ""),
+        (("--tee=3", "--log-dir=/dev/null"), "a late word\n"),
+        (("--local-ranks-filter=1",), ""),
+    ],
+    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, tuple) else "",
+)
+def test_what_is_kept_can_still_write(run_program, tmp_path, options, shown):
+    """The launcher, through which streams pass otherwise, is gone by then."""
+    script = tmp_path / "late.py"
+    script.write_text(LATE)
+    with (tmp_path / "err").open("w") as err, (tmp_path / "out").open("w") as out:
+        command = ("-m", "plaunch", "--keep-daemons", *options, str(script), str(tmp_path))
+        launcher = run_program(*command, stderr=err, stdout=out)
+    assert launcher.wait(BOUND) == 0
+    before = (tmp_path / "err").read_text()
+    assert ("a word\n" in before) is (
+        options[:1] not in (("--redirects=3",), ("--local-ranks-filter=1",))
+    )
+    (tmp_path / "go").touch()
+    wait_until((tmp_path / "survived").exists, "the daemon writes")
+    assert (tmp_path / "err").read_text() == before + shown
+    if "logs" in "".join(options):
+        [log] = tmp_path.glob("logs/*/attempt_0/0/stderr.log")
+        assert log.read_text() == "a word\na late word\n"
+
+
 def test_daemons_are_not_kept_after_a_failure(launch, family):
     launcher = launch(["execd"], "fail", "--keep-daemons")
     launcher.communicate(timeout=BOUND)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -390,6 +391,83 @@ def test_a_job_goes_on_without_its_guard_and_gets_another_one(family, programs, 
         context.close()
         reaper.close()
     assert family.alive() == []
+
+
+def test_the_end_of_the_guard_wakes_whoever_waits_for_workers(family, programs):
+    """A launcher that is killed a moment later is guarded again."""
+    clock = Clock(10.0)
+    reaper = Reaper(clock=clock)
+    argv = (os.path.join(programs, "descendants.py"), family.folder, "", "wait")
+    context = start_processes(
+        "t", sys.executable, {0: argv}, log_dir=os.devnull, handle_signals=False, reaper=reaper
+    )
+    poller = select.poll()
+    for fd in context.exit_fds():
+        poller.register(fd, select.POLLIN)
+    try:
+        for _ in range(4):
+            assert poller.poll(0) == []
+            guard = reaper.guard.pid
+            os.kill(guard, signal.SIGKILL)
+            assert poller.poll(BOUND * 1000)
+            assert context.wait(0) is None
+            assert reaper.guard.pid != guard
+        # One that is killed all the time is not started all the time.
+        os.kill(reaper.guard.pid, signal.SIGKILL)
+        assert poller.poll(BOUND * 1000)
+        assert context.wait(0) is None
+        assert reaper.guard is None
+        assert poller.poll(0) == []
+        clock.now += 10.0
+        assert context.wait(0) is None
+        assert reaper.guard.is_alive()
+    finally:
+        context.close()
+        reaper.close()
+
+
+def test_a_launcher_is_killed_soon_after_its_guard(run_program, programs, family):
+    launcher = run_program(
+        "-m", "plaunch", os.path.join(programs, "descendants.py"), family.folder, "child", "wait"
+    )
+    family.wait_for("worker")
+    first = guard_of(launcher)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: guard_of(launcher) not in (None, first), "another guard")
+    launcher.kill()
+    family.wait_until_gone()
+
+
+def test_a_guard_that_is_killed_during_a_stop_is_replaced(run_program, programs, family):
+    launcher = run_program(
+        "-m",
+        "plaunch",
+        "--shutdown-timeout=600",
+        os.path.join(programs, "descendants.py"),
+        family.folder,
+        "child",
+        "stubborn",
+    )
+    family.wait_for("worker")
+    launcher.terminate()
+    assert "SIGTERM received" in launcher.stderr.readline()
+    first = guard_of(launcher)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: guard_of(launcher) not in (None, first), "another guard")
+    launcher.kill()
+    family.wait_until_gone()
+
+
+def guard_of(launcher):
+    """The number of a launcher's guard; None while there is none."""
+    with open(f"/proc/{launcher.pid}/task/{launcher.pid}/children") as file:
+        children = [int(pid) for pid in file.read().split()]
+    for pid in children:
+        process = read_process(pid)
+        with open(f"/proc/{pid}/comm") as comm:
+            if comm.read() == "workers-guard\n" and process is not None and process.is_alive:
+                return pid
+    return None
 
 
 def test_the_next_start_gets_a_new_guard_if_need_be():

@@ -89,6 +89,58 @@ def test_orphans_that_have_ended_are_reaped():
     assert run(TEND + ZOMBIES, "own") == ["False"]
 
 
+ENDED_LEADERS = """\
+# Orphans that lead sessions, of which nothing was seen but their end; and a plugin's program.
+held = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
+middle = subprocess.run(
+    [sys.executable, "-c",
+     "import os\\n"
+     "for _ in range(3):\\n"
+     "    if os.fork() == 0:\\n"
+     "        os.setsid()\\n"
+     "        os.write(1, b'%d\\\\n' % os.getpid())\\n"
+     "        os._exit(0)\\n"],
+    stdout=subprocess.PIPE, start_new_session=True)
+orphans = [int(line) for line in middle.stdout.split()]
+for pid in (held.pid, *orphans):
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+def left():
+    return sum(os.path.exists(f"/proc/{pid}") for pid in orphans)
+job.tend_orphans()
+first = left()
+time.sleep(1.1)
+job.tend_orphans()
+print(first, left(), held.wait())
+"""
+
+
+def test_orphans_of_which_only_their_end_was_seen_are_reaped_a_second_later():
+    """They might be a plugin's, which has an object that stands for them then."""
+    assert run(TEND + ENDED_LEADERS, "own") == ["3", "0", "7"]
+
+
+FORKED_BY_HAND = """\
+# What a plugin forks with neither a Popen object nor in the launcher's session, and waits for.
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    time.sleep(600)
+while os.getsid(pid) != pid:
+    time.sleep(0.001)
+job.tend_orphans()  # it is seen alive
+os.kill(pid, 9)
+os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+job.tend_orphans()
+time.sleep(1.1)
+job.tend_orphans()
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_what_was_seen_to_be_the_launchers_own_is_left_to_it():
+    assert run(TEND + FORKED_BY_HAND, "own") == ["-9"]
+
+
 LEADERS = """\
 # Orphans that lead sessions, with nothing of anybody's environment: only seen to be ours alive.
 middle = subprocess.Popen(
@@ -165,6 +217,7 @@ def test_a_sweep_says_what_outlives_it(monkeypatch):
     )
     try:
         monkeypatch.setattr("plaunch.process.reaping.tree.send", lambda *_: True)
+        monkeypatch.setattr(os, "killpg", lambda *_: None)
         assert [process.pid for process in job.sweep((), patience=0.02)] == [program.pid]
         assert job.sweep({program.pid}, patience=60) == []
         monkeypatch.undo()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from plaunch.process.reaping.groups import GroupTree
 from plaunch.process.reaping.table import (
     Process,
     has_table,
@@ -13,7 +14,7 @@ from plaunch.process.reaping.table import (
     read_table,
     send,
 )
-from plaunch.process.reaping.tree import ADOPTED, GroupTree, make_tree
+from plaunch.process.reaping.tree import ADOPTED, make_tree
 
 from helpers.clock import Clock
 
@@ -330,6 +331,104 @@ def test_a_kernel_that_does_not_list_children_is_asked_for_all_processes(table):
     tree.add_leader(0, 5000, 100)
     assert read_children(str(table.folder)) is None
     assert tree.unknown_children() == {5001}
+
+
+# --- the first process of a container, which inherits what others leave behind, too ---------------
+
+
+def test_a_strangers_orphan_is_not_a_workers(table):
+    """Somebody was brought into the container from outside, started a daemon, and is gone."""
+    table.add(5001, parent=ME, environ="A=1\0")
+    table.add(5002, parent=ME, session=4999, environ="A=1\0")
+    table.add(5003, parent=5001, environ="A=1\0")
+    children(table, 5001, 5002)
+    tree = table.tree(adopter=ME, is_init=True)
+    assert tree.orphans() == []
+    assert found(tree) == {}
+    table.add(5004, parent=ME, environ="A=1\0")
+    assert tree.newcomers() == {}
+
+
+def test_what_is_known_to_be_a_workers_stays_so_when_it_is_inherited(table):
+    table.add(5000, parent=ME)
+    table.add(5002, parent=5000, environ="A=1\0")  # seen while its parent lives
+    tree = table.tree(adopter=ME, is_init=True)
+    tree.add_leader(0, 5000, 100)
+    tree.look()
+    table.add(5002, parent=ME, environ="A=1\0")
+    table.add(5003, parent=ME, session=5000, environ="A=1\0")  # in a worker's session
+    table.add(5004, parent=ME, environ=word(1))
+    table.add(5005, parent=ME, environ="A=1\0")  # cleared, on its own, and never seen before
+    children(table, 5000, 5002, 5003, 5004, 5005)
+    assert sorted(process.pid for process in tree.orphans()) == [5002, 5003, 5004]
+    assert found(tree) == {0: [5000, 5002, 5003], 1: [5004]}
+
+
+# --- those who have come since the last look ------------------------------------------------------
+
+
+def newcomers(tree):
+    return {rank: [p.pid for p in group] for rank, group in tree.newcomers().items()}
+
+
+def test_newcomers_are_told_by_everything_that_a_look_goes_by(table):
+    table.add(5000, parent=ME)
+    table.add(5001, parent=1)
+    tree = table.tree(adopter=ME)
+    tree.add_leader(0, 5000, 100)
+    assert found(tree) == {0: [5000]}
+    assert newcomers(tree) == {}
+    table.add(5010, parent=5000)
+    table.add(5011, parent=1, session=5000)
+    table.add(5012, parent=1, environ=word(3))
+    table.add(5013, parent=ME, session=4998)
+    table.add(5014, parent=1, environ="A=1\0")
+    table.add(5015, parent=5014)
+    assert newcomers(tree) == {0: [5011, 5010], 3: [5012], ADOPTED: [5013]}
+    assert newcomers(tree) == {}
+    table.add(5016, parent=5013)
+    table.add(5017, parent=1, session=5010)
+    assert newcomers(tree) == {0: [5017], ADOPTED: [5016]}
+    assert not tree.has_missed()
+
+
+def test_a_newcomer_in_a_strangers_session_is_not_taken_for_a_workers(table):
+    """The worker's session is gone, and a stranger has got its number."""
+    table.add(5001, parent=1, session=5000)
+    tree = table.tree()
+    tree.add_leader(0, 5000, 100)
+    assert found(tree) == {0: [5001]}
+    table.remove(5001)
+    table.add(5000, parent=1, start=300)
+    table.add(5002, parent=1, session=5000, start=301)
+    assert newcomers(tree) == {}
+
+
+def test_who_has_gone_before_it_could_be_asked_is_missed(table):
+    tree = table.tree()
+    tree.look()
+    table.add(5001, state="Z")
+    assert newcomers(tree) == {}
+    assert tree.has_missed()
+    assert newcomers(tree) == {}
+    assert not tree.has_missed()
+    table.add(5002)
+    (table.folder / "5002" / "stat").unlink()
+    assert newcomers(tree) == {}
+    assert tree.has_missed()
+
+
+def test_an_adopter_without_orphans_need_not_look_for_newcomers(table):
+    table.add(5000, parent=ME)
+    children(table, 5000)
+    tree = table.tree(adopter=ME)
+    tree.add_leader(0, 5000, 100)
+    assert tree.left_behind() == {}
+    table.add(5001, parent=5000)
+    assert newcomers(tree) == {}
+    tree.look()
+    table.add(5002, parent=5000)
+    assert newcomers(tree) == {0: [5002]}
 
 
 # --- reading and signalling -----------------------------------------------------------------------

@@ -70,6 +70,10 @@ class Guard:
             self._wait()
         self.close()
 
+    def exit_fd(self) -> int | None:
+        """A descriptor that is readable once it has ended; None where there are no pidfds."""
+        return self._pidfd if self._pidfd >= 0 else None
+
     def own_fds(self) -> list[int]:
         """All descriptors that belong to it in the launcher, for a forked child to close."""
         return [fd for fd in (self.line_fd, self._pidfd) if fd >= 0]

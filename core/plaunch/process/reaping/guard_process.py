@@ -13,9 +13,11 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.process.reaping.hunt import hunt
 from plaunch.process.reaping.messages import Briefing
 from plaunch.process.reaping.table import PROC
-from plaunch.process.reaping.title import set_title
+from plaunch.process.reaping.title import blank_variables, set_title
+from plaunch.process.withheld import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,8 +90,8 @@ def _kill_all(briefing: Briefing) -> bool:
     found: list[Process] = []
     for processes in briefing.tree.look().values():
         found.extend(processes)
-    refused = briefing.tree.signal(found, signal.SIGKILL)
-    return len(found) > len(refused)
+    bag = hunt(briefing.tree, found)
+    return len(bag.found) > len(bag.refused)
 
 
 class _Line:
@@ -153,6 +155,7 @@ def _become_guard(kept: tuple[int, ...], launcher: int, proc: str) -> None:
     _close_all_but({0, 1, 2, *kept})
     # Whoever ends a job by name (pkill -f train.py) means the launcher, not its guard.
     set_title(f"workers-guard of pid {launcher}", f"guard of {launcher}", "guard", proc=proc)
+    blank_variables(is_secret, proc=proc)  # a forked one has the launcher's
     with contextlib.suppress(OSError), open(f"{proc}/self/comm", "w") as comm:
         comm.write("workers-guard")
 
@@ -169,7 +172,7 @@ def _close_all_but(kept: set[int]) -> None:
 
 
 def _remove(folder: str) -> None:
-    from plaunch.process.layout import remove_temporary  # noqa: PLC0415 - after the launcher's end
+    from plaunch.process.scratch import remove_temporary  # noqa: PLC0415 - after the launcher's end
 
     with contextlib.suppress(OSError):
         remove_temporary(folder)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch.process.reaping import marker
 from plaunch.process.reaping.guard import Guard, start_guard
+from plaunch.process.reaping.hunt import hunt
 from plaunch.process.reaping.marker import ADOPTED
 from plaunch.process.reaping.messages import job_line, process_line
 from plaunch.process.reaping.table import PROC, has_table, read_children, read_process
 from plaunch.process.reaping.tree import ProcTree, Tree, make_tree
+from plaunch.process.reaping.zombies import Zombies, reap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from plaunch.process.reaping.table import Process
+    from plaunch.process.watch import ExitWatch
 
 _log = logging.getLogger("plaunch")
 
 GUARD_VARIABLE = "PLAUNCH_GUARD"
-_TEND_PERIOD = 1.0  # seconds between two looks at orphans and at the guard
+_TEND_PERIOD = 1.0  # seconds between two looks at orphans
+_GUARDS, _GUARDS_PERIOD = 5, 10.0  # so many guards in so many seconds, if they are killed at once
 _SWEEP_PAUSE = 0.005  # seconds between two passes of the last sweep
 
 
@@ -58,15 +62,26 @@ class Reaper:
         self._proc = proc
         self._clock = clock
         self._is_subreaper = False
+        self._zombies = Zombies(proc, clock=clock)
         self._job: Job | None = None
         self._tended_at = -_TEND_PERIOD
+        self._guarded_at: deque[float] = deque(maxlen=_GUARDS)
+        self._is_unguarded = False  # the guard was killed, and there is no other one yet
+        self._watch: ExitWatch | None = None
 
-    def begin(self, *, has_forked: bool = False, folder: str | None = None) -> Job:
+    def begin(
+        self,
+        *,
+        has_forked: bool = False,
+        folder: str | None = None,
+        watch: ExitWatch | None = None,
+    ) -> Job:
         """Get ready for another start of workers; call it before the first of them.
 
         Args:
             has_forked: whether workers are forked, and not programs of their own.
             folder: a temporary folder for the guard to remove if the launcher is killed.
+            watch: is woken when the guard ends, so that `tend` is called; until `forget_watch`.
         """
         if not self._is_subreaper and marker.owns_process():
             from plaunch.process.reaping.subreaper import (  # noqa: PLC0415 - the command line only
@@ -88,31 +103,57 @@ class Reaper:
                 since=since,
                 has_forked=has_forked,
                 adopter=os.getpid() if self._is_subreaper and has_table(self._proc) else 0,
+                is_init=os.getpid() == 1,
                 spared=spared,
             ),
             spared,
             job_line(name, since=since, has_forked=has_forked, folder=folder),
+            zombies=self._zombies,
             proc=self._proc,
         )
         if self.guard is not None and not self.guard.is_alive():
             self._drop_guard()
+        self._watch = watch
+        self._is_unguarded = False
         if self.guard is None and self._use_guard:
-            self.guard = start_guard(self._proc)
+            self._start_guard()
+        else:
+            self._watch_guard()
         self._job.brief(self.guard)
         return self._job
 
+    def forget_watch(self) -> None:
+        """Let go of the watch of `begin`, before it is closed."""
+        self._unwatch_guard()
+        self._watch = None
+
     def tend(self) -> None:
-        """Look after the guard and the orphans; call it often, it does something once a second."""
+        """Look after the guard and the orphans; call it often, it looks at these once a second."""
+        self.tend_guard()
         now = self._clock()
-        if self._job is None or now - self._tended_at < _TEND_PERIOD:
+        if self._job is not None and now - self._tended_at >= _TEND_PERIOD:
+            self._tended_at = now
+            self._job.tend()
+
+    def tend_guard(self) -> None:
+        """Replace the guard if it was killed; call it whenever the watch has woken, also in a stop.
+
+        It happens at once, unless guards end as soon as they are started.
+        """
+        if self._job is None:
             return
-        self._tended_at = now
+        now = self._clock()
         if self.guard is not None and not self.guard.is_alive():
             _log.warning("the guard (pid %d) was killed; another one takes over", self.guard.pid)
             self._drop_guard()
-            self.guard = start_guard(self._proc)
+            self._job.brief(None)
+            self._is_unguarded = True
+        starts = self._guarded_at
+        is_soon = len(starts) == _GUARDS and now - starts[0] < _GUARDS_PERIOD
+        if self._is_unguarded and not is_soon:
+            self._is_unguarded = False
+            self._start_guard()
             self._job.brief(self.guard)
-        self._job.tend_orphans()
 
     def helper_words(self) -> str:
         """The value of `PLAUNCH_JOBS` for a process of the launcher's own; see `add_helper`."""
@@ -129,7 +170,9 @@ class Reaper:
     def close(self) -> None:
         """Dismiss the guard; the workers are gone, or are to be left alone."""
         self._job = None
+        self._is_unguarded = False
         if self.guard is not None:
+            self._unwatch_guard()
             self.guard.dismiss()
             self.guard = None
 
@@ -138,10 +181,26 @@ class Reaper:
             raise RuntimeError("a helper is started while there are no workers")
         return self._job
 
+    def _start_guard(self) -> None:
+        self._guarded_at.append(self._clock())
+        self.guard = start_guard(self._proc)
+        self._watch_guard()
+
     def _drop_guard(self) -> None:
         if self.guard is not None:
+            self._unwatch_guard()
             self.guard.close()
             self.guard = None
+
+    def _watch_guard(self) -> None:
+        fd = None if self.guard is None else self.guard.exit_fd()
+        if self._watch is not None and fd is not None:
+            self._watch.add_fd(fd)
+
+    def _unwatch_guard(self) -> None:
+        fd = None if self.guard is None else self.guard.exit_fd()
+        if self._watch is not None and fd is not None:
+            self._watch.remove_fd(fd)
 
 
 class Job:
@@ -151,9 +210,17 @@ class Job:
     """
 
     def __init__(
-        self, name: str, tree: Tree, spared: set[int], line: bytes, *, proc: str = PROC
+        self,
+        name: str,
+        tree: Tree,
+        spared: set[int],
+        line: bytes,
+        *,
+        zombies: Zombies,
+        proc: str = PROC,
     ) -> None:
         self._name = name
+        self._zombies = zombies
         self._tree = tree
         self._spared = spared
         self._lines = [line]
@@ -219,18 +286,26 @@ class Job:
     def left_behind(self, rank: int) -> list[Process]:
         """What is alive of a worker that has ended and was reaped."""
         if self._left is None:
+            self.tend_orphans()  # or the dead of one that forks and ends would use up all numbers
             self._left = self._tree.left_behind()
         return self._left.get(rank, [])
 
     def signal(self, processes: Collection[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal; returns those that this user may not signal."""
+        """Send a signal; returns those that this user may not signal.
+
+        SIGKILL also reaches those whom the processes have become meanwhile.
+        """
+        if signum == signal.SIGKILL:
+            return hunt(self._tree, list(processes), ranks=self._tree.ranks_of(processes)).refused
         return self._tree.signal(processes, signum)
 
     def sweep(self, given_up: Collection[int], patience: float) -> list[Process]:
         """Kill all that is left, when every worker has ended or was given up.
 
         The stop ladder has ended what it found. This is for what came too late for it, and for
-        orphans of whom nobody knows the worker.
+        orphans of whom nobody knows the worker. It ends when a pass finds nothing: an adopter has
+        no orphan among its children then, dead or alive, and elsewhere nobody has come since all
+        were looked at.
 
         Args:
             given_up: numbers of processes that have outlived SIGKILL already.
@@ -242,44 +317,59 @@ class Job:
         deadline = time.monotonic() + patience
         is_told = False
         while True:
-            left = self._tree.left_behind()
-            found = [
+            left = [
                 process
-                for processes in left.values()
+                for processes in self._tree.left_behind().values()
                 for process in processes
                 if process.pid not in given_up
             ]
-            self.tend_orphans()
-            if not found:
+            bag = hunt(self._tree, left)
+            has_reaped = self.tend_orphans()
+            found = [process for process in bag.found if process.pid not in given_up]
+            if not (found or has_reaped):
                 if self._tree.is_sure() or time.monotonic() > deadline:
                     return []
-                time.sleep(_SWEEP_PAUSE)
-                continue
-            if not is_told:
+            elif found and not is_told:
                 is_told = True
                 _log.info("ending what was left behind: pids %s", [p.pid for p in found])
-            refused = self._tree.signal(found, signal.SIGKILL)
-            if len(refused) == len(found) or time.monotonic() > deadline:
+            if found and (len(bag.refused) == len(found) or time.monotonic() > deadline):
                 return found
             time.sleep(_SWEEP_PAUSE)
 
-    def tend_orphans(self) -> None:
+    def tend(self) -> None:
+        """Look after orphans while workers run; about once a second is enough.
+
+        The first process of a container inherits strangers' orphans as well. To tell them from the
+        job's it has to know these before they are orphans.
+        """
+        if isinstance(self._tree, ProcTree) and self._tree.is_init:
+            self._tree.look()
+        self.tend_orphans()
+
+    def tend_orphans(self) -> bool:
         """Let the system forget orphans that have ended; make the living known to the guard.
 
-        Nothing happens in a process that does not inherit them.
+        Nothing happens in a process that does not inherit them. The result is whether there were
+        some that had ended.
         """
-        if not isinstance(self._tree, ProcTree):
-            return
+        if not isinstance(self._tree, ProcTree) or not self._tree.is_adopter:
+            return False
+        has_reaped = False
         for orphan in self._tree.orphans():
             identity = (orphan.pid, orphan.start)
             if not orphan.is_alive:
-                # By its number: waiting for any child would take exit codes away from others.
-                with contextlib.suppress(ChildProcessError):
-                    os.waitid(os.P_PID, orphan.pid, os.WEXITED | os.WNOHANG)
+                has_reaped |= reap(orphan.pid)
                 self._orphan_lines.pop(identity, None)
             elif identity not in self._orphan_lines:
                 self._orphan_lines[identity] = process_line(ADOPTED, *identity)
                 self._tell(self._orphan_lines[identity])
+        others = self._tree.inherited()
+        if self._guard is not None:
+            others.discard(self._guard.pid)
+        self._zombies.reap(
+            others, is_orphan=self._tree.is_orphan, is_launchers=self._tree.is_launchers
+        )
+        return has_reaped
 
     def _tell(self, line: bytes) -> None:
         if self._guard is not None:

@@ -78,17 +78,16 @@ def read_table(proc: str = PROC) -> dict[int, Process]:
 
     The table is read process by process, so that one that is started meanwhile may be missing.
     """
-    table: dict[int, Process] = {}
+    processes = (read_process(pid, proc) for pid in list_processes(proc))
+    return {process.pid: process for process in processes if process is not None}
+
+
+def list_processes(proc: str = PROC) -> set[int]:
+    """The number of every process, zombies too; empty where there is no /proc."""
     try:
-        names = os.listdir(proc)
+        return {int(name) for name in os.listdir(proc) if name.isdigit()}
     except OSError:
-        return table
-    for name in names:
-        if name.isdigit():
-            process = read_process(int(name), proc)
-            if process is not None:
-                table[process.pid] = process
-    return table
+        return set()
 
 
 def read_children(proc: str = PROC) -> set[int] | None:

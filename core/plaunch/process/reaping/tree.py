@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from plaunch.process.reaping import marker
+from plaunch.process.reaping.evidence import Evidence
 from plaunch.process.reaping.marker import ADOPTED
 from plaunch.process.reaping.table import (
     PROC,
     Process,
     has_table,
+    list_processes,
     read_children,
     read_process,
     read_table,
@@ -19,11 +22,8 @@ from plaunch.process.reaping.table import (
 )
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-_BLANK = 0.2  # seconds; who becomes another program has no environment for much less than that
-_KERNEL_THREADS = 2  # the number of the parent of all of them
 
 _Identity = tuple[int, int]  # number and start
 
@@ -46,6 +46,15 @@ class Tree(Protocol):
     def is_sure(self) -> bool:
         """Whether the last look could tell of every process whether it belongs to the job."""
 
+    def newcomers(self) -> dict[int, list[Process]]:
+        """Those of the job by local rank that are new since the last look, or the last call."""
+
+    def has_missed(self) -> bool:
+        """Whether somebody had gone before the last call of `newcomers` could tell whose it was."""
+
+    def ranks_of(self, processes: Collection[Process]) -> set[int]:
+        """The local ranks of what `look` has found."""
+
 
 def make_tree(
     job: str,
@@ -54,6 +63,7 @@ def make_tree(
     since: int = 0,
     has_forked: bool = False,
     adopter: int = 0,
+    is_init: bool = False,
     spared: Collection[int] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Tree:
@@ -65,10 +75,14 @@ def make_tree(
         since: the start of the launcher in clock ticks; nothing older can be a worker's.
         has_forked: whether workers may be forked, and then show their words in their title.
         adopter: the launcher, if it is plaunch's own process and inherits orphans; else 0.
+        is_init: whether the adopter is the first process of a container, which inherits the
+            orphans of strangers as well.
         spared: numbers of processes that never belong to the workers; it may grow later.
         clock: seconds that never go back.
     """
     if not has_table(proc):
+        from plaunch.process.reaping.groups import GroupTree  # noqa: PLC0415 - where there is none
+
         return GroupTree()
     return ProcTree(
         job,
@@ -76,6 +90,7 @@ def make_tree(
         since=since,
         has_forked=has_forked,
         adopter=adopter,
+        is_init=is_init,
         spared=spared,
         clock=clock,
     )
@@ -96,32 +111,36 @@ class ProcTree:
         since: int = 0,
         has_forked: bool = False,
         adopter: int = 0,
+        is_init: bool = False,
         spared: Collection[int] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._job = job.encode()
+        self.is_init = is_init
         self._proc = proc
-        self._has_forked = has_forked
         self._adopter = adopter
         self._spared = spared
+        self._evidence = Evidence(
+            job, proc=proc, since=since, has_forked=has_forked, launcher=adopter, clock=clock
+        )
         self._leaders: dict[int, _Identity] = {}
         self._known: dict[_Identity, int] = {}
         self._sessions: dict[int, int] = {}
-        self._clock = clock
-        self._has_blanks = False
-        self._blank_since: dict[_Identity, float] = {}
-        self._since = since  # most processes are older, and need no second look
+        self._seen: set[int] = set()
+        self._has_missed = False
+        self._is_childless = False  # an adopter without orphans: nobody can come any more
 
     def add_leader(self, rank: int, pid: int, start: int) -> None:
         """Know of a worker, which leads its own session."""
         if rank >= 0:
             self._leaders[rank] = (pid, start)
+            self._sessions[pid] = rank
         self._known[pid, start] = rank
 
     def look(self) -> dict[int, list[Process]]:
         """The living processes by local rank, workers included."""
-        self._has_blanks = False
+        self._evidence.has_blanks = self._is_childless = False
         table = read_table(self._proc)
+        self._seen = set(table)
         excluded = {os.getpid(), *self._spared, *_ancestors(table, os.getpid())}
         owners = {
             pid: rank
@@ -134,9 +153,9 @@ class ProcTree:
             if process.pid not in owners and process.pid not in excluded
         ]
         children = _children(table)
-        self._claim(others, self._find_mark, owners)
+        self._claim(others, self._evidence.find_rank, owners)
         _descend(owners, children, excluded)
-        if self._adopter:
+        if self._adopter and not self.is_init:
             for pid in children.get(self._adopter, ()):
                 if pid not in owners and pid not in excluded and self._is_adopted(table[pid]):
                     owners[pid] = ADOPTED
@@ -152,21 +171,30 @@ class ProcTree:
         An adopter has all orphans as its children, so that it need not look any further if it has
         none.
         """
-        if self._adopter and not self.unknown_children():
-            self._has_blanks = False
-            return {}
-        return self.look()
+        if not self._adopter or self.unknown_children():
+            return self.look()
+        self._evidence.has_blanks, self._is_childless = False, True
+        return {}
 
     def unknown_children(self) -> set[int]:
         """The adopter's children that are neither workers nor spared, dead or alive.
 
         All that are alive and were not noticed before, if the kernel does not list children.
         """
+        return self.inherited().difference(self._spared)
+
+    @property
+    def is_adopter(self) -> bool:
+        """Whether this process inherits the orphans of the job."""
+        return self._adopter != 0
+
+    def inherited(self) -> set[int]:
+        """The same with those who are spared."""
         children = read_children(self._proc)
         if children is None:
             table = read_table(self._proc)
             children = {p.pid for p in table.values() if p.ppid == self._adopter}
-        return children.difference(self._spared, (pid for pid, _ in self._leaders.values()))
+        return children.difference(pid for pid, _ in self._leaders.values())
 
     def orphans(self) -> list[Process]:
         """The adopter's children that came from workers, also those that have ended."""
@@ -175,17 +203,64 @@ class ProcTree:
         found = []
         for pid in self.unknown_children():
             process = read_process(pid, self._proc)
-            if process is not None and process.ppid == self._adopter and self._is_adopted(process):
-                found.append(process)
-                if (pid, process.start) not in self._known:
-                    rank = self._find_session(process)
-                    if rank is None:
-                        rank = self._find_mark(process)
-                    self._known[pid, process.start] = ADOPTED if rank is None else rank
+            if process is None or process.ppid != self._adopter or not self._is_adopted(process):
+                continue
+            found.append(process)
+            if (pid, process.start) not in self._known:
+                rank = self._find_rank(process)
+                self._known[pid, process.start] = ADOPTED if rank is None else rank
         return found
 
+    def newcomers(self) -> dict[int, list[Process]]:
+        """Those of the job by local rank that are new since the last look, or the last call.
+
+        Much cheaper than a look, and so much sooner after the moment that it tells of. The newest
+        come first: whoever forks and ends again and again is among them.
+        """
+        self._has_missed = False
+        if self._is_childless:
+            return {}
+        pids = list_processes(self._proc)
+        new, self._seen = pids - self._seen, pids
+        found: dict[int, list[Process]] = {}
+        for pid in sorted(new.difference(self._spared, (os.getpid(),)), reverse=True):
+            process = read_process(pid, self._proc)
+            if process is None or not process.is_alive:
+                self._has_missed = True
+                continue
+            rank = self._judge(process)
+            if rank is not None:
+                self._known[pid, process.start] = rank
+                if process.session == pid:
+                    self._sessions[pid] = rank
+                found.setdefault(rank, []).append(process)
+        return found
+
+    def has_missed(self) -> bool:
+        """Whether somebody had gone before the last call of `newcomers` could tell whose it was."""
+        return self._has_missed
+
+    def ranks_of(self, processes: Collection[Process]) -> set[int]:
+        """The local ranks of what `look` has found."""
+        ranks = (self._known.get((process.pid, process.start)) for process in processes)
+        return {rank for rank in ranks if rank is not None}
+
+    def is_orphan(self, process: Process) -> bool:
+        """Whether a child of the adopter is known to be an orphan of the job."""
+        return (process.pid, process.start) in self._known
+
+    def is_launchers(self, process: Process) -> bool:
+        """Whether a living child of the adopter was started by itself, or may have been."""
+        return self._evidence.is_launchers(process)
+
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal to what `look` has found; returns those that this user may not signal."""
+        """Send a signal to what `look` has found; returns those that this user may not signal.
+
+        SIGKILL goes to their groups first: nobody is born into a group while it gets a signal.
+        """
+        processes = list(processes)
+        if signum == signal.SIGKILL:
+            self._kill_groups(processes)
         refused = []
         for process in processes:
             try:
@@ -199,15 +274,49 @@ class ProcTree:
 
         If not, one that comes a fifth of a second later can.
         """
-        return not self._has_blanks
+        return not self._evidence.has_blanks
+
+    def _kill_groups(self, processes: Iterable[Process]) -> None:
+        """Kill the groups in the workers' sessions, by a member of each that is still there.
+
+        An adopter's own child, which it has not reaped, keeps the number of its group. In another
+        place the number may become free in this moment, but all others are given away before it.
+        """
+        killed = {os.getpgrp()}
+        for process in processes:
+            if process.pgrp in killed or process.session not in self._sessions:
+                continue
+            now = read_process(process.pid, self._proc)
+            if now is not None and (now.start, now.pgrp) == (process.start, process.pgrp):
+                killed.add(process.pgrp)
+                # Each member that was found gets the signal for itself, and tells if it may not.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pgrp, signal.SIGKILL)
+
+    def _judge(self, process: Process) -> int | None:
+        """The local rank of a process that was not there at the last look; None for strangers."""
+        for number in {process.session, process.pgrp} & self._sessions.keys():
+            leader = read_process(number, self._proc)
+            if leader is not None and (number, leader.start) not in self._known:
+                del self._sessions[number]  # it is no more, and its number a stranger's
+        parent = read_process(process.ppid, self._proc)
+        rank = None if parent is None else self._known.get((parent.pid, parent.start))
+        if rank is None:
+            rank = self._find_rank(process)
+        if rank is None and process.ppid == self._adopter and self._is_adopted(process):
+            return ADOPTED
+        return rank
+
+    def _find_rank(self, process: Process) -> int | None:
+        """The local rank of a process by its session, or by its word."""
+        rank = self._find_session(process)
+        return self._evidence.find_rank(process) if rank is None else rank
 
     def _find_sessions(self, table: Mapping[int, Process], owners: Mapping[int, int]) -> None:
         """Note the sessions that belong to workers; forget those whose number went to a stranger.
 
         The number of a session stays taken as long as it has a member.
         """
-        for rank, (pid, _) in self._leaders.items():
-            self._sessions.setdefault(pid, rank)
         for pid, rank in owners.items():
             if table[pid].session == pid:
                 self._sessions[pid] = rank
@@ -232,25 +341,6 @@ class ProcTree:
         """The local rank of a process by its session, or by the group of the worker itself."""
         return self._sessions.get(process.session, self._sessions.get(process.pgrp))
 
-    def _find_mark(self, process: Process) -> int | None:
-        """The local rank of a process by its word."""
-        if not process.is_alive or process.start < self._since:
-            return None
-        environ = marker.read_environ(process.pid, self._proc)
-        if (
-            not environ
-            and process.ppid != _KERNEL_THREADS
-            and marker.read_user(process.pid, self._proc) == os.getuid()
-        ):
-            self._note_blank(process)
-        rank = marker.find_rank(environ, self._job)
-        if rank is None and self._has_forked:
-            title = marker.read_title(process.pid, self._proc)
-            rank = marker.find_rank_in_title(title, self._job)
-        if rank is not None and marker.read_user(process.pid, self._proc) != os.getuid():
-            return None
-        return rank
-
     def _is_adopted(self, process: Process) -> bool:
         """Whether a child of the adopter came from a worker.
 
@@ -261,32 +351,13 @@ class ProcTree:
             return True
         if process.session == os.getsid(0):
             return False
+        if self.is_init:
+            # Whoever was brought into the container from outside may have left it behind.
+            return self._find_rank(process) is not None
         if process.session != process.pid:
             return True
         # One that has ended might as well be a plugin's, which wants its exit code.
-        return process.is_alive and not self._is_launchers(process)
-
-    def _is_launchers(self, process: Process) -> bool:
-        """Whether the launcher itself has started a process that leads a session, or may have."""
-        environ = marker.read_environ(process.pid, self._proc)
-        if not environ:
-            return not self._note_blank(process)
-        if marker.is_started_by_launcher(environ, self._adopter):
-            return True
-        # Or a fork of the launcher, which is still to become another program.
-        return not self._has_forked and environ == marker.read_environ(self._adopter, self._proc)
-
-    def _note_blank(self, process: Process) -> bool:
-        """Whether a process has indeed no environment.
-
-        It may also be in the middle of becoming another program, and would be taken for a stranger:
-        the last look is not sure of it then.
-        """
-        now = self._clock()
-        since = self._blank_since.setdefault((process.pid, process.start), now)
-        is_blank = now - since >= _BLANK
-        self._has_blanks |= not is_blank
-        return is_blank
+        return process.is_alive and not self._evidence.is_launchers(process)
 
     def _remember(
         self, table: Mapping[int, Process], owners: Mapping[int, int]
@@ -298,54 +369,6 @@ class ProcTree:
             if table[pid].is_alive:
                 found.setdefault(rank, []).append(table[pid])
         return found
-
-
-class GroupTree:
-    """Knows only the workers' process groups, where the system tells nothing else."""
-
-    def __init__(self) -> None:
-        self._leaders: dict[int, int] = {}
-
-    def add_leader(self, rank: int, pid: int, start: int) -> None:
-        """Know of a worker, which leads its own group."""
-        del start
-        self._leaders[rank] = pid
-
-    def look(self) -> dict[int, list[Process]]:
-        """One entry, with the leader's number, for each group that has a member."""
-        return {
-            rank: [Process(pid, pgrp=pid)]
-            for rank, pid in self._leaders.items()
-            if _has_members(pid)
-        }
-
-    left_behind = look
-
-    def is_sure(self) -> bool:
-        """Always: there is nothing else to look at."""
-        return True
-
-    def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal to whole groups; returns those that this user may not signal."""
-        refused = []
-        for process in processes:
-            try:
-                os.killpg(process.pid, signum)
-            except ProcessLookupError:
-                pass  # the group is gone, as intended
-            except PermissionError:
-                refused.append(process)
-        return refused
-
-
-def _has_members(pgrp: int) -> bool:
-    try:
-        os.killpg(pgrp, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # a member runs as another user, and counts
-    return True
 
 
 def _ancestors(table: Mapping[int, Process], pid: int) -> set[int]:

@@ -1,0 +1,114 @@
+"""Children of the launcher that have ended, and that nobody else in it will ever wait for."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.process.reaping.table import PROC, Process, read_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+# By the module where it is defined: what of the standard library stands for a started process.
+_HANDLES = (
+    ("subprocess", "Popen"),
+    ("multiprocessing.popen_fork", "Popen"),
+)
+
+_Identity = tuple[int, int]  # number and start
+
+_RIPE = 1.0  # seconds; who starts a process has an object that stands for it long before
+
+
+class Zombies:
+    """Reaps what was re-parented to the launcher, and has ended.
+
+    An orphan's exit code is of no use to anybody. A child that a plugin has started is not touched:
+    it is in the launcher's session, or was seen to have the launcher's mark, or a `Popen` object
+    stands for it. One of which nothing but its end was seen is left for a second.
+
+    Args:
+        proc: where the system tells its processes.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, proc: str = PROC, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._proc = proc
+        self._clock = clock
+        self._own: set[_Identity] = set()  # what the launcher itself has started
+        self._suspects: dict[_Identity, float] = {}
+
+    def reap(
+        self,
+        children: Iterable[int],
+        *,
+        is_orphan: Callable[[Process], bool],
+        is_launchers: Callable[[Process], bool],
+    ) -> int:
+        """Reap those of the launcher's children that are orphans, and have ended; say how many.
+
+        Args:
+            children: the numbers of the launcher's children, without workers and the guard.
+            is_orphan: whether a child, also one that has ended, is known to be an orphan.
+            is_launchers: whether a child that is alive is the launcher's own, or may be.
+        """
+        session = os.getsid(0)
+        own: set[_Identity] = set()
+        unclear: list[Process] = []
+        reaped = 0
+        for pid in children:
+            process = read_process(pid, self._proc)
+            if process is None or process.ppid != os.getpid() or process.session == session:
+                continue
+            identity = (pid, process.start)
+            if identity in self._own:
+                own.add(identity)
+            elif process.session != pid or is_orphan(process):
+                reaped += not process.is_alive and reap(pid)
+            elif not process.is_alive:
+                unclear.append(process)
+            elif is_launchers(process):
+                own.add(identity)
+        self._own = own
+        return reaped + self._reap_unclear(unclear)
+
+    def _reap_unclear(self, ended: Collection[Process]) -> int:
+        """Reap leaders of sessions that were not seen alive, unless somebody holds them."""
+        now = self._clock()
+        self._suspects = {
+            identity: self._suspects.get(identity, now)
+            for identity in ((process.pid, process.start) for process in ended)
+        }
+        ripe = {pid for (pid, _), since in self._suspects.items() if now - since >= _RIPE}
+        return sum(map(reap, ripe - _held())) if ripe else 0
+
+
+def reap(pid: int) -> bool:
+    """Let the system forget a child that has ended; whether it did.
+
+    By its number: waiting for any child would take exit codes away from others.
+    """
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
+    return False
+
+
+def _held() -> set[int]:
+    """The numbers of all processes that some object of this process stands for."""
+    kinds = tuple(
+        kind
+        for module, name in _HANDLES
+        if isinstance(kind := getattr(sys.modules.get(module), name, None), type)
+    )
+    if not kinds:
+        return set()
+    return {
+        pid
+        for thing in gc.get_objects()
+        if issubclass(type(thing), kinds) and isinstance(pid := getattr(thing, "pid", None), int)
+    }

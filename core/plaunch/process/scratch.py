@@ -1,0 +1,178 @@
+"""Temporary folders: made, held, removed; and swept if their launcher was killed.
+
+A launcher holds a lock on its folder, which the kernel takes away when the launcher ends in any
+way. So a folder that nobody has locked is nobody's, or is just being made; who makes it looks once
+more after locking it. A lock means something on this system only, so that the name of the folder
+says when this system was started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from plaunch.errors import LogDirectoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PREFIX = "plaunch_"
+
+_BOOT = "/proc/sys/kernel/random/boot_id"
+_DIGITS = 8  # of the name of this start of the system, and of the random end
+_MOST = 16  # folders that one launch sweeps
+_ERROR_FILE = "error.json"
+
+
+def temporary_base() -> str:
+    """The directory for temporary folders, found as the standard library's tempfile does.
+
+    Raises:
+        LogDirectoryError: there is none that can be written to.
+    """
+    candidates = [os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")]
+    for candidate in (*candidates, "/tmp", "/var/tmp", "/usr/tmp"):  # noqa: S108
+        if candidate and os.path.isdir(candidate) and os.access(candidate, os.W_OK | os.X_OK):
+            return candidate
+    raise LogDirectoryError(
+        "there is no writable directory for temporary files; set TMPDIR, or give a log directory"
+    )
+
+
+def create_held(make: Callable[[str], str]) -> tuple[str, int]:
+    """Create a folder that a later launch removes if this process is killed.
+
+    Args:
+        make: creates a folder whose name has this part in it, and a random end.
+
+    Returns:
+        Its path, and the descriptor that holds it; -1 where folders cannot be locked. It then has a
+        name that nobody sweeps.
+    """
+    boot = read_boot()
+    while len(boot) == _DIGITS:
+        path = make(boot)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # swept before it was locked
+        except OSError:
+            _remove_empty(path)
+            break
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)  # somebody who sweeps has it
+            continue
+        except OSError:
+            os.close(fd)
+            _remove_empty(path)
+            break
+        if os.path.exists(path):
+            return path, fd
+        os.close(fd)
+    return make(""), -1
+
+
+def _remove_empty(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+
+
+def read_boot(path: str = _BOOT) -> str:
+    """What stands for this start of the system in names; empty if it does not tell."""
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read(_DIGITS)
+    except (OSError, ValueError):
+        return ""
+
+
+def find_stale(base: str, boot: str) -> list[str]:
+    """The temporary folders in `base` of launchers of this user that are gone, and left them."""
+    stale = []
+    for path in _candidates(base, boot):
+        fd = _lock(path)
+        if fd >= 0:
+            os.close(fd)
+            stale.append(path)
+    return stale
+
+
+def sweep(base: str) -> None:
+    """Remove what `find_stale` finds if there are error files in it and nothing else.
+
+    What cannot be removed is left; it is somebody else's fault, and this launch's least concern.
+    """
+    swept = 0
+    for path in _candidates(base, read_boot()):
+        fd = _lock(path)
+        if fd < 0:
+            continue
+        try:
+            if _has_error_files_only(path):
+                swept += 1
+                with contextlib.suppress(OSError):
+                    remove_temporary(path)
+        finally:
+            os.close(fd)
+        if swept == _MOST:
+            return
+
+
+def _candidates(base: str, boot: str) -> Iterator[str]:
+    if len(boot) != _DIGITS:
+        return
+    try:
+        names = os.listdir(base)
+    except OSError:
+        return
+    mark = f"_{boot}-"
+    for name in names:
+        if name.startswith(PREFIX) and name[:-_DIGITS].endswith(mark):
+            path = os.path.join(base, name)
+            with contextlib.suppress(OSError):
+                if os.lstat(path).st_uid == os.geteuid():
+                    yield path
+
+
+def _lock(path: str) -> int:
+    """Take the lock of a folder that nobody holds; -1 if somebody does, or it is no folder."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return -1
+    return fd
+
+
+def _has_error_files_only(folder: str) -> bool:
+    return all(_ERROR_FILE in name for _, _, files in os.walk(folder) for name in files)
+
+
+def remove_temporary(folder: str) -> None:
+    """Remove a temporary folder and all that is in it; a symbolic link is removed, never followed.
+
+    Anything that does not have the name of such a folder is left alone.
+
+    Raises:
+        OSError: something in it cannot be removed.
+    """
+    if not os.path.basename(folder).startswith(PREFIX) or os.path.islink(folder):
+        return
+    for parent, folders, files in os.walk(folder, topdown=False):
+        for name in files:
+            os.unlink(os.path.join(parent, name))
+        for name in folders:
+            path = os.path.join(parent, name)
+            if os.path.islink(path):
+                os.unlink(path)
+            else:
+                os.rmdir(path)
+    os.rmdir(folder)
