@@ -20,6 +20,7 @@ def group():
             max_restarts=4,
         )
     )
+    group.spec.rdzv_handler.agent_store = True  # as every handler says that does not say otherwise
     group.group_rank, group.group_world_size = 1, 3
     group.master_addr, group.master_port = "node0", 29500
     return group
@@ -47,6 +48,48 @@ def test_all_of_torchruns_variables_are_there(group):
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "PLAUNCH_ROUND": "5",
     }
+
+
+class HostsStore(FakeRendezvous):
+    """Serves the workers itself."""
+
+    @property
+    def hosts_worker_store(self):
+        return True
+
+
+class OfTorchs:
+    """As torch's own handlers: it serves the workers itself whenever they are to be served."""
+
+    def __init__(self, *, use_agent_store):
+        self.use_agent_store = use_agent_store
+
+
+def with_agent_store(handler):
+    handler.agent_store = True
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("handler", "asked", "uses", "hosts"),
+    [
+        (with_agent_store(FakeRendezvous()), "agent", True, True),
+        (with_agent_store(FakeRendezvous()), "rank0", False, False),
+        (FakeRendezvous(), "agent", False, False),
+        (HostsStore(), "agent", True, False),
+        (HostsStore(), "rank0", True, False),  # the port is taken
+        (OfTorchs(use_agent_store=True), "agent", True, False),
+        (OfTorchs(use_agent_store=False), "agent", False, False),
+    ],
+)
+def test_who_hosts_the_workers_store(handler, asked, uses, hosts):
+    spec = WorkerSpec("r", 1, handler, entrypoint="x", worker_store=asked)
+    assert (spec.uses_agent_store, spec.hosts_worker_store) == (uses, hosts)
+
+
+def test_an_unknown_host_of_the_workers_store_is_refused():
+    with pytest.raises(UsageError, match=r"'rank1'.*choices: agent, rank0"):
+        WorkerSpec("r", 1, FakeRendezvous(), entrypoint="x", worker_store="rank1")
 
 
 def test_the_launchers_own_choices_are_passed_on(group):

@@ -63,6 +63,25 @@ def test_supervision_refuses_what_it_cannot_measure(benchmark, argv):
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
+def test_worker_store_measures_every_row(plaunch, benchmark):
+    pytest.importorskip("torch.distributed")
+    report = plaunch.folder / "report.json"
+    done = benchmark("worker_store.py", "--no-torchrun", "--repeat=1", f"--json={report}")
+    assert done.returncode == 0, done.stderr
+    measurements = json.loads(report.read_text())["measurements"]
+    assert list(measurements) == [
+        "launch to all-reduce",
+        "the same, --worker-store=rank0",
+        "memory of the store host",
+    ]
+    for name, measurement in measurements.items():
+        (sample,) = measurement["samples"]["plaunch"]
+        assert sample > 0, name
+        assert name in done.stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_membership_measures_every_row(plaunch, benchmark):
     pytest.importorskip("torch.distributed")
     report = plaunch.folder / "report.json"

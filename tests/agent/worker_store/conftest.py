@@ -26,7 +26,7 @@ def torch_folder(tmp_path):
 
 
 class Registry:
-    """Notes the helpers that it is told of."""
+    """Stands for a reaper, and notes the helpers that it is told of."""
 
     def __init__(self):
         self.pids = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.process.reaping.table import PROC, read_table
@@ -12,23 +11,10 @@ from plaunch.process.reaping.table import PROC, read_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-_FIRST_LOOK = 0.1  # seconds after the start, when an empty job is over
+_SHORTEST = 0.1  # seconds between two looks, at first
 _GROWTH = 1.4
 _LAST_LOOK = 60.0  # seconds after which only a connection tells
 _LIBRARY = b"/libtorch"  # the first that torch loads has a longer name, as all others have
-
-
-@dataclass(frozen=True)
-class LoadedTorch:
-    """Where a process has its torch from.
-
-    Args:
-        python: the program that it runs.
-        folder: the one in which the package `torch` is.
-    """
-
-    python: str
-    folder: str
 
 
 class TorchWatch:
@@ -39,18 +25,24 @@ class TorchWatch:
 
     Args:
         pid: the worker.
+        began: when it was started, on the clock.
         proc: where the system tells its processes.
         clock: seconds that never go back.
     """
 
     def __init__(
-        self, pid: int, *, proc: str = PROC, clock: Callable[[], float] = time.monotonic
+        self,
+        pid: int,
+        *,
+        began: float,
+        proc: str = PROC,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pid = pid
         self._proc = proc
         self._clock = clock
-        self._began = clock()
-        self._next = _FIRST_LOOK  # seconds after the start; above the last look, there is none
+        self._began = began
+        self._next = 0.0  # seconds after the start; above the last look, there is none
 
     def due(self) -> float | None:
         """Seconds until the next look; None if there is none."""
@@ -62,13 +54,14 @@ class TorchWatch:
         """Whether the worker has loaded torch, if a look is due."""
         if self.due() != 0.0:
             return False
-        self._next = (self._clock() - self._began) * _GROWTH
+        self._next = max(self._clock() - self._began, _SHORTEST) * _GROWTH
         return _find_library(self._pid, self._proc) != ""
 
 
-def find_torch(workers: Collection[int], proc: str = PROC) -> LoadedTorch | None:
-    """Where workers, or what they have started, have loaded torch from; None if none of them has.
+def find_torch(workers: Collection[int], proc: str = PROC) -> tuple[str, str] | None:
+    """The program of a worker, or of what it has started, that has loaded torch, and where that is.
 
+    The place is the folder in which the package is. None if no worker has loaded it.
     It looks at every process of theirs that can still be told by its parents.
     """
     table = read_table(proc)
@@ -85,7 +78,7 @@ def find_torch(workers: Collection[int], proc: str = PROC) -> LoadedTorch | None
                 python = os.readlink(f"{proc}/{pid}/exe")
             except OSError:
                 continue  # it has ended meanwhile
-            return LoadedTorch(python, os.path.dirname(package))
+            return python, os.path.dirname(package)
     return None
 
 

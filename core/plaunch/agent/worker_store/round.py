@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from plaunch.errors import WorkerStoreError
 
 LAUNCHER = -1  # the "rank" of a failure that is no worker's; its launcher's, in reports
-
-_PYTHON = re.compile(r"python[0-9.]*")
 
 
 def open_store(
@@ -52,7 +49,7 @@ def find_interpreter(entrypoint: object, env: Mapping[str, str]) -> Interpreter:
 
     environ = {**os.environ, **env}
     if isinstance(entrypoint, str):
-        if _PYTHON.fullmatch(os.path.basename(entrypoint)):
+        if os.path.basename(entrypoint).rstrip("0123456789.") == "python":
             return Interpreter(entrypoint, environ)
         return Interpreter(os.environ.get("PYTHON_EXEC") or sys.executable, environ)
     # What multiprocessing starts finds modules where this process does.

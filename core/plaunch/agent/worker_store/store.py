@@ -7,7 +7,7 @@ import os
 import select
 import signal
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from plaunch.errors import WorkerStoreError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker_store.hosting import Interpreter, StoreHost
     from plaunch.agent.worker_store.loading import TorchWatch
     from plaunch.agent.worker_store.strangers import Doorkeeper
+    from plaunch.process.reaping.reaper import Reaper
 
 _log = logging.getLogger("plaunch")
 
@@ -25,19 +26,10 @@ _ADVICE = (
     "Give PYTHON_EXEC an interpreter that has torch, or let the worker of rank 0 host the store "
     "(--worker-store=rank0)"
 )
+_FIRST_LOOK = 0.1  # seconds after the start of workers, when an empty job is over
 _GUESTS_LOOK = 0.2  # seconds between two looks at who is still connected
 _GUESTS_SAID = 1.0  # seconds after which the wait for them is said
 _ESTABLISHED = "01"
-
-
-class Registry(Protocol):
-    """What sees to it that nothing outlives the launcher; see `Reaper`."""
-
-    def helper_words(self) -> str:
-        """The value of `PLAUNCH_JOBS` for a process of the launcher's own."""
-
-    def add_helper(self, pid: int) -> None:
-        """Know of a process of the launcher's own that must not outlive it."""
 
 
 class WorkerStore:
@@ -48,19 +40,19 @@ class WorkerStore:
     called again and again.
 
     Args:
-        registry: is told of store hosts.
+        reaper: the agent's, which is told of store hosts.
         clock: seconds that never go back.
         sleep: waits for so many seconds.
     """
 
     def __init__(
         self,
-        registry: Registry,
+        reaper: Reaper,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._registry = registry
+        self._reaper = reaper
         self._clock = clock
         self._sleep = sleep
         self._name = ""  # what messages call the store
@@ -70,6 +62,7 @@ class WorkerStore:
         self._port = 0
         self._address = ""
         self._workers: tuple[int, ...] = ()
+        self._watched_since: float | None = None
         self._watch: TorchWatch | None = None
         self._host: StoreHost | None = None
         self._doorkeeper: Doorkeeper | None = None
@@ -105,10 +98,8 @@ class WorkerStore:
         """Know of the workers of this node, by their process ids, the one of rank 0 first."""
         if self._listener is None:
             return
-        from plaunch.agent.worker_store.loading import TorchWatch  # noqa: PLC0415 - as above
-
         self._workers = tuple(workers)
-        self._watch = TorchWatch(self._workers[0], clock=self._clock)
+        self._watched_since = self._clock()
 
     # --- for the loop -----------------------------------------------------------------------------
 
@@ -126,7 +117,11 @@ class WorkerStore:
             return self._host.due()
         if self._doorkeeper is not None:
             return self._doorkeeper.due()
-        return None if self._watch is None else self._watch.due()
+        if self._watch is not None:
+            return self._watch.due()
+        if self._watched_since is None:
+            return None
+        return max(self._watched_since + _FIRST_LOOK - self._clock(), 0.0)
 
     def tend(self) -> WorkerStoreError | None:
         """Do what is due: start the store host, or notice that it has ended.
@@ -163,7 +158,7 @@ class WorkerStore:
         if self._host is not None:
             self._host.close()
         self._let_go()
-        self._watch = self._host = self._doorkeeper = None
+        self._watch = self._host = self._doorkeeper = self._watched_since = None
 
     # --- guests -----------------------------------------------------------------------------------
 
@@ -201,11 +196,24 @@ class WorkerStore:
     # --- steps ------------------------------------------------------------------------------------
 
     def _is_wanted(self, listener: socket.socket) -> bool:
-        if self._watch is not None and self._watch.look():
+        if self._has_loaded_torch():
             return True
         poller = select.poll()
         poller.register(listener.fileno(), select.POLLIN)
         return bool(poller.poll(0))
+
+    def _has_loaded_torch(self) -> bool:
+        """Whether the first worker was seen to; it is looked at when that is due."""
+        if self.due() != 0.0 or self._watched_since is None:
+            return False
+        if self._watch is None:
+            from plaunch.agent.worker_store.loading import (  # noqa: PLC0415 - not in an empty job
+                TorchWatch,
+            )
+
+            since = self._watched_since
+            self._watch = TorchWatch(self._workers[0], began=since, clock=self._clock)
+        return self._watch.look()
 
     def _start(self, *, is_lean: bool) -> None:
         from plaunch.agent.worker_store.hosting import StoreHost  # noqa: PLC0415 - once it is needed
@@ -217,7 +225,7 @@ class WorkerStore:
         try:
             self._host = StoreHost(
                 self._interpreter,
-                self._registry.helper_words(),
+                self._reaper.helper_words(),
                 self._listener,
                 self._address,
                 is_lean=is_lean,
@@ -227,7 +235,7 @@ class WorkerStore:
                 f"{self._name} cannot be hosted: {self._interpreter.python!r} cannot be started: "
                 f"{error}. {_ADVICE}"
             ) from error
-        self._registry.add_helper(self._host.pid)
+        self._reaper.add_helper(self._host.pid)
         _log.debug("%s: store host is pid %d", self._name, self._host.pid)
 
     def _tend_host(self, host: StoreHost) -> None:
@@ -285,8 +293,7 @@ class WorkerStore:
         self._has_looked_elsewhere = True
         from plaunch.agent.worker_store.loading import find_torch  # noqa: PLC0415 - as above
 
-        found = find_torch(self._workers)
-        return None if found is None else (found.python, found.folder)
+        return find_torch(self._workers)
 
     def _tend_door(self, doorkeeper: Doorkeeper) -> None:
         guest = doorkeeper.look()
