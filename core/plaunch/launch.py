@@ -17,7 +17,6 @@ from plaunch.agent.waiting import Waiting
 from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
-from plaunch.plugin.blame import blamed
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
 from plaunch.plugin.manager import PluginManager
@@ -151,6 +150,7 @@ class _Launch:
         self._args = args
         self._name = entrypoint_name(entrypoint, args)
         self._service: Service | None = None
+        self._agent: LocalElasticAgent | None = None
 
     def run(self) -> dict[int, Any]:
         config = self._config
@@ -172,7 +172,7 @@ class _Launch:
         logs_specs = config.logs_specs
         if logs_specs is None:
             create_logs_specs = manager.get(LOGS_SPECS, "default")
-            with blamed(LOGS_SPECS, "default"):
+            with self._manager.calling(LOGS_SPECS, "default"):
                 logs_specs = create_logs_specs()
         log_dir = logs_specs.root_log_dir
         context = PluginContext(
@@ -184,7 +184,7 @@ class _Launch:
         )
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         find_event_handlers(manager, config.event_log_handler, config.event_conf)
-        with blamed(SIGNAL_POLICIES, config.signal_policy):
+        with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = create_policy(context)
         deliveries = self._create_deliveries(context, logs_specs)
         recorder = EventRecorder(config, self._name)
@@ -232,7 +232,7 @@ class _Launch:
             if service is not None:
                 service.watch(handler)
             notify = self._notify(recorder, deliveries)
-            agent = LocalElasticAgent(
+            self._agent = agent = LocalElasticAgent(
                 spec=self._worker_spec(handler),
                 logs_specs=logs_specs,
                 start_method=config.start_method,
@@ -304,7 +304,7 @@ class _Launch:
             ),
             **config.rdzv_configs,
         )
-        with blamed(RENDEZVOUS, config.rdzv_backend):
+        with self._manager.calling(RENDEZVOUS, config.rdzv_backend):
             handler = factory(params)
         try:
             check_token_is_used(params, os.environ)
@@ -333,7 +333,8 @@ class _Launch:
         )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
-        return {**self._config.worker_env, **self._manager.worker_env(worker, env)}
+        is_unwanted = None if self._agent is None else self._agent.has_stop_request
+        return {**self._config.worker_env, **self._manager.worker_env(worker, env, is_unwanted)}
 
     def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:
         if result.is_failed():

@@ -100,6 +100,7 @@ class SimpleElasticAgent(ElasticAgent):
         )
         self._teller = Teller(self._worker_group, lambda: self._machine, notify)
         self._wake_up = WakeUp()
+        self._inbox: SignalInbox | None = None
         self._background: BackgroundCall | None = None
         self._run_result = RunResult(WorkerState.INIT)
         self._death_signal = signal.SIGTERM
@@ -160,6 +161,10 @@ class SimpleElasticAgent(ElasticAgent):
         del role
         return self._worker_group
 
+    def has_stop_request(self) -> bool:
+        """Whether a signal that the loop has not come to yet stops the job; for what holds it."""
+        return self._inbox is not None and self._inbox.has_stop()
+
     @property
     def _remaining_restarts(self) -> int:
         return self._machine.restarts_left
@@ -170,6 +175,7 @@ class SimpleElasticAgent(ElasticAgent):
         outcome: states.Outcome | None = None
         try:
             with SignalInbox(self._signal_policy, self._wake_up, self._hurry) as inbox:
+                self._inbox = inbox
                 try:
                     outcome = self._invoke_run(role, inbox)
                 except Exception as error:

@@ -104,6 +104,7 @@ class SignalInbox:
         self._wake_up = wake_up
         self._on_repeat = on_repeat
         self._received: deque[signal.Signals] = deque()
+        self._judged: list[tuple[signal.Signals, SignalAction]] = []
         self._previous: dict[signal.Signals, Callable[[int, FrameType | None], object] | int] = {}
         self._previous_wake_up = -1
         self._is_installed = False
@@ -138,13 +139,22 @@ class SignalInbox:
 
     def take(self) -> list[tuple[signal.Signals, SignalAction]]:
         """All signals since the last call, in order, with what the policy makes of them."""
-        taken = []
+        self._judge()
+        taken, self._judged = self._judged, []
+        return taken
+
+    def has_stop(self) -> bool:
+        """Whether one that has not been taken yet means to stop; for the loop, where it is held."""
+        self._judge()
+        return any(action is SignalAction.STOP for _, action in self._judged)
+
+    def _judge(self) -> None:
+        """Ask the policy once for each signal."""
         while self._received:
             signum = self._received.popleft()
             action = self._policy.action(signum)
             self._stops += action is SignalAction.STOP
-            taken.append((signum, action))
-        return taken
+            self._judged.append((signum, action))
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         del frame

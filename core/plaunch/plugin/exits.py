@@ -1,0 +1,64 @@
+"""Saying which plugin has ended the launcher, where it does so without a word."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from plaunch.process.reaping.marker import owns_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.plugin.culprits import Culprits
+
+_STDERR = 2
+_PATIENCE = 200  # milliseconds for a stderr that takes nothing
+
+
+def explain_exits(culprits: Culprits) -> None:
+    """From now on, say who of `culprits` calls `os._exit` in the process of the command line.
+
+    A process that is not plaunch's own is left as it is.
+    """
+    if not owns_process():
+        return
+    if not isinstance(os._exit, ExplainedExit):
+        os._exit = ExplainedExit(os._exit)
+    os._exit.known.append(culprits)
+
+
+class ExplainedExit:
+    """Stands for `os._exit`, which ends a process as it is; in forked ones it says nothing."""
+
+    def __init__(self, end: Callable[[int], NoReturn]) -> None:
+        self.known: list[Culprits] = []
+        self._end = end
+        self._launcher = os.getpid()
+
+    def __call__(self, status: int) -> NoReturn:
+        """End the process; say first whose idea it is, if that is a plugin's."""
+        if os.getpid() == self._launcher:
+            with contextlib.suppress(Exception):
+                self._explain(status)
+        self._end(status)
+
+    def _explain(self, status: int) -> None:
+        for culprits in self.known:
+            found = culprits.of_stack(sys._getframe(1))
+            if found is None:
+                continue
+            who, code, line = found
+            poller = select.poll()
+            poller.register(_STDERR, select.POLLOUT)
+            if poller.poll(_PATIENCE):
+                text = (
+                    f"plaunch: {who} has ended the launcher with os._exit({status}), in "
+                    f"{code.co_name} ({code.co_filename}:{line}); the job is over. A plugin "
+                    "raises an exception where something is wrong\n"
+                )
+                os.write(_STDERR, text.encode("utf-8", "backslashreplace"))
+            return
