@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.cli.parser import parse
 from plaunch.cli.stderr import STDERR
-from plaunch.errors import ExitCode, PlaunchError, SignalException, UsageError
+from plaunch.cli.stdout import STDOUT
+from plaunch.errors import ExitCode, PlaunchError, PluginError, SignalException, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -69,15 +70,28 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
     except UsageError as error:
         if "--doctor" not in argv:
             raise
-        _consult_doctor(None, argv, plugins, error)
+        with STDOUT.reserved(is_launch=False):
+            _consult_doctor(None, argv, plugins, error)
         raise
     _set_up_logging()
+    with STDOUT.reserved(is_launch=_is_launch(args)):
+        return _obey(args, argv, plugins)
+
+
+def _is_launch(args: argparse.Namespace) -> bool:
+    asks = (args.doctor, args.print_completion, args.check_plugin, args.list_plugins, args.dry_run)
+    return not any(asks)
+
+
+def _obey(
+    args: argparse.Namespace, argv: Sequence[str], plugins: Sequence[object]
+) -> dict[int, Any]:
     if args.doctor:
         _consult_doctor(args, argv, plugins)
     if args.print_completion is not None:
         from plaunch.cli.completion import completion_script  # noqa: PLC0415
 
-        sys.stdout.write(completion_script(args.print_completion))
+        STDOUT.write(completion_script(args.print_completion))
         return {}
     if args.check_plugin is not None:
         from plaunch.cli.check import run_check  # noqa: PLC0415
@@ -86,7 +100,7 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
     if args.list_plugins:
         from plaunch.plugin.listing import format_plugins, list_plugins  # noqa: PLC0415
 
-        sys.stdout.write(format_plugins(list_plugins(plugins, words=args.plugins)))
+        STDOUT.write(format_plugins(list_plugins(plugins, words=args.plugins)))
         return {}
     return _launch(args, plugins)
 
@@ -130,9 +144,18 @@ def _launch(args: argparse.Namespace, plugins: Sequence[object]) -> dict[int, An
         if collects:
             gc.enable()
     _introduce(config, taken)
-    return launch_agent(
-        config, entrypoint, entrypoint_args, manager=manager, show=live_line(STDERR)
-    )
+    STDOUT.hand_over()
+    try:
+        return launch_agent(
+            config, entrypoint, entrypoint_args, manager=manager, show=live_line(STDERR)
+        )
+    except PlaunchError:
+        raise
+    except Exception as error:
+        who = manager.culprits.of_error(error)
+        if who is None:
+            raise
+        raise PluginError(f"{who} failed: {type(error).__name__}: {error}") from error
 
 
 def _print_plan(
@@ -148,11 +171,11 @@ def _print_plan(
     if args.dry_run == "json":
         import json  # noqa: PLC0415
 
-        sys.stdout.write(json.dumps(plan, indent=2) + "\n")
+        STDOUT.write(json.dumps(plan, indent=2) + "\n")
         return
     from plaunch.cli.plan_text import format_plan  # noqa: PLC0415
 
-    sys.stdout.write(format_plan(plan))
+    STDOUT.write(format_plan(plan))
 
 
 def _introduce(config: LaunchConfig, taken: str) -> None:

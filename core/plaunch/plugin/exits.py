@@ -12,6 +12,7 @@ from plaunch.process.reaping.marker import owns_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType, FrameType
 
     from plaunch.plugin.culprits import Culprits
 
@@ -47,18 +48,27 @@ class ExplainedExit:
         self._end(status)
 
     def _explain(self, status: int) -> None:
-        for culprits in self.known:
-            found = culprits.of_stack(sys._getframe(1))
-            if found is None:
-                continue
-            who, code, line = found
-            poller = select.poll()
-            poller.register(_STDERR, select.POLLOUT)
-            if poller.poll(_PATIENCE):
-                text = (
-                    f"plaunch: {who} has ended the launcher with os._exit({status}), in "
-                    f"{code.co_name} ({code.co_filename}:{line}); the job is over. A plugin "
-                    "raises an exception where something is wrong\n"
-                )
-                os.write(_STDERR, text.encode("utf-8", "backslashreplace"))
+        found = find_culprit(sys._getframe(2))
+        if found is None:
             return
+        who, code, line = found
+        poller = select.poll()
+        poller.register(_STDERR, select.POLLOUT)
+        if poller.poll(_PATIENCE):
+            text = (
+                f"plaunch: {who} has ended the launcher with os._exit({status}), in "
+                f"{code.co_name} ({code.co_filename}:{line}), and with it the job. A plugin raises "
+                "an exception where something is wrong\n"
+            )
+            os.write(_STDERR, text.encode("utf-8", "backslashreplace"))
+
+
+def find_culprit(frame: FrameType) -> tuple[str, CodeType, int] | None:
+    """The plugin that has called, with the code and the line; only where exits are explained."""
+    end = os._exit
+    if isinstance(end, ExplainedExit):
+        for culprits in end.known:
+            found = culprits.of_stack(frame)
+            if found is not None:
+                return found
+    return None

@@ -22,7 +22,6 @@ from plaunch.plugin.blame import blamed
 from plaunch.plugin.catalogue import FIRST_PARTY, Catalogue
 from plaunch.plugin.culprits import Culprits
 from plaunch.plugin.dispositions import kept_dispositions
-from plaunch.plugin.exits import explain_exits
 from plaunch.plugin.loading import (
     LoadedPlugin,
     checked,
@@ -303,6 +302,8 @@ class PluginManager:
         """Import a plugin; if it is not plaunch's own, see what that does to this process."""
         if is_ours(distribution):
             return contextlib.nullcontext()
+        from plaunch.plugin.exits import explain_exits  # noqa: PLC0415 - not for plaunch's own
+
         self.culprits.note(module, who)
         explain_exits(self.culprits)
         return watched_loading(who, self._clock)

@@ -15,7 +15,7 @@ FOR_EVER = threading.Event()
 class LeavesAThread:
     @hookimpl
     def plaunch_workers_started(self):
-        threading.Thread(target=FOR_EVER.wait, name="uploader").start()
+        threading.Thread(target=FOR_EVER.wait, name="uploader", daemon=False).start()
 
 
 class LeavesAPool:
@@ -31,7 +31,7 @@ class LeavesAChild:
     @hookimpl
     def plaunch_workers_started(self):
         context = multiprocessing.get_context("fork")
-        context.Process(target=time.sleep, args=(600,), name="helper").start()
+        context.Process(target=time.sleep, args=(20,), name="helper").start()
 
 
 class HangsAtExit:
