@@ -109,7 +109,7 @@ def create_deliveries(
         with manager.calling(EVENT_HANDLERS, name):
             handler = factory(replace(context, options=options))
         if getattr(handler, "wants_events", True):
-            deliveries.append(Delivery(name, handler))
+            deliveries.append(Delivery(name, handler, origin=manager.origin(EVENT_HANDLERS, name)))
     return deliveries
 
 

@@ -57,7 +57,7 @@ class Service:
         self.traffic = Traffic()
         self.alive = Alive(grace + TURN_BOUND, progress=self._shown)
         self.health_check: HealthCheckServer | None = None
-        # How many events each handler was too slow for.
+        # How many events each handler was too slow for, or failed with.
         self.dropped: Callable[[], Mapping[str, int]] = dict
         self._picture = Picture(run_id, role)
         self._figures = Figures()
