@@ -186,6 +186,7 @@ class _Launch:
         find_event_handlers(manager, config.event_log_handler, config.event_conf)
         with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = create_policy(context)
+        logs_specs, policy = self._bounded(logs_specs, policy)
         deliveries = self._create_deliveries(context, logs_specs)
         recorder = EventRecorder(config, self._name)
         for delivery in deliveries:
@@ -205,6 +206,24 @@ class _Launch:
             close_deliveries(deliveries)
             if recorder.has_agent:
                 logger.info("this launch took %s", recorder.account.describe())
+
+    def _bounded(
+        self, logs_specs: LogsSpecs, policy: SignalPolicy
+    ) -> tuple[LogsSpecs, SignalPolicy]:
+        """What the agent's loop calls of third parties, so that it is not held by them."""
+        logs_by = self._manager.who_gave(LOGS_SPECS)
+        policy_by = self._manager.who_gave(SIGNAL_POLICIES)
+        if logs_by or policy_by:
+            from plaunch.plugin import components  # noqa: PLC0415 - third parties' only
+
+            if logs_by:
+                logs_specs = components.BoundedLogsSpecs(logs_specs, logs_by, self._has_stop)
+            if policy_by:
+                policy = components.BoundedPolicy(policy, policy_by)
+        return logs_specs, policy
+
+    def _has_stop(self) -> bool:
+        return self._agent is not None and self._agent.has_stop_request()
 
     def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[Delivery]:
         config = self._config
@@ -333,8 +352,8 @@ class _Launch:
         )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
-        is_unwanted = None if self._agent is None else self._agent.has_stop_request
-        return {**self._config.worker_env, **self._manager.worker_env(worker, env, is_unwanted)}
+        added = self._manager.worker_env(worker, env, self._has_stop)
+        return {**self._config.worker_env, **added}
 
     def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:
         if result.is_failed():

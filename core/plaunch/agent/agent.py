@@ -386,10 +386,14 @@ class SimpleElasticAgent(ElasticAgent):
             return ends or self._job.events(changes, self._signal_workers)
         if isinstance(handler, ObservableRendezvous):
             return self._membership_events(handler)
-        if not observable and handler.num_nodes_waiting() > 0:
+        if not observable and self._num_nodes_waiting() > 0:
             self._teller.tell_changes([MembershipChange(ChangeKind.ARRIVED)])
             return [states.MembershipChanged()]
         return []
+
+    def _num_nodes_waiting(self) -> int:
+        with self._alive.calling():
+            return self._worker_group.spec.rdzv_handler.num_nodes_waiting()
 
     def _look_at_workers(self) -> list[states.Event]:
         result = self._monitor_workers(self._worker_group)

@@ -36,6 +36,7 @@ from plaunch.plugin.loading import (
 )
 from plaunch.plugin.metadata import EntryPoint, scan
 from plaunch.plugin.registration import (
+    Chosen,
     PluggyManager,
     Registration,
     ask,
@@ -74,7 +75,7 @@ class PluginManager:
         self._of_entry: dict[EntryPoint, Registration] = {}
         self._instances: dict[type, object] = {}
         self._loaded: list[LoadedPlugin] = []
-        self._given: dict[tuple[str, str], Registration] = {}  # who gave a name of a kind
+        self._chosen = Chosen()
         self._clock = clock
         self.culprits = Culprits()
         self._teller = Teller(self._implementations, self._who, with_traceback=with_traceback)
@@ -135,7 +136,7 @@ class PluginManager:
                 f"{kind.label} {name!r} ({kind.flag}) is offered by {plugins}; keep one of them"
             )
         if in_code:
-            self._given[kind.name, name] = in_code[0]
+            self._chosen.note(kind, name, in_code[0])
             return checked(kind, in_code[0].who, self._offers(in_code[0], kind)[name])
         entry = self._catalogue.find(kind, name, self._offered_beside(kind))
         if entry is None:
@@ -150,7 +151,7 @@ class PluginManager:
                 f"{registration.who} does not offer a {kind.label} {entry.name!r}, as its entry "
                 f"point says; it offers {offered}"
             )
-        self._given[kind.name, name] = registration
+        self._chosen.note(kind, name, registration)
         return checked(kind, registration.who, offers[entry.name])
 
     @contextlib.contextmanager
@@ -162,17 +163,22 @@ class PluginManager:
         Raises:
             PluginError: it raised something that is not an exception of plaunch's.
         """
-        given = self._given.get((kind.name, name))
+        given = self._chosen.find(kind, name)
         watch: AbstractContextManager[None] = contextlib.nullcontext()
-        if given is not None and not given.is_ours:
+        if given is not None:
             watch = kept_dispositions(given.who, f"{kind.flag} {name}")
         with blamed(kind, name, self.origin(kind, name)), watch:
             yield
 
     def origin(self, kind: Kind[Any], name: str) -> str:
         """The distribution, version and module of what `get` has given; empty for plaunch's own."""
-        given = self._given.get((kind.name, name))
-        return "" if given is None or given.is_ours else given.origin
+        given = self._chosen.find(kind, name)
+        return "" if given is None else given.origin
+
+    def who_gave(self, kind: Kind[Any]) -> str:
+        """How messages call the plugin whose component was chosen; empty if it is plaunch's own."""
+        given = self._chosen.last(kind)
+        return "" if given is None else given.who
 
     def names(self, kind: Kind[Any]) -> list[str]:
         """All names of `kind` that can be selected, sorted; imports nothing."""
@@ -196,10 +202,7 @@ class PluginManager:
     ) -> dict[str, str]:
         """The variables that plugins add for `worker`, beside those in `env`.
 
-        Args:
-            worker: the worker.
-            env: what plaunch itself sets for it.
-            is_unwanted: asked while a plugin takes its time: whether the launch is to stop.
+        `is_unwanted` is asked while a plugin takes its time: whether the launch is to stop.
 
         Raises:
             PluginError: a plugin fails, does not return, changes a variable of `env`, or

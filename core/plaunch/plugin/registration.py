@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.metadata import Distribution
+    from plaunch.plugin.registry import Kind
 
 _HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("plaunch_"))
 _NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
@@ -53,7 +54,28 @@ class Registration:
         self.offers: dict[str, dict[str, object]] = {}  # what it offers, by kind, once asked
 
     @property
-    def is_ours(self) -> bool:
+    class Chosen:
+    """Which plugins gave the components that were chosen."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[tuple[str, str], Registration] = {}
+
+    def note(self, kind: Kind[Any], name: str, registration: Registration) -> None:
+        """A name of a kind was given by this plugin."""
+        self._by_name[kind.name, name] = registration
+
+    def find(self, kind: Kind[Any], name: str) -> Registration | None:
+        """Who gave a name; None if nobody has, or the plugin comes with plaunch."""
+        given = self._by_name.get((kind.name, name))
+        return None if given is None or given.is_ours else given
+
+    def last(self, kind: Kind[Any]) -> Registration | None:
+        """Who gave the last name of a kind; None as `find`."""
+        names = [name for of, name in self._by_name if of == kind.name]
+        return self.find(kind, names[-1]) if names else None
+
+
+def is_ours(self) -> bool:
         """Whether it comes with plaunch."""
         return is_ours(self.distribution)
 

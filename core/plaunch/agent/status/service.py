@@ -67,7 +67,7 @@ class Service:
         self._servers: list[StatusServer] = []
         self._pages: dict[str, Callable[[], Page]] = {
             "/": lambda: Page(_INDEX),
-            "/healthz": lambda: health_page(self.alive.overdue(), self.alive.bound),
+            "/healthz": lambda: health_page(self.alive.overdue(), self.alive.patience()),
             "/metrics": self._metrics,
             "/status": self._status,
         }

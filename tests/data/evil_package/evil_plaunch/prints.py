@@ -9,7 +9,7 @@ from plaunch.plugin import hookimpl
 
 def say(where):
     print(f"evil: print {where}", flush=True)
-    if "EVIL_PRINTS" in os.environ:
+    if "EVIL_WRITES" in os.environ:
         os.write(1, f"evil: write {where}\n".encode())
         subprocess.run(["echo", f"evil: echo {where}"], check=True)
 
