@@ -78,6 +78,8 @@ class PluginManager:
         self._chosen = Chosen()
         self._clock = clock
         self.culprits = Culprits()
+        # How messages call a plugin, by the name under which pluggy knows it.
+        self._who: Callable[[str], str] = lambda name: self._registrations[name].who
         self._teller = Teller(self._implementations, self._who, with_traceback=with_traceback)
 
     @classmethod
@@ -164,10 +166,9 @@ class PluginManager:
             PluginError: it raised something that is not an exception of plaunch's.
         """
         given = self._chosen.find(kind, name)
-        watch: AbstractContextManager[None] = contextlib.nullcontext()
-        if given is not None:
-            watch = kept_dispositions(given.who, f"{kind.flag} {name}")
-        with blamed(kind, name, self.origin(kind, name)), watch:
+        with blamed(kind, name, self.origin(kind, name)), contextlib.ExitStack() as stack:
+            if given is not None:
+                stack.enter_context(kept_dispositions(given.who, f"{kind.flag} {name}"))
             yield
 
     def origin(self, kind: Kind[Any], name: str) -> str:
@@ -364,10 +365,6 @@ class PluginManager:
         return registration
 
     # --- calling ----------------------------------------------------------------------------------
-
-    def _who(self, registered: str) -> str:
-        """How messages call a plugin that is registered with pluggy under this name."""
-        return self._registrations[registered].who
 
     def _implementations(self, hook: str) -> list[pluggy.HookImpl]:
         """The implementations of a hook in the order of plugin names, but for pluggy's marks."""

@@ -54,7 +54,17 @@ class Registration:
         self.offers: dict[str, dict[str, object]] = {}  # what it offers, by kind, once asked
 
     @property
-    class Chosen:
+    def is_ours(self) -> bool:
+        """Whether it comes with plaunch."""
+        return is_ours(self.distribution)
+
+    @property
+    def origin(self) -> str:
+        """Where it is from, as `who` says."""
+        return origin_of(self.distribution, self._module)
+
+
+class Chosen:
     """Which plugins gave the components that were chosen."""
 
     def __init__(self) -> None:
@@ -73,16 +83,6 @@ class Registration:
         """Who gave the last name of a kind; None as `find`."""
         names = [name for of, name in self._by_name if of == kind.name]
         return self.find(kind, names[-1]) if names else None
-
-
-def is_ours(self) -> bool:
-        """Whether it comes with plaunch."""
-        return is_ours(self.distribution)
-
-    @property
-    def origin(self) -> str:
-        """Where it is from, as `who` says."""
-        return origin_of(self.distribution, self._module)
 
 
 def is_ours(distribution: Distribution | None) -> bool:
