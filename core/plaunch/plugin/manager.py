@@ -78,7 +78,6 @@ class PluginManager:
         self._chosen = Chosen()
         self._clock = clock
         self.culprits = Culprits()
-        # How messages call a plugin, by the name under which pluggy knows it.
         self._who: Callable[[str], str] = lambda name: self._registrations[name].who
         self._teller = Teller(self._implementations, self._who, with_traceback=with_traceback)
 
