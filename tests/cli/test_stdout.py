@@ -1,4 +1,4 @@
-"""What belongs on stdout, and what does not; real launches are in tests/e2e/test_evil_plugins.py."""
+"""What belongs on stdout, and what does not; real launches are in e2e/test_evil_plugins.py."""
 
 from __future__ import annotations
 

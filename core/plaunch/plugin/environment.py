@@ -78,7 +78,7 @@ def _returned(
 ) -> Mapping[str, str]:
     wanted = [arguments[name] for name in implementation.argnames]
     with kept_dispositions(plugin, HOOK):
-        call = BoundedCall(HOOK, lambda: implementation.function(*wanted))
+        call = BoundedCall(f"hook-{HOOK}", lambda: implementation.function(*wanted))
         has_returned = call.wait(TIME_BOUND, is_unwanted)
     if not has_returned:
         if is_unwanted is not None and is_unwanted():

@@ -71,7 +71,7 @@ class Teller:
         who = self._who(implementation.plugin_name)
         arguments = [getattr(moment, name) for name in implementation.argnames]
         with kept_dispositions(who, hook):
-            call = BoundedCall(hook, lambda: implementation.function(*arguments))
+            call = BoundedCall(f"hook-{hook}", lambda: implementation.function(*arguments))
             has_returned = call.wait(TIME_BOUND)
         if has_returned and call.error is None:
             return
