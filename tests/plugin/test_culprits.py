@@ -60,13 +60,10 @@ def test_the_first_plugin_of_a_package_stands_for_it(culprits) -> None:
 
 EXITS = """\
 import os, sys, types
-from plaunch.plugin.culprits import Culprits
-from plaunch.plugin.exits import explain_exits
+from plaunch.plugin.exits import explained_culprits
 if {owned}:
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
-culprits = Culprits()
-culprits.note("acme", "plugin 'acme'")
-explain_exits(culprits)
+explained_culprits().note("acme", "plugin 'acme'")
 acme = types.ModuleType("acme")
 exec("import os\\ndef end(code): os._exit(code)", acme.__dict__)
 {end}

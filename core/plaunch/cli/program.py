@@ -152,7 +152,7 @@ def _launch(args: argparse.Namespace, plugins: Sequence[object]) -> dict[int, An
     except PlaunchError:
         raise
     except Exception as error:
-        who = manager.culprits.of_error(error)
+        who = None if manager.culprits is None else manager.culprits.of_error(error)
         if who is None:
             raise
         raise PluginError(f"{who} failed: {type(error).__name__}: {error}") from error

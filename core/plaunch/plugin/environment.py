@@ -8,9 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PluginError
-from plaunch.plugin.bounded import BoundedCall
-from plaunch.plugin.dispositions import kept_dispositions
-from plaunch.plugin.loading import one_line
+from plaunch.plugin.loading import keeping_signals, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,8 +74,10 @@ def _returned(
     arguments: Mapping[str, object],
     is_unwanted: Callable[[], bool] | None,
 ) -> Mapping[str, str]:
+    from plaunch.plugin.bounded import BoundedCall  # noqa: PLC0415 - once there is a plugin
+
     wanted = [arguments[name] for name in implementation.argnames]
-    with kept_dispositions(plugin, HOOK):
+    with keeping_signals(plugin, HOOK):
         call = BoundedCall(f"hook-{HOOK}", lambda: implementation.function(*wanted))
         has_returned = call.wait(TIME_BOUND, is_unwanted)
     if not has_returned:

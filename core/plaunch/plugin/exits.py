@@ -8,28 +8,29 @@ import select
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from plaunch.plugin.culprits import Culprits
 from plaunch.process.reaping.marker import owns_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
-    from plaunch.plugin.culprits import Culprits
 
 _STDERR = 2
 _PATIENCE = 200  # milliseconds for a stderr that takes nothing
 
 
-def explain_exits(culprits: Culprits) -> None:
-    """From now on, say who of `culprits` calls `os._exit` in the process of the command line.
+def explained_culprits() -> Culprits:
+    """Make a list of plugins; in the process of the command line, say who of them ends it.
 
     A process that is not plaunch's own is left as it is.
     """
-    if not owns_process():
-        return
-    if not isinstance(os._exit, ExplainedExit):
-        os._exit = ExplainedExit(os._exit)
-    os._exit.known.append(culprits)
+    culprits = Culprits()
+    if owns_process():
+        if not isinstance(os._exit, ExplainedExit):
+            os._exit = ExplainedExit(os._exit)
+        os._exit.known.append(culprits)
+    return culprits
 
 
 class ExplainedExit:

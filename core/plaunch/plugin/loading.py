@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PluginLoadError, SignalException
-from plaunch.plugin.dispositions import kept_dispositions
 from plaunch.plugin.hookspecs import hookimpl
 from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, Kind, T
 from plaunch.process.logs import LogsSpecs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from plaunch.plugin.metadata import Distribution, EntryPoint, Target
 
@@ -196,11 +196,18 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def keeping_signals(who: str, doing: str) -> AbstractContextManager[None]:
+    """Run a third party's code; see `plaunch.plugin.dispositions`."""
+    from plaunch.plugin.dispositions import kept_dispositions  # noqa: PLC0415 - theirs only
+
+    return kept_dispositions(who, doing)
+
+
 @contextlib.contextmanager
 def watched_loading(who: str, clock: Callable[[], float]) -> Iterator[None]:
     """Import a plugin; what that changes about signals is put back, and a slow one is named."""
     began = clock()
-    with kept_dispositions(who, "while it was loaded"):
+    with keeping_signals(who, "while it was loaded"):
         yield
     duration = clock() - began
     if duration > SLOW_IMPORT:

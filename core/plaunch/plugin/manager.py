@@ -19,15 +19,14 @@ from plaunch.errors import (
 )
 from plaunch.plugin import environment, hookspecs
 from plaunch.plugin.blame import blamed
-from plaunch.plugin.catalogue import FIRST_PARTY, Catalogue
-from plaunch.plugin.culprits import Culprits
-from plaunch.plugin.dispositions import kept_dispositions
+from plaunch.plugin.catalogue import Catalogue
 from plaunch.plugin.loading import (
     LoadedPlugin,
     checked,
     describe,
     has_hooks,
     instance_of,
+    keeping_signals,
     load_entry,
     load_module,
     one_line,
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from plaunch.agent.moments import Moment
     from plaunch.agent.worker import WorkerInfo
     from plaunch.doctor import DoctorContext, Finding
+    from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.metadata import Distribution
     from plaunch.plugin.words import Word
 
@@ -77,7 +77,7 @@ class PluginManager:
         self._loaded: list[LoadedPlugin] = []
         self._chosen = Chosen()
         self._clock = clock
-        self.culprits = Culprits()
+        self.culprits: Culprits | None = None
         self._who: Callable[[str], str] = lambda name: self._registrations[name].who
         self._teller = Teller(self._implementations, self._who, with_traceback=with_traceback)
 
@@ -109,7 +109,7 @@ class PluginManager:
         environ = os.environ if environ is None else environ
         entries = scan(GROUPS, path)
         if first_party_only:
-            entries = [entry for entry in entries if entry.distribution.key == FIRST_PARTY]
+            entries = [entry for entry in entries if is_ours(entry.distribution)]
         manager = cls(
             Catalogue(entries, Words(words, environ)),
             clock,
@@ -167,7 +167,7 @@ class PluginManager:
         given = self._chosen.find(kind, name)
         with blamed(kind, name, self.origin(kind, name)), contextlib.ExitStack() as stack:
             if given is not None:
-                stack.enter_context(kept_dispositions(given.who, f"{kind.flag} {name}"))
+                stack.enter_context(keeping_signals(given.who, f"{kind.flag} {name}"))
             yield
 
     def origin(self, kind: Kind[Any], name: str) -> str:
@@ -226,10 +226,7 @@ class PluginManager:
     # --- loading ----------------------------------------------------------------------------------
 
     def load_initial(self, plugins: Sequence[object] = ()) -> None:
-        """Load what needs no selection: `plugins`, those that are always on, those named by words.
-
-        Called once, by `create`; raises what that does.
-        """
+        """Load what needs no selection, once; `create` says what, and what it raises."""
         for plugin in plugins:
             self._register_object(plugin)
         for name in dict.fromkeys(entry.name for entry in self._catalogue.usable(LIFECYCLE)):
@@ -305,10 +302,11 @@ class PluginManager:
         """Import a plugin; if it is not plaunch's own, see what that does to this process."""
         if is_ours(distribution):
             return contextlib.nullcontext()
-        from plaunch.plugin.exits import explain_exits  # noqa: PLC0415 - not for plaunch's own
+        if self.culprits is None:
+            from plaunch.plugin.exits import explained_culprits  # noqa: PLC0415 - rarely
 
+            self.culprits = explained_culprits()
         self.culprits.note(module, who)
-        explain_exits(self.culprits)
         return watched_loading(who, self._clock)
 
     def _register_object(self, plugin: object) -> None:
@@ -323,7 +321,7 @@ class PluginManager:
                 "plaunch.hookimpl"
             )
         try:
-            with kept_dispositions(who, "while it was made"):
+            with keeping_signals(who, "while it was made"):
                 plugin = instance_of(plugin, self._instances)
         except (KeyboardInterrupt, SignalException):
             raise

@@ -12,8 +12,7 @@ from plaunch._names import suggest
 from plaunch.errors import PluginError, PluginLoadError, SignalException
 from plaunch.plugin import hookspecs
 from plaunch.plugin.catalogue import FIRST_PARTY
-from plaunch.plugin.dispositions import kept_dispositions
-from plaunch.plugin.loading import function_at, one_line, origin_of
+from plaunch.plugin.loading import function_at, keeping_signals, one_line, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -133,7 +132,7 @@ def ask(
         if registration.is_ours:
             offers = implementation.function()
         else:
-            with kept_dispositions(who, hook):
+            with keeping_signals(who, hook):
                 offers = implementation.function()
     except (KeyboardInterrupt, SignalException):
         raise

@@ -6,9 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from plaunch.agent import moments
-from plaunch.plugin.bounded import BoundedCall
-from plaunch.plugin.dispositions import kept_dispositions
-from plaunch.plugin.loading import one_line
+from plaunch.plugin.loading import keeping_signals, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -68,9 +66,11 @@ class Teller:
                 self._call(hook, implementation, moment)
 
     def _call(self, hook: str, implementation: pluggy.HookImpl, moment: Moment) -> None:
+        from plaunch.plugin.bounded import BoundedCall  # noqa: PLC0415 - once there is one
+
         who = self._who(implementation.plugin_name)
         arguments = [getattr(moment, name) for name in implementation.argnames]
-        with kept_dispositions(who, hook):
+        with keeping_signals(who, hook):
             call = BoundedCall(f"hook-{hook}", lambda: implementation.function(*arguments))
             has_returned = call.wait(TIME_BOUND)
         if has_returned and call.error is None:
