@@ -87,7 +87,7 @@ class ProgramNotExecutableError(WorkerStartError, UsageError, PermissionError):
 
 
 class PluginError(PlaunchError, RuntimeError):
-    """A plugin is at fault: it cannot be loaded, or it breaks the rules of its hook."""
+    """A plugin is at fault: it cannot be loaded, it fails, or it breaks the rules of its hook."""
 
     exit_code = ExitCode.PLUGIN
 

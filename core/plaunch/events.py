@@ -82,8 +82,9 @@ class EventHandler(Protocol):
 
     `handle` and `close` are called on a thread that is this handler's alone, with every event in
     order. It may block: events wait meanwhile, some thousands at most, and further ones are dropped
-    and counted. At the end of the launch it has about two seconds for what is left. An exception is
-    logged once and switches the handler off, without a call of `close`; the job goes on.
+    and counted. At the end of the launch it has about two seconds for what is left. An event with
+    which `handle` raises is lost, and counted; the next one comes after a pause, which grows up to
+    a minute while it goes on to raise.
     """
 
     def handle(self, event: Event) -> None:

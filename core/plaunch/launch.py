@@ -19,7 +19,6 @@ from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
 from plaunch.durations import bounded
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
-from plaunch.plugin.blame import blamed
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
 from plaunch.plugin.manager import PluginManager
@@ -153,6 +152,7 @@ class _Launch:
         self._args = args
         self._name = entrypoint_name(entrypoint, args)
         self._service: Service | None = None
+        self._agent: LocalElasticAgent | None = None
 
     def run(self) -> dict[int, Any]:
         config = self._config
@@ -174,7 +174,7 @@ class _Launch:
         logs_specs = config.logs_specs
         if logs_specs is None:
             create_logs_specs = manager.get(LOGS_SPECS, "default")
-            with blamed(LOGS_SPECS, "default"):
+            with self._manager.calling(LOGS_SPECS, "default"):
                 logs_specs = create_logs_specs()
         log_dir = logs_specs.root_log_dir
         context = PluginContext(
@@ -186,8 +186,9 @@ class _Launch:
         )
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         find_event_handlers(manager, config.event_log_handler, config.event_conf)
-        with blamed(SIGNAL_POLICIES, config.signal_policy):
+        with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = create_policy(context)
+        logs_specs, policy = self._bounded(logs_specs, policy)
         deliveries = self._create_deliveries(context, logs_specs)
         recorder = EventRecorder(config, self._name)
         for delivery in deliveries:
@@ -207,6 +208,24 @@ class _Launch:
             close_deliveries(deliveries)
             if recorder.has_agent and (text := recorder.account.describe()):
                 logger.info("this launch took %s", text)
+
+    def _bounded(
+        self, logs_specs: LogsSpecs, policy: SignalPolicy
+    ) -> tuple[LogsSpecs, SignalPolicy]:
+        """What the agent's loop calls of third parties, so that it is not held by them."""
+        logs_by = self._manager.who_gave(LOGS_SPECS)
+        policy_by = self._manager.who_gave(SIGNAL_POLICIES)
+        if logs_by or policy_by:
+            from plaunch.plugin import components  # noqa: PLC0415 - third parties' only
+
+            if logs_by:
+                logs_specs = components.BoundedLogsSpecs(logs_specs, logs_by, self._has_stop)
+            if policy_by:
+                policy = components.BoundedPolicy(policy, policy_by)
+        return logs_specs, policy
+
+    def _has_stop(self) -> bool:
+        return self._agent is not None and self._agent.has_stop_request()
 
     def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[Delivery]:
         config = self._config
@@ -234,7 +253,7 @@ class _Launch:
             if service is not None:
                 service.watch(handler)
             notify = self._notify(recorder, deliveries)
-            agent = LocalElasticAgent(
+            self._agent = agent = LocalElasticAgent(
                 spec=self._worker_spec(handler),
                 logs_specs=logs_specs,
                 start_method=config.start_method,
@@ -308,7 +327,7 @@ class _Launch:
             ),
             **config.rdzv_configs,
         )
-        with blamed(RENDEZVOUS, config.rdzv_backend):
+        with self._manager.calling(RENDEZVOUS, config.rdzv_backend):
             handler = factory(params)
         try:
             check_token_is_used(params, os.environ)
@@ -338,7 +357,8 @@ class _Launch:
         )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
-        return {**self._config.worker_env, **self._manager.worker_env(worker, env)}
+        added = self._manager.worker_env(worker, env, self._has_stop)
+        return {**self._config.worker_env, **added}
 
     def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:
         if result.is_failed():

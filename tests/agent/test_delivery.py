@@ -6,8 +6,12 @@ import threading
 import time
 
 import pytest
+from plaunch.agent import delivery as delivery_module
 from plaunch.agent.delivery import Delivery, close_deliveries
 from plaunch.events import Event, EventSource
+
+from helpers.clock import Clock
+from helpers.waiting import wait_until
 
 DEADLINE = 20.0  # seconds, for what must happen
 
@@ -103,23 +107,119 @@ def test_a_handler_that_is_too_slow_loses_events_and_the_end_says_how_many(caplo
     assert "'slow' was too slow: 7 events were dropped" in caplog.text
 
 
-def test_a_handler_that_raises_is_named_once_and_the_others_go_on(caplog):
-    class Broken(Kept):
-        def handle(self, event):
-            super().handle(event)
-            raise OSError("disk full")
+class Away(Kept):
+    """Raises what it is told to, once for each event; None is for an event that it takes."""
 
-    broken, kept = Broken(), Kept()
-    deliveries = [Delivery("broken", broken), Delivery("kept", kept)]
+    def __init__(self, *causes):
+        super().__init__()
+        self.causes = list(causes)
+        self.seen = []
+
+    def handle(self, event):
+        self.seen.append(event.name)
+        cause = self.causes.pop(0) if self.causes else None
+        if cause is not None:
+            raise cause
+        super().handle(event)
+
+
+NO_ROUTE = ConnectionError("no route\nto host")
+
+
+def put(delivery, handler, *names):
+    """Put events, each when the one before has been handed over."""
+    for name in names:
+        delivery.put(event(name))
+        wait_until(lambda name=name: handler.seen[-1:] == [name], f"event {name}")
+
+
+def deliver(handler, *names, clock=time.monotonic, pauses=(0.001, 0.002)):
+    delivery = Delivery("hook", handler, origin="acme 1.0", pauses=pauses, clock=clock)
+    delivery.release()
+    put(delivery, handler, *names)
+    return delivery
+
+
+def test_a_handler_that_fails_with_one_event_gets_the_next_ones(caplog):
+    handler = Away(NO_ROUTE)
+    delivery = deliver(handler, "a", "b", "c")
+    close(delivery)
+    assert (handler.names, handler.closed, delivery.dropped) == (["b", "c"], 1, 1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "event handler 'hook' (acme 1.0) failed with ConnectionError: no route to host; the event "
+        "is lost, the job goes on, and it is called again after a pause",
+        "event handler 'hook' (acme 1.0) works again after 0 s, in which it lost 1 event(s)",
+        "event handler 'hook' (acme 1.0) failed with 1 event(s) in all, which are lost; the last "
+        "time with ConnectionError: no route to host",
+    ]
+
+
+def test_a_row_of_failures_is_told_once_and_counted(caplog):
+    clock = Clock()
+    handler = Away(NO_ROUTE, NO_ROUTE, NO_ROUTE)
+    delivery = deliver(handler, "a", "b", clock=clock)
+    clock.now += 40
+    put(delivery, handler, "c", "d")
+    close(delivery)
+    assert handler.names == ["d"]
+    assert len(caplog.records) == 3
+    assert "works again after 40 s, in which it lost 3 event(s)" in caplog.text
+    assert "failed with 3 event(s) in all" in caplog.text
+
+
+def test_a_handler_that_fails_now_and_then_is_not_heard_of_all_the_time(caplog):
+    clock = Clock()
+    handler = Away(NO_ROUTE, None, NO_ROUTE, None, NO_ROUTE, None)
+    delivery = deliver(handler, "a", "b", "c", "d", clock=clock, pauses=(0.001, 0.002))
+    clock.now += 1  # more than the longest pause
+    put(delivery, handler, "e", "f")
+    close(delivery)
+    assert handler.names == ["b", "d", "f"]
+    assert [caplog.text.count(text) for text in ("called again", "works again", "3 event(s)")] == [
+        2,
+        2,
+        1,
+    ]
+
+
+def test_a_handler_is_left_in_peace_for_longer_and_longer():
+    trouble = delivery_module._Trouble(1.0, 60.0, Clock())
+    pauses = []
+    for _ in range(8):
+        trouble.note_failure(NO_ROUTE)
+        pauses.append(trouble.pause)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+    trouble.note_success()
+    trouble.note_failure(NO_ROUTE)
+    assert trouble.pause == 1
+
+
+def test_the_end_does_not_wait_for_a_pause(caplog):
+    handler = Away(NO_ROUTE)
+    delivery = deliver(handler, "a", pauses=(10 * DEADLINE, 10 * DEADLINE))
+    delivery.put(event("b"))
+    close(delivery)
+    assert (handler.names, handler.closed) == (["b"], 1)
+    assert "given up" not in caplog.text
+
+
+def test_a_rest_does_not_wait_for_a_pause():
+    delivery = deliver(Away(NO_ROUTE), "a", pauses=(10 * DEADLINE, 10 * DEADLINE))
+    assert delivery.rest(DEADLINE)
+    close(delivery)
+
+
+def test_a_handler_that_always_fails_spoils_nothing_for_others(caplog):
+    broken, kept = Away(*[SystemExit("no")] * 3), Kept()
+    deliveries = [Delivery("broken", broken, pauses=(0.001, 0.002)), Delivery("kept", kept)]
     for delivery in deliveries:
         delivery.release()
         for _ in range(3):
             delivery.put(event())
     close(*deliveries)
-    assert (len(broken.names), broken.closed) == (1, 0)
+    assert (len(broken.seen), broken.names, broken.closed) == (3, [], 1)
     assert (len(kept.names), kept.closed) == (3, 1)
-    assert caplog.text.count("disk full") == 1
-    assert "'broken' failed and is switched off" in caplog.text
+    assert "'broken' failed with 3 event(s) in all, which are lost" in caplog.text
 
 
 @pytest.mark.parametrize("error", [OSError("still full"), SystemExit("no")])

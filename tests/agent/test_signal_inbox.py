@@ -135,3 +135,26 @@ def test_without_proc_python_knows_what_is_handled(wake_up, tmp_path):
     with SignalInbox(StopOn([signal.SIGTERM]), wake_up, proc=str(tmp_path)) as inbox:
         os.kill(os.getpid(), signal.SIGUSR1)
         assert [received.is_listed for received in inbox.take()] == [False]
+
+
+def test_after_the_run_of_a_launcher_signals_wait_for_the_report(wake_up, monkeypatch):
+    """Whoever has asked three times has it; the third one must not cut the report off."""
+    monkeypatch.setenv("PLAUNCH_LAUNCHER", str(os.getpid()))
+    now = 100.0
+    heard = []
+    previous = signal.signal(signal.SIGTERM, lambda *_: heard.append("before"))
+    try:
+        for _ in range(2):  # shutting the rendezvous down is another one
+            with SignalInbox(StopOn([signal.SIGTERM]), wake_up, clock=lambda: now):
+                pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == []
+        now += 2.0
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == ["before", "before"]
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+        for name in ("SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF", "SIGXCPU", "SIGIO", "SIGPWR"):
+            signal.signal(signal.Signals[name], signal.SIG_DFL)
+        signal.signal(signal.SIGSTKFLT, signal.SIG_DFL)

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from plaunch.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, moments
+from plaunch.agent.status.alive import Alive
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
@@ -18,6 +19,8 @@ from plaunch.errors import (
 from plaunch.process.failures import ProcessFailure
 from plaunch.process.signals import SignalAction
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
+
+from helpers.clock import Clock
 
 
 def failure(rank=0, exitcode=3):
@@ -34,7 +37,9 @@ class PretendAgent(SimpleElasticAgent):
     An item of a script is a result, or a callable that makes something happen in between.
     """
 
-    def __init__(self, handler, scripts, max_restarts=3, signal_policy=None, notify=None, **spec):
+    def __init__(
+        self, handler, scripts, max_restarts=3, signal_policy=None, notify=None, alive=None, **spec
+    ):
         self.moments = []
         super().__init__(
             WorkerSpec(
@@ -48,6 +53,7 @@ class PretendAgent(SimpleElasticAgent):
             ),
             signal_policy=signal_policy,
             notify=notify or self.moments.append,
+            alive=alive,
         )
         self.scripts = [list(script) for script in scripts]
         self.current = []
@@ -419,3 +425,48 @@ def test_the_last_node_frees_the_others():
         store.set(f"torchelastic/role_info/{rank}", info)
     assert PretendAgent(handler, [[SUCCEEDED]]).run() is SUCCEEDED
     assert "torchelastic/agent/terminal_state/last_member" in store.values
+
+
+def test_a_loop_that_stands_in_a_plain_handler_does_not_count_as_alive():
+    clock = Clock()
+    alive = Alive(1000.0, clock=clock)
+    overdue = []
+
+    class Slow(FakeRendezvous):
+        def num_nodes_waiting(self):
+            for _ in range(3):
+                clock.now += 4
+                overdue.append(alive.overdue())
+            return 0
+
+    agent = PretendAgent(Slow(), [[RunResult(WorkerState.HEALTHY), SUCCEEDED]], alive=alive)
+    assert agent.run() is SUCCEEDED
+    assert overdue == [0, 0, 12]
+
+
+def test_what_holds_the_loop_can_ask_whether_to_stop():
+    asked = []
+
+    class Counting:
+        def signals(self):
+            return [signal.SIGUSR1, signal.SIGTERM]
+
+        def action(self, signum):
+            asked.append(signum)
+            return SignalAction.STOP if signum == signal.SIGTERM else SignalAction.NOTIFY
+
+    found = []
+
+    def hold():
+        found.append(agent.has_stop_request())
+        for signum in (signal.SIGUSR1, signal.SIGTERM):
+            signal.raise_signal(signum)
+            found.append(agent.has_stop_request())
+        return RunResult(WorkerState.HEALTHY)
+
+    agent = PretendAgent(FakeRendezvous(), [[hold, SUCCEEDED]], signal_policy=Counting())
+    assert not agent.has_stop_request()
+    with pytest.raises(SignalException, match="SIGTERM"):
+        agent.run()
+    assert found == [False, False, True]
+    assert asked == [signal.SIGUSR1, signal.SIGTERM]  # once for each

@@ -335,7 +335,9 @@ def test_a_failing_scheduler_is_named():
     for environ, message in [({}, "KeyError: 'NODES'"), ({"NODES": "0"}, "nnodes is 0")]:
         with pytest.raises(PluginError, match=message) as caught:
             allocate(options("--scheduler=acme"), manager, environ)
-        assert "scheduler 'acme' (--scheduler)" in str(caught.value)
+        assert "scheduler 'acme' (--scheduler) of module tests.cli.test_allocation" in str(
+            caught.value
+        )
 
 
 def test_a_name_that_nobody_has():

@@ -100,7 +100,8 @@ def test_keys_of_a_terminal(plaunch, tmp_path, key, times):
         if times == 1:
             (tmp_path / "slow").touch()
         else:
-            wait_until(lambda: press(keys, code, launcher), "the launcher is gone")
+            worker = int((tmp_path / "ready").read_text())
+            wait_until(lambda: press(keys, code, worker), "the worker is gone")
         assert launcher.wait(TIMEOUT) == 128 + signum
     finally:
         launcher.kill()
@@ -110,10 +111,11 @@ def test_keys_of_a_terminal(plaunch, tmp_path, key, times):
     assert is_gone(int((tmp_path / "ready").read_text()))
 
 
-def press(keys: int, code: bytes, launcher: subprocess.Popen[bytes]) -> bool:
-    if launcher.poll() is None:
-        os.write(keys, code)
-    return launcher.poll() is not None
+def press(keys: int, code: bytes, worker: int) -> bool:
+    if is_gone(worker):
+        return True
+    os.write(keys, code)
+    return False
 
 
 def test_a_signal_that_nobody_handles_ends_the_launch_with_a_word(plaunch, tmp_path):

@@ -167,7 +167,10 @@ class Broken:
 @pytest.mark.parametrize(
     ("option", "label"),
     [
-        ("--rdzv-backend=broken", "rendezvous backend 'broken' (--rdzv-backend) failed: KeyError"),
+        (
+            "--rdzv-backend=broken",
+            "rendezvous backend 'broken' (--rdzv-backend) of module tests.launch",
+        ),
         ("--event-log-handler=broken", "event handler 'broken'"),
         ("--signal-policy=broken", "signal policy 'broken'"),
         ("--nproc-per-node=broken", "device counter 'broken'"),

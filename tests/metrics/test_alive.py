@@ -74,3 +74,13 @@ def test_the_time_of_the_last_progress(alive, clock):
     assert alive.last_progress() == 5109.0  # now: it is at work
     clock.now += 20
     assert alive.last_progress() == 5100.0
+
+
+def test_a_loop_in_the_code_of_a_plugin_has_a_shorter_bound(alive, clock):
+    alive.wakes()
+    with alive.calling(5.0):
+        assert after(alive, clock, 4.9) == 0
+        assert after(alive, clock, 0.2) == pytest.approx(5.1)
+        assert alive.patience() == 5.0
+    assert after(alive, clock, 9.9) == 0
+    assert alive.patience() == 10.0

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
+import threading
 
 import pytest
 from plaunch.agent.worker import WorkerInfo
-from plaunch.errors import ExitCode, PluginError, SignalException
-from plaunch.plugin import hookimpl
+from plaunch.errors import ExitCode, PluginError
+from plaunch.plugin import bounded, environment, hookimpl
 from plaunch.testing import plugin_manager
+
+from helpers.waiting import BOUND
 
 WORKER = WorkerInfo(local_rank=0, global_rank=0, role_rank=0, world_size=1, role_world_size=1)
 OWN = {"RANK": "0", "WORLD_SIZE": "1"}
+WHO = "plugin 'A' (module tests.plugin.test_environment)"
 
 
 def contributor(name: str, result: object):
@@ -54,8 +60,8 @@ def test_plugins_that_contradict_each_other_are_both_named() -> None:
         contributed(contributor("B", {"X": "2"}), contributor("A", {"X": "1"}))
     assert caught.value.exit_code == ExitCode.PLUGIN
     assert str(caught.value) == (
-        "plugins code:A and code:B set X to different values in plaunch_worker_env: '1' and '2'; "
-        "block one of them with -p no:NAME"
+        f"{WHO} and {WHO.replace('A', 'B')} set X to different values in plaunch_worker_env: '1' "
+        "and '2'; block one of them with -p no:NAME"
     )
 
 
@@ -63,8 +69,8 @@ def test_plaunchs_own_variables_are_not_changed() -> None:
     with pytest.raises(PluginError) as caught:
         contributed(contributor("A", {"RANK": "7"}))
     assert str(caught.value) == (
-        "plugin code:A sets RANK to '7' in plaunch_worker_env, but plaunch itself sets it to '0'; "
-        "a plugin may only add variables"
+        f"{WHO} sets RANK to '7' in plaunch_worker_env, but plaunch itself sets it to '0'; a "
+        "plugin may only add variables"
     )
 
 
@@ -72,7 +78,9 @@ def test_the_environment_is_read_only() -> None:
     def meddle(env):
         env["RANK"] = "7"
 
-    with pytest.raises(PluginError, match=r"code:A failed in plaunch_worker_env: TypeError"):
+    with pytest.raises(
+        PluginError, match=rf"{re.escape(WHO)} failed in plaunch_worker_env: TypeError"
+    ):
         contributed(contributor("A", meddle))
     assert OWN["RANK"] == "0"
 
@@ -92,7 +100,7 @@ BAD = {
 
 @pytest.mark.parametrize("result", BAD.values(), ids=BAD)
 def test_what_is_no_environment_is_refused(result) -> None:
-    with pytest.raises(PluginError, match=r"plugin code:A returned .* from plaunch_worker_env"):
+    with pytest.raises(PluginError, match=rf"{re.escape(WHO)} returned .* from plaunch_worker"):
         contributed(contributor("A", result))
 
 
@@ -100,16 +108,47 @@ def test_a_plugin_that_fails_is_named() -> None:
     def fail(env):
         raise SystemExit("no")
 
-    with pytest.raises(PluginError, match=r"code:A failed in plaunch_worker_env: SystemExit: no"):
+    with pytest.raises(PluginError, match=r"\) failed in plaunch_worker_env: SystemExit: no"):
         contributed(contributor("A", fail))
 
 
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), SignalException("stop", signal.SIGTERM)], ids=repr
-)
-def test_an_interruption_passes(error) -> None:
-    def interrupt(env):
-        raise error
+def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(monkeypatch) -> None:
+    returned = threading.Event()
 
-    with pytest.raises(type(error)):
+    def interrupt(env):
+        os.kill(os.getpid(), signal.SIGINT)
+        returned.wait(BOUND)
+
+    with pytest.raises(KeyboardInterrupt):
         contributed(contributor("A", interrupt))
+    returned.set()
+
+
+def test_a_plugin_that_does_not_return_is_named(monkeypatch) -> None:
+    monkeypatch.setattr(environment, "TIME_BOUND", 0.01)
+    returned = threading.Event()
+    with pytest.raises(PluginError) as caught:
+        contributed(contributor("A", lambda env: returned.wait(BOUND)))
+    returned.set()
+    assert str(caught.value) == (
+        f"{WHO} has not returned from plaunch_worker_env within 0.01 s; mend what it waits for, or "
+        "block it with -p no:NAME"
+    )
+
+
+def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch) -> None:
+    monkeypatch.setattr(bounded, "UNHURRIED", 0.01)
+    returned = threading.Event()
+    plugin = contributor("A", lambda env: returned.wait(BOUND))
+    asked = []
+    with pytest.raises(PluginError, match=r"when the launch was to stop"):
+        plugin_manager(plugin).worker_env(WORKER, OWN, lambda: bool(asked.append(1) or asked[1:]))
+    returned.set()
+
+
+def test_a_contribution_is_made_on_another_thread_that_is_gone_afterwards() -> None:
+    threads = []
+    contributed(contributor("A", lambda env: threads.append(threading.current_thread())))
+    (thread,) = threads
+    assert thread is not threading.current_thread()
+    assert not thread.is_alive()

@@ -112,6 +112,7 @@ class SimpleElasticAgent(ElasticAgent):
         )
         self._teller = Teller(self._worker_group, lambda: self._machine, notify)
         self._wake_up = WakeUp()
+        self._inbox: SignalInbox | None = None
         self._background: BackgroundCall | None = None
         self._run_result = RunResult(WorkerState.INIT)
         self._death_signal = signal.SIGTERM  # that the job ended with
@@ -207,6 +208,10 @@ class SimpleElasticAgent(ElasticAgent):
         del role
         return self._worker_group
 
+    def has_stop_request(self) -> bool:
+        """Whether a signal that the loop has not come to yet stops the job; for what holds it."""
+        return self._inbox is not None and self._inbox.has_stop()
+
     @property
     def _remaining_restarts(self) -> int:
         return self._machine.restarts_left
@@ -217,6 +222,7 @@ class SimpleElasticAgent(ElasticAgent):
         outcome: states.Outcome | None = None
         try:
             with SignalInbox(self._signal_policy, self._wake_up) as inbox:
+                self._inbox = inbox
                 try:
                     outcome = self._invoke_run(role, inbox)
                 except BaseException as error:
@@ -529,7 +535,7 @@ class SimpleElasticAgent(ElasticAgent):
             return ends or self._job.events(changes, self._signal_workers)
         if isinstance(handler, ObservableRendezvous):
             return self._membership_events(handler)
-        if handler.num_nodes_waiting() > 0:
+        if self._num_nodes_waiting() > 0:
             self._teller.tell_changes([MembershipChange(ChangeKind.ARRIVED)])
             return [states.MembershipChanged()]
         return []
@@ -562,6 +568,10 @@ class SimpleElasticAgent(ElasticAgent):
         if isinstance(handler, ObservableRendezvous) and handler.fileno() >= 0:
             return [handler.fileno()]
         return []
+
+    def _num_nodes_waiting(self) -> int:
+        with self._alive.calling():
+            return self._worker_group.spec.rdzv_handler.num_nodes_waiting()
 
     def _look_at_workers(self) -> list[states.Event]:
         result = self._monitor_workers(self._worker_group)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent.background import signals_blocked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from plaunch.events import Event, EventHandler
 
@@ -20,6 +20,8 @@ logger = logging.getLogger("plaunch")
 MAX_WAITING = 10_000  # events that wait for one handler; further ones are dropped
 HEAD_START = 0.25  # seconds for the start of workers before a handler begins to work
 LAST_WAIT = 2.0  # seconds for all handlers together, at the end of a launch
+FIRST_PAUSE = 1.0  # seconds after an event that a handler failed with
+LONGEST_PAUSE = 60.0
 _REST_WAIT = 1.0  # seconds for a handler to come to rest before workers are forked
 
 
@@ -28,13 +30,21 @@ class Delivery:
 
     The thread begins with the first event, but lets the launch have the processors until `release`
     or for `head_start` seconds. Nothing here waits for the handler but `rest` and `close`, whose
-    waits are bounded. An exception of the handler's is logged and ends the delivery.
+    waits are bounded.
+
+    An event with which the handler raises is lost, as a server may be away or the event be one that
+    it cannot take. The next one is tried after a pause, which grows from failure to failure; events
+    wait meanwhile. The first failure in a row is logged, and so is the end of the row, but not more
+    often than once in the longest pause.
 
     Args:
         name: what the handler is called.
         handler: takes the events.
+        origin: whose it is, for messages; empty if it comes with plaunch.
         limit: how many events may wait.
         head_start: seconds.
+        pauses: the first pause and the longest one, in seconds.
+        clock: seconds that never go back.
     """
 
     def __init__(
@@ -42,11 +52,16 @@ class Delivery:
         name: str,
         handler: EventHandler,
         *,
+        origin: str = "",
         limit: int = MAX_WAITING,
         head_start: float = HEAD_START,
+        pauses: tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.dropped = 0  # events that came while too many waited
+        self.dropped = 0  # events that it never had: too many waited, or it failed
+        self._who = f"event handler {name!r}" + (f" ({origin})" if origin else "")
+        self._trouble = _Trouble(*pauses, clock)
         self._handler = handler
         self._limit = limit
         self._head_start = head_start
@@ -68,6 +83,7 @@ class Delivery:
                 return
             if len(self._events) >= self._limit:
                 self.dropped += 1
+                self._trouble.note_loss()
                 return
             self._events.append(event)
             self._wake()
@@ -113,15 +129,23 @@ class Delivery:
             is_stuck = not self._is_over
             self._is_over = True
             self._events.clear()
-        if self.dropped:
+        trouble = self._trouble
+        if self.dropped > trouble.failures:
             logger.warning(
-                "event handler %r was too slow: %d events were dropped", self.name, self.dropped
+                "%s was too slow: %d events were dropped",
+                self._who,
+                self.dropped - trouble.failures,
+            )
+        if trouble.failures:
+            logger.warning(
+                "%s failed with %d event(s) in all, which are lost; the last time with %s",
+                self._who,
+                trouble.failures,
+                trouble.cause,
             )
         if is_stuck:
             logger.warning(
-                "event handler %r has not come to its end and is given up; %d events are lost",
-                self.name,
-                left,
+                "%s has not come to its end and is given up; %d events are lost", self._who, left
             )
 
     def _wake(self) -> None:
@@ -150,30 +174,107 @@ class Delivery:
                     self._thread = None
                     return
                 event = self._events.popleft() if self._events else None
-            try:
-                if event is None:
-                    self._handler.close()
-                else:
-                    self._handler.handle(event)
-            except BaseException as error:  # noqa: BLE001 - a handler never harms the job
-                with self._changed:
-                    self._fail(error)
-                return
             if event is None:
-                self._is_over = True
+                self._close()
                 return
+            try:
+                self._handler.handle(event)
+            except BaseException as error:  # noqa: BLE001 - a handler never harms the job
+                self._pause(error)
+            else:
+                self._resume()
+
+    def _pause(self, error: BaseException) -> None:
+        """Let some time go by after a failure, unless there is none left."""
+        with self._changed:
+            if self._is_over:
+                return  # who was given up may not speak after the end
+            self.dropped += 1
+            is_news = self._trouble.note_failure(error)
+            pause = self._trouble.pause
+            if is_news:
+                logger.warning(
+                    "%s failed with %s; the event is lost, the job goes on, and it is called again "
+                    "after a pause",
+                    self._who,
+                    self._trouble.cause,
+                )
+            self._changed.wait_for(
+                lambda: self._is_resting or self._is_ending or self._is_over, pause
+            )
+
+    def _resume(self) -> None:
+        """Say that the handler works again, if it was said that it did not."""
+        if not self._trouble.is_any:
+            return
+        with self._changed:
+            outage = self._trouble.note_success()
+            if outage is not None and not self._is_over:
+                logger.warning(
+                    "%s works again after %.0f s, in which it lost %d event(s)", self._who, *outage
+                )
+
+    def _close(self) -> None:
+        try:
+            self._handler.close()
+        except BaseException as error:  # noqa: BLE001 - as above
+            with self._changed:
+                self._fail(error)
+        self._is_over = True
 
     def _fail(self, error: BaseException) -> None:
         """Switch the handler off; the lock is held."""
         if not self._is_over:  # who was given up may not speak after the end
             logger.warning(
-                "event handler %r failed and is switched off; the job goes on: %s: %s",
-                self.name,
-                type(error).__name__,
-                error,
+                "%s failed and is switched off; the job goes on: %s", self._who, _describe(error)
             )
         self._is_over = True
         self._events.clear()
+
+
+class _Trouble:
+    """Whether a handler fails at the moment, since when, and how long to leave it in peace."""
+
+    def __init__(self, first: float, longest: float, clock: Callable[[], float]) -> None:
+        self.failures = 0
+        self.cause = ""
+        self.pause = 0.0  # seconds
+        self.is_any = False  # whether it failed the last time that it was called
+        self._first = first
+        self._longest = longest
+        self._clock = clock
+        self._since = 0.0
+        self._lost = 0
+        self._told_at: float | None = None
+        self._is_told = False
+
+    def note_failure(self, error: BaseException) -> bool:
+        """Whether it is news."""
+        self.failures += 1
+        self.cause = _describe(error)
+        self.pause = min(2 * self.pause, self._longest) if self.is_any else self._first
+        if self.is_any:
+            self._lost += 1
+            return False
+        now = self._clock()
+        self.is_any, self._since, self._lost = True, now, 1
+        self._is_told = self._told_at is None or now - self._told_at >= self._longest
+        if self._is_told:
+            self._told_at = now
+        return self._is_told
+
+    def note_loss(self) -> None:
+        """An event came while too many waited."""
+        self._lost += 1
+
+    def note_success(self) -> tuple[float, int] | None:
+        """For how long it has failed, in seconds, and what was lost; None if that is no news."""
+        self.is_any = False
+        return (self._clock() - self._since, self._lost) if self._is_told else None
+
+
+def _describe(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def close_deliveries(deliveries: Iterable[Delivery], patience: float = LAST_WAIT) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import PlaunchError, UsageError
+from plaunch.process.reaping.marker import owns_process
 from plaunch.process.reaping.table import PROC
 from plaunch.process.signals import SignalAction, SignalPolicy, parse_signals
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+
+_LAST_WORDS = 2.0  # seconds for what is left to be said after the run of an agent
 
 # Signals that end a program which does not handle them, and are sent on purpose. Stop signals that
 # a policy leaves out are not among them: whoever leaves them out wants what they do by themselves.
@@ -130,17 +133,27 @@ class SignalInbox:
         policy: which signals to handle.
         wake_up: is woken at every signal.
         proc: where the system tells what this process handles.
+        clock: seconds that never go back.
 
     Raises:
         UsageError: the policy lists what is no signal, or none that can be handled; everything is
             as it was before.
     """
 
-    def __init__(self, policy: SignalPolicy, wake_up: WakeUp, *, proc: str = PROC) -> None:
+    def __init__(
+        self,
+        policy: SignalPolicy,
+        wake_up: WakeUp,
+        *,
+        proc: str = PROC,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._policy = policy
         self._wake_up = wake_up
         self._proc = proc
         self._received: deque[tuple[signal.Signals, float]] = deque()
+        self._judged: list[Received] = []
         self._previous: dict[signal.Signals, Callable[[int, FrameType | None], object] | int] = {}
         self._previous_wake_up = -1
         self._is_installed = False
@@ -161,18 +174,13 @@ class SignalInbox:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        if owns_process():
+            # Only the report is left to be written, which whoever asks once more must not cut off.
+            self._previous = {
+                signum: _Late(signum, previous, self._clock)
+                for signum, previous in self._previous.items()
+            }
         self._restore()
-
-    def take(self) -> list[Received]:
-        """All signals since the last call, in order, with what the policy makes of them."""
-        taken = []
-        while self._received:
-            signum, at = self._received.popleft()
-            if signum in self._listed:
-                taken.append(Received(signum, self._action(signum), at))
-            else:
-                taken.append(Received(signum, SignalAction.STOP, at, is_listed=False))
-        return taken
 
     def _install(self) -> None:
         listed = list(self._policy.signals())
@@ -216,6 +224,26 @@ class SignalInbox:
             self._is_installed = False
             signal.set_wakeup_fd(self._previous_wake_up)
 
+    def take(self) -> list[Received]:
+        """All signals since the last call, in order, with what the policy makes of them."""
+        self._judge()
+        taken, self._judged = self._judged, []
+        return taken
+
+    def has_stop(self) -> bool:
+        """Whether one that has not been taken yet means to stop; for the loop, where it is held."""
+        self._judge()
+        return any(received.action is SignalAction.STOP for received in self._judged)
+
+    def _judge(self) -> None:
+        """Ask the policy once for each signal."""
+        while self._received:
+            signum, at = self._received.popleft()
+            if signum in self._listed:
+                self._judged.append(Received(signum, self._action(signum), at))
+            else:
+                self._judged.append(Received(signum, SignalAction.STOP, at, is_listed=False))
+
     def _action(self, signum: signal.Signals) -> SignalAction:
         try:
             action = self._policy.action(signum)
@@ -239,7 +267,34 @@ class SignalInbox:
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         del frame
-        self._received.append((signal.Signals(signum), time.monotonic()))
+        self._received.append((signal.Signals(signum), self._clock()))
+
+
+class _Late:
+    """Handles a signal after the run of an agent in plaunch's own process.
+
+    It is ignored for a moment; should the process still be there then, it does what it did before.
+    """
+
+    def __init__(
+        self,
+        signum: signal.Signals,
+        previous: Callable[[int, FrameType | None], object] | int,
+        clock: Callable[[], float],
+    ) -> None:
+        # Not a late one of an earlier run again.
+        while isinstance(previous, _Late):
+            previous = previous.before
+        self.before: Callable[[int, FrameType | None], object] | int = previous
+        self._signum = signum
+        self._clock = clock
+        self._until = clock() + _LAST_WORDS
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if self._clock() < self._until:
+            return
+        signal.signal(self._signum, self.before)
+        signal.raise_signal(self._signum)
 
 
 def _handled_elsewhere(proc: str) -> int:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from plaunch.cli.parser import DEFAULT
 from plaunch.cli.settings import parse_min_max_nnodes
 from plaunch.errors import UsageError
-from plaunch.plugin.blame import blamed
 from plaunch.plugin.registry import SCHEDULERS
 from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
 
@@ -64,7 +63,7 @@ def allocate(
     if args.standalone:
         logger.warning("--standalone overrides --scheduler=%s", name)
         return ""
-    with blamed(SCHEDULERS, name):
+    with manager.calling(SCHEDULERS, name):
         allocation = find(environ)
     return apply_allocation(args, allocation, name)
 

@@ -6,10 +6,10 @@ import contextlib
 import importlib.util
 import logging
 import os
-import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 from plaunch.cli.settings import parse_min_max_nnodes, parse_rdzv_conf
+from plaunch.cli.stdout import STDOUT
 from plaunch.errors import PluginLoadError, UnknownNameError, UsageError
 from plaunch.plugin.event_handlers import find_event_handlers, parse_event_conf
 from plaunch.plugin.manager import PluginManager
@@ -217,9 +217,9 @@ def _silence() -> Iterator[None]:
 
 def _own_stdout() -> TextIO:
     """A copy of stdout; the checks run with stdout captured."""
-    sys.stdout.flush()
     try:
-        fd = os.dup(sys.stdout.fileno())
+        STDOUT.stream.flush()
+        fd = os.dup(STDOUT.stream.fileno())
     except (AttributeError, OSError, ValueError):
         raise UsageError("--check-plugin prints to stdout, which is not open") from None
     return open(fd, "w", encoding="utf-8", errors="backslashreplace")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from plaunch.cli.installed import plugins_check
 from plaunch.cli.parser import as_given
+from plaunch.cli.stdout import STDOUT
 from plaunch.doctor.checks import CHECKS
 from plaunch.doctor.context import DoctorContext
 from plaunch.doctor.findings import Finding, Status, exit_code, format_findings
@@ -76,8 +76,7 @@ def run_doctor(
         findings += run_checks(checks, context)
     finally:
         logger.handlers = handlers
-    sys.stdout.write(_title(context) + format_findings(findings, _width()))
-    sys.stdout.flush()
+    STDOUT.write(_title(context) + format_findings(findings, _width()))
     return exit_code(findings)
 
 
@@ -227,9 +226,9 @@ def _title(context: DoctorContext) -> str:
 
 
 def _width() -> int | None:
-    if not sys.stdout.isatty():
+    if not STDOUT.stream.isatty():
         return None
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns
+        return os.get_terminal_size(STDOUT.stream.fileno()).columns
     except OSError:
         return None

@@ -34,8 +34,10 @@ def entry_point() -> NoReturn:
         code = 130
     # All is said and done; the exit code stands, whoever presses Ctrl-C once more.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if "torch" in sys.modules:
-        _end_at_once(code)
+    if _may_be_held():
+        from plaunch.cli.ending import end  # noqa: PLC0415 - most launches need none of it
+
+        end(code)
     sys.exit(code)
 
 
@@ -55,23 +57,15 @@ def _end_by_signal(signum: int, frame: FrameType | None) -> None:
     os._exit(128 + signum)
 
 
-def _end_at_once(code: int) -> NoReturn:
-    """End the process as the interpreter does, but without unloading torch.
-
-    That takes a second, in which a thread of torch's that comes back aborts the process.
-    """
-    import atexit  # noqa: PLC0415 - with torch only
-    import contextlib  # noqa: PLC0415
-    import threading  # noqa: PLC0415
-
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
-    os._exit(code)
+def _may_be_held() -> bool:
+    """Whether there is something of others in this process that could keep it from ending."""
+    threading = sys.modules.get("threading")
+    return (
+        "torch" in sys.modules
+        # Imported, but for plaunch's own plugins, when the first one is.
+        or "plaunch.plugin.exits" in sys.modules
+        or (threading is not None and threading.active_count() > 1)
+    )
 
 
 def open_missing_streams() -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.cli.parser import as_given, parse
 from plaunch.cli.stderr import STDERR
-from plaunch.errors import ExitCode, PlaunchError, SignalException, UsageError
+from plaunch.cli.stdout import STDOUT
+from plaunch.errors import ExitCode, PlaunchError, PluginError, SignalException, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -69,14 +70,21 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
     except UsageError as error:
         if "--doctor" not in argv:
             raise
-        _consult_doctor(None, argv, plugins, error)
+        with STDOUT.reserved(is_launch=False):
+            _consult_doctor(None, argv, plugins, error)
         raise
     _set_up_logging()
     try:
-        return _perform(args, argv, plugins)
+        with STDOUT.reserved(is_launch=_is_launch(args)):
+            return _perform(args, argv, plugins)
     except UsageError as error:
         error.args = (as_given(str(error), args.sources),)
         raise
+
+
+def _is_launch(args: argparse.Namespace) -> bool:
+    asks = (args.doctor, args.print_completion, args.check_plugin, args.list_plugins, args.dry_run)
+    return not any(asks)
 
 
 def _perform(
@@ -88,7 +96,7 @@ def _perform(
     if args.print_completion is not None:
         from plaunch.cli.completion import completion_script  # noqa: PLC0415
 
-        sys.stdout.write(completion_script(args.print_completion))
+        STDOUT.write(completion_script(args.print_completion))
         return {}
     if args.check_plugin is not None:
         from plaunch.cli.check import run_check  # noqa: PLC0415
@@ -97,7 +105,7 @@ def _perform(
     if args.list_plugins:
         from plaunch.plugin.listing import format_plugins, list_plugins  # noqa: PLC0415
 
-        sys.stdout.write(format_plugins(list_plugins(plugins, words=args.plugins)))
+        STDOUT.write(format_plugins(list_plugins(plugins, words=args.plugins)))
         return {}
     return _launch(args, plugins)
 
@@ -141,9 +149,18 @@ def _launch(args: argparse.Namespace, plugins: Sequence[object]) -> dict[int, An
         if collects:
             gc.enable()
     _introduce(config, taken)
-    return launch_agent(
-        config, entrypoint, entrypoint_args, manager=manager, show=live_line(STDERR)
-    )
+    STDOUT.hand_over()
+    try:
+        return launch_agent(
+            config, entrypoint, entrypoint_args, manager=manager, show=live_line(STDERR)
+        )
+    except PlaunchError:
+        raise
+    except Exception as error:
+        who = None if manager.culprits is None else manager.culprits.of_error(error)
+        if who is None:
+            raise
+        raise PluginError(f"{who} failed: {type(error).__name__}: {error}") from error
 
 
 def _print_plan(
@@ -168,8 +185,8 @@ def _print_plan(
 
 def _print(text: str) -> None:
     """Write to stdout, also what came as bytes that are no text."""
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    encoding = STDOUT.stream.encoding or "utf-8"
+    STDOUT.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _introduce(config: LaunchConfig, taken: str) -> None:

@@ -11,7 +11,6 @@ from plaunch.cli.contradictions import check_options
 from plaunch.config import LaunchConfig, make_run_id
 from plaunch.errors import UnknownNameError, UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
-from plaunch.plugin.blame import blamed
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
 from plaunch.process.signals import parse_signals
 from plaunch.process.std import Std
@@ -152,7 +151,7 @@ def _count_devices(name: str, manager: PluginManager) -> int:
         if count is None:
             raise
         return count
-    with _said_of(f"{DEVICE_COUNTS.flag}={name}"), blamed(DEVICE_COUNTS, name):
+    with _said_of(f"{DEVICE_COUNTS.flag}={name}"), manager.calling(DEVICE_COUNTS, name):
         return counter()
 
 
@@ -236,7 +235,7 @@ def _logs_specs(args: argparse.Namespace, manager: PluginManager) -> LogsSpecs:
     tee = _streams("--tee", args.tee)
     shown = parse_ranks(args.local_ranks_filter)
     create = manager.get(LOGS_SPECS, args.logs_specs)
-    with blamed(LOGS_SPECS, args.logs_specs):
+    with manager.calling(LOGS_SPECS, args.logs_specs):
         return create(log_dir=args.log_dir, redirects=redirects, tee=tee, local_ranks_filter=shown)
 
 

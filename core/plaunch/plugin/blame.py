@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def blamed(kind: Kind[Any], name: str) -> Iterator[None]:
-    """Run a component's code; what it raises names the component.
+def blamed(kind: Kind[Any], name: str, origin: str = "") -> Iterator[None]:
+    """Run a component's code; what it raises names the component, and `origin`, where it is from.
 
     plaunch's own exceptions pass: whoever raises them has said what is wrong.
 
@@ -28,6 +28,7 @@ def blamed(kind: Kind[Any], name: str) -> Iterator[None]:
     except PlaunchError:
         raise
     except Exception as error:
+        source = f"({kind.flag}) of {origin}" if origin else f"({kind.flag})"
         raise PluginError(
-            f"{kind.label} {name!r} ({kind.flag}) failed: {type(error).__name__}: {error}"
+            f"{kind.label} {name!r} {source} failed: {type(error).__name__}: {error}"
         ) from error

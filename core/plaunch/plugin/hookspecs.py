@@ -2,8 +2,10 @@
 
 Three sorts: hooks that *offer* named components, one that *contributes* to the workers'
 environment, and hooks that are *told* what happens. All run in the launcher's process; none runs
-in a worker. An implementation may leave out arguments that it does not need. Each implementation
-is called on its own, so that there is nothing for pluggy's hook wrappers to wrap: they are refused.
+in a worker. Those that offer run on the thread that has called plaunch, the others one after the
+other on another thread, which need not be the same each time. An implementation may leave out
+arguments that it does not need. Each implementation is called on its own, so that there is nothing
+for pluggy's hook wrappers to wrap: they are refused.
 """
 
 from __future__ import annotations
@@ -129,8 +131,9 @@ def plaunch_worker_env(worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[st
     variables that plaunch itself sets for it.
     Result: more variables, or None. Results are merged in the order of plugin names. A plugin that
     changes a variable of plaunch's own, or gives one another value than a second plugin does, is an
-    error that names the plugins and ends the job before the workers start.
-    Process: the launcher.
+    error that names the plugins and ends the job before the workers start. So is one that has not
+    returned within ten seconds.
+    Process: the launcher, on a thread that is not the main one.
     """
 
 
@@ -160,8 +163,9 @@ def plaunch_before_rendezvous(group: GroupInfo) -> None:
     Parameters: `group`, this agent's worker group; its ranks are those of the last round, -1 before
     the first.
     Result: ignored.
-    Process: the launcher, in the agent's loop; an implementation that raises, or takes longer than
-    one second, is reported by name and switched off.
+    Process: the launcher, on a thread that is not the main one, while the agent's loop waits for at
+    most one second; an implementation that raises, or has not returned by then, is reported by name
+    and switched off.
     """
 
 
@@ -172,8 +176,9 @@ def plaunch_after_rendezvous(group: GroupInfo) -> None:
     Called: after every round, before its workers start.
     Parameters: `group`, this agent's worker group in that round.
     Result: ignored.
-    Process: the launcher, in the agent's loop; an implementation that raises, or takes longer than
-    one second, is reported by name and switched off.
+    Process: the launcher, on a thread that is not the main one, while the agent's loop waits for at
+    most one second; an implementation that raises, or has not returned by then, is reported by name
+    and switched off.
     """
 
 
@@ -184,8 +189,9 @@ def plaunch_workers_started(group: GroupInfo) -> None:
     Called: once per round, after the last worker's process exists.
     Parameters: `group`, with the workers' pids.
     Result: ignored.
-    Process: the launcher, in the agent's loop; an implementation that raises, or takes longer than
-    one second, is reported by name and switched off.
+    Process: the launcher, on a thread that is not the main one, while the agent's loop waits for at
+    most one second; an implementation that raises, or has not returned by then, is reported by name
+    and switched off.
     """
 
 
@@ -197,8 +203,9 @@ def plaunch_worker_exited(group: GroupInfo, exit: WorkerExit) -> None:
     Parameters: `group`, this agent's worker group; `exit`, the worker, its exit code (negative for
     a signal), whether the agent stopped it, and its failure if it is one.
     Result: ignored.
-    Process: the launcher, in the agent's loop; an implementation that raises, or takes longer than
-    one second, is reported by name and switched off.
+    Process: the launcher, on a thread that is not the main one, while the agent's loop waits for at
+    most one second; an implementation that raises, or has not returned by then, is reported by name
+    and switched off.
     """
 
 
@@ -209,8 +216,9 @@ def plaunch_state_changed(group: GroupInfo, old: WorkerState, new: WorkerState) 
     Called: at every change, after it.
     Parameters: `group`, this agent's worker group; `old` and `new`, which always differ.
     Result: ignored.
-    Process: the launcher, in the agent's loop; an implementation that raises, or takes longer than
-    one second, is reported by name and switched off.
+    Process: the launcher, on a thread that is not the main one, while the agent's loop waits for at
+    most one second; an implementation that raises, or has not returned by then, is reported by name
+    and switched off.
     """
 
 
@@ -222,6 +230,6 @@ def plaunch_agent_finished(group: GroupInfo, result: RunResult | None) -> None:
     Parameters: `group`, in its final state; `result`, or None when a signal or an error of
     plaunch's own ended the job.
     Result: ignored.
-    Process: the launcher; an implementation that raises, or takes longer than one second, is
-    reported by name.
+    Process: the launcher, on a thread that is not the main one; an implementation that raises, or
+    has not returned within one second, is reported by name.
     """

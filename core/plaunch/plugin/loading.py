@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,14 @@ from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, Ki
 from plaunch.process.logs import LogsSpecs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from plaunch.plugin.metadata import Distribution, EntryPoint, Target
+
+logger = logging.getLogger("plaunch")
+
+SLOW_IMPORT = 1.0  # seconds after which a plugin is named for what it adds to the start
 
 _PREFIX = "plaunch_"
 _MARK = "plaunch_impl"  # what pluggy's marker sets on a function
@@ -56,11 +62,15 @@ class BarePlugin:
 
 def describe(label: str, name: str, distribution: Distribution | None, module: str) -> str:
     """How messages call a plugin: its kind and name, its distribution and version, its module."""
-    origin = f"module {module}"
-    if distribution is not None:
-        release = f"{distribution.name} {distribution.version}".rstrip()
-        origin = f"distribution {release}, {origin}"
-    return f"{label} {name!r} ({origin})"
+    return f"{label} {name!r} ({origin_of(distribution, module)})"
+
+
+def origin_of(distribution: Distribution | None, module: str) -> str:
+    """Where a plugin comes from: its distribution and version, if it was installed; its module."""
+    if distribution is None:
+        return f"module {module}"
+    release = f"{distribution.name} {distribution.version}".rstrip()
+    return f"distribution {release}, module {module}"
 
 
 def title_of(plugin: object) -> tuple[str, str]:
@@ -189,6 +199,24 @@ def one_line(error: BaseException) -> str:
     """An exception as one line: its type and what it says."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def keeping_signals(who: str, doing: str) -> AbstractContextManager[None]:
+    """Run a third party's code; see `plaunch.plugin.dispositions`."""
+    from plaunch.plugin.dispositions import kept_dispositions  # noqa: PLC0415 - theirs only
+
+    return kept_dispositions(who, doing)
+
+
+@contextlib.contextmanager
+def watched_loading(who: str, clock: Callable[[], float]) -> Iterator[None]:
+    """Import a plugin; what that changes about signals is put back, and a slow one is named."""
+    began = clock()
+    with keeping_signals(who, "while it was loaded"):
+        yield
+    duration = clock() - began
+    if duration > SLOW_IMPORT:
+        logger.warning("%s took %.1f s to load, for which every launch waits", who, duration)
 
 
 @contextlib.contextmanager

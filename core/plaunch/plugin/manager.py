@@ -2,79 +2,60 @@
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from plaunch._names import suggest
 from plaunch.errors import (
     DuplicateNameError,
-    PluginError,
     PluginLoadError,
     SignalException,
     UsageError,
 )
 from plaunch.plugin import environment, hookspecs
-from plaunch.plugin.catalogue import FIRST_PARTY, Catalogue
+from plaunch.plugin.blame import blamed
+from plaunch.plugin.catalogue import Catalogue
 from plaunch.plugin.loading import (
     LoadedPlugin,
     checked,
     describe,
-    function_at,
     has_hooks,
     instance_of,
     is_module_name,
+    keeping_signals,
     load_entry,
     load_module,
     one_line,
     title_of,
+    watched_loading,
 )
 from plaunch.plugin.metadata import EntryPoint, scan
+from plaunch.plugin.registration import (
+    Chosen,
+    PluggyManager,
+    Registration,
+    ask,
+    check_implementations,
+    doctor_check,
+    is_ours,
+)
 from plaunch.plugin.registry import GROUPS, LIFECYCLE, Kind, T
 from plaunch.plugin.telling import Teller
 from plaunch.plugin.words import Words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from plaunch.agent.moments import Moment
     from plaunch.agent.worker import WorkerInfo
     from plaunch.doctor import DoctorContext, Finding
+    from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.metadata import Distribution
     from plaunch.plugin.words import Word
-
-_HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("plaunch_"))
-_NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
-    inspect.iscoroutinefunction,
-    inspect.isgeneratorfunction,
-    inspect.isasyncgenfunction,
-)
-
-
-class _Pluggy(pluggy.PluginManager):
-    """pluggy's manager, older versions of which run the properties of plugins."""
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        return (
-            None if function_at(plugin, name) is None else super().parse_hookimpl_opts(plugin, name)
-        )
-
-
-class _Registration:
-    """A plugin that is registered with pluggy; without a distribution it was not installed."""
-
-    def __init__(
-        self, name: str, plugin: object, who: str, distribution: Distribution | None
-    ) -> None:
-        self.name = name
-        self.plugin = plugin
-        self.who = who
-        self.distribution = distribution
-        self.offers: dict[str, dict[str, object]] = {}  # what it offers, by kind, once asked
 
 
 class PluginManager:
@@ -87,13 +68,17 @@ class PluginManager:
         self, catalogue: Catalogue, clock: Callable[[], float], *, with_traceback: bool = False
     ) -> None:
         self._catalogue = catalogue
-        self._pluggy = _Pluggy("plaunch")
+        self._pluggy = PluggyManager("plaunch")
         self._pluggy.add_hookspecs(hookspecs)
-        self._registrations: dict[str, _Registration] = {}
-        self._of_entry: dict[EntryPoint, _Registration] = {}
+        self._registrations: dict[str, Registration] = {}
+        self._of_entry: dict[EntryPoint, Registration] = {}
         self._instances: dict[type, object] = {}
         self._loaded: list[LoadedPlugin] = []
-        self._teller = Teller(self._implementations, clock, with_traceback=with_traceback)
+        self._chosen = Chosen()
+        self._clock = clock
+        self.culprits: Culprits | None = None
+        self._who: Callable[[str], str] = lambda name: self._registrations[name].who
+        self._teller = Teller(self._implementations, self._who, with_traceback=with_traceback)
 
     @classmethod
     def create(
@@ -123,7 +108,7 @@ class PluginManager:
         environ = os.environ if environ is None else environ
         entries = scan(GROUPS, path)
         if first_party_only:
-            entries = [entry for entry in entries if entry.distribution.key == FIRST_PARTY]
+            entries = [entry for entry in entries if is_ours(entry.distribution)]
         manager = cls(
             Catalogue(entries, Words(words, environ)),
             clock,
@@ -151,6 +136,7 @@ class PluginManager:
                 f"{kind.label} {name!r} ({kind.flag}) is offered by {plugins}; keep one of them"
             )
         if in_code:
+            self._chosen.note(kind, name, in_code[0])
             return checked(kind, in_code[0].who, self._offers(in_code[0], kind)[name])
         entry = self._catalogue.find(kind, name, self._offered_beside(kind))
         if entry is None:
@@ -165,7 +151,33 @@ class PluginManager:
                 f"{registration.who} does not offer a {kind.label} {entry.name!r}, as its entry "
                 f"point says; it offers {offered}"
             )
+        self._chosen.note(kind, name, registration)
         return checked(kind, registration.who, offers[entry.name])
+
+    @contextlib.contextmanager
+    def calling(self, kind: Kind[Any], name: str) -> Iterator[None]:
+        """Run code of what `get` has given for a name.
+
+        What it raises names the plugin; what it changes about signals is put back.
+
+        Raises:
+            PluginError: it raised something that is not an exception of plaunch's.
+        """
+        given = self._chosen.find(kind, name)
+        with blamed(kind, name, self.origin(kind, name)), contextlib.ExitStack() as stack:
+            if given is not None:
+                stack.enter_context(keeping_signals(given.who, f"{kind.flag} {name}"))
+            yield
+
+    def origin(self, kind: Kind[Any], name: str) -> str:
+        """The distribution, version and module of what `get` has given; empty for plaunch's own."""
+        given = self._chosen.find(kind, name)
+        return "" if given is None else given.origin
+
+    def who_gave(self, kind: Kind[Any]) -> str:
+        """How messages call the plugin whose component was chosen; empty if it is plaunch's own."""
+        given = self._chosen.last(kind)
+        return "" if given is None else given.who
 
     def names(self, kind: Kind[Any]) -> list[str]:
         """All names of `kind` that can be selected, sorted; imports nothing."""
@@ -181,18 +193,28 @@ class PluginManager:
         """Tell the plugins of a moment in the agent's life; none of them can harm the job."""
         self._teller.tell(moment)
 
-    def worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> dict[str, str]:
+    def worker_env(
+        self,
+        worker: WorkerInfo,
+        env: Mapping[str, str],
+        is_unwanted: Callable[[], bool] | None = None,
+    ) -> dict[str, str]:
         """The variables that plugins add for `worker`, beside those in `env`.
 
+        `is_unwanted` is asked while a plugin takes its time: whether the launch is to stop.
+
         Raises:
-            PluginError: a plugin fails, changes a variable of `env`, or contradicts another one.
+            PluginError: a plugin fails, does not return, changes a variable of `env`, or
+                contradicts another one.
         """
-        return environment.contributions(self._implementations(environment.HOOK), worker, env)
+        return environment.contributions(
+            self._implementations(environment.HOOK), self._who, worker, env, is_unwanted
+        )
 
     def doctor_checks(self) -> dict[str, Callable[[DoctorContext], Iterable[Finding]]]:
         """What plugins look at when `--doctor` asks, by the plugin's name."""
         return {
-            item.plugin_name: _doctor_check(item.function, wants_context=bool(item.argnames))
+            item.plugin_name: doctor_check(item)
             for item in self._implementations("plaunch_doctor_checks")
         }
 
@@ -214,10 +236,7 @@ class PluginManager:
     # --- loading ----------------------------------------------------------------------------------
 
     def load_initial(self, plugins: Sequence[object] = ()) -> None:
-        """Load what needs no selection: `plugins`, those that are always on, those named by words.
-
-        Called once, by `create`; raises what that does.
-        """
+        """Load what needs no selection, once; `create` says what, and what it raises."""
         for plugin in plugins:
             self._register_object(plugin)
         for name in dict.fromkeys(entry.name for entry in self._catalogue.usable(LIFECYCLE)):
@@ -235,7 +254,11 @@ class PluginManager:
         blocker = self._catalogue.blocker_of(word)
         if blocker is not None:
             raise UsageError(f"{word.source} names what {blocker.source} blocks; drop one of them")
-        module = load_module(word.text) if is_module_name(word.text) else None
+        module = None
+        if is_module_name(word.text):
+            who = describe(LIFECYCLE.label, word.text, None, word.text)
+            with self._loading(who, word.text, None):
+                module = load_module(word.text)
         if module is None:
             raise self._catalogue.refusal_of_word(word)
         self._register(
@@ -251,20 +274,22 @@ class PluginManager:
         if entry is not None:
             self._load(kind, entry)
 
-    def _load(self, kind: Kind[Any], entry: EntryPoint) -> _Registration:
+    def _load(self, kind: Kind[Any], entry: EntryPoint) -> Registration:
         registration = self._of_entry.get(entry)
         if registration is not None:
             return registration
         distribution, module = entry.distribution, entry.value.partition(":")[0].strip()
+        who = describe(kind.label, entry.name, distribution, module)
         try:
-            plugin = load_entry(kind, entry, self._instances)
+            with self._loading(who, module, distribution):
+                plugin = load_entry(kind, entry, self._instances)
             name = f"{kind.name}:{entry.name}"
             if name in self._registrations:
                 name = f"{kind.name}:{distribution.key}:{entry.name}"
             registration = self._register(
                 name,
                 plugin,
-                describe(kind.label, entry.name, distribution, module),
+                who,
                 LoadedPlugin(
                     kind.name, entry.name, distribution.name, distribution.version, module
                 ),
@@ -276,6 +301,19 @@ class PluginManager:
             raise
         self._of_entry[entry] = registration
         return registration
+
+    def _loading(
+        self, who: str, module: str, distribution: Distribution | None
+    ) -> AbstractContextManager[None]:
+        """Import a plugin; if it is not plaunch's own, see what that does to this process."""
+        if is_ours(distribution):
+            return contextlib.nullcontext()
+        if self.culprits is None:
+            from plaunch.plugin.exits import explained_culprits  # noqa: PLC0415 - rarely
+
+            self.culprits = explained_culprits()
+        self.culprits.note(module, who)
+        return watched_loading(who, self._clock)
 
     def _register_object(self, plugin: object) -> None:
         """Register a plugin that was passed in code, unless its name is blocked."""
@@ -289,7 +327,8 @@ class PluginManager:
                 "plaunch.hookimpl"
             )
         try:
-            plugin = instance_of(plugin, self._instances)
+            with keeping_signals(who, "while it was made"):
+                plugin = instance_of(plugin, self._instances)
         except (KeyboardInterrupt, SignalException):
             raise
         except BaseException as error:
@@ -307,7 +346,7 @@ class PluginManager:
         who: str,
         loaded: LoadedPlugin,
         distribution: Distribution | None,
-    ) -> _Registration:
+    ) -> Registration:
         """Register a plugin with pluggy, once, however many entry points name it."""
         for registration in self._registrations.values():
             if registration.plugin is plugin:
@@ -319,37 +358,14 @@ class PluginManager:
             # pluggy spreads over several lines what does not fit: the hook and its arguments.
             raise PluginLoadError(f"{who} cannot be registered: {one_line(error)}") from error
         try:
-            self._check_implementations(who, plugin)
+            check_implementations(who, plugin, vars(self._pluggy.hook))
         except PluginLoadError:
             self._pluggy.unregister(plugin, name)
             raise
-        registration = _Registration(name, plugin, who, distribution)
+        registration = Registration(name, plugin, who, loaded.module, distribution)
         self._registrations[name] = registration
         self._loaded.append(loaded)
         return registration
-
-    def _check_implementations(self, who: str, plugin: object) -> None:
-        for hook, caller in vars(self._pluggy.hook).items():
-            for implementation in caller.get_hookimpls():
-                if implementation.plugin is not plugin:
-                    continue
-                if not caller.has_spec():
-                    if implementation.optionalhook:
-                        continue
-                    raise PluginLoadError(
-                        f"{who} implements hook {hook!r}, which does not exist"
-                        f"{suggest(hook, _HOOKS)}"
-                    )
-                if implementation.wrapper or implementation.hookwrapper:
-                    raise PluginLoadError(
-                        f"{who} implements {hook} as a hook wrapper; each implementation is called "
-                        "on its own, so that there is nothing to wrap"
-                    )
-                if any(is_other(implementation.function) for is_other in _NOT_PLAIN):
-                    raise PluginLoadError(
-                        f"{who} implements {hook} as a generator or a coroutine; calling it would "
-                        "do nothing: make it a plain function"
-                    )
 
     # --- calling ----------------------------------------------------------------------------------
 
@@ -358,7 +374,7 @@ class PluginManager:
         implementations: list[pluggy.HookImpl] = getattr(self._pluggy.hook, hook).get_hookimpls()
         return sorted(implementations, key=lambda i: (i.trylast - i.tryfirst, i.plugin_name))
 
-    def _offering_in_code(self, kind: Kind[Any], name: str) -> list[_Registration]:
+    def _offering_in_code(self, kind: Kind[Any], name: str) -> list[Registration]:
         if self._catalogue.words.blocker(kind, name) is not None:
             return []
         return [
@@ -377,30 +393,12 @@ class PluginManager:
             if self._catalogue.words.blocker(kind, name, registration.distribution.key) is None
         ]
 
-    def _offers(self, registration: _Registration, kind: Kind[Any]) -> Mapping[str, object]:
+    def _offers(self, registration: Registration, kind: Kind[Any]) -> Mapping[str, object]:
         """What one plugin offers of `kind`; its hook is called once."""
         offers = registration.offers.get(kind.name)
         if offers is None:
             offers = registration.offers[kind.name] = {}
             for implementation in self._implementations(kind.hook):
                 if implementation.plugin is registration.plugin:
-                    offers.update(_ask(registration.who, kind.hook, implementation))
+                    offers.update(ask(registration, kind.hook, implementation))
         return offers
-
-
-def _doctor_check(
-    function: Callable[..., Any], *, wants_context: bool
-) -> Callable[[DoctorContext], Iterable[Finding]]:
-    return lambda context: (function(context) if wants_context else function()) or ()
-
-
-def _ask(who: str, hook: str, implementation: pluggy.HookImpl) -> Mapping[str, object]:
-    try:
-        offers = implementation.function()
-    except (KeyboardInterrupt, SignalException):
-        raise
-    except BaseException as error:
-        raise PluginError(f"{who} failed in {hook}: {one_line(error)}") from error
-    if not (isinstance(offers, Mapping) and all(isinstance(name, str) for name in offers)):
-        raise PluginError(f"{who} returned {offers!r} from {hook}, which maps no names to anything")
-    return offers

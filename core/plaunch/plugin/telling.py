@@ -1,4 +1,4 @@
-"""Telling plugins what happens, so that none of them can harm the job."""
+"""Telling plugins what happens, so that none of them can harm or hold the job."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from plaunch.agent import moments
-from plaunch.errors import SignalException
-from plaunch.plugin.loading import one_line
+from plaunch.plugin.loading import keeping_signals, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-# How long one implementation may keep the agent's loop from its work, in seconds.
+# How long one implementation is waited for by the agent's loop, in seconds.
 TIME_BOUND = 1.0
 
 # The arguments of these hooks are fields of the moments.
@@ -33,26 +32,27 @@ HOOKS: dict[type[Moment], str] = {
 
 
 class Teller:
-    """Calls the implementations of the hooks that tell, each on its own.
+    """Calls the implementations of the hooks that tell, one after the other.
 
-    One that raises, or takes longer than `TIME_BOUND`, is reported with its plugin's name and not
-    called again; other hooks of the same plugin stay.
+    They run on a thread that is neither the caller's nor there between two calls, so that the
+    process can be forked. One that raises, or does not return within `TIME_BOUND`, is reported
+    with its plugin's name and not called again; other hooks of the same plugin stay.
 
     Args:
         implementations: the implementations of a hook, in the order in which they are called.
-        clock: tells seconds, monotonically.
+        who: says how messages call a plugin, by the name under which pluggy knows it.
         with_traceback: whether a failure is logged with its traceback.
     """
 
     def __init__(
         self,
         implementations: Callable[[str], Sequence[pluggy.HookImpl]],
-        clock: Callable[[], float],
+        who: Callable[[str], str],
         *,
         with_traceback: bool = False,
     ) -> None:
         self._implementations = implementations
-        self._clock = clock
+        self._who = who
         self._with_traceback = with_traceback
         self._switched_off: set[tuple[str, str]] = set()
 
@@ -66,31 +66,30 @@ class Teller:
                 self._call(hook, implementation, moment)
 
     def _call(self, hook: str, implementation: pluggy.HookImpl, moment: Moment) -> None:
-        plugin = implementation.plugin_name
-        began = self._clock()
-        try:
-            implementation.function(*(getattr(moment, name) for name in implementation.argnames))
-        except (KeyboardInterrupt, SignalException):
-            raise
-        except BaseException as error:
-            # Also SystemExit: a plugin's failure never harms the job.
-            self._switched_off.add((plugin, hook))
-            logger.warning(
-                "plugin %s failed in %s and is not called for it again; the job goes on: %s",
-                plugin,
-                hook,
-                one_line(error),
-                exc_info=error if self._with_traceback else None,
-            )
+        from plaunch.plugin.bounded import BoundedCall  # noqa: PLC0415 - once there is one
+
+        who = self._who(implementation.plugin_name)
+        arguments = [getattr(moment, name) for name in implementation.argnames]
+        with keeping_signals(who, hook):
+            call = BoundedCall(f"hook-{hook}", lambda: implementation.function(*arguments))
+            has_returned = call.wait(TIME_BOUND)
+        if has_returned and call.error is None:
             return
-        duration = self._clock() - began
-        if duration > TIME_BOUND:
-            self._switched_off.add((plugin, hook))
+        self._switched_off.add((implementation.plugin_name, hook))
+        if not has_returned:
             logger.warning(
-                "plugin %s kept the agent waiting for %.1f s in %s and is not called for it again "
-                "(it may take %.0f s)",
-                plugin,
-                duration,
+                "%s has not returned from %s within %g s; it is left to itself and not called for "
+                "that again, and the job goes on",
+                who,
                 hook,
                 TIME_BOUND,
+            )
+        elif call.error is not None:
+            # Also SystemExit: a plugin's failure never harms the job.
+            logger.warning(
+                "%s failed in %s and is not called for it again; the job goes on: %s",
+                who,
+                hook,
+                one_line(call.error),
+                exc_info=call.error if self._with_traceback else None,
             )

@@ -169,11 +169,11 @@ class RunLayout(LogsSpecs):
         self._run_dir = None
         try:
             remove_temporary(folder)
+        except FileNotFoundError:
+            pass  # somebody has cleaned up before
         except OSError as error:
             _logger().warning("temporary folder %r cannot be removed: %s", folder, error)
-        if self._hold_fd >= 0:
-            os.close(self._hold_fd)
-            self._hold_fd = -1
+        self._let_go()
         sweep(os.path.dirname(folder))  # here, where nobody waits for workers
 
     def __repr__(self) -> str:
@@ -216,6 +216,10 @@ class RunLayout(LogsSpecs):
         """Create the folder of one start; empty if there are to be no files."""
         if self._root_log_dir == os.devnull:
             return ""
+        if self._temporary and not os.path.isdir(self._run_dir or ""):
+            # Somebody cleans temporary folders; nobody has asked for this one, so none is missed.
+            self._let_go()
+            self._run_dir = None
         if self._run_dir is None:
             run_id = env.get("TORCHELASTIC_RUN_ID") or "run"
             self._run_dir = self.create_run_dir(run_id) or self._create_temporary_dir(run_id)
@@ -228,6 +232,12 @@ class RunLayout(LogsSpecs):
             k += 1
             path = f"{name}.{k}"
         return path
+
+    def _let_go(self) -> None:
+        """Give the lock of the temporary folder back."""
+        if self._hold_fd >= 0:
+            os.close(self._hold_fd)
+            self._hold_fd = -1
 
     def _create_temporary_dir(self, run_id: str) -> str:
         try:

@@ -59,8 +59,9 @@ class LogsSpecs(abc.ABC):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Create the folders of one start and say where each stream goes.
 
-        Called once before each start of the workers, with their environments by local rank; may
-        add variables to them (`TORCHELASTIC_ERROR_FILE` is set here, as torchrun does).
+        Called once before each start of the workers, with their environments by local rank; a third
+        party's on a thread, which is waited for a minute. May add variables to them
+        (`TORCHELASTIC_ERROR_FILE` is set here, as torchrun does).
         """
 
     @property

@@ -26,8 +26,9 @@ class SignalAction(enum.Enum):
 class SignalPolicy(Protocol):
     """Says which signals the launcher handles and what each one means. Plugins implement it.
 
-    Both methods run in the launcher. `action` is called in the agent's loop, not inside the
-    signal handler, so it may log and take locks, but must not block.
+    Both methods run in the launcher. `action` is called when the agent's loop comes to the signal,
+    not inside the signal handler, so it may log and take locks, but must not block: one of a third
+    party that has not answered within a second is not asked again.
     """
 
     def signals(self) -> Collection[signal.Signals]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+CALL_BOUND = 10.0  # seconds of one call of a plugin's code in the loop
 TURN_BOUND = 60.0  # seconds of one turn of the loop, beyond what stopping workers may take
 
 
@@ -17,8 +19,8 @@ class Alive:
 
     A loop that sleeps is alive until its time is over, which may be never: while nodes meet, only
     the news that a round has formed may wake it, for hours. One that is awake is alive for `bound`
-    seconds, which are more than a stop of workers may take. One that was never heard of, or that
-    has ended, is none of our business.
+    seconds, which are more than a stop of workers may take, and for less while it is in a plugin's
+    code. One that was never heard of, or that has ended, is none of our business.
 
     Args:
         bound: seconds.
@@ -54,6 +56,16 @@ class Alive:
         self._heard = now = self._clock()
         self._due = now + self.bound
 
+    @contextlib.contextmanager
+    def calling(self, seconds: float = CALL_BOUND) -> Iterator[None]:
+        """The loop is in code of others, which should not take longer than `seconds`."""
+        self._heard = now = self._clock()
+        self._due = now + seconds
+        try:
+            yield
+        finally:
+            self.wakes()
+
     def ends(self) -> None:
         """There is no loop any more."""
         self._heard = self._clock()
@@ -66,6 +78,10 @@ class Alive:
         if now <= due or now <= self._progress() + self.bound:
             return 0.0
         return now - self._heard
+
+    def patience(self) -> float:
+        """Seconds within which it should have been heard of."""
+        return self._due - self._heard
 
     def last_progress(self) -> float:
         """When it was last seen at work, in seconds since the epoch: now, if it is alive."""

@@ -186,7 +186,7 @@ def _streams(traffic: Traffic, figures: Figures, dropped: Mapping[str, int]) -> 
     yield _counter("plaunch_events", "Events of this agent.", figures.events)
     yield _counters(
         "plaunch_events_dropped",
-        "Events that a handler was too slow for.",
+        "Events that a handler was too slow for, or failed with.",
         ("handler",),
         (((handler,), count) for handler, count in dropped.items()),
     )

@@ -57,7 +57,7 @@ class Service:
         self.traffic = Traffic()
         self.alive = Alive(grace + TURN_BOUND, progress=self._shown)
         self.health_check: HealthCheckServer | None = None
-        # How many events each handler was too slow for.
+        # How many events each handler was too slow for, or failed with.
         self.dropped: Callable[[], Mapping[str, int]] = dict
         self._picture = Picture(run_id, role)
         self._figures = Figures()
@@ -67,7 +67,7 @@ class Service:
         self._servers: list[StatusServer] = []
         self._pages: dict[str, Callable[[], Page]] = {
             "/": lambda: Page(_INDEX),
-            "/healthz": lambda: health_page(self.alive.overdue(), self.alive.bound),
+            "/healthz": lambda: health_page(self.alive.overdue(), self.alive.patience()),
             "/metrics": self._metrics,
             "/status": self._status,
         }

@@ -1,0 +1,136 @@
+"""What signals do in this process, and that plugins leave it as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger("plaunch")
+
+Handler = Callable[[int, FrameType | None], object] | int | None
+
+# What the launcher and its workers, which inherit it, rely on. Not those of faults, timers and the
+# size of a terminal: debuggers, profilers and libraries for input take them, and harm nobody.
+KEPT = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGPIPE,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCHLD,
+    signal.SIGCONT,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+    signal.SIGXCPU,
+)
+_MASK: int = sum(1 << (signum - 1) for signum in KEPT)
+_STATUS = "/proc/self/status"
+_STATUS_BYTES = 8192
+
+
+class Dispositions(NamedTuple):
+    """What each signal of `KEPT` does, as Python knows it and, where there is /proc, the kernel.
+
+    `blocked` is what the main thread blocks, as a mask; None on another thread.
+    """
+
+    handlers: tuple[Handler, ...]
+    ignored: int
+    caught: int
+    blocked: int | None
+
+    @classmethod
+    def look(cls) -> Dispositions:
+        """How it is now."""
+        on_main = threading.current_thread() is threading.main_thread()
+        ignored, caught = _kernels()
+        return cls(
+            tuple(map(signal.getsignal, KEPT)), ignored, caught, _blocked() if on_main else None
+        )
+
+    def changed(self, now: Dispositions) -> list[signal.Signals]:
+        """Which signals do something else `now`."""
+        if self == now:
+            return []
+        differs = (self.ignored ^ now.ignored) | (self.caught ^ now.caught)
+        if self.blocked is not None and now.blocked is not None:
+            differs |= self.blocked ^ now.blocked
+        return [
+            signum
+            for signum, before, after in zip(KEPT, self.handlers, now.handlers, strict=True)
+            if before != after or differs & 1 << (signum - 1)
+        ]
+
+    def put_back(self, signum: signal.Signals) -> bool:
+        """Let a signal do again what it did; False if Python cannot see to it here."""
+        previous = self.handlers[KEPT.index(signum)]
+        # None is a handler that was not installed from Python.
+        if previous is None or self.blocked is None:
+            return False
+        signal.signal(signum, previous)
+        how = signal.SIG_BLOCK if self.blocked & 1 << (signum - 1) else signal.SIG_UNBLOCK
+        signal.pthread_sigmask(how, [signum])
+        return True
+
+
+@contextlib.contextmanager
+def kept_dispositions(who: str, doing: str) -> Iterator[None]:
+    """Run a plugin's code, or wait for it; what it changes about signals is put back, and said.
+
+    Args:
+        who: the plugin, for messages.
+        doing: what it does meanwhile, such as the name of a hook.
+    """
+    before = Dispositions.look()
+    try:
+        yield
+    finally:
+        changed = before.changed(Dispositions.look())
+        for are_back in (True, False):
+            names = [signum.name for signum in changed if before.put_back(signum) is are_back]
+            if names:
+                logger.warning(
+                    "%s has changed what %s %s (%s); %s. Signals are the launcher's; a signal "
+                    "policy (--signal-policy) says what they mean",
+                    who,
+                    ", ".join(names),
+                    "does" if len(names) == 1 else "do",
+                    doing,
+                    "that is put back" if are_back else "that cannot be put back from here",
+                )
+
+
+def _kernels() -> tuple[int, int]:
+    """The masks of what is ignored and what is caught; zeros where the kernel does not tell."""
+    try:
+        fd = os.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0, 0
+    try:
+        status = os.read(fd, _STATUS_BYTES)
+    finally:
+        os.close(fd)
+    return _mask(status, b"SigIgn:"), _mask(status, b"SigCgt:")
+
+
+def _mask(status: bytes, field: bytes) -> int:
+    _, _, rest = status.partition(field)
+    value = rest.partition(b"\n")[0].strip()
+    return int(value, 16) & _MASK if value else 0
+
+
+def _blocked() -> int:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return sum(1 << (signum - 1) for signum in KEPT if signum in blocked)

@@ -1,0 +1,63 @@
+"""What belongs on stdout, and what does not; real launches are in e2e/test_evil_plugins.py."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from plaunch.cli import program
+from plaunch.cli.stdout import Stdout
+from plaunch.plugin import hookimpl
+
+
+class Talking:
+    def __init__(self):
+        print("talk")
+
+    @hookimpl
+    def plaunch_worker_env(self):
+        print("talk")
+        return {}
+
+
+@pytest.mark.parametrize("argv", [["--dry-run=json"], ["--list-plugins"]], ids=repr)
+def test_a_program_that_asks_gets_nothing_but_the_answer(argv, capsys) -> None:
+    stdout = sys.stdout
+    assert program.main([*argv, "--no-python", "true"], plugins=[Talking]) == 0
+    out, err = capsys.readouterr()
+    assert out
+    assert "talk" not in out
+    assert "talk\n" in err
+    assert sys.stdout is stdout
+
+
+def test_a_program_that_launches_keeps_its_stdout(capsys) -> None:
+    stdout = Stdout()
+    with stdout.reserved(is_launch=True):
+        print("mine")
+        stdout.write("ours\n")
+    assert capsys.readouterr().out == "mine\nours\n"
+
+
+def test_what_is_printed_meanwhile_goes_to_stderr(capsys) -> None:
+    stdout = Stdout()
+    with stdout.reserved(is_launch=False):
+        print("theirs")
+        stdout.write("ours\n")
+    print("mine")
+    assert capsys.readouterr() == ("ours\nmine\n", "theirs\n")
+
+
+def test_stdout_that_is_closed(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with Stdout().reserved(is_launch=False):
+        assert sys.stdout is None
+
+
+def test_a_reader_who_has_gone_is_no_error(monkeypatch) -> None:
+    class Gone:
+        def write(self, text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    Stdout().write("text")

@@ -1,0 +1,67 @@
+"""What goes wrong in hooks."""
+
+import ctypes
+import os
+import signal
+import threading
+
+from plaunch.plugin import hookimpl
+
+FOR_EVER = threading.Event()
+
+
+def stand():
+    """Never return; say that it has begun."""
+    if "EVIL_STANDS" in os.environ:
+        with open(os.environ["EVIL_STANDS"], "w"):
+            pass
+    FOR_EVER.wait()
+
+
+class StandsBeforeRendezvous:
+    @hookimpl
+    def plaunch_before_rendezvous(self):
+        stand()
+
+
+class StandsWhenStarted:
+    @hookimpl
+    def plaunch_workers_started(self):
+        stand()
+
+
+class StandsAtTheEnd:
+    @hookimpl
+    def plaunch_agent_finished(self):
+        stand()
+
+
+class StandsInWorkerEnv:
+    @hookimpl
+    def plaunch_worker_env(self):
+        stand()
+
+
+class FailsWhenStarted:
+    @hookimpl
+    def plaunch_workers_started(self):
+        raise ValueError("no such thing")
+
+
+class FailsInWorkerEnv:
+    @hookimpl
+    def plaunch_worker_env(self):
+        raise ValueError("no such thing")
+
+
+class IgnoresChildren:
+    @hookimpl
+    def plaunch_workers_started(self):
+        # Not signal.signal, which works on the main thread only.
+        ctypes.CDLL(None).signal(signal.SIGCHLD, ctypes.c_void_p(1))
+
+
+class Exits:
+    @hookimpl
+    def plaunch_workers_started(self):
+        os._exit(9)

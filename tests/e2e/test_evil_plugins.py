@@ -1,0 +1,216 @@
+"""Plugins that do what a plugin must not, in real launches: `tests/data/evil_package`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers.waiting import wait_for_files
+
+PACKAGE = Path(__file__).parents[1] / "data/evil_package"
+RELEASE = "(distribution evil-plaunch 6.6, module evil_plaunch."
+FORTY = 40.0  # seconds that a launch sleeps which is not stopped
+
+
+@pytest.fixture
+def evil(plaunch):
+    """A command line that loads of this package only what a test names."""
+    plaunch.environ["PYTHONPATH"] = str(PACKAGE)
+    plaunch.environ["PLAUNCH_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    plaunch.environ["EVIL_STANDS"] = str(plaunch.folder / "stands")
+    return plaunch
+
+
+STANDING = {
+    "stands-before-rendezvous": "plaunch_before_rendezvous",
+    "stands-when-started": "plaunch_workers_started",
+    "stands-at-the-end": "plaunch_agent_finished",
+}
+
+
+@pytest.mark.parametrize("plugin", STANDING)
+def test_a_hook_that_never_returns_holds_nobody(evil, plugin):
+    done = evil.run("-p", plugin, "--no-python", "sh", "-c", "exit 3")
+    assert done.returncode == 3
+    hook = STANDING[plugin]
+    assert (
+        f"plugin {plugin!r} {RELEASE}hooks) has not returned from {hook} within 1 s" in done.stderr
+    )
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGQUIT"])
+@pytest.mark.parametrize("plugin", ["stands-when-started", "stands-in-worker-env"])
+def test_signals_are_heard_while_a_hook_stands(evil, plugin, name):
+    signum = signal.Signals[name]
+    with evil.start("-p", plugin, "--no-python", "sleep", str(FORTY)) as launch:
+        wait_for_files(evil.folder / "stands")
+        launch.send_signal(signum)
+        began = time.monotonic()
+        _, err = launch.communicate(timeout=FORTY)
+    assert launch.returncode == 128 + signum
+    assert time.monotonic() - began < 9  # a hook that contributes is waited for ten seconds
+    assert f"plugin {plugin!r} {RELEASE}hooks) ha" in err
+
+
+def test_signals_are_heard_while_a_signal_policy_stands(evil):
+    argv = ["-p", "signal_policies:stands", "--signal-policy=stands", "--no-python", "sh", "-c"]
+    with evil.start(*argv, f"echo ready; exec sleep {FORTY}") as launch:
+        assert launch.stdout.readline() == "ready\n"
+        launch.send_signal(signal.SIGTERM)
+        _, err = launch.communicate(timeout=FORTY)
+    assert launch.returncode == 128 + signal.SIGTERM
+    assert f"signal policy 'stands' {RELEASE}components) has not said within 1 s" in err
+
+
+def test_signals_are_heard_while_a_logs_spec_stands(evil):
+    argv = ["-p", "logs_specs:stands", "--logs-specs=stands", "--no-python", "true"]
+    with evil.start(*argv) as launch:
+        wait_for_files(evil.folder / "stands")
+        launch.send_signal(signal.SIGTERM)
+        _, err = launch.communicate(timeout=FORTY)
+    assert launch.returncode == 128 + signal.SIGTERM
+    assert f"logs spec 'stands' {RELEASE}components) had not returned from reify" in err
+
+
+LEFT = {
+    "leaves-a-thread": "thread 'uploader'",
+    "hangs-at-exit": "a function at exit",
+    "leaves-a-child": "process 'helper' (pid ",
+}
+
+
+@pytest.mark.parametrize("plugin", LEFT)
+def test_what_a_plugin_leaves_behind_does_not_hold_the_launcher(evil, plugin):
+    script = evil.write("say.py", "print('said'); raise SystemExit(3)")
+    with evil.start("-p", plugin, script, EVIL_ENDS=str(evil.folder / "end")) as launch:
+        try:
+            assert launch.wait(FORTY) == 3
+        finally:
+            (evil.folder / "end").touch()  # the process that is left ends, and lets go of the pipes
+        out, err = launch.communicate(timeout=FORTY)
+    assert out == "said\n"
+    _, _, named = err.partition("the launch is over; not waited for any longer: ")
+    assert LEFT[plugin] in named
+
+
+def test_a_pool_of_threads_ends_in_good_order(evil):
+    done = evil.run("-p", "leaves-a-pool", "--no-python", "true")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+CHANGED = {
+    "at import": (["-p", "ignores-children"], "SIGCHLD does (while it was loaded)"),
+    "in a hook": (["-p", "ignores-children-in-a-hook"], "SIGCHLD does (plaunch_workers_started)"),
+    "in a factory": (
+        ["-p", "device_counts:ignores-children", "--nproc-per-node=ignores-children"],
+        "SIGCHLD does (--nproc-per-node ignores-children)",
+    ),
+    "and blocked": (["-p", "takes-sigterm"], "SIGTERM, SIGUSR1 do (while it was loaded)"),
+}
+
+
+@pytest.mark.parametrize(("argv", "what"), CHANGED.values(), ids=CHANGED)
+def test_what_signals_do_is_put_back(evil, argv, what):
+    done = evil.run(*argv, "--no-python", "sleep", "0.2")
+    assert done.returncode == 0, done.stderr
+    assert f"{RELEASE}" in done.stderr
+    assert f"has changed what {what}; that is put back" in done.stderr
+
+
+QUESTIONS = {
+    "plan": ["--dry-run=json", "--no-python", "true"],
+    "list": ["--list-plugins"],
+    "doctor": ["--doctor"],
+    "check": ["-p", "device_counts:two", "--check-plugin=two"],
+    "completion": ["--print-completion=bash"],
+}
+
+
+@pytest.mark.parametrize("argv", QUESTIONS.values(), ids=QUESTIONS)
+def test_what_plugins_print_does_not_spoil_what_was_asked_for(evil, argv):
+    done = evil.run("-p", "prints", *argv, EVIL_WRITES="1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert "evil: " not in done.stdout
+    if "--print-completion=bash" not in argv:  # no plugin is loaded for it
+        for way in ("print", "write", "echo"):
+            assert f"evil: {way} at import" in done.stderr
+    if "--dry-run=json" in argv:
+        assert json.loads(done.stdout)["workers"][0]["environment"]["EVIL"] == "1"
+
+
+@pytest.mark.parametrize("argv", [[], ["--run-path", "--start-method=fork"]], ids=repr)
+def test_what_plugins_print_in_a_launch_goes_to_stderr(evil, argv):
+    script = evil.write("say.py", "print('said', flush=True)\n")
+    done = evil.run("-p", "prints", *argv, script)
+    assert (done.returncode, done.stdout) == (0, "said\n")
+    for where in ("at import", "in worker_env", "in workers_started", "at exit"):
+        assert f"evil: print {where}\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "who"),
+    [
+        (["-p", "exits-at-import"], f"plugin 'exits-at-import' {RELEASE}exits)"),
+        (["-p", "exits-in-a-hook"], f"plugin 'exits-in-a-hook' {RELEASE}hooks)"),
+        (
+            ["-p", "device_counts:exits", "--nproc-per-node=exits"],
+            f"device counter 'exits' {RELEASE}components)",
+        ),
+    ],
+)
+def test_os_exit_in_a_plugin_is_explained(evil, argv, who):
+    done = evil.run(*argv, "--no-python", "sleep", "0.2")
+    assert done.returncode == 9
+    assert f"plaunch: {who} has ended the launcher with os._exit(9), in " in done.stderr
+
+
+def test_a_slow_import_is_named(evil):
+    done = evil.run("-p", "slow-import", "--no-python", "true")
+    assert done.returncode == 0
+    assert f"plugin 'slow-import' {RELEASE}slow_import) took 1." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (
+            ["-p", "fails-when-started"],
+            0,
+            "plugin 'fails-when-started' {}hooks) failed in plaunch_w",
+        ),
+        (["-p", "fails-in-worker-env"], 110, "plugin 'fails-in-worker-env' {}hooks) failed in pla"),
+        (
+            ["-p", "logs_specs:fails", "--logs-specs=fails"],
+            110,
+            "logs spec 'fails' {}components) failed: ValueError",
+        ),
+    ],
+)
+def test_failures_name_distribution_and_version(evil, argv, code, message):
+    done = evil.run(*argv, "--no-python", "true")
+    assert done.returncode == code
+    assert message.format(RELEASE) in done.stderr
+    assert "internal error" not in done.stderr
+
+
+def test_a_handler_whose_server_is_away_for_one_event_gets_the_others(evil):
+    events = evil.folder / "events"
+    script = evil.write(
+        "wait.py", f"import os, time\nwhile not os.path.exists({str(events)!r}): time.sleep(0.05)\n"
+    )
+    argv = ["-p", "event_handlers:away-once", "--event-log-handler=away-once", script]
+    done = evil.run(*argv, EVIL_EVENTS=str(events))
+    assert done.returncode == 0
+    who = f"event handler 'away-once' {RELEASE}components)"
+    assert f"{who} failed with ConnectionError: no route to host; the event is lost" in done.stderr
+    assert f"{who} works again after " in done.stderr
+    assert f"{who} failed with 1 event(s) in all" in done.stderr
+    assert done.stdout == ""  # it prints, too
+    seen = events.read_text().splitlines()
+    assert seen[0] == "plaunch.rendezvous.begun"
+    assert seen[-1] == "plaunch.launcher.finished"
