@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -10,13 +11,14 @@ import time
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, agent
-from plaunch.errors import PlaunchError, RendezvousConnectionError
+from plaunch.errors import PlaunchError, RendezvousConnectionError, SignalException
 from plaunch.process import ChildFailedError, SignalAction
 from plaunch.process.layout import RunLayout
 from plaunch.rendezvous import JobFailure
 from plaunch.testing import FakeJobRendezvous
 
 from helpers.processes import is_reaped
+from helpers.waiting import wait_for_files, wait_until
 
 # A worker adds a file `<round>.<attempt>.<local rank>` once it is up.
 UP = """\
@@ -49,7 +51,7 @@ class Node:
         self.job = FakeJobRendezvous(local_world_size=2, **job)
         self.has_ended = False
 
-    def run(self, script, meanwhile=lambda: None, **options):
+    def run(self, script, meanwhile=lambda: None, grace=20, **options):
         spec = WorkerSpec(
             role="trainer",
             local_world_size=2,
@@ -59,7 +61,7 @@ class Node:
             max_restarts=self.job.max_restarts,
         )
         logs = RunLayout(log_dir=str(self.folder / "logs"))
-        built = LocalElasticAgent(spec, logs, shutdown_timeout=20, **options)
+        built = LocalElasticAgent(spec, logs, shutdown_timeout=grace, **options)
         helper = threading.Thread(target=meanwhile)
         helper.start()
         try:
@@ -76,6 +78,10 @@ class Node:
                 return []
             threading.Event().wait(0.005)
         return [int((self.folder / name).read_text()) for name in names]
+
+    def wait_for_files(self, *names):
+        """Wait for files of the test's own."""
+        wait_for_files(*(self.folder / name for name in names))
 
     def attempts(self):
         """Which attempt and rank there was in each round."""
@@ -275,3 +281,63 @@ def test_the_job_hears_of_a_failure_before_slow_workers_have_stopped(create_node
     assert (failure.rank, failure.detail["last_lines"]) == (1, ["no luck"])
     assert result.first_failure == 1
     assert result.stopped == {0: 0}
+
+
+# Takes a file for the word to end: a save that takes its time.
+SAVING = (
+    UP
+    + "def stop(*_):\n"
+    + "    (where / f'asked.{rank}').touch()\n"
+    + "    while not (where / 'enough').exists(): time.sleep(0.005)\n"
+    + "    sys.exit(0)\n"
+    + "signal.signal(signal.SIGTERM, stop)\n"
+    + "up()\n"
+    + "while True: time.sleep(300)\n"
+)
+
+
+@pytest.mark.parametrize("news", ["the store is lost", "the job has failed", "a notice", "Ctrl-C"])
+def test_what_happens_during_a_stop_is_heard_before_it_is_over(create_node, caplog, news):
+    """The workers take an hour to stop; whoever waits for that hears of nothing."""
+    caplog.set_level(logging.INFO, "plaunch")
+    node = create_node(max_restarts=3)
+    said = {
+        "the store is lost": "the other nodes cannot be reached any more",
+        "the job has failed": "the job ended: rank 7 on b",
+        "a notice": "the workers are being stopped and do not get SIGUSR1",
+        "Ctrl-C": "the rest of the grace is skipped",
+    }[news]
+    heard = []
+
+    def tell():
+        node.wait_for("0.0.0", "0.0.1")
+        node.job.arrive()
+        node.wait_for_files("asked.0", "asked.1")
+        if news == "the store is lost":
+            node.job.cut_off()
+        elif news == "the job has failed":
+            node.job.conclude("failed", ELSEWHERE)
+        elif news == "a notice":
+            node.job.notice(signal.SIGUSR1)
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
+        try:
+            wait_until(lambda: said in caplog.text, "it is heard")
+            heard.append(news)
+        finally:
+            (node.folder / "enough").touch()
+            if news == "a notice":
+                os.kill(os.getpid(), signal.SIGINT)
+
+    expected = {
+        "the store is lost": RendezvousConnectionError,
+        "a notice": SignalException,
+        "Ctrl-C": SignalException,
+    }
+    if news in expected:
+        with pytest.raises(expected[news]):
+            node.run(SAVING, tell, grace=3600)
+    else:
+        result = node.run(SAVING, tell, grace=3600)
+        assert list(result.failures) == [7]
+    assert heard == [news]

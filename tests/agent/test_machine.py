@@ -546,6 +546,11 @@ JOB_HISTORIES = {
         [m.ClearUp(), m.Report(FAILURE), m.Finish(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
+    "a stop while it is cleared up: the job hears of the success": (
+        [*JOB_UP, m.WorkersSucceeded(), TERM, m.WorkersStopped()],
+        [m.ClearUp(), m.Report(SUCCESS), m.Escalate(), m.WaitForPeers(), m.Finish(SUCCESS)],
+        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
+    ),
     "the agent itself fails: the job hears of it": (
         [*JOB_UP, m.AgentFailed(), m.WorkersStopped()],
         [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],

@@ -27,6 +27,16 @@ def say(then, result=None, reason=""):
     return describe_turn(then, state, result or failed(), signal.SIGTERM, reason)
 
 
+def test_a_success_that_a_signal_ends_says_so_and_one_that_the_job_ends_does_not():
+    asked = State(max_restarts=0, asked_by=signal.SIGTERM, has_succeeded=True)
+    text = describe_turn(Outcome.SUCCEEDED, asked, failed(), signal.SIGTERM, "")
+    assert text.startswith("SIGTERM received; the workers of this node have succeeded")
+    joining = State(max_restarts=0, is_job_wide=True, has_succeeded=True)
+    text = describe_turn(Outcome.SUCCEEDED, joining, failed(), signal.SIGTERM, "all are done")
+    assert "SIGTERM" not in text
+    assert "all are done" in text
+
+
 @pytest.mark.parametrize(
     ("result", "text"),
     [

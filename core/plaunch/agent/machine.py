@@ -125,7 +125,9 @@ def _succeeded(state: State, event: Event) -> Transition:
 
 def _cleared(state: State, event: Event) -> Transition:
     if state.then is Outcome.SUCCEEDED:
-        return _finish(state, Outcome.SUCCEEDED)
+        finished, actions = _finish(state, Outcome.SUCCEEDED)
+        # Others are not waited for, but they hear that this node may go.
+        return finished, (WaitForPeers(), *actions) if state.is_job_wide else actions
     return replace(state, phase=Phase.WAITING), (WaitForPeers(),)
 
 

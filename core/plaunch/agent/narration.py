@@ -28,7 +28,7 @@ def describe_turn(
     `reason` is why the rendezvous was closed; where it knows the whole job
     (`State.is_job_wide`), why the course changes.
     """
-    if then is Outcome.SUCCEEDED:
+    if then is Outcome.SUCCEEDED and state.asked_by is not None:
         return (
             f"{death_signal.name} received; the workers of this node have succeeded, and it does "
             "not wait for those of other nodes any longer"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from plaunch.process.ladder import StopLadder
     from plaunch.process.reaping.reaper import Job
+    from plaunch.process.reaping.sweep import Sweep
 
 _LONGEST_LOOK = 0.02  # seconds between two looks at workers whose end nothing tells
 _WOKEN = 1.0  # seconds after which what wakes us is looked at all the same
@@ -67,10 +68,11 @@ class Stop:
         self._is_told = is_told
         self._stuck: dict[int, list[int]] = {}
         self._left: list[int] = []
+        self._sweep: Sweep | None = None
         self._output: _Finishing | None = None
         self._stages = [self._release_all, self._pass_output_on]
         if ladder is not None:
-            self._stages += [self._sweep, self._stop_workers]
+            self._stages += [self._sweep_up, self._stop_workers]
 
     def step(self) -> float | None:
         """Do what is due and return the seconds until more is; None when all is over.
@@ -101,10 +103,14 @@ class Stop:
             return None
         return delay if self._is_told() else min(delay, _LONGEST_LOOK)
 
-    def _sweep(self) -> float | None:
-        given_up = {pid for pids in self._stuck.values() for pid in pids}
-        self._left = [process.pid for process in self._job.sweep(given_up, KILL_WAIT)]
-        return None
+    def _sweep_up(self) -> float | None:
+        if self._sweep is None:
+            given_up = {pid for pids in self._stuck.values() for pid in pids}
+            self._sweep = self._job.begin_sweep(given_up, KILL_WAIT)
+        delay = self._sweep.step()
+        if delay is None:
+            self._left = [process.pid for process in self._sweep.left]
+        return delay
 
     def _pass_output_on(self) -> float | None:
         if not self._has_output:

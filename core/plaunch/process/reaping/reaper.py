@@ -14,6 +14,7 @@ from plaunch.process.reaping.guard import Guard, start_guard
 from plaunch.process.reaping.hunt import hunt
 from plaunch.process.reaping.marker import ADOPTED
 from plaunch.process.reaping.messages import job_line, process_line
+from plaunch.process.reaping.sweep import Sweep
 from plaunch.process.reaping.table import PROC, has_table, read_children, read_process
 from plaunch.process.reaping.tree import ProcTree, Tree, make_tree
 from plaunch.process.reaping.zombies import Zombies, reap
@@ -29,7 +30,6 @@ _log = logging.getLogger("plaunch")
 GUARD_VARIABLE = "PLAUNCH_GUARD"
 _TEND_PERIOD = 1.0  # seconds between two looks at orphans
 _GUARDS, _GUARDS_PERIOD = 5, 10.0  # so many guards in so many seconds, if they are killed at once
-_SWEEP_PAUSE = 0.005  # seconds between two passes of the last sweep
 
 
 class Reaper:
@@ -299,42 +299,21 @@ class Job:
             return hunt(self._tree, list(processes), ranks=self._tree.ranks_of(processes)).refused
         return self._tree.signal(processes, signum)
 
-    def sweep(self, given_up: Collection[int], patience: float) -> list[Process]:
-        """Kill all that is left, when every worker has ended or was given up.
-
-        The stop ladder has ended what it found. This is for what came too late for it, and for
-        orphans of whom nobody knows the worker. It ends when a pass finds nothing: an adopter has
-        no orphan among its children then, dead or alive, and elsewhere nobody has come since all
-        were looked at.
+    def begin_sweep(self, given_up: Collection[int], patience: float) -> Sweep:
+        """Begin to kill all that is left, when every worker has ended or was given up.
 
         Args:
             given_up: numbers of processes that have outlived SIGKILL already.
             patience: seconds to wait for processes to end after SIGKILL.
-
-        Returns:
-            What outlives it.
         """
-        deadline = time.monotonic() + patience
-        is_told = False
-        while True:
-            left = [
-                process
-                for processes in self._tree.left_behind().values()
-                for process in processes
-                if process.pid not in given_up
-            ]
-            bag = hunt(self._tree, left)
-            has_reaped = self.tend_orphans()
-            found = [process for process in bag.found if process.pid not in given_up]
-            if not (found or has_reaped):
-                if self._tree.is_sure() or time.monotonic() > deadline:
-                    return []
-            elif found and not is_told:
-                is_told = True
-                _log.info("ending what was left behind: pids %s", [p.pid for p in found])
-            if found and (len(bag.refused) == len(found) or time.monotonic() > deadline):
-                return found
-            time.sleep(_SWEEP_PAUSE)
+        return Sweep(self._tree, self.tend_orphans, given_up, patience)
+
+    def sweep(self, given_up: Collection[int], patience: float) -> list[Process]:
+        """The same to the end; what outlives it."""
+        sweep = self.begin_sweep(given_up, patience)
+        while (delay := sweep.step()) is not None:
+            time.sleep(delay)
+        return sweep.left
 
     def tend(self) -> None:
         """Look after orphans while workers run; about once a second is enough.
