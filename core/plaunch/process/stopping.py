@@ -5,6 +5,7 @@ Whoever drives it waits between two steps, and may listen to whatever else happe
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -113,17 +114,13 @@ class Stop:
         return delay
 
     def _pass_output_on(self) -> float | None:
-        if not self._has_output:
-            self._finish_output()
-            return None
         if self._output is None:
             self._output = _Finishing(self._finish_output, self._wake)
-            self._output.start()
+            self._output.begin(is_long=self._has_output)
         if not self._output.is_over:
+            self._look()  # what else has woken us is not to do so again
             return _WOKEN
-        self._output.join()
-        if self._output.error is not None:
-            raise self._output.error
+        self._output.end()
         return None
 
     def _release_all(self) -> None:
@@ -136,20 +133,36 @@ class Stop:
             self._release_all()
 
 
-class _Finishing(threading.Thread):
-    """Passes the output on, and wakes whoever waits for it."""
+class _Finishing:
+    """Passes the output on, on a thread if that may take long, and wakes whoever waits for it."""
 
     def __init__(self, finish: Callable[[], None], wake: Callable[[], None]) -> None:
-        super().__init__(name="plaunch-output", daemon=True)
         self.is_over = False
-        self.error: BaseException | None = None
+        self._error: BaseException | None = None
         self._finish = finish
         self._wake = wake
+        self._thread: threading.Thread | None = None
 
-    def run(self) -> None:
+    def begin(self, *, is_long: bool) -> None:
+        if is_long:
+            thread = threading.Thread(target=self._run, name="plaunch-output", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no more threads: then signals have to wait
+                thread.start()
+                self._thread = thread
+        if self._thread is None:
+            self._run()
+
+    def end(self) -> None:
+        """Wait for the thread, which has nothing left to do, and raise what has gone wrong."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
         try:
             self._finish()
-        except BaseException as error:  # noqa: BLE001 - raised by the stop, on its own thread
-            self.error = error
+        except BaseException as error:  # noqa: BLE001 - raised by `end`, on the stop's own thread
+            self._error = error
         self.is_over = True
         self._wake()
