@@ -595,7 +595,7 @@ SEQUENCES = {
     "Kubernetes: SIGTERM, then SIGKILL": (["TERM 0"], []),
     "systemd with SendSIGHUP: SIGTERM, SIGHUP": (["TERM 0", "HUP 0.001"], []),
     "timeout: each signal to the child, then to its group": (["TERM 0", "TERM 0.001"], []),
-    "timeout -s INT": (["INT 0", "INT 0.001"], []),
+    "timeout -s INT": (["INT 0", "INT 0.0001"], []),
     "Ctrl-C": (["INT 0"], []),
     "Ctrl-C twice": (["INT 0", "INT 0.4"], [0.4]),
     "Ctrl-C three times": (["INT 0", "INT 0.4", "INT 0.6"], [0.4, 0.6]),

@@ -239,18 +239,17 @@ def test_what_evades_sigkill_as_another_process_gets_it_again(world):
     session = world.worker(leaves=[77])
     session.left_behind_dies_of = set()
     session.dead_at = 0.0
-    signal_all = session.signal_all
+    kill = session.kill
 
-    def evade(signum):
-        signal_all(signum)
-        if signum == KILL:
-            [pid] = session.left_behind
-            session.left_behind = [pid + 1] if pid < 80 else []
+    def evade():
+        kill()
+        [pid] = session.left_behind
+        session.left_behind = [pid + 1] if pid < 80 else []
 
-    session.signal_all = evade
+    session.kill = evade
     ladder = world.ladder(kill_wait=4)
     world.climb(ladder)
-    assert world.signals() == [("SIGTERM", "all")] + 4 * [("SIGKILL", "all")]
+    assert world.signals() == [("SIGTERM", "rest")] + 4 * [("SIGKILL", "all")]
     assert ladder.stuck == {}
     assert world.now < 1
 

@@ -63,7 +63,7 @@ Transition = tuple[State, tuple[Action, ...]]
 SAME_REQUEST = 2.0
 # The same for SIGINT: nobody presses Ctrl-C twice within it, but `timeout` sends every signal to
 # the launcher and to its group.
-SAME_INTERRUPT = 0.05
+SAME_INTERRUPT = 0.0005
 
 
 def _begin(state: State, event: Event) -> Transition:

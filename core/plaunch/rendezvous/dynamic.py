@@ -214,7 +214,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         if self._is_over:
             return True
-        if self._identity.is_host and self._membership.verdict is None:
+        is_done = self._membership.has_succeeded and self._membership.verdict is None
+        if self._identity.is_host and is_done:
             _log.warning(
                 "the store of job %r ends with this launcher, which hosts it; nodes that are not "
                 "done lose it",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -464,7 +465,7 @@ def guard_of(launcher):
         children = [int(pid) for pid in file.read().split()]
     for pid in children:
         process = read_process(pid)
-        with open(f"/proc/{pid}/comm") as comm:
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/comm") as comm:
             if comm.read() == "workers-guard\n" and process is not None and process.is_alive:
                 return pid
     return None

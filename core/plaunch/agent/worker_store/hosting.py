@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from plaunch.agent.worker_store import serving
+from plaunch.durations import milliseconds
 from plaunch.process.failures import describe_exit
 from plaunch.process.reaping.marker import JOBS_VARIABLE
 from plaunch.process.withheld import without_withheld
@@ -171,7 +172,7 @@ class StoreHost:
         if self._pidfd >= 0:
             poller = select.poll()
             poller.register(self._pidfd, select.POLLIN)
-            poller.poll(_END_WAIT * 1000)
+            poller.poll(milliseconds(_END_WAIT))
         self._process.wait(_END_WAIT)
 
     def _read(self) -> None:

@@ -148,6 +148,7 @@ class HooksConformance(PluginSuite):
                 environment.HOOK,
                 environment.contributions,
                 hooks(environment.HOOK),
+                repr,  # what messages call a plugin
                 replace(worker, pid=None),
                 _ENV,
             )
