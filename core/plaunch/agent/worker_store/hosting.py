@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent.worker_store import serving
 from plaunch.durations import milliseconds
 from plaunch.process.failures import describe_exit
+from plaunch.process.reaping.guard import open_pidfd
 from plaunch.process.reaping.marker import JOBS_VARIABLE
 from plaunch.process.withheld import without_withheld
 
@@ -115,7 +116,7 @@ class StoreHost:
             start_new_session=True,
         )
         self.pid = self._process.pid
-        self._pidfd = _open_pidfd(self.pid)
+        self._pidfd = open_pidfd(self.pid)
         self._pipe = -1
         if self._process.stdout is not None:
             self._pipe = self._process.stdout.fileno()
@@ -191,12 +192,3 @@ class StoreHost:
                 self._output = self._output.replace(line, b"")
                 setattr(self, name, True)
         self._output = self._output[-_MOST_OUTPUT:]
-
-
-def _open_pidfd(pid: int) -> int:
-    if os.environ.get("PLAUNCH_NO_PIDFD", "0") not in ("", "0") or not hasattr(os, "pidfd_open"):
-        return -1
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return -1  # an old kernel, or a container's filter

@@ -40,7 +40,7 @@ class Guard:
         self.line_fd: int = line
         self._program = program
         self._is_gone = False
-        self._pidfd = _open_pidfd(pid)
+        self._pidfd = open_pidfd(pid)
 
     def tell(self, line: bytes) -> None:
         """Send it a line, if it is there; never waits."""
@@ -117,7 +117,7 @@ def start_guard(proc: str = PROC) -> Guard | None:
         # Not 0, 1 or 2, which the guard replaces: a launcher may have been started without them.
         reader, line = _raised(reader), _raised(line)
         os.set_blocking(line, False)
-        launcher_fd = _raised(_open_pidfd(os.getpid()))
+        launcher_fd = _raised(open_pidfd(os.getpid()))
         if _is_forkable():
             return Guard(_fork_guard(reader, launcher_fd, proc), line, None)
         program = _start_program(reader, launcher_fd, proc)
@@ -195,7 +195,8 @@ def _is_forkable() -> bool:
     return resident <= _SMALL
 
 
-def _open_pidfd(pid: int) -> int:
+def open_pidfd(pid: int) -> int:
+    """A descriptor of a process, which is readable when it has ended; -1 if there is none."""
     if os.environ.get("PLAUNCH_NO_PIDFD", "0") not in ("", "0") or not hasattr(os, "pidfd_open"):
         return -1
     try:
