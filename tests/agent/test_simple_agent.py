@@ -339,6 +339,17 @@ def test_a_stop_during_a_restart_is_not_overtaken_by_it():
     assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
 
 
+def test_of_two_stop_signals_at_once_the_first_one_is_the_workers_and_the_ends():
+    def send_both():
+        send(signal.SIGINT)()
+        send(signal.SIGTERM)()
+
+    agent = PretendAgent(FakeRendezvous(), [[send_both]])
+    with pytest.raises(SignalException) as caught:
+        agent.run()
+    assert agent.calls == ["start", "stop", f"shutdown {caught.value.sigval.name}"]
+
+
 class NotifyPolicy:
     """SIGUSR1 is passed on, SIGUSR2 means nothing, SIGTERM stops."""
 

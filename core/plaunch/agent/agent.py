@@ -307,9 +307,9 @@ class SimpleElasticAgent(ElasticAgent):
                         "workers)",
                         signum.name,
                     )
-                    self._soft_signal = signal.SIGTERM  # workers may know this one as a notice
-                elif self._machine.asked_by is None:
-                    self._soft_signal = signum
+                if self._machine.asked_by is None and not stops:  # the first one to ask
+                    # Workers may know a signal that nobody handles here as a notice.
+                    self._soft_signal = signum if received.is_listed else signal.SIGTERM
                 stops.append(states.StopRequested(signum, received.at))
             elif action is SignalAction.NOTIFY:
                 self._pass_on(signum)
@@ -423,10 +423,10 @@ class SimpleElasticAgent(ElasticAgent):
                 return None
             end = states.WorkersStopped()
         self._stop = None
-        if self._run_result.is_failed():
-            self._complete_failure()
         if self._failure_due is not None:
             self._tell_failure()
+        elif self._run_result.is_failed():
+            self._complete_failure()
         return end
 
     def _stop_at_last(self, inbox: SignalInbox) -> None:

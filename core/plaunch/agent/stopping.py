@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from plaunch.errors import UnkillableWorkerError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,8 +29,8 @@ class ContextStop:
 
     Args:
         stop: the context's.
-        at_end: called when it is over, also if it raised; what this raises comes in the place of
-            that.
+        at_end: called when it is over, also if something outlives SIGKILL; what this raises comes
+            in the place of that. A step that is interrupted is not the end: another one follows.
     """
 
     def __init__(self, stop: WorkersStop, at_end: Callable[[], None]) -> None:
@@ -40,7 +42,7 @@ class ContextStop:
         """Do what is due; see `WorkersStop`."""
         try:
             delay = self._stop.step()
-        except BaseException:
+        except UnkillableWorkerError:
             self._at_end()
             raise
         if delay is None:
