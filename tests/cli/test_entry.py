@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
+from plaunch.cli import entry
 from plaunch.cli.entry import entry_point
 
 
@@ -14,10 +16,11 @@ from plaunch.cli.entry import entry_point
 def restored_environment(monkeypatch):
     """The entry point takes its process for plaunch's own, which the tests' is not.
 
-    With torch loaded it would end it on the spot; it ignores Ctrl-C in the end.
+    It would end it on the spot; it ignores Ctrl-C in the end.
     """
     monkeypatch.setenv("PLAUNCH_LAUNCHER", "")
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(entry, "_may_be_held", lambda: False)
+    monkeypatch.setattr(entry, "end_at_once", sys.exit)
     handler = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, handler)
@@ -67,3 +70,48 @@ def test_with_torch_loaded_the_process_ends_in_order_but_at_once(tmp_path):
     )
     assert done.returncode == 17, done.stderr
     assert done.stdout.split() == ["main", "thread", "at", "exit"]
+
+
+LEFT = """\
+import atexit, sys, plaunch.cli.program, plaunch.cli.entry
+class Late:
+    def __del__(self): print("taken apart")
+late = Late()
+def main():
+    atexit.register(print, "at exit")
+    print("main", end=" ")
+    return 17
+plaunch.cli.program.main = main
+plaunch.cli.entry.entry_point()
+"""
+
+
+def end(*options, stdout=subprocess.PIPE):
+    return subprocess.run(
+        [sys.executable, *options, "-c", LEFT],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_exit_functions_run_and_buffers_are_written_but_nothing_is_taken_apart():
+    done = end()
+    assert (done.returncode, done.stderr) == (17, "")
+    assert done.stdout == "main at exit\n"
+
+
+def test_with_an_interactive_interpreter_the_process_stays():
+    done = end("-i")
+    assert "taken apart" in done.stdout
+
+
+def test_a_stdout_that_cannot_be_flushed_is_told_by_the_interpreter():
+    with open("/dev/full", "w") as full:
+        done = end(stdout=full)
+    assert done.returncode == 120
+    assert "No space left on device" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -61,3 +62,20 @@ def test_a_reader_who_has_gone_is_no_error(monkeypatch) -> None:
 
     monkeypatch.setattr(sys, "stdout", Gone())
     Stdout().write("text")
+
+
+def test_a_stdout_on_a_full_disk_is_no_fault_of_plaunch() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "plaunch", "--print-completion=bash"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "plaunch: stdout, where this output was to go, cannot be written: No space left on "
+        "device; what is there is not all of it\n"
+    )

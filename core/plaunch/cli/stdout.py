@@ -11,6 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
+from plaunch.errors import PlaunchError
 from plaunch.process.reaping.marker import owns_process
 
 if TYPE_CHECKING:
@@ -32,10 +33,22 @@ class Stdout:
         return sys.stdout if self._own is None else self._own
 
     def write(self, text: str) -> None:
-        """Write `text`, at once; a reader who has gone is none of our business."""
-        with contextlib.suppress(BrokenPipeError):
+        """Write `text`, at once; a reader who has gone is none of our business.
+
+        Raises:
+            PlaunchError: stdout takes no text, for example on a full disk.
+        """
+        try:
             self.stream.write(text)
             self.stream.flush()
+        except BrokenPipeError:
+            pass
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise PlaunchError(
+                f"stdout, where this output was to go, cannot be written: {why}; what is there is "
+                "not all of it"
+            ) from error
 
     @contextlib.contextmanager
     def reserved(self, *, is_launch: bool) -> Iterator[None]:
