@@ -28,6 +28,7 @@ from plaunch.rendezvous import (
 )
 from plaunch.testing import MemoryBoard
 
+from helpers.clock import Clock
 from helpers.waiting import wait_until
 
 BOUND = 30.0
@@ -183,6 +184,76 @@ def test_a_short_outage_harms_nobody(create, board):
     assert list(first.changes()) == list(second.changes()) == []
     first.send_notice(10)
     assert [(c.kind, c.signum) for c in changes(second)] == [(ChangeKind.NOTICE, 10)]
+
+
+class Asked:
+    """A store that keeps a node waiting for the answer to a sign of life, and the node's clock."""
+
+    def __init__(self, create, board):
+        self.clock = Clock()
+        self._board = board
+        self._silent, self._asked = threading.Event(), threading.Event()
+        self._answers = threading.Event()
+        self.handler = create(connect=self._connect, keep_alive_interval="1", _clock=self.clock)
+        self.handler.next_rendezvous()
+        self._silent.set()
+        self.clock.now += 1.0
+        self.handler.send_notice(10)  # wakes it
+        assert self._asked.wait(BOUND)
+
+    def _connect(self):
+        store = self._board.connect()
+        plain = store.beat
+
+        def beat(key, value):
+            if self._silent.is_set():
+                self._asked.set()
+                self._answers.wait(BOUND)
+            return plain(key, value)
+
+        store.beat = beat
+        return store
+
+    def tells(self, *steps):
+        """What is told in the course of time, which the agent looks at after each step."""
+        told = []
+        for seconds in steps:
+            self.clock.now += seconds
+            told += self.handler.changes()
+        return [change.kind for change in told]
+
+    def answer(self):
+        self._answers.set()
+        wait_until(lambda: self.handler._crew._speaker.silent_for() == 0.0, "an answer")
+
+
+def test_own_pauses_are_no_silence_of_the_store(create, board):
+    asked = Asked(create, board)
+    assert asked.tells(1, 65, 1, 86400, 1, 65) == []
+    asked.answer()
+    assert asked.tells(65, 65) == []
+
+
+def test_silence_counts_all_the_time_that_the_node_was_awake(create, board):
+    asked = Asked(create, board)
+    assert asked.tells(*[1] * 30, 65, *[1] * 25) == []  # of the pause, three seconds count
+    assert asked.tells(*[1] * 3) == [ChangeKind.UNREACHABLE]
+    asked.answer()
+
+
+def test_a_pause_is_no_time_in_which_nodes_could_have_come(create, monkeypatch):
+    monkeypatch.setattr(dynamic, "_GLANCE", 0.01)
+    clock = Clock()
+    first = create(2, 2, join_timeout="600", _clock=clock)
+    began = first._clock()
+    call = Background(first.next_rendezvous)
+    wait_until(lambda: first._membership.joined is not None, "it waits")
+    for pause in (3600.0, 1.0, 3600.0):
+        clock.now += pause
+        call.is_over(0.05)  # some glances
+    assert first._clock() - began < 10.0
+    create(2, 2).next_rendezvous()
+    assert call.get().world_size == 2
 
 
 def test_a_connection_that_is_dead_is_replaced(create, board, monkeypatch):

@@ -232,3 +232,57 @@ def test_an_error_of_a_store_that_is_none_of_the_connections_ends_the_routine(ru
 
 def iter_once(operation):
     yield operation
+
+
+# --- whether the store is silent ------------------------------------------------------------------
+
+
+def test_a_store_that_nobody_asks_is_not_silent(run, board):
+    clock = Clock()
+
+    def routine():
+        yield Add("n", 1)
+        yield Sleep(1000.0)
+
+    runner, _ = run(routine(), board.connect, clock=clock)
+    wait_until(lambda: isinstance(runner._operation, Sleep), "it sleeps")
+    clock.now += 500.0
+    assert runner.silent_for() == 0.0
+
+
+def test_silence_lasts_until_there_is_an_answer_however_often_is_asked(run, board):
+    clock = Clock()
+    board.down = True
+    runner, ended = run(iter_once(Add("n", 1)), board.connect, clock=clock)
+    wait_until(lambda: runner.problem is not None, "a problem")
+    for _ in range(8):
+        clock.now += 1.0
+    assert runner.silent_for() == 8.0
+    board.down = False
+    clock.now += 10.0  # so that the next attempt is due
+    assert ended.wait() is None
+    assert runner.silent_for() == 0.0
+
+
+def test_a_wait_is_silent_only_when_it_takes_longer_than_it_may(run, board):
+    clock = Clock()
+    asked, answer = threading.Event(), threading.Event()
+
+    def connect():
+        store = board.connect()
+
+        def wait(key, timeout):
+            asked.set()
+            answer.wait(BOUND)
+
+        store.wait = wait
+        return store
+
+    runner, ended = run(iter_once(Wait("never", 5.0)), connect, clock=clock)
+    assert asked.wait(BOUND)
+    clock.now += 4.0
+    assert runner.silent_for() == 0.0
+    clock.now += 4.0
+    assert runner.silent_for() == 3.0
+    answer.set()
+    assert ended.wait() is None

@@ -93,7 +93,7 @@ class Crew:
         speaker = self._speaker
         if speaker is None or self._membership.state is None or self._is_over:
             return None
-        silent = time.monotonic() - speaker.last_contact
+        silent = speaker.silent_for()
         if silent <= self._timing.unreachable_timeout:
             return None
         cause = f": {speaker.problem}" if speaker.problem is not None else ""
@@ -116,8 +116,9 @@ class Crew:
             is_in = self._membership.state is not None
             if not is_in:
                 speaker.stop()  # it still tries to connect
-            deadline = time.monotonic() + patience
-            while not (is_through := speaker.join(0.05)) and time.monotonic() < deadline:
+            clock = self._membership.clock
+            deadline = clock() + patience
+            while not (is_through := speaker.join(0.05)) and clock() < deadline:
                 if speaker.problem is not None:
                     break  # nobody can be told
             is_through = is_through or not is_in  # who has never come need not say good-bye
@@ -170,7 +171,7 @@ class Crew:
             if error is not None:
                 self._membership.told()
 
-        runner = Runner(name, routine, self.connect, ended)
+        runner = Runner(name, routine, self.connect, ended, clock=self._membership.clock)
         runner.start()
         return runner
 

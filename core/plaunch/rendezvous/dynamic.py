@@ -22,8 +22,10 @@ from plaunch.rendezvous.api import (
     RendezvousStoreInfo,
 )
 from plaunch.rendezvous.attendance import Attendance
+from plaunch.rendezvous.awake import AwakeClock
 from plaunch.rendezvous.crew import Crew
 from plaunch.rendezvous.job import JobRound
+from plaunch.rendezvous.liveness import late_after
 from plaunch.rendezvous.membership import Identity, Membership
 from plaunch.rendezvous.ports import HeldPort
 from plaunch.rendezvous.records import RecordCodec
@@ -42,6 +44,8 @@ _log = logging.getLogger("plaunch")
 
 _GLANCE = 1.0  # seconds between two looks at what may be wrong
 _FAREWELL = 5.0  # seconds for the last operations, however long the options allow
+# A pause must still look like one to those who count signs of life, or they count it as silence.
+_PAUSE = 1.5  # times what makes an observation late
 
 
 class DynamicRendezvousHandler(RendezvousHandler):
@@ -61,6 +65,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         release: is called once, when nothing of the store is needed any more.
         outlives_job: whether the store was there before the job, and will be there after it.
         options: the names of the backend's own `--rdzv-conf` options.
+        clock: a monotonic clock, in seconds.
 
     Raises:
         UsageError: an option is unknown or has a bad value, or the token cannot be read.
@@ -77,6 +82,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         release: Callable[[], None] | None = None,
         outlives_job: bool = False,
         options: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._backend = params.backend
         self._run_id = params.run_id
@@ -96,10 +102,13 @@ class DynamicRendezvousHandler(RendezvousHandler):
             job=params.job,
         )
         self._held: HeldPort | None = None
+        # Time in which this process was suspended is no time for which others were silent.
+        self._clock = AwakeClock(_PAUSE * late_after(self._timing.keep_alive_interval), clock)
         self._membership = Membership(
             self._identity,
             self._timing,
             RecordCodec(params.run_id, read_token(params, os.environ)),
+            clock=self._clock,
         )
         self._attendance = Attendance(self._membership)
         self._membership.told = self._wake
@@ -147,15 +156,15 @@ class DynamicRendezvousHandler(RendezvousHandler):
             raise verdict_error(self._run_id, membership.verdict)
         membership.want_round()
         self._crew.start()
-        began = time.monotonic()
+        began = self._clock()
         while True:
             self._crew.supervise()
             with self._lock:
                 self._raise_error()
                 is_formed, place = not membership.wants_round, membership.place
                 if membership.is_parked:
-                    began = time.monotonic()
-                left = began + self._timing.join_timeout - time.monotonic()
+                    began = self._clock()
+                left = began + self._timing.join_timeout - self._clock()
                 if is_formed or left <= 0:
                     break
                 self._lock.wait(min(left, _GLANCE))
@@ -310,7 +319,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._run_id,
         )
         membership = self._membership
-        is_running_until = time.monotonic() + self._timing.join_timeout
+        is_running_until = self._clock() + self._timing.join_timeout
         while True:
             self._crew.supervise()
             with self._lock:
@@ -319,12 +328,12 @@ class DynamicRendezvousHandler(RendezvousHandler):
                     or membership.verdict is not None
                     or membership.error is not None
                     or self._crew.problem() is not None
-                    or time.monotonic() >= is_running_until
+                    or self._clock() >= is_running_until
                 ):
                     return
                 state = membership.state
                 if state is not None and state.phase is Phase.RUNNING:
-                    is_running_until = time.monotonic() + self._timing.join_timeout
+                    is_running_until = self._clock() + self._timing.join_timeout
                 self._lock.wait(_GLANCE)
 
     def _end(self, patience: float) -> bool:

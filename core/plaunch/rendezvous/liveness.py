@@ -16,6 +16,11 @@ _MOST_LATE = 3  # observations in a row; whoever is always late is not paused, b
 _MAX_ABSENCES = 3
 
 
+def late_after(interval: float) -> float:
+    """How long after the last observation another one is late, in seconds."""
+    return max(interval * _LATE, _LEAST_LATE)
+
+
 @dataclass
 class _Watched:
     sign: bytes | None
@@ -124,8 +129,7 @@ class Observer:
         return 0.0 if watched is None else self._clock() - watched.changed_at
 
     def _is_late(self, now: float) -> bool:
-        bound = max(self._interval * _LATE, _LEAST_LATE)
-        if self._observed_at is None or now - self._observed_at <= bound:
+        if self._observed_at is None or now - self._observed_at <= late_after(self._interval):
             self._late_in_a_row = 0
             return False
         self._late_in_a_row += 1

@@ -53,7 +53,6 @@ class Runner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self.last_contact = clock()
         self.connections = 0
         self.problem: RendezvousConnectionError | None = None  # until the store answers again
         self._routine = routine
@@ -66,6 +65,7 @@ class Runner:
         self._is_stopped = False
         self._operation: Operation | None = None
         self._busy_since: float | None = None
+        self._asked_at: float | None = None  # since when the store owes an answer
         self._thread: threading.Thread | None = None
         self._store: RendezvousStore | None = None
 
@@ -88,6 +88,17 @@ class Runner:
             return 0.0
         allowed = operation.timeout if isinstance(operation, Wait) else 0.0
         return self._clock() - since - allowed
+
+    def silent_for(self) -> float:
+        """Seconds for which the store owes an answer, however often it was asked; 0 if it does not.
+
+        A store that nobody asks is not silent, and a wait that may take longer is no silence.
+        """
+        asked_at, operation = self._asked_at, self._operation
+        if asked_at is None:
+            return 0.0
+        allowed = operation.timeout if isinstance(operation, Wait) else 0.0
+        return max(0.0, self._clock() - asked_at - allowed)
 
     def renew(self) -> None:
         """Give the routine to a new thread and a new connection."""
@@ -162,6 +173,8 @@ class Runner:
                     _close(store)
                     raise _Relieved
                 self._busy_since = self._clock()
+                if self._asked_at is None:
+                    self._asked_at = self._busy_since
             try:
                 if store is None:
                     store = self._connect()
@@ -187,7 +200,7 @@ class Runner:
                 _close(store)
                 raise _Relieved
             self.problem = None
-            self.last_contact = self._clock()
+            self._asked_at = None
             return store, result
 
     def _hold(self, store: RendezvousStore, shift: int) -> None:
