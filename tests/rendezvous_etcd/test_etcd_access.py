@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import itertools
 import os
 import re
 import socket
@@ -47,6 +48,36 @@ def silent():
     """A port that takes connections, and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def dripping(text=b""):
+    """A port that says something to everybody, byte by byte, and never comes to an end."""
+    done = threading.Event()
+
+    def drip(sock):
+        with sock, contextlib.suppress(OSError):
+            for number in itertools.count():
+                sock.sendall(text[number : number + 1] or b"x")
+                if done.wait(0.1):
+                    return
+
+    def serve(server):
+        with contextlib.suppress(OSError):
+            while True:
+                threads.append(threading.Thread(target=drip, args=(server.accept()[0],)))
+                threads[-1].start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threads = [threading.Thread(target=serve, args=(server,))]
+        threads[0].start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            done.set()
+            server.shutdown(socket.SHUT_RDWR)
+            for thread in threads:
+                thread.join()
 
 
 @contextlib.contextmanager
@@ -107,6 +138,18 @@ def test_who_does_not_answer_is_given_up_in_time(params_of, server, expected, pr
     assert_matches(expected, text)
     assert_matches(r"within 2 s \(--rdzv-conf connect_timeout\)", text)
     assert 1 < seconds < 5
+
+
+@pytest.mark.parametrize("protocol", ["http", "https"])
+@pytest.mark.parametrize(
+    "text", [b"HTTP/1.1 200 OK\r\n", b"\x16\x03\x03\x40\x00", b"\x00\x00\x04\x04"]
+)
+def test_who_answers_drop_by_drop_is_given_up_in_time(params_of, text, protocol):
+    """However often something comes: the limit is for all of it."""
+    with dripping(text) as endpoint:
+        said, seconds = failure(params_of, endpoint, connect_timeout=1, protocol=protocol)
+        assert seconds < 30.0  # byte by byte, it would be hours
+    assert said
 
 
 def test_a_name_that_has_no_address(params_of):

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration
@@ -28,6 +28,7 @@ from plaunch_rendezvous_c10d.hosting import (
 )
 from plaunch_rendezvous_c10d.stores import FileStore
 from plaunch_rendezvous_c10d.torch_import import load_distributed
+from plaunch_rendezvous_c10d.torch_log import torch_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,8 @@ class C10dBackend:
         address: what the other nodes reach this one under.
         endpoint: how messages name the store, with its real port.
         is_host: whether the store lives in this process.
-        release: ends what this node holds for the others: the hosted store, or a temporary file.
+        release: ends what this node holds: the hosted store, or a temporary file; may be called
+            twice.
         outlives_job: whether the store is there after the job.
     """
 
@@ -108,12 +110,20 @@ def prepare_backend(params: RendezvousParameters) -> C10dBackend:
     # torch waits for it in poll, which counts milliseconds in 31 bits.
     read_timeout = params.get_as_seconds("read_timeout", 60.0, Duration(most=1e6)) or 60.0
     is_host = params.get_as_bool("is_host")
-    if store_type == "file":
-        return _on_file(params, read_timeout)
-    return _on_tcp(params, read_timeout, is_host)
+    with contextlib.ExitStack() as stack:
+        if store_type == "file":
+            backend = _on_file(params, read_timeout, stack)
+        else:
+            backend = _on_tcp(params, read_timeout, is_host, stack)
+        return replace(backend, release=stack.pop_all().close)
 
 
-def _on_tcp(params: RendezvousParameters, read_timeout: float, is_host: bool | None) -> C10dBackend:
+def _on_tcp(
+    params: RendezvousParameters,
+    read_timeout: float,
+    is_host: bool | None,
+    held: contextlib.ExitStack,
+) -> C10dBackend:
     host, port = parse_rendezvous_endpoint(params.endpoint, DEFAULT_PORT)
     is_local = params.max_nodes == 1
     if is_local and not params.endpoint:
@@ -125,18 +135,21 @@ def _on_tcp(params: RendezvousParameters, read_timeout: float, is_host: bool | N
             "that the node which hosts the store has said"
         )
     distributed = load_distributed()
+    held.callback(torch_log().keep_quiet())
     hosted: HostedStore | None = None
     if here:
         with contextlib.ExitStack() as stack:
             number = port
             if port == 0 and params.job.port_range is not None:
                 # Held until the store listens, so that no other launcher picks the same one.
-                held = HeldPort.any(params.job.port_range)
-                stack.callback(held.close)
-                number = held.port
+                picked = HeldPort.any(params.job.port_range)
+                stack.callback(picked.close)
+                number = picked.port
             hosted = host_store(
                 distributed, host, number, is_local=is_local, is_asked=is_host is True
             )
+    if hosted is not None:
+        held.callback(hosted.close)
     address = find_node_address(
         host, port, max_nodes=params.max_nodes, local_addr=params.local_addr
     )
@@ -146,9 +159,7 @@ def _on_tcp(params: RendezvousParameters, read_timeout: float, is_host: bool | N
             "that node --rdzv-conf is_host=true"
         )
         connector = Connector(distributed, host, port, read_timeout, here=here, advice=advice)
-        return C10dBackend(
-            connector.connect, address, connector.endpoint, False, lambda: None, False
-        )
+        return C10dBackend(connector.connect, address, connector.endpoint, False, held.close, False)
     endpoint = join_host_port(host, hosted.port)
     _log.log(
         logging.WARNING if port == 0 and not is_local else logging.INFO,
@@ -160,7 +171,7 @@ def _on_tcp(params: RendezvousParameters, read_timeout: float, is_host: bool | N
     if not is_local and may_be_elsewhere(host, port):
         public = Connector(distributed, host, hosted.port, read_timeout)
         connect = _Checked(own.connect, lambda: check_sole_host(hosted, public)).connect
-    return C10dBackend(connect, address, endpoint, True, hosted.close, False)
+    return C10dBackend(connect, address, endpoint, True, held.close, False)
 
 
 class _Checked:
@@ -180,7 +191,9 @@ class _Checked:
         return self._connect()
 
 
-def _on_file(params: RendezvousParameters, read_timeout: float) -> C10dBackend:
+def _on_file(
+    params: RendezvousParameters, read_timeout: float, held: contextlib.ExitStack
+) -> C10dBackend:
     path, temporary = params.endpoint, ""
     if not path:
         if params.max_nodes > 1:
@@ -192,6 +205,7 @@ def _on_file(params: RendezvousParameters, read_timeout: float) -> C10dBackend:
 
         temporary = tempfile.mkdtemp(prefix="plaunch-rendezvous-")
         path = os.path.join(temporary, "store")
+        held.callback(_remove, path)
     else:
         try:
             path = os.path.abspath(path)
@@ -207,6 +221,7 @@ def _on_file(params: RendezvousParameters, read_timeout: float) -> C10dBackend:
                 + ("it is a folder" if os.path.isdir(path) else f"{folder!r} cannot be written to")
             )
     distributed = load_distributed()
+    held.callback(torch_log().keep_quiet())
 
     def connect() -> FileStore:
         try:
@@ -217,12 +232,13 @@ def _on_file(params: RendezvousParameters, read_timeout: float) -> C10dBackend:
             ) from error
         return FileStore(store, path, read_timeout)
 
-    def release() -> None:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            with contextlib.suppress(OSError):
-                os.rmdir(temporary)
-
     address = find_node_address(max_nodes=params.max_nodes, local_addr=params.local_addr)
-    return C10dBackend(connect, address, path, False, release, not temporary)
+    return C10dBackend(connect, address, path, False, held.close, not temporary)
+
+
+def _remove(path: str) -> None:
+    """Remove a file and its folder, which have nothing else in them."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(path))

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from plaunch.rendezvous import interface_addresses, is_loop_back, join_host_port
 
 from plaunch_rendezvous_c10d.resolver import forget_name_servers
 from plaunch_rendezvous_c10d.stores import TcpStore, first_line
+from plaunch_rendezvous_c10d.stuck import hang_up
+from plaunch_rendezvous_c10d.torch_log import torch_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +28,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 CONNECT_TIMEOUT = 5.0  # seconds for all of one attempt
+_LEAST_PATIENCE = 1.0  # seconds for an answer, however long the connection has taken
 _MOST_HANGING = 16  # attempts that are stuck in torch at a time
 _SAID_AFTER, _SAID_EVERY = 10.0, 60.0  # seconds
+
+
+@dataclass
+class _Attempt:
+    """One call of torch's constructor: whom it asks, on which thread, and whether it has ended."""
+
+    port: int
+    thread_id: int = 0
+    is_over: bool = False
 
 
 class Connector:
@@ -60,6 +73,7 @@ class Connector:
         self._advice = advice
         self._lock = threading.Lock()
         self._hanging = 0
+        self._abandoned: list[_Attempt] = []  # those of them that nobody waits for any more
         self._has_connected = False
         self._failing_since: float | None = None
         self._say_at = 0.0
@@ -122,33 +136,54 @@ class Connector:
         """The client, of torch's making, of the store at `address`, which takes connections.
 
         Its constructor waits without end for a program that takes connections and says nothing, so
-        it runs on a thread that is left behind then.
+        it runs on a thread that is left behind then, and its connection is ended: it may be kept
+        open for ever, as by a proxy.
         """
+        self._hang_up()
+        patience = max(deadline - time.monotonic(), _LEAST_PATIENCE)
+        # Within this time the constructor tries again by itself when a connection is ended.
+        again = min(CONNECT_TIMEOUT / 2, patience)
         with self._lock:
             is_full = self._hanging >= _MOST_HANGING
             self._hanging += not is_full
         if is_full:
             raise self._unreachable(self._silent(address))
 
+        attempt = _Attempt(address.port)
+
         def create() -> Any:
+            attempt.thread_id = threading.get_native_id()
             try:
-                return self._distributed.TCPStore(
-                    host_name=address.host,
-                    port=address.port,
-                    is_master=False,
-                    wait_for_workers=False,
-                    timeout=timedelta(seconds=CONNECT_TIMEOUT / 2),
-                )
+                with torch_log().silenced():
+                    return self._distributed.TCPStore(
+                        host_name=address.host,
+                        port=address.port,
+                        is_master=False,
+                        wait_for_workers=False,
+                        timeout=timedelta(seconds=again),
+                    )
             finally:
                 with self._lock:
                     self._hanging -= 1
+                    attempt.is_over = True
 
         try:
-            return run_bounded(create, max(deadline - time.monotonic(), 1.0), "connect")
+            return run_bounded(create, patience, "connect")
         except TimeoutError as error:
+            with self._lock:
+                self._abandoned.append(attempt)
+            self._hang_up()
             raise self._unreachable(self._silent(address)) from error
         except (RuntimeError, OSError, ValueError) as error:
             raise self._unreachable(f"{address}: {first_line(error)}") from error
+
+    def _hang_up(self) -> None:
+        """End the connections of attempts that nobody waits for, so that their threads end."""
+        with self._lock:
+            # A thread that has not said that it is over is there, and its number nobody else's.
+            self._abandoned = [attempt for attempt in self._abandoned if not attempt.is_over]
+            for attempt in self._abandoned:
+                hang_up(attempt.thread_id, attempt.port)
 
     def _silent(self, address: SocketAddress) -> str:
         return (

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PluginLoadError
 
+from plaunch_rendezvous_c10d.torch_log import LEVEL_VARIABLE
+
 if TYPE_CHECKING:
     from types import ModuleType
-
-_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 
 
 def load_distributed() -> ModuleType:
     """Import `torch.distributed`, which takes a second or more, and return it.
 
-    Each wait that times out makes torch's C++ side print two warnings. It reads its log level when
-    it is loaded, so the level is set for that long only and never reaches the workers.
+    What its C++ side has to say while it is loaded is left out. It reads its log level then, so the
+    variable is set for that long only and never reaches the workers; `torch_log` is for later.
 
     Raises:
         PluginLoadError: torch is not installed, or cannot be loaded.
     """
-    is_ours = _LOG_LEVEL not in os.environ
+    is_ours = LEVEL_VARIABLE not in os.environ and "torch" not in sys.modules
     if is_ours:
-        os.environ[_LOG_LEVEL] = "ERROR"
+        os.environ[LEVEL_VARIABLE] = "ERROR"
     try:
         import torch.distributed
 
@@ -41,4 +42,4 @@ def load_distributed() -> ModuleType:
         ) from error
     finally:
         if is_ours:
-            os.environ.pop(_LOG_LEVEL, None)
+            os.environ.pop(LEVEL_VARIABLE, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -108,9 +109,13 @@ def _ask(
     sock: socket.socket, endpoint: Endpoint, address: SocketAddress, security: Security
 ) -> Finding:
     answer = b""
+    timeout = sock.gettimeout() or _SECOND_LOOK
+    deadline = time.monotonic() + timeout
     try:
         sock.sendall(_ASK.format(host=endpoint).encode())
         while len(answer) < _MOST:
+            # For all of the answer: who sends it drop by drop would be listened to for ever.
+            sock.settimeout(max(deadline - time.monotonic(), 0.001))
             part = sock.recv(4096)
             if not part:
                 break
@@ -118,6 +123,11 @@ def _ask(
     except TimeoutError:
         if not answer:
             return Finding(_silent(address))
+        if b"}" not in answer:
+            return Finding(
+                f"{address} has not come to the end of its answer within {timeout:.1f} s; it began "
+                f"with {answer[:80].decode('latin-1')!r}; check that it is etcd's port for clients"
+            )
     except OSError as error:
         # With TLS 1.3 a server says only now that it wants another certificate of ours.
         if security.is_on and not answer:

@@ -1,0 +1,138 @@
+"""Ports that take connections and say nothing, and what torch says of it on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from plaunch.errors import RendezvousConnectionError
+from plaunch_rendezvous_c10d import connecting
+from plaunch_rendezvous_c10d.connecting import Connector
+from plaunch_rendezvous_c10d.torch_import import load_distributed
+
+from helpers.waiting import wait_until
+
+
+@contextlib.contextmanager
+def taking_all_and_saying(nothing=b""):
+    """Accept every connection, say `nothing`, and keep it open, also when nobody listens."""
+    kept = []
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                kept.append(server.accept()[0])
+                kept[-1].sendall(nothing)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+
+    def stop():
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        server.close()
+
+    try:
+        yield server.getsockname()[1], stop
+    finally:
+        with contextlib.suppress(OSError):
+            stop()
+        for sock in kept:
+            sock.close()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Attempts take a tenth of a second, and few may be stuck at a time."""
+    monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr(connecting, "_LEAST_PATIENCE", 0.1)
+    monkeypatch.setattr(connecting, "_MOST_HANGING", 2)
+
+
+def test_a_silent_port_that_becomes_the_store_is_joined(quick, start_server, monkeypatch):
+    with taking_all_and_saying() as (port, stop):
+        connector = Connector(load_distributed(), "127.0.0.1", port, 60.0)
+        for _ in range(6):
+            with pytest.raises(RendezvousConnectionError, match="does not answer as a TCPStore"):
+                connector.connect()
+        stop()
+        # Those connections are still open, as behind a proxy that waits for its server.
+        start_server(port)
+        monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 20.0)
+        connector.connect().set("key", b"x")
+
+
+def test_attempts_that_are_stuck_are_freed(quick, capfd):
+    with taking_all_and_saying() as (port, _):
+        connector = Connector(load_distributed(), "127.0.0.1", port, 60.0)
+        before = threading.active_count()
+        for _ in range(4):
+            with pytest.raises(RendezvousConnectionError):
+                connector.connect()
+        wait_until(lambda: threading.active_count() == before, "the threads have ended")
+        assert connector._hanging == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_a_port_that_answers_something_else_is_no_store(quick, capfd):
+    with taking_all_and_saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as (port, _):
+        connector = Connector(load_distributed(), "127.0.0.1", port, 60.0)
+        with pytest.raises(RendezvousConnectionError):
+            connector.connect()
+    assert capfd.readouterr().err == ""
+
+
+WAITS = """
+import os, sys
+{first}
+from plaunch_rendezvous_c10d import prepare_backend
+from plaunch.rendezvous import RendezvousParameters
+backends = [prepare_backend(RendezvousParameters("c10d", "", str(n), 1, 1)) for n in range(2)]
+for backend in backends:
+    assert backend.connect().wait("never", 0.05) is None
+    backend.release()
+    print("quiet so far", file=sys.stderr)
+{last}
+"""
+NOISE = """
+import datetime
+store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+try:
+    store.wait(["never"], datetime.timedelta(milliseconds=50))
+except RuntimeError:
+    pass
+"""
+
+
+def run_waits(first, last="", **environ):
+    kept = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
+    return subprocess.run(
+        [sys.executable, "-c", WAITS.format(first=first, last=last)],
+        env={**kept, **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    ).stderr
+
+
+@pytest.mark.parametrize("first", ["import torch", "import torch.distributed", ""])
+def test_waits_are_quiet_whoever_has_loaded_torch(first):
+    assert run_waits(first).splitlines() == ["quiet so far"] * 2
+
+
+def test_what_torch_says_to_others_is_as_before_in_the_end():
+    said = run_waits("import torch", NOISE).splitlines()
+    assert said[:2] == ["quiet so far"] * 2
+    assert "timed out" in "".join(said[2:])
+
+
+def test_who_has_asked_for_torchs_log_gets_it():
+    said = run_waits("import torch", TORCH_CPP_LOG_LEVEL="WARNING")
+    assert "timed out" in said
