@@ -356,6 +356,44 @@ def test_the_host_stays_until_the_others_know(create, board):
     assert end.get()
 
 
+def test_the_host_stays_longer_for_those_who_are_connected(create, board):
+    is_paused, goes_on, guests, clock = threading.Event(), threading.Event(), ["one"], Clock()
+
+    def connect():
+        store = board.connect()
+        plain_wait, plain_beat = store.wait, store.beat
+
+        def wait(key, timeout):
+            found = plain_wait(key, timeout)
+            if is_paused.is_set():
+                goes_on.wait(BOUND)
+            return found
+
+        def beat(key, value):
+            if is_paused.is_set():
+                goes_on.wait(BOUND)
+            return plain_beat(key, value)
+
+        store.wait, store.beat = wait, beat
+        return store
+
+    host = create(2, 2, _is_host=True, _has_guests=lambda: bool(guests), _clock=clock)
+    other = create(2, 2, connect=connect)
+    call = Background(host.next_rendezvous)
+    other.next_rendezvous()
+    call.get()
+    is_paused.set()
+    host.set_closed()
+    changes(host)
+    end = Background(host.shutdown)
+    for _ in range(12):
+        clock.now += 1.0
+        assert not end.is_over(0.05)
+    guests.clear()
+    assert end.get()
+    goes_on.set()
+
+
 def test_a_host_that_is_done_stays_for_those_who_are_not(create):
     """Its agent has waited as long as it may, and wants to end."""
     host, other = create(2, 2, _is_host=True), create(2, 2)

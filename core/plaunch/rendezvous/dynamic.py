@@ -63,6 +63,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
             job ended, and is rank 0 unless others were given or had that rank.
         endpoint: what messages call the store; by default the endpoint in `params`.
         release: is called once, when nothing of the store is needed any more.
+        has_guests: whether other processes are connected to the store that this one hosts; if so,
+            it stays up to `close_timeout` for nodes that do not know yet how the job ended, and
+            otherwise for five seconds.
         outlives_job: whether the store was there before the job, and will be there after it.
         options: the names of the backend's own `--rdzv-conf` options.
         clock: a monotonic clock, in seconds.
@@ -80,6 +83,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         is_host: bool = False,
         endpoint: str = "",
         release: Callable[[], None] | None = None,
+        has_guests: Callable[[], bool] = lambda: False,
         outlives_job: bool = False,
         options: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
@@ -89,6 +93,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._endpoint = endpoint or params.endpoint
         self._timing = Timing.from_parameters(params, options)
         self._release = release
+        self._has_guests = has_guests
         host = socket.gethostname()
         self._identity = Identity(
             node=f"{_plain(host)}~{os.getpid()}~{secrets.token_hex(4)}",
@@ -210,9 +215,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if membership.verdict is None:
             return self.leave()
         if self._identity.is_host:
-            patience = min(self._timing.close_timeout, _FAREWELL)
-            membership.linger(patience)
-            return self._end(patience + 1.0)
+            membership.linger(self._stays)
+            return self._end(self._timing.close_timeout + _FAREWELL)
         membership.finish()
         return self._end(min(self._timing.close_timeout, _FAREWELL))
 
@@ -335,6 +339,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 if state is not None and state.phase is Phase.RUNNING:
                     is_running_until = self._clock() + self._timing.join_timeout
                 self._lock.wait(_GLANCE)
+
+    def _stays(self, seconds: float, waiting: Collection[str]) -> bool:
+        """Whether to keep the store for nodes that do not know the verdict yet.
+
+        One that does not come for some seconds has died, or is paused, which only its connection
+        tells.
+        """
+        if seconds >= self._timing.close_timeout:
+            return False
+        is_soon = seconds < _FAREWELL and not self._membership.lost.keys() >= set(waiting)
+        return is_soon or self._has_guests()
 
     def _end(self, patience: float) -> bool:
         """Stop all threads, the speaker when it is through, and release what is held."""

@@ -29,7 +29,7 @@ from plaunch.rendezvous.roll import Keys, NodeRecord, RollReader, entry, tickets
 from plaunch.rendezvous.state import Phase, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from plaunch.rendezvous.api import JobSettings
     from plaunch.rendezvous.records import RecordCodec
@@ -236,9 +236,9 @@ class Membership:
         """Go on purpose; the job may go on without this node."""
         self.want(lambda speaker: speaker.leave(reason), is_last=True)
 
-    def linger(self, seconds: float) -> None:
-        """Stay until all other nodes know the verdict, at most for so long."""
-        self.want(lambda speaker: speaker.linger(seconds), is_last=True)
+    def linger(self, stays: Callable[[float, Collection[str]], bool]) -> None:
+        """Stay until all other nodes know the verdict, or `stays` has enough; see the speaker."""
+        self.want(lambda speaker: speaker.linger(stays), is_last=True)
 
     def finish(self) -> None:
         """Go, once all that is wanted is done."""

@@ -13,7 +13,7 @@ from plaunch.rendezvous.roll import NodeRecord, RollReader, entry, tickets
 from plaunch.rendezvous.state import Phase, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from plaunch.rendezvous.admission import Admission
     from plaunch.rendezvous.job import JobFailure
@@ -23,6 +23,8 @@ _log = logging.getLogger("plaunch")
 
 _NOTHING_MORE: Mapping[str, object] = MappingProxyType({})
 _LINGER = 1.0  # seconds between two looks at who has said good-bye, if nobody does
+_MOST_NAMED = 16  # nodes
+_SAID_AFTER = 2.0  # seconds of lingering after which it is said for whom
 
 
 class Speaker:
@@ -234,19 +236,35 @@ class Speaker:
         yield Set(key, self._ours.codec.encode(key, {"node": self._ours.me, **said}))
         return ticket
 
-    def linger(self, seconds: float) -> Routine[None]:
-        """Wait until everybody who was there has said good-bye."""
-        deadline = self._ours.clock() + seconds
+    def linger(self, stays: Callable[[float, Collection[str]], bool]) -> Routine[None]:
+        """Wait until everybody who was there has said good-bye.
+
+        Args:
+            stays: whether to go on, after so many seconds, for the sake of these nodes; some of
+                them may have been lost, which those who are only paused are, too.
+        """
+        began = self._ours.clock()
+        has_said = False
         state = self._ours.state
         if state is None or state.phase is not Phase.OVER:
             return
         expected = set((yield from self._ours.members(state)))
         for round_ in {state.round, state.next_round}:
             expected.update((yield from self._ours.joined_nodes(round_)))
-        waiting = expected - {self._ours.me} - set(self._ours.lost) - set(self._ours.gone)
+        waiting = expected - {self._ours.me} - set(self._ours.gone)
         roll = RollReader(self._ours.keys.byes)
-        while waiting and self._ours.clock() < deadline:
+        # Whoever is to leave has been told to end at once.
+        while waiting and stays(self._ours.clock() - began, waiting) and not self._ours.wanted:
             for _, key, value in (yield from roll.read()):
                 waiting.discard(self._ours.codec.decode(key, value).text("node", max_len=300))
             if waiting:
+                if not has_said and self._ours.clock() - began >= _SAID_AFTER:
+                    has_said = True
+                    _log.warning(
+                        "this node hosts the store of job %r and stays, for up to %g s, for nodes "
+                        "that do not know yet how the job has ended: %s",
+                        self._ours.identity.run_id,
+                        self._ours.timing.close_timeout,
+                        ", ".join(sorted(map(states.host_of, waiting))[:_MOST_NAMED]),
+                    )
                 yield from roll.wait(min(_LINGER, self._ours.timing.keep_alive_interval))

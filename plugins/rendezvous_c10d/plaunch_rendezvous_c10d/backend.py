@@ -19,6 +19,7 @@ from plaunch.rendezvous import (
 )
 
 from plaunch_rendezvous_c10d.connecting import Connector
+from plaunch_rendezvous_c10d.guests import has_guests
 from plaunch_rendezvous_c10d.hosting import (
     HostedStore,
     check_sole_host,
@@ -55,6 +56,7 @@ class C10dBackend:
         release: ends what this node holds: the hosted store, or a temporary file; may be called
             twice.
         outlives_job: whether the store is there after the job.
+        has_guests: whether other processes are connected to a store in this one.
     """
 
     connect: Connect
@@ -63,6 +65,7 @@ class C10dBackend:
     is_host: bool
     release: Callable[[], None]
     outlives_job: bool
+    has_guests: Callable[[], bool] = lambda: False
 
 
 def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
@@ -83,6 +86,7 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
             is_host=backend.is_host,
             endpoint=backend.endpoint,
             release=backend.release,
+            has_guests=backend.has_guests,
             outlives_job=backend.outlives_job,
             options=_OPTIONS,
         )
@@ -146,7 +150,12 @@ def _on_tcp(
                 stack.callback(picked.close)
                 number = picked.port
             hosted = host_store(
-                distributed, host, number, is_local=is_local, is_asked=is_host is True
+                distributed,
+                host,
+                number,
+                params.run_id,
+                is_local=is_local,
+                is_asked=is_host is True,
             )
     if hosted is not None:
         held.callback(hosted.close)
@@ -158,7 +167,9 @@ def _on_tcp(
             "; if the store's host is a name that its own machine does not know as its own, give "
             "that node --rdzv-conf is_host=true"
         )
-        connector = Connector(distributed, host, port, read_timeout, here=here, advice=advice)
+        connector = Connector(
+            distributed, host, port, read_timeout, here=here, advice=advice, run_id=params.run_id
+        )
         return C10dBackend(connector.connect, address, connector.endpoint, False, held.close, False)
     endpoint = join_host_port(host, hosted.port)
     _log.log(
@@ -171,7 +182,10 @@ def _on_tcp(
     if not is_local and may_be_elsewhere(host, port):
         public = Connector(distributed, host, hosted.port, read_timeout)
         connect = _Checked(own.connect, lambda: check_sole_host(hosted, public)).connect
-    return C10dBackend(connect, address, endpoint, True, held.close, False)
+    number = hosted.port
+    return C10dBackend(
+        connect, address, endpoint, True, held.close, False, lambda: has_guests(number)
+    )
 
 
 class _Checked:

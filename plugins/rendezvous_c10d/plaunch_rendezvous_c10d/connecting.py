@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 CONNECT_TIMEOUT = 5.0  # seconds for all of one attempt
+JOB_OF_HOST = "plaunch/host/job"  # the key of the run id of the host's job
 _LEAST_PATIENCE = 1.0  # seconds for an answer, however long the connection has taken
+_MOST_NAME = 200  # characters of a run id in a message
 _MOST_HANGING = 16  # attempts that are stuck in torch at a time
 _SAID_AFTER, _SAID_EVERY = 10.0, 60.0  # seconds
 
@@ -52,6 +54,7 @@ class Connector:
         read_timeout: how long one operation may take, in seconds.
         here: whether the endpoint is this machine, so that loop-back leads there as well.
         advice: what messages suggest if nobody hosts the store.
+        run_id: the id of this job, for a warning if the host's is another one.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Connector:
         *,
         here: bool = False,
         advice: str = "",
+        run_id: str = "",
     ) -> None:
         self.endpoint = join_host_port(host, port)
         self._distributed = distributed
@@ -71,6 +75,8 @@ class Connector:
         self._read_timeout = read_timeout
         self._here = here
         self._advice = advice
+        self._run_id = run_id
+        self._knows_host = not run_id
         self._lock = threading.Lock()
         self._hanging = 0
         self._abandoned: list[_Attempt] = []  # those of them that nobody waits for any more
@@ -89,14 +95,36 @@ class Connector:
         """
         deadline = time.monotonic() + CONNECT_TIMEOUT
         try:
-            store = self._open(self._reach(deadline), deadline)
+            opened = self._open(self._reach(deadline), deadline)
         except RendezvousConnectionError as error:
             self._note_failure(error)
             raise
         with self._lock:
             self._failing_since = None
             self._has_connected = True
-        return TcpStore(store, self.endpoint, self._read_timeout)
+        store = TcpStore(opened, self.endpoint, self._read_timeout)
+        self._look_at_host(store)
+        return store
+
+    def _look_at_host(self, store: TcpStore) -> None:
+        """Warn, once, if the store will end with another job than ours."""
+        with self._lock:
+            if self._knows_host:
+                return
+            self._knows_host = True
+        try:
+            (held,) = store.multi_get([JOB_OF_HOST])
+        except RendezvousConnectionError:
+            return  # whoever wanted the connection will find out, too
+        if held is None or held == self._run_id.encode():
+            return
+        _log.warning(
+            "the store at %s is hosted by a launcher of another job, %r, and ends with that job; "
+            "job %r would then end with exit code 113. Give this job an --rdzv-endpoint of its own",
+            self.endpoint,
+            held.decode(errors="replace")[:_MOST_NAME],
+            self._run_id,
+        )
 
     def _reach(self, deadline: float) -> SocketAddress:
         """The first address of the endpoint that takes a connection."""

@@ -19,7 +19,7 @@ from plaunch.rendezvous import (
     resolve_host,
 )
 
-from plaunch_rendezvous_c10d.connecting import CONNECT_TIMEOUT, run_bounded
+from plaunch_rendezvous_c10d.connecting import CONNECT_TIMEOUT, JOB_OF_HOST, run_bounded
 from plaunch_rendezvous_c10d.stores import first_line
 
 if TYPE_CHECKING:
@@ -35,9 +35,10 @@ class HostedStore:
     Args:
         distributed: the module `torch.distributed`.
         listener: the socket to serve, which listens; torch's from now on.
+        run_id: the id of the job with which the store ends, for those of other jobs.
     """
 
-    def __init__(self, distributed: Any, listener: socket.socket) -> None:
+    def __init__(self, distributed: Any, listener: socket.socket, run_id: str = "") -> None:
         address = listener.getsockname()
         self.port: int = address[1]
         # The server is its own first client. A wildcard is reached over loop-back.
@@ -55,6 +56,8 @@ class HostedStore:
                 master_listen_fd=listener.detach(),
             )
             store.set(_IDENTITY, self.identity)
+            if run_id:
+                store.set(JOB_OF_HOST, run_id)
             return store
 
         try:
@@ -125,7 +128,7 @@ def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.soc
 
 
 def host_store(
-    distributed: Any, host: str, port: int, *, is_local: bool, is_asked: bool
+    distributed: Any, host: str, port: int, run_id: str, *, is_local: bool, is_asked: bool
 ) -> HostedStore | None:
     """Host the store; None if somebody on this machine does already and we were not asked to.
 
@@ -150,7 +153,7 @@ def host_store(
             f"taken{f' by {owner}' if owner else ''}; end that program, choose another port, or "
             "leave is_host out so that this node joins"
         ) from error
-    return HostedStore(distributed, listener)
+    return HostedStore(distributed, listener, run_id)
 
 
 def check_sole_host(hosted: HostedStore, connector: Connector) -> None:

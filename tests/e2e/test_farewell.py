@@ -1,0 +1,92 @@
+"""The end of a job whose store one of its nodes hosts, for those who come late to hear of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from helpers.ports import free_port
+
+pytest.importorskip("torch.distributed")
+
+CONF = "last_call_timeout=1,keep_alive_interval=0.25,keep_alive_max_attempt=4"
+
+
+def options(endpoint, *more, run_id="job", nnodes="2", conf=CONF):
+    return [
+        f"--nnodes={nnodes}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={endpoint}",
+        f"--rdzv-id={run_id}",
+        f"--rdzv-conf={conf}",
+        *more,
+    ]
+
+
+def phase_at(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=60.0) as answer:
+        return json.load(answer)["phase"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [0.0, 3.0], ids=["for the end", "and lost already"])
+def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
+    """It has done its part, and the host stays for it, as long as its connection is there."""
+    pytest.importorskip("prometheus_client")
+    endpoint, port = f"127.0.0.1:{free_port()}", free_port()
+    conf = f"{CONF},unreachable_timeout=3"
+    joins = f"{conf},is_host=false"
+    host = agents.start(*options(endpoint, conf=f"{conf},is_host=true"), name="host")
+    other = agents.start(*options(endpoint, f"--metrics-port={port}", conf=joins), name="other")
+    agents.until_round(0, host, other)
+    agents.tell("exit.other", 0)
+    agents.until(lambda: phase_at(port) == "lingering", "the other is done")
+    other.process.send_signal(signal.SIGSTOP)
+    time.sleep(before)
+    agents.tell("exit.host", 0)
+    agents.until(
+        lambda: host.process.poll() is not None or "how the job has ended" in host.stderr,
+        "the host waits for the other one, or ends",
+    )
+    other.process.send_signal(signal.SIGCONT)
+    assert [agent.exit_code() for agent in (other, host)] == [0, 0]
+    assert other.stderr.strip().count("\n") == 0  # where its status is
+
+
+@pytest.mark.slow
+def test_nobody_stays_for_a_node_that_died_at_the_end(agents):
+    pytest.importorskip("prometheus_client")
+    endpoint, port = f"127.0.0.1:{free_port()}", free_port()
+    conf = f"{CONF},close_timeout=600"
+    joins = f"{conf},is_host=false"
+    host = agents.start(*options(endpoint, conf=f"{conf},is_host=true"), name="host")
+    other = agents.start(*options(endpoint, f"--metrics-port={port}", conf=joins), name="other")
+    agents.until_round(0, host, other)
+    agents.tell("exit.other", 0)
+    agents.until(lambda: phase_at(port) == "lingering", "the other is done")
+    other.process.send_signal(signal.SIGSTOP)
+    agents.tell("exit.host", 0)
+    agents.until(lambda: "how the job has ended" in host.stderr, "the host waits")
+    other.kill()
+    assert host.exit_code() == 0
+
+
+@pytest.mark.slow
+def test_a_job_on_the_store_of_another_one_is_warned(agents):
+    endpoint = f"127.0.0.1:{free_port()}"
+    first = agents.start(*options(endpoint, nnodes="1:2", run_id="one"), name="first")
+    agents.until_round(0, first)
+    conf = f"{CONF},unreachable_timeout=2"
+    second = agents.start(*options(endpoint, nnodes="1:2", run_id="two", conf=conf), name="second")
+    agents.until_round(0, second)
+    assert f"the store at {endpoint} is hosted by a launcher of another job, 'one'" in second.stderr
+    assert "--rdzv-endpoint" in second.stderr
+    agents.tell("exit.first", 0)
+    assert first.exit_code() == 0
+    assert second.exit_code() == 113  # as it was told
+    assert second.stderr.count("hosted by a launcher of another job") == 1

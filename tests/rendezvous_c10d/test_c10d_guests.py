@@ -1,0 +1,76 @@
+"""Who is connected to a hosted store, and whose it is."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+from plaunch_rendezvous_c10d.connecting import Connector
+from plaunch_rendezvous_c10d.torch_import import load_distributed
+
+from helpers.ports import free_port
+from helpers.waiting import wait_until
+
+GUEST = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))):
+    print("here", flush=True)
+    sys.stdin.read()
+"""
+
+
+def port_of(backend):
+    return int(backend.endpoint.rpartition(":")[2])
+
+
+def test_another_process_is_a_guest_as_long_as_it_is_connected(prepare):
+    with prepare("127.0.0.1:0", max_nodes=2) as backend:
+        assert not backend.has_guests()
+        own = backend.connect()
+        own.set("key", b"x")
+        assert not backend.has_guests()
+        with subprocess.Popen(
+            [sys.executable, "-c", GUEST, str(port_of(backend))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as guest:
+            assert guest.stdout.readline() == "here\n"
+            wait_until(backend.has_guests, "the guest")
+            guest.send_signal(signal.SIGSTOP)
+            assert backend.has_guests()
+            guest.kill()
+        wait_until(lambda: not backend.has_guests(), "nobody is there any more")
+        own.close()
+
+
+def connect(port, run_id):
+    store = Connector(load_distributed(), "127.0.0.1", port, 60.0, run_id=run_id).connect()
+    store.set("key", b"x")
+    store.close()
+
+
+def test_the_store_of_another_job_is_warned_of_by_name(prepare, caplog):
+    with prepare(f"localhost:{free_port()}", max_nodes=2) as backend:  # of the job 'job'
+        connect(port_of(backend), "job")
+        assert caplog.text == ""
+        connect(port_of(backend), "job2")
+    assert "another job, 'job'" in caplog.text
+    assert "'job2' would then end with exit code 113" in caplog.text
+    assert "--rdzv-endpoint" in caplog.text
+
+
+def test_it_is_said_once_however_often_is_connected(prepare, caplog):
+    with prepare(f"localhost:{free_port()}", max_nodes=2) as backend:
+        connector = Connector(
+            load_distributed(), "127.0.0.1", port_of(backend), 60.0, run_id="another"
+        )
+        for _ in range(3):
+            connector.connect().close()
+    assert len(caplog.records) == 1
+
+
+def test_a_store_that_nobody_has_named_is_nobodys(start_server, caplog):
+    connect(start_server().port, "another")
+    assert caplog.text == ""
