@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plaunch.process.context import PContext as PContext
     from plaunch.process.context import ProcessExit as ProcessExit
     from plaunch.process.context import RunProcsResult as RunProcsResult
+    from plaunch.process.descriptor_limit import raise_descriptor_limit as raise_descriptor_limit
     from plaunch.process.error_handler import ErrorHandler as ErrorHandler
     from plaunch.process.error_handler import get_error_handler as get_error_handler
     from plaunch.process.error_handler import record as record
@@ -48,6 +49,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         ".binding": "AffinityMode Binder NumaOptions RankBinding describe_bindings",
         ".context": "PContext ProcessExit RunProcsResult",
+        ".descriptor_limit": "raise_descriptor_limit",
         ".error_handler": "ErrorHandler get_error_handler record",
         ".failures": "ChildFailedError ProcessFailure",
         ".handler": "SubprocessHandler get_subprocess_handler",

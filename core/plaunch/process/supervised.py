@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.context import SHUTDOWN_TIMEOUT, PContext, ProcessExit, RunProcsResult
+from plaunch.process.descriptor_limit import descriptor_limit
 from plaunch.process.failures import ProcessFailure
 from plaunch.process.ladder import StopLadder
 from plaunch.process.oom import OutOfMemoryWatch
@@ -177,6 +178,7 @@ class SupervisedContext(PContext):
             for rank in range(self.nprocs):
                 worker = self._start_worker(rank, *self._streams.child_fds(rank))
                 self._workers[rank] = worker
+                descriptor_limit().give_back(worker.pid)
                 self._job.started(rank, worker.pid)
                 self._watch.add(rank, worker.pid, _end_of(worker), fd=worker.exit_fd())
             self._streams.start()

@@ -19,6 +19,7 @@ from plaunch.rendezvous import (
 )
 
 from plaunch_rendezvous_c10d.connecting import Connector
+from plaunch_rendezvous_c10d.door import Doorkeeper
 from plaunch_rendezvous_c10d.guests import has_guests
 from plaunch_rendezvous_c10d.hosting import (
     HostedStore,
@@ -42,6 +43,7 @@ _log = logging.getLogger("plaunch")
 DEFAULT_PORT = 29400
 _OPTIONS = ("is_host", "read_timeout", "store_type")
 _STORE_TYPES = ("file", "tcp")
+_CONNECTIONS = 3  # of a node, with one that it opens anew
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,9 @@ def _on_tcp(
             )
     if hosted is not None:
         held.callback(hosted.close)
+        if not is_local:
+            door = Doorkeeper(hosted.port, hosted.bell, _CONNECTIONS * params.max_nodes)
+            held.callback(door.close)
     address = find_node_address(
         host, port, max_nodes=params.max_nodes, local_addr=params.local_addr
     )

@@ -1,56 +1,91 @@
-"""Who is connected to the store that this process hosts, as the kernel tells."""
+"""Who is connected to the store that this process hosts.
+
+torch tells nobody, but its sockets are descriptors of this process. Looking at them takes no
+further descriptor, so that it can be done when there is none.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
+import resource
+import socket
+import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_ESTABLISHED = "01"
-_LOCAL, _REMOTE, _STATE, _INODE = 1, 2, 3, 9  # fields of a line
+    from collections.abc import Iterable
 
 
 def has_guests(port: int) -> bool:
     """Whether another process has a connection to `port`, at which this one listens.
 
     A process that is paused still has its connections, one that has died has none, also if nobody
-    could be told. False as well where the kernel does not tell.
+    could be told.
     """
-    own = _own_sockets()
-    there, ours = set(), set()
-    for fields in _connections():
-        if fields[_STATE] != _ESTABLISHED:
+    return bool(find_guests(port))
+
+
+def find_guests(port: int) -> dict[int, int]:
+    """The connections of other processes to `port`, at which this one listens.
+
+    Returns:
+        The descriptor of each, by its inode; later ones mostly have higher inodes.
+    """
+    served: list[tuple[int, int, int]] = []  # the other end's port, the inode, the descriptor
+    ours = set()
+    for fd in open_descriptors():
+        ends = _ends_of(fd)
+        if ends is None:
             continue
-        if _port_of(fields[_LOCAL]) == port:
-            there.add(_port_of(fields[_REMOTE]))
-        elif _port_of(fields[_REMOTE]) == port and fields[_INODE] in own:
-            ours.add(_port_of(fields[_LOCAL]))
+        local, remote, inode = ends
+        if local == port:
+            served.append((remote, inode, fd))
+        elif remote == port:
+            ours.add(local)
     # Whoever is elsewhere and has the same port as one of ours has others beside it.
-    return bool(there - ours)
+    return {inode: fd for remote, inode, fd in served if remote not in ours}
 
 
-def _connections() -> Iterator[list[str]]:
-    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-        with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
-            next(lines, None)
-            for line in lines:
-                yield line.split()
+def open_descriptors() -> Iterable[int]:
+    """The descriptors of this process; all that there may be if they cannot be listed."""
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:  # listing takes one more, or there is no such folder
+        return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def _own_sockets() -> set[str]:
-    """The inodes of this process's sockets."""
-    found = set()
-    with contextlib.suppress(OSError):
-        for fd in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):
-                kind, _, inode = os.readlink(f"/proc/self/fd/{fd}").partition(":[")
-                if kind == "socket":
-                    found.add(inode.rstrip("]"))
-    return found
+def hang_up_guest(fd: int, inode: int) -> bool:
+    """End a connection that `find_guests` has found; False if it is something else by now."""
+    try:
+        if os.fstat(fd).st_ino != inode:
+            return False
+        sock = socket.socket(fileno=fd)
+    except OSError:
+        return False
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        sock.detach()  # it is torch's
 
 
-def _port_of(address: str) -> int:
-    return int(address.rpartition(":")[2], 16)
+def _ends_of(fd: int) -> tuple[int, int, int] | None:
+    """The ports of both ends of a connection, and its inode; None if it is something else."""
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISSOCK(found.st_mode):
+            return None
+        sock = socket.socket(fileno=fd)
+    except OSError:
+        return None
+    try:
+        if sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return None
+        return sock.getsockname()[1], sock.getpeername()[1], found.st_ino
+    except OSError:  # it listens, or has ended
+        return None
+    finally:
+        sock.detach()

@@ -46,6 +46,8 @@ class HostedStore:
         uname = os.uname()
         self.identity = f"{uname.nodename} (pid {os.getpid()}, {secrets.token_hex(4)})"
 
+        self.bell = os.dup(listener.fileno())  # tells when somebody connects
+
         def create() -> Any:
             store = distributed.TCPStore(
                 host_name=self.loop_back,
@@ -63,6 +65,7 @@ class HostedStore:
         try:
             self._store = run_bounded(create, CONNECT_TIMEOUT, "host")
         except (RuntimeError, OSError) as error:
+            self.close()
             raise RendezvousConnectionError(
                 f"the rendezvous store cannot be hosted on port {self.port}: {first_line(error)}"
             ) from error
@@ -70,6 +73,9 @@ class HostedStore:
     def close(self) -> None:
         """End the server; whoever waits on it gets an error. May be called twice."""
         self._store = None
+        bell, self.bell = self.bell, -1
+        if bell >= 0:
+            os.close(bell)
 
 
 def is_this_machine(host: str, port: int) -> bool:

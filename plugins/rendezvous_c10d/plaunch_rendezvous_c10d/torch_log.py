@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -80,10 +81,9 @@ def torch_log() -> TorchLog:
     """
     if LEVEL_VARIABLE in os.environ:
         return TorchLog(None)
-    import torch
-
-    library = os.path.join(os.path.dirname(str(torch.__file__)), "lib", _LIBRARY)
     try:
+        torch = str(sys.modules["torch"].__file__)
+        library = os.path.join(os.path.dirname(torch), "lib", _LIBRARY)
         return TorchLog(ctypes.c_int.in_dll(ctypes.CDLL(library), _FLAG))
-    except (OSError, ValueError):
+    except (KeyError, OSError, ValueError):
         return TorchLog(None)

@@ -1,0 +1,100 @@
+"""A node that hosts the store, has few descriptors, and many connections that nobody knows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from helpers.ports import free_port
+
+pytest.importorskip("torch.distributed")
+
+FEW = 160  # a launcher with two workers has about fifty open, and for a moment more
+LIMITED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+def within(soft, hard):
+    """The words of a program that runs another one with these limits."""
+    return (sys.executable, "-c", LIMITED, str(soft), str(hard))
+
+
+def start(agents, name, port, limits):
+    argv = [
+        "--nnodes=1:2",
+        "--nproc-per-node=2",
+        "--max-restarts=1",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}",
+        "--rdzv-id=few",
+        "--rdzv-conf=last_call_timeout=0,is_host=true",
+        agents.script,
+        name,
+    ]
+    return agents.launch(argv, name, {}, within=limits)
+
+
+def connect_strangers(port, count):
+    """Open connections, one after the other; who is turned away has at least come."""
+    strangers = []
+    for _ in range(count):
+        with contextlib.suppress(OSError):
+            strangers.append(socket.create_connection(("127.0.0.1", port), timeout=5.0))
+        time.sleep(0.01)  # a crowd that comes at once may be faster than its host
+    return strangers
+
+
+def open_files(agent):
+    return len(os.listdir(f"/proc/{agent.process.pid}/fd"))
+
+
+@pytest.mark.slow
+def test_workers_are_started_again_although_strangers_have_taken_all_there_is(agents):
+    port = free_port()
+    host = start(agents, "host", port, within(FEW, FEW))
+    agents.until_round(0, host, workers=2)
+    strangers = connect_strangers(port, 2 * FEW)
+    agents.until(lambda: "turned away" in host.stderr, "strangers are turned away")
+    # While they still come, whoever opens something may be too late.
+    agents.until(lambda: open_files(host) <= FEW - 40, "there is room again")
+    agents.tell("exit.1.0", 3)
+    again = agents.until_round(1, host, workers=2)
+    assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"1"}
+    agents.tell("exit", 0)
+    assert host.exit_code() == 0
+    for stranger in strangers:
+        stranger.close()
+
+
+@pytest.mark.slow
+def test_the_soft_limit_is_raised_for_the_launcher_alone(agents):
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    port = free_port()
+    host = start(agents, "host", port, within(FEW, most))
+    agents.until_round(0, host, workers=2)
+    strangers = connect_strangers(port, 2 * FEW)
+    assert len(strangers) == 2 * FEW
+
+    def soft_limit(pid):
+        words = ["prlimit", "--pid", str(pid), "--nofile", "--output=SOFT", "--noheadings"]
+        return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+    agents.until(lambda: soft_limit(host.process.pid) == most, "the limit is raised")
+    agents.tell("exit.1.0", 3)
+    (again, _) = agents.until_round(1, host, workers=2)
+    agents.until(lambda: soft_limit(again["pid"]) == FEW, "the worker has the limit of before")
+    agents.tell("exit", 0)
+    assert host.exit_code() == 0
+    assert "turned away" not in host.stderr
+    for stranger in strangers:
+        stranger.close()

@@ -1,0 +1,155 @@
+"""Too many connections to a hosted store, and too few descriptors for all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from plaunch_rendezvous_c10d import door
+
+from helpers.clock import Clock
+
+# Opens as many connections as each line says, and answers how many of all those it has, the oldest
+# first, are open; 0 opens none.
+CROWD = """
+import json, select, socket, sys
+port, socks = int(sys.argv[1]), []
+for line in sys.stdin:
+    socks += [socket.create_connection(("127.0.0.1", port)) for _ in range(int(line))]
+    for sock in socks[-int(line):] if int(line) else ():
+        sock.settimeout(30)
+    ended = select.select(socks, [], [], 0.3 if int(line) == 0 else 0)[0]
+    print(json.dumps([sock not in ended for sock in socks]), flush=True)
+"""
+
+
+@pytest.fixture
+def port(prepare, monkeypatch):
+    """The port of a store of this process, with nobody at its door."""
+    monkeypatch.setattr("plaunch_rendezvous_c10d.backend.Doorkeeper", NoDoor)
+    with prepare("127.0.0.1:0", max_nodes=2) as backend:
+        backend.connect().set("key", b"x")
+        yield int(backend.endpoint.rpartition(":")[2])
+
+
+class NoDoor:
+    def __init__(self, *_):
+        """Nothing to do."""
+
+    def close(self):
+        """Nothing to do."""
+
+
+@pytest.fixture
+def crowd(port):
+    """Let another process open connections; say which of all of them are still there."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CROWD, str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+
+        def crowd(count):
+            process.stdin.write(f"{count}\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield crowd
+        process.kill()
+
+
+@pytest.fixture
+def keep(port, monkeypatch):
+    """Make a doorkeeper that does nothing by itself, and may have so many descriptors more."""
+    monkeypatch.setattr(door, "_GLANCE", 1000.0)
+    monkeypatch.setattr(door, "_KNOWN_EVERY", 0.0)
+    bell, other = os.pipe()
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, bell)
+        stack.callback(os.close, other)
+
+        def keep(more, hard=None, **options):
+            limits = [len(os.listdir("/proc/self/fd")) + more]
+            hard = limits[0] if hard is None else limits[0] + hard
+
+            def raise_limit():
+                limits[0] = max(limits[0], hard)
+                return limits[0]
+
+            keeper = door.Doorkeeper(
+                port, bell, limit=lambda: limits[0], raise_limit=raise_limit, **options
+            )
+            stack.callback(keeper.close)
+            return keeper
+
+        yield keep
+
+
+def served(port, count):
+    """Whether torch has taken so many connections of others."""
+    from plaunch_rendezvous_c10d.guests import find_guests
+
+    from helpers.waiting import wait_until
+
+    wait_until(lambda: len(find_guests(port)) >= count, f"{count} connections")
+
+
+def test_where_there_is_room_everybody_may_stay(keep, crowd, port):
+    keeper = keep(200)
+    crowd(20)
+    served(port, 20)
+    assert keeper.look() == 0
+    assert all(crowd(0))
+
+
+def test_who_comes_last_is_turned_away(keep, crowd, port, caplog):
+    keeper = keep(60)
+    crowd(10)
+    served(port, 10)
+    assert keeper.look() == 0
+    crowd(45)
+    served(port, 55)
+    ended = keeper.look()
+    assert ended >= 20
+    left = crowd(0)
+    assert left[:10] == [True] * 10
+    assert left.count(False) == ended
+    assert "ulimit -Hn" in caplog.text
+    assert len(os.listdir("/proc/self/fd")) <= keeper.mark() + 1
+
+
+def test_it_is_said_once_a_minute(keep, crowd, port, caplog):
+    clock = Clock()
+    keeper = keep(40, clock=clock)
+    said = []
+    for seconds in (0.0, 30.0, 31.0):
+        clock.now += seconds
+        caplog.clear()
+        crowd(60)
+        served(port, 30)
+        assert keeper.look()
+        said.append(len(caplog.records))
+    assert said == [1, 0, 1]
+
+
+def test_the_limit_is_raised_before_anybody_comes(keep, crowd, port):
+    keeper = keep(40, hard=400)
+    crowd(60)
+    served(port, 60)
+    assert keeper.look() == 0
+    assert all(crowd(0))
+
+
+def test_a_limit_that_is_too_low_for_the_job_is_said_at_once(keep, caplog):
+    keep(100, expected=40)
+    assert caplog.text == ""
+    keep(100, hard=1000, expected=400)
+    assert caplog.text == ""
+    keep(100, hard=200, expected=400)
+    assert "ulimit -Hn" in caplog.text
+    assert "turned away" in caplog.text
