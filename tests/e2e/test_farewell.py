@@ -14,6 +14,7 @@ from helpers.ports import free_port
 
 pytest.importorskip("torch.distributed")
 
+SAID = 2.0  # seconds in which a node that is done has told so
 CONF = "last_call_timeout=1,keep_alive_interval=0.25,keep_alive_max_attempt=4"
 
 
@@ -46,6 +47,7 @@ def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
     agents.until_round(0, host, other)
     agents.tell("exit.other", 0)
     agents.until(lambda: phase_at(port) == "lingering", "the other is done")
+    time.sleep(SAID)
     other.process.send_signal(signal.SIGSTOP)
     time.sleep(before)
     agents.tell("exit.host", 0)
@@ -69,6 +71,7 @@ def test_nobody_stays_for_a_node_that_died_at_the_end(agents):
     agents.until_round(0, host, other)
     agents.tell("exit.other", 0)
     agents.until(lambda: phase_at(port) == "lingering", "the other is done")
+    time.sleep(SAID)
     other.process.send_signal(signal.SIGSTOP)
     agents.tell("exit.host", 0)
     agents.until(lambda: "how the job has ended" in host.stderr, "the host waits")
