@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from dataclasses import replace
@@ -18,12 +19,13 @@ from plaunch.agent.waiting import Waiting
 from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
 from plaunch.durations import bounded
-from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
+from plaunch.errors import PlaunchError, SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.process.failures import NOT_AVAILABLE, ChildFailedError
+from plaunch.process.reaping.marker import owns_process
 from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 
@@ -225,7 +227,8 @@ class _Launch:
         return logs_specs, policy
 
     def _has_stop(self) -> bool:
-        return self._agent is not None and self._agent.has_stop_request()
+        agent = self._agent
+        return agent is not None and (agent.stop_signal is not None or agent.has_stop_request())
 
     def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[Delivery]:
         config = self._config
@@ -249,6 +252,7 @@ class _Launch:
         config, service = self._config, self._service
         handler = self._create_rendezvous()
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
+        succeeded = False
         try:
             if service is not None:
                 service.watch(handler)
@@ -270,20 +274,23 @@ class _Launch:
                 alive=None if service is None else service.alive,
                 traffic=None if service is None else service.traffic,
             )
-            result = agent.run()
+            culprits = self._manager.culprits
+            with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
+                result = agent.run()
             if agent.stop_signal is not None:
                 release = handler.leave  # what is still to be waited for is not any longer
-            return self._conclude(result, logs_specs)
+            values = self._conclude(result, logs_specs)
+            succeeded = True
+            return values
         except (SignalException, UnkillableWorkerError):
             # The job may go on without this node.
             release = handler.leave
-            _close_logs(logs_specs, succeeded=False)
-            raise
-        except BaseException:
-            _close_logs(logs_specs, succeeded=False)
             raise
         finally:
-            _release(release)
+            try:
+                _close_logs(logs_specs, succeeded=succeeded)
+            finally:
+                _release(release)
 
     def _notify(self, recorder: EventRecorder, deliveries: list[Delivery]) -> Notify:
         """Who is told of the agent's moments."""
@@ -303,6 +310,13 @@ class _Launch:
             if isinstance(moment, BeforeWorkers) and forks:
                 for item in with_threads:
                     item.rest()
+                for who in self._manager.left_behind():
+                    logger.warning(
+                        "%s has not returned from a hook; workers are forked meanwhile, in which "
+                        "nobody lets go of a lock that it holds (--start-method=spawn has no such "
+                        "trouble)",
+                        who,
+                    )
 
         return notify
 
@@ -366,7 +380,6 @@ class _Launch:
             raise ChildFailedError(
                 self._name, result.failures, stopped=result.stopped, first=result.first_failure
             )
-        _close_logs(logs_specs, succeeded=True)
         return result.return_values
 
 
@@ -384,8 +397,9 @@ def _seconds(value: float | None) -> float:
 def _close_logs(logs_specs: LogsSpecs, *, succeeded: bool) -> None:
     try:
         logs_specs.close(succeeded)
-    except OSError as error:
-        logger.warning("the logs spec could not clean up: %s", error)
+    except Exception as error:  # noqa: BLE001 - must not hide how the job ended
+        text = str(error) if isinstance(error, (OSError, PlaunchError)) else repr(error)
+        logger.warning("the logs spec could not clean up: %s", text)
 
 
 def _forget_temporary_files(result: RunResult, logs_specs: LogsSpecs) -> None:
@@ -402,3 +416,7 @@ def _release(release: Callable[[], bool]) -> None:
             logger.warning("the rendezvous could not be shut down cleanly")
     except Exception as error:  # noqa: BLE001 - must not hide how the job ended
         logger.warning("the rendezvous could not be shut down cleanly: %s", error)
+    except SystemExit as error:
+        if not owns_process():
+            raise  # it may be a wish of the program that launches
+        logger.warning("the rendezvous could not be shut down cleanly: SystemExit: %s", error)

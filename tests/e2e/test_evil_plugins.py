@@ -214,3 +214,76 @@ def test_a_handler_whose_server_is_away_for_one_event_gets_the_others(evil):
     seen = events.read_text().splitlines()
     assert seen[0] == "plaunch.rendezvous.begun"
     assert seen[-1] == "plaunch.launcher.finished"
+
+
+LEAVES = {
+    "device count": (["device_counts", "leaves", "--nproc-per-node"], "device counter", 110),
+    "scheduler": (["schedulers", "leaves", "--scheduler"], "scheduler", 110),
+    "policy": (["signal_policies", "leaves-when-made", "--signal-policy"], "signal policy", 110),
+    "event handler": (["event_handlers", "leaves", "--event-log-handler"], "event handler", 110),
+    "backend": (["rendezvous", "leaves-when-made", "--rdzv-backend"], "rendezvous backend", 110),
+    "logs": (["logs_specs", "leaves", "--logs-specs"], "logs spec", 110),
+    "next_rendezvous": (["rendezvous", "leaves", "--rdzv-backend"], "rendezvous backend", 110),
+    "num_nodes_waiting": (["rendezvous", "leaves", "--rdzv-backend"], "rendezvous backend", 110),
+    # That of the worker, which is not lost.
+    "shutdown": (["rendezvous", "leaves", "--rdzv-backend"], "rendezvous", 7),
+}
+
+
+@pytest.mark.parametrize("place", LEAVES)
+def test_sys_exit_in_a_plugin_is_a_failure_and_not_the_end(evil, place):
+    (kind, name, option), who, code = LEAVES[place]
+    done = evil.run(
+        *["-p", f"{kind}:{name}", f"{option}={name}"],
+        *["--monitor-interval=0.05", "--no-python", "sh", "-c", "sleep 0.5; exit 7"],
+        EVIL_PLACE=place,
+    )
+    assert done.returncode == code
+    assert who in done.stderr
+    assert "SystemExit: 0" in done.stderr
+    assert code == 7 or "distribution evil-plaunch 6.6, module evil_plaunch.components" in (
+        done.stderr
+    )
+
+
+def test_what_sys_exit_says_is_not_lost(evil):
+    argv = ["-p", "device_counts:leaves-a-message", "--nproc-per-node=leaves-a-message"]
+    done = evil.run(*argv, "--no-python", "true")
+    assert done.returncode == 110
+    assert "SystemExit: the driver is broken" in done.stderr
+
+
+def test_sys_exit_in_a_signal_policy_does_not_undo_the_signal(evil):
+    argv = ["-p", "signal_policies:leaves", "--signal-policy=leaves", "--no-python", "sh", "-c"]
+    with evil.start(*argv, f"echo ready; exec sleep {FORTY}") as launch:
+        assert launch.stdout.readline() == "ready\n"
+        launch.send_signal(signal.SIGTERM)
+        _, err = launch.communicate(timeout=FORTY)
+    assert launch.returncode == 128 + signal.SIGTERM
+    assert f"signal policy 'leaves' {RELEASE}components) failed in action: SystemExit: 0" in err
+
+
+CLOSED = ["-p", "logs_specs:fails-to-close", "--logs-specs=fails-to-close", "--no-python", "sh"]
+NOT_CLOSED = (
+    f"the logs spec could not clean up: logs spec 'fails-to-close' {RELEASE}components) failed in "
+    "close: ValueError: no such folder\n"
+)
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_logs_spec_that_fails_in_the_end_changes_nothing_of_it(evil, code):
+    done = evil.run(*CLOSED, "-c", f"echo some words >&2; exit {code}")
+    assert done.returncode == code
+    assert NOT_CLOSED in done.stderr
+    assert ("exit code 7" in done.stderr) == (code == 7)
+    assert done.stderr.count("evil: close") == 1
+
+
+def test_a_logs_spec_that_fails_in_the_end_does_not_undo_a_signal(evil):
+    with evil.start(*CLOSED, "-c", f"echo ready; exec sleep {FORTY}") as launch:
+        assert launch.stdout.readline() == "ready\n"
+        launch.send_signal(signal.SIGTERM)
+        _, err = launch.communicate(timeout=FORTY)
+    assert launch.returncode == 128 + signal.SIGTERM
+    assert NOT_CLOSED in err
+    assert err.count("evil: close") == 1

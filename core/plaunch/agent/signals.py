@@ -150,6 +150,8 @@ class SignalInbox:
     ) -> None:
         self._clock = clock
         self._policy = policy
+        # A third party's stands behind one that knows who it is.
+        self._who = getattr(policy, "who", f"signal policy {type(policy).__name__}")
         self._wake_up = wake_up
         self._proc = proc
         self._received: deque[tuple[signal.Signals, float]] = deque()
@@ -210,7 +212,7 @@ class SignalInbox:
             signal.signal(signum, self._on_signal)
         except (OSError, ValueError, TypeError) as error:
             raise UsageError(
-                f"signal policy {type(self._policy).__name__} wants to handle {signum!r}, which "
+                f"{self._who} wants to handle {signum!r}, which "
                 f"the system refuses ({error}); signals() must list signals that can be handled"
             ) from error
         # None stands for a handler that was not installed from Python and cannot be put back.
@@ -257,8 +259,8 @@ class SignalInbox:
         if signum in parse_signals(DEFAULT_SIGNALS):
             default = SignalAction.STOP
         logger.error(
-            "signal policy %s does not say what %s means: %s. The default applies: %s",
-            type(self._policy).__name__,
+            "%s does not say what %s means: %s. The default applies: %s",
+            self._who,
             signum.name,
             problem,
             default.value,

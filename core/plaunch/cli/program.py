@@ -16,7 +16,7 @@ from plaunch.errors import ExitCode, PlaunchError, PluginError, SignalException,
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from plaunch.config import LaunchConfig
     from plaunch.plugin.manager import PluginManager
@@ -137,11 +137,12 @@ def _launch(args: argparse.Namespace, plugins: Sequence[object]) -> dict[int, An
         from plaunch.plugin.manager import PluginManager  # noqa: PLC0415
 
         manager = PluginManager.create(plugins, words=args.plugins)
-        taken = allocate(args, manager)
-        config = config_from_args(args, manager)
-        if args.dry_run is not None:
-            _print_plan(args, config, entrypoint, entrypoint_args, manager)
-            return {}
+        with _naming_culprits(manager):
+            taken = allocate(args, manager)
+            config = config_from_args(args, manager)
+            if args.dry_run is not None:
+                _print_plan(args, config, entrypoint, entrypoint_args, manager)
+                return {}
 
         from plaunch.cli.live import live_line  # noqa: PLC0415 - not for a plan
         from plaunch.launch import launch_agent  # noqa: PLC0415
@@ -150,17 +151,34 @@ def _launch(args: argparse.Namespace, plugins: Sequence[object]) -> dict[int, An
             gc.enable()
     _introduce(config, taken)
     STDOUT.hand_over()
-    try:
+    with _naming_culprits(manager):
         return launch_agent(
             config, entrypoint, entrypoint_args, manager=manager, show=live_line(STDERR)
         )
+
+
+@contextlib.contextmanager
+def _naming_culprits(manager: PluginManager) -> Iterator[None]:
+    """Run what calls plugins; what they raise without being asked by name is theirs.
+
+    `sys.exit` of theirs is no end of a launch, and nobody else calls it in plaunch's own process.
+    """
+    from plaunch.process.reaping.marker import owns_process  # noqa: PLC0415 - loaded by now
+
+    try:
+        yield
     except PlaunchError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         who = None if manager.culprits is None else manager.culprits.of_error(error)
-        if who is None:
+        if who is not None:
+            raise PluginError(f"{who} failed: {type(error).__name__}: {error}") from error
+        if isinstance(error, Exception) or not owns_process():
             raise
-        raise PluginError(f"{who} failed: {type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"somebody has called sys.exit({error.code!r}) in the launcher; PLAUNCH_DEBUG=1 shows "
+            "where"
+        ) from error
 
 
 def _print_plan(

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
+from plaunch.errors import PluginError
+from plaunch.plugin.loading import one_line
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import CodeType, FrameType
 
 
@@ -42,6 +47,21 @@ class Culprits:
                 return who, frame.f_code, frame.f_lineno
             frame = frame.f_back
         return None
+
+    @contextlib.contextmanager
+    def refusing_exits(self) -> Iterator[None]:
+        """Run a launch, which `sys.exit` in a plugin does not end as if all were well.
+
+        Raises:
+            PluginError: a plugin has called `sys.exit`.
+        """
+        try:
+            yield
+        except SystemExit as error:
+            who = self.of_error(error)
+            if who is None:
+                raise  # a wish of the program that launches
+            raise PluginError(f"{who} has failed: {one_line(error)}") from error
 
     def _owner(self, frame: FrameType) -> str | None:
         name = frame.f_globals.get("__name__")

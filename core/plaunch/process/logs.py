@@ -81,6 +81,8 @@ class LogsSpecs(abc.ABC):
     def close(self, succeeded: bool) -> None:
         """Drop what is not worth keeping after the job; called once, at its end.
 
-        torchrun has no such step. The default keeps everything.
+        A third party's is called on a thread, which is waited for a minute, or ten seconds after a
+        signal has ended the job. What it raises changes nothing of how the job has ended. torchrun
+        has no such step. The default keeps everything.
         """
         del succeeded
