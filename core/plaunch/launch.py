@@ -20,6 +20,7 @@ from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
 from plaunch.durations import bounded
 from plaunch.errors import PlaunchError, SignalException, UnkillableWorkerError, UsageError
+from plaunch.plugin.answers import checked_handler, checked_policy
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
 from plaunch.plugin.manager import PluginManager
@@ -189,7 +190,7 @@ class _Launch:
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         find_event_handlers(manager, config.event_log_handler, config.event_conf)
         with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
-            policy = create_policy(context)
+            policy = checked_policy(create_policy(context))
         logs_specs, policy = self._bounded(logs_specs, policy)
         deliveries = self._create_deliveries(context, logs_specs)
         recorder = EventRecorder(config, self._name)
@@ -342,7 +343,7 @@ class _Launch:
             **config.rdzv_configs,
         )
         with self._manager.calling(RENDEZVOUS, config.rdzv_backend):
-            handler = factory(params)
+            handler = checked_handler(factory(params))
         try:
             check_token_is_used(params, os.environ)
         except UsageError:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -152,6 +156,33 @@ def test_what_plugins_print_in_a_launch_goes_to_stderr(evil, argv):
         assert f"evil: print {where}\n" in done.stderr
 
 
+def test_what_a_plugin_prints_to_a_stderr_that_takes_nothing_does_not_hold_the_launcher(evil):
+    """The hook's thread keeps the lock of the stream for good."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    evil.environ.pop("PYTHONUNBUFFERED", None)
+    argv = ["-p", "prints-when-started", "--no-python", "sh", "-c", "exit 3"]
+    launch = subprocess.Popen(
+        [sys.executable, "-m", "plaunch", *argv],
+        cwd=evil.folder,
+        env=evil.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=writer,
+    )
+    try:
+        assert launch.wait(FORTY) == 3
+    finally:
+        os.close(writer)
+        os.close(reader)  # ends whoever writes
+        launch.kill()
+        launch.wait()
+
+
 @pytest.mark.parametrize(
     ("argv", "who"),
     [
@@ -287,3 +318,21 @@ def test_a_logs_spec_that_fails_in_the_end_does_not_undo_a_signal(evil):
     assert launch.returncode == 128 + signal.SIGTERM
     assert NOT_CLOSED in err
     assert err.count("evil: close") == 1
+
+
+NOTHING = {
+    "device_counts": "--nproc-per-node",
+    "schedulers": "--scheduler",
+    "signal_policies": "--signal-policy",
+    "event_handlers": "--event-log-handler",
+    "rendezvous": "--rdzv-backend",
+}
+
+
+@pytest.mark.parametrize("kind", NOTHING)
+def test_a_component_that_is_none_is_its_plugins_fault(evil, kind):
+    done = evil.run("-p", f"{kind}:nothing", f"{NOTHING[kind]}=nothing", "--no-python", "true")
+    assert done.returncode == 110
+    assert f" 'nothing' ({NOTHING[kind]}) of distribution evil-plaunch 6.6, module" in done.stderr
+    assert "failed: TypeError: it returned None, which " in done.stderr
+    assert "internal error" not in done.stderr

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch.cli.parser import DEFAULT
 from plaunch.cli.settings import parse_min_max_nnodes
 from plaunch.errors import UsageError
+from plaunch.plugin.answers import checked_allocation
 from plaunch.plugin.registry import SCHEDULERS
 from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
 
@@ -64,7 +65,7 @@ def allocate(
         logger.warning("--standalone overrides --scheduler=%s", name)
         return ""
     with manager.calling(SCHEDULERS, name):
-        allocation = find(environ)
+        allocation = checked_allocation(find(environ))
     return apply_allocation(args, allocation, name)
 
 

@@ -295,7 +295,5 @@ def _say(message: str) -> None:
 
 
 def _write(text: str) -> None:
-    if sys.stdout is not None:
-        with contextlib.suppress(OSError):  # nobody is left to read it
-            sys.stdout.flush()
+    STDOUT.flush()
     STDERR.write(text)

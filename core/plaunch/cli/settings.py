@@ -11,6 +11,7 @@ from plaunch.cli.contradictions import check_options
 from plaunch.config import LaunchConfig, make_run_id
 from plaunch.errors import UnknownNameError, UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
+from plaunch.plugin.answers import checked_count
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
 from plaunch.process.signals import parse_signals
 from plaunch.process.std import Std
@@ -152,7 +153,7 @@ def _count_devices(name: str, manager: PluginManager) -> int:
             raise
         return count
     with _said_of(f"{DEVICE_COUNTS.flag}={name}"), manager.calling(DEVICE_COUNTS, name):
-        return counter()
+        return checked_count(counter())
 
 
 def _devices(args: argparse.Namespace) -> list[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PluginError
@@ -17,14 +18,19 @@ class Culprits:
     """The plugins of a launch that are not plaunch's own, by the package that each is in."""
 
     def __init__(self) -> None:
-        self._plugins: dict[str, str] = {}
+        self._modules: dict[str, str] = {}
+        self._packages: dict[str, str] = {}
 
     def note(self, module: str, who: str) -> None:
-        """Know that code in the package that has `module` is that of the plugin `who`.
+        """Know that code in `module`, and what else is in its package, is that of the plugin `who`.
 
-        The first plugin of a package stands for it.
+        The first plugin of a package stands for what is no plugin itself. A namespace package, such
+        as `google`, is that of many, and no plugin's.
         """
-        self._plugins.setdefault(module.rpartition(".")[0] or module, who)
+        self._modules.setdefault(module, who)
+        package = module.rpartition(".")[0]
+        if package:
+            self._packages.setdefault(package, who)
 
     def of_error(self, error: BaseException) -> str | None:
         """The plugin in whose code an exception was raised, or that has called what raised it."""
@@ -66,7 +72,15 @@ class Culprits:
     def _owner(self, frame: FrameType) -> str | None:
         name = frame.f_globals.get("__name__")
         while isinstance(name, str) and name:
-            if name in self._plugins:
-                return self._plugins[name]
+            if name in self._modules:
+                return self._modules[name]
+            if name in self._packages and not _is_shared(name):
+                return self._packages[name]
             name = name.rpartition(".")[0]
         return None
+
+
+def _is_shared(package: str) -> bool:
+    """Whether other distributions may have code in a package: a namespace has no file."""
+    module = sys.modules.get(package)
+    return module is not None and getattr(module, "__file__", None) is None

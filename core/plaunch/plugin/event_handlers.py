@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from plaunch._names import suggest
 from plaunch.agent.delivery import Delivery
 from plaunch.errors import PluginLoadError, UsageError
+from plaunch.plugin.answers import checked_event_handler
 from plaunch.plugin.registry import EVENT_HANDLERS, EventHandlerFactory
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def create_deliveries(
     deliveries = []
     for name, (factory, options) in find_event_handlers(manager, names, conf).items():
         with manager.calling(EVENT_HANDLERS, name):
-            handler = factory(replace(context, options=options))
+            handler = checked_event_handler(factory(replace(context, options=options)))
         if getattr(handler, "wants_events", True):
             deliveries.append(Delivery(name, handler, origin=manager.origin(EVENT_HANDLERS, name)))
     return deliveries

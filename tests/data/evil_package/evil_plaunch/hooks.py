@@ -61,6 +61,12 @@ class IgnoresChildren:
         ctypes.CDLL(None).signal(signal.SIGCHLD, ctypes.c_void_p(1))
 
 
+class PrintsWhenStarted:
+    @hookimpl
+    def plaunch_workers_started(self):
+        print("evil: print", flush=True)
+
+
 class Exits:
     @hookimpl
     def plaunch_workers_started(self):
