@@ -228,8 +228,14 @@ class _Launch:
         return logs_specs, policy
 
     def _has_stop(self) -> bool:
+        self._keep_alive()
         agent = self._agent
         return agent is not None and (agent.stop_signal is not None or agent.has_stop_request())
+
+    def _keep_alive(self) -> None:
+        """The loop waits for a plugin, whose turn is bounded, but not how many there are."""
+        if self._service is not None:
+            self._service.alive.waits()
 
     def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[Delivery]:
         config = self._config
@@ -302,6 +308,7 @@ class _Launch:
             with_threads.append(self._service)
 
         def notify(moment: Moment) -> None:
+            self._keep_alive()
             if isinstance(moment, WorkersStarted):
                 for item in with_threads:
                     item.release()
@@ -372,6 +379,7 @@ class _Launch:
         )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
+        self._keep_alive()
         added = self._manager.worker_env(worker, env, self._has_stop)
         return {**self._config.worker_env, **added}
 

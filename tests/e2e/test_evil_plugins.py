@@ -60,6 +60,17 @@ def test_signals_are_heard_while_a_hook_stands(evil, plugin, name):
     assert f"plugin {plugin!r} {RELEASE}hooks) ha" in err
 
 
+def test_a_signal_while_a_hook_stands_in_a_restart_is_what_ends_the_job(evil):
+    argv = ["-p", "stands-in-a-restart", "--max-restarts=3", "--no-python", "sh", "-c", "exit 3"]
+    with evil.start(*argv) as launch:
+        wait_for_files(evil.folder / "stands")
+        launch.send_signal(signal.SIGTERM)
+        _, err = launch.communicate(timeout=FORTY)
+    assert launch.returncode == 128 + signal.SIGTERM
+    assert f"plugin 'stands-in-a-restart' {RELEASE}hooks) had not returned from plaunch_w" in err
+    assert "cannot be started again" not in err
+
+
 def test_signals_are_heard_while_a_signal_policy_stands(evil):
     argv = ["-p", "signal_policies:stands", "--signal-policy=stands", "--no-python", "sh", "-c"]
     with evil.start(*argv, f"echo ready; exec sleep {FORTY}") as launch:

@@ -9,7 +9,8 @@ import sys
 import threading
 
 import pytest
-from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent
+from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent, threads
+from plaunch.agent.status.alive import Alive
 from plaunch.cli import main, run
 from plaunch.errors import PluginError, SignalException, UsageError
 from plaunch.plugin import telling
@@ -239,3 +240,20 @@ def test_a_fork_beside_a_hook_that_has_not_returned_is_said(monkeypatch, caplog,
     said = [record.getMessage() for record in caplog.records]
     warned = [text for text in said if "has not returned from a hook; workers are forked" in text]
     assert len(warned) == (start_method == "fork")
+
+
+def test_the_loop_is_alive_while_plugins_take_their_time(monkeypatch):
+    """Each of them is waited for within a bound; together they may take longer than one turn."""
+    said = threading.Event()
+
+    class Slow:
+        @hookimpl
+        def plaunch_worker_env(self):
+            said.clear()
+            return {"SAID": str(said.wait(60))}
+
+    monkeypatch.setattr(threads, "UNHURRIED", 0.01)
+    monkeypatch.setattr(Alive, "waits", lambda self: said.set())
+    settings = config(nproc_per_node=1, metrics_port="127.0.0.1:0")
+    launch = elastic_launch(settings, functions.environment, plugins=[Slow])
+    assert launch("SAID") == {0: "True"}

@@ -395,11 +395,12 @@ class SimpleElasticAgent(ElasticAgent):
         if self._machine.is_restart and self._failed_before is not None:
             # The first failure stays the cause; that it could not be mended is said beside it.
             self._run_result = self._failed_before
-            logger.error(
-                "the workers cannot be started again after a failure, which is therefore the end "
-                "of the job: %s",
-                error,
-            )
+            if not self.has_stop_request():  # else they are not to start, and the job ends for that
+                logger.error(
+                    "the workers cannot be started again after a failure, which is therefore the "
+                    "end of the job: %s",
+                    error,
+                )
         return states.StartFailed()
 
     def _perform_stop(self, begin: Callable[[], WorkersStop | None]) -> states.Event | None:

@@ -42,6 +42,16 @@ class StandsInWorkerEnv:
         stand()
 
 
+class StandsInARestart:
+    is_first = True
+
+    @hookimpl
+    def plaunch_worker_env(self):
+        if not self.is_first:
+            stand()
+        self.is_first = False
+
+
 class FailsWhenStarted:
     @hookimpl
     def plaunch_workers_started(self):
