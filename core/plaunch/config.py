@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from plaunch.agent.worker import WORKER_STORES
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from plaunch.process.logs import LogsSpecs
 
 START_METHODS = ("spawn", "fork", "forkserver")
-WORKER_STORES = ("agent", "rank0")  # as in plaunch.agent
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 DEFAULT_SHUTDOWN_TIMEOUT = 30.0
 DEFAULT_EXIT_BARRIER_TIMEOUT = 300.0
