@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.reaping.marker import owns_process
 from plaunch.process.reaping.table import PROC
-from plaunch.process.signals import SignalAction, SignalPolicy, parse_signals
+from plaunch.process.signals import DEFAULT_SIGNALS, SignalAction, SignalPolicy, parse_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 _LAST_WORDS = 2.0  # seconds for what is left to be said after the run of an agent
 
