@@ -191,13 +191,15 @@ class SignalInbox:
         handled = _handled_elsewhere(self._proc)
         for name in _FATAL:
             fatal = getattr(signal.Signals, name, None)
-            # A handler that was not installed from Python (faulthandler's) is not known there.
-            if (
-                fatal is not None
-                and fatal not in self._listed
-                and signal.getsignal(fatal) == signal.SIG_DFL
-                and not handled >> (fatal - 1) & 1
-            ):
+            if fatal is None or fatal in self._listed:
+                continue
+            disposition = signal.getsignal(fatal)
+            if isinstance(disposition, _Late):  # an earlier run's
+                would_end_us = disposition.before == signal.SIG_DFL
+            else:
+                # A handler that was not installed from Python (faulthandler's) is not known there.
+                would_end_us = disposition == signal.SIG_DFL and not handled >> (fatal - 1) & 1
+            if would_end_us:
                 self._handle(fatal)
 
     def _handle(self, signum: signal.Signals) -> None:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 
-
 class StopSignals:
     """Makes stop signals raise `SignalException`, as torchrun's library does.
 
