@@ -74,6 +74,10 @@ class WorkerStoreError(PlaunchError, RuntimeError):
     exit_code = ExitCode.CONTROL_PLANE_LOST
 
 
+class WorkerStoreHostError(WorkerStoreError):
+    """No interpreter on this host can serve it, which no restart would change."""
+
+
 class ProgramNotFoundError(WorkerStartError, UsageError, FileNotFoundError):
     """The program to run does not exist."""
 

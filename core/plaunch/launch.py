@@ -192,8 +192,8 @@ class _Launch:
         with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
         logs_specs, policy = self._bounded(logs_specs, policy)
-        deliveries = self._create_deliveries(context, logs_specs)
         recorder = EventRecorder(config, self._name)
+        deliveries = self._create_deliveries(context, logs_specs)
         for delivery in deliveries:
             recorder.listen(delivery.put)
         if self._service is not None:

@@ -307,3 +307,64 @@ def test_signals_do_not_reach_the_thread():
     delivery.put(event())
     close(delivery)
     assert {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD} <= masks[0]
+
+
+def test_an_exception_that_cannot_be_told_is_told_as_such(caplog):
+    class Speechless(Exception):
+        def __str__(self):
+            raise ValueError("no words")
+
+    class Handler(Kept):
+        def handle(self, event):
+            super().handle(event)
+            raise Speechless
+
+    handler = Handler()
+    delivery = Delivery("mute", handler, pauses=(0.001, 0.002))
+    delivery.release()
+    for name in "abc":
+        delivery.put(event(name))
+    close(delivery)
+    assert handler.names == ["a", "b", "c"]
+    assert "failed with Speechless: <its text cannot be had: ValueError>" in caplog.text
+
+
+def test_who_puts_events_does_not_wait_for_what_an_exception_says():
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow(Exception):
+        def __str__(self):
+            entered.set()
+            assert go.wait(DEADLINE)
+            return "slow"
+
+    class Handler(Kept):
+        def handle(self, event):
+            raise Slow
+
+    delivery = Delivery("slow", Handler(), pauses=(0.001, 0.002))
+    delivery.release()
+    delivery.put(event())
+    assert entered.wait(DEADLINE)
+    putting = threading.Thread(target=delivery.put, args=(event(),))
+    putting.start()
+    putting.join(DEADLINE)
+    assert not putting.is_alive()
+    go.set()
+    close(delivery)
+
+
+def test_events_that_come_while_a_handler_fails_were_not_too_many_for_it(caplog):
+    class Handler(Kept):
+        def handle(self, event):
+            raise RuntimeError("away")
+
+    delivery = Delivery("away", Handler(), limit=2, pauses=(1000.0, 1000.0))
+    delivery.release()
+    delivery.put(event())
+    wait_until(lambda: delivery.dropped == 1, "the failure")
+    for _ in range(5):
+        delivery.put(event())
+    close(delivery)
+    assert "was too slow" not in caplog.text
+    assert "which are lost, as are 3 that came meanwhile" in caplog.text

@@ -124,7 +124,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._stop: WorkersStop | None = None
         self._stop_delay = 0.0  # seconds until the stop has something to do
         self._failure_due: float | None = None  # on the monotonic clock, of one not told yet
-        self._failed_before: RunResult | None = None  # the failure that led to this round
+        self._failed_before: RunResult | None = None  # the failure that this round is to mend
+        self._has_started = False  # whether the workers of this round have been
 
     # --- what subclasses define -------------------------------------------------------------------
 
@@ -290,6 +291,11 @@ class SimpleElasticAgent(ElasticAgent):
                 if self._machine.phase is not states.Phase.RUNNING:
                     raise
                 # The workers have their grace, and signals are heard, as in any other stop.
+                logger.error(
+                    "the launcher has failed, and stops the workers: %s: %s",
+                    type(error).__name__,
+                    error,
+                )
                 self._error = error
                 pending.clear()
                 pending.append(states.AgentFailed())
@@ -380,12 +386,15 @@ class SimpleElasticAgent(ElasticAgent):
     def _perform_start(self) -> states.Event:
         group = self._worker_group
         self._teller.tell(moments.BeforeWorkers)
+        self._has_started = False
         try:
             ids = self._start_workers(group)
         except Exception as error:  # noqa: BLE001 - re-raised as the outcome of the run
             return self._start_failed(error)
         for worker in group.workers:
             worker.id = ids.get(worker.local_rank)
+        self._has_started = True
+        self._failed_before = None  # it is mended
         self._waiting.workers_started()
         self._teller.tell(moments.WorkersStarted)
         return states.WorkersStartedEvent()
@@ -434,11 +443,14 @@ class SimpleElasticAgent(ElasticAgent):
         """Stop what still runs after something has torn the loop out of its work."""
         if not self._stops_in_steps():
             return  # `_shutdown` does it
+        self._step(states.AgentFailed())
         stop = self._stop or self._begin_stop(self._soft_signal)
         while stop is not None and (delay := stop.step()) is not None:
             self._poll(list(self._exit_fds() or ()), min(delay, _QUIET_INTERVAL))
-            if any(received.action is SignalAction.STOP for received in inbox.take()):
-                stop.escalate()
+            self._tend()
+            for event in self._take_signals(inbox):
+                if states.Escalate() in self._step(event):
+                    stop.escalate()
 
     def _escalate(self) -> states.Event | None:
         if self._stop is None:
@@ -457,7 +469,8 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _complete_failure(self) -> None:
         """Have all in the result that is known of the failure by now."""
-        result = self._stopped_result()
+        # Before the workers of a round are started, all that is there are those of the last one.
+        result = self._stopped_result() if self._has_started else None
         if result is not None and result.failures:
             self._run_result = result
         self._failed_before = self._run_result
@@ -493,7 +506,11 @@ class SimpleElasticAgent(ElasticAgent):
         if phase is states.Phase.WAITING and self._job is not None:
             return self._watch_peers(self._job)
         is_joining = phase is states.Phase.JOINING
-        self._poll([], self._waiting.pause() if is_joining else None)
+        if is_joining:
+            self._poll([], self._waiting.pause())
+        else:
+            self._poll(self._exit_fds() or (), self._due())
+            self._tend()
         call = self._background
         if call is None or not call.is_done():
             return self._keep_waiting() if is_joining else []
@@ -554,10 +571,14 @@ class SimpleElasticAgent(ElasticAgent):
             self._tell_failure()
         events: list[states.Event] = []
         handler = self._worker_group.spec.rdzv_handler
+        phase = self._machine.phase
         if self._job is not None:
             # Nobody gets another signal while it saves what it has, hence no notices.
             changes = self._teller.tell_changes(self._job.take_changes())
-            events = self._job.events_of_end(changes)
+            if phase is states.Phase.STOPPING:
+                events = self._job.events_of_end(changes)
+            else:  # the workers have succeeded, and need not be stopped for another round
+                events = self._job.events(changes, None)
         elif isinstance(handler, ObservableRendezvous):
             events = self._membership_events(handler)
         end = self._step_stop()
@@ -593,6 +614,9 @@ class SimpleElasticAgent(ElasticAgent):
         while (remaining := until - time.monotonic()) > 0:
             self._poll(exit_fds, remaining)
             if self._look_at_workers() == [states.WorkersFailed()]:
+                if self._failure_due is not None:
+                    # The others settle soon what failed first, and wait for nobody then.
+                    self._tell_failure()
                 return [states.WorkersFailed()]
         return []
 
@@ -601,7 +625,7 @@ class SimpleElasticAgent(ElasticAgent):
 
         Nothing is written and nobody is asked: the rendezvous tells.
         """
-        fds = [job.fileno()] if job.fileno() >= 0 else []
+        fds = [*(self._exit_fds() or ()), *self._change_fds()]
         self._poll(fds, min(job.patience(), _JOB_INTERVAL))
         self._tend()
         changes = self._teller.tell_changes(job.take_changes())

@@ -35,10 +35,14 @@ class BackgroundCall:
         """Whether the call has returned or raised."""
         return self._done
 
-    def join(self) -> None:
-        """Wait for the thread to end, which it is about to do once `is_done`."""
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the thread to end, which it is about to do once `is_done`.
+
+        Args:
+            timeout: how long at most, in seconds.
+        """
         # Forking with another thread alive is an error in waiting, so be sure that it is gone.
-        self._thread.join()
+        self._thread.join(timeout)
 
     def _run(self) -> None:
         began = time.monotonic()

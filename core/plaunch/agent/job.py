@@ -80,12 +80,13 @@ class Job:
     def events(
         self,
         changes: Sequence[MembershipChange],
-        signal_workers: Callable[[signal.Signals], None],
+        signal_workers: Callable[[signal.Signals], None] | None,
     ) -> list[states.Event]:
         """What `changes` mean for this agent: nothing, or one event.
 
         The end of the job outweighs everything, and whatever brings a new round does so once. The
-        signals of notices are passed on to `signal_workers`.
+        signals of notices are passed on to `signal_workers`; None while workers are being stopped:
+        whoever saves what it has gets no other signal.
         """
         by_kind: dict[ChangeKind, list[MembershipChange]] = {}
         for change in changes:
@@ -107,13 +108,9 @@ class Job:
         return [states.MembershipChanged()]
 
     def events_of_end(self, changes: Sequence[MembershipChange]) -> list[states.Event]:
-        """The same while workers are being stopped: another round is joined in any case.
-
-        No notice is passed on: whoever is being stopped saves what it has, and gets no other
-        signal.
-        """
+        """The same while workers are being stopped: another round is joined in any case."""
         reason = self.reason
-        events = self.events(changes, _say_not_passed_on)
+        events = self.events(changes, None)
         if isinstance(events[0] if events else None, (states.JobEnded, states.PeersUnreachable)):
             return events
         self.reason = reason
@@ -230,7 +227,9 @@ class Job:
         )
 
 
-def _pass_on(change: MembershipChange, signal_workers: Callable[[signal.Signals], None]) -> None:
+def _pass_on(
+    change: MembershipChange, signal_workers: Callable[[signal.Signals], None] | None
+) -> None:
     try:
         signum = signal.Signals(change.signum)
     except ValueError:
@@ -243,14 +242,17 @@ def _pass_on(change: MembershipChange, signal_workers: Callable[[signal.Signals]
             change.signum,
         )
         return
+    if signal_workers is None:
+        logger.warning(
+            "%s received on node %s; the workers of this node are being stopped and do not get it",
+            signum.name,
+            change.node,
+        )
+        return
     logger.warning(
         "%s received on node %s; it is passed on and the job goes on", signum.name, change.node
     )
     signal_workers(signum)
-
-
-def _say_not_passed_on(signum: signal.Signals) -> None:
-    logger.warning("the workers are being stopped and do not get %s", signum.name)
 
 
 def _describe(change: MembershipChange) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.reaping.marker import owns_process
 from plaunch.process.reaping.table import PROC
-from plaunch.process.signals import SignalAction, SignalPolicy, parse_signals
+from plaunch.process.signals import DEFAULT_SIGNALS, SignalAction, SignalPolicy, parse_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 _LAST_WORDS = 2.0  # seconds for what is left to be said after the run of an agent
 
@@ -194,13 +193,15 @@ class SignalInbox:
         handled = _handled_elsewhere(self._proc)
         for name in _FATAL:
             fatal = getattr(signal.Signals, name, None)
-            # A handler that was not installed from Python (faulthandler's) is not known there.
-            if (
-                fatal is not None
-                and fatal not in self._listed
-                and signal.getsignal(fatal) == signal.SIG_DFL
-                and not handled >> (fatal - 1) & 1
-            ):
+            if fatal is None or fatal in self._listed:
+                continue
+            disposition = signal.getsignal(fatal)
+            if isinstance(disposition, _Late):  # an earlier run's
+                would_end_us = disposition.before == signal.SIG_DFL
+            else:
+                # A handler that was not installed from Python (faulthandler's) is not known there.
+                would_end_us = disposition == signal.SIG_DFL and not handled >> (fatal - 1) & 1
+            if would_end_us:
                 self._handle(fatal)
 
     def _handle(self, signum: signal.Signals) -> None:

@@ -232,7 +232,9 @@ class SupervisedContext(PContext):
         self._note_exits()
         live = self._live()
         self._told_to_end = frozenset(live)
-        self._ended_by_us = frozenset(rank for rank in live if not self._has_replied(rank))
+        self._ended_by_us = frozenset(
+            rank for rank in live if not (self._has_replied(rank) or self._has_returned(rank))
+        )
         ladder = None if self._spares_what_is_left() else self._make_ladder(death_sig, timeout, job)
         if live:
             job.note()
@@ -350,6 +352,11 @@ class SupervisedContext(PContext):
         """
         return self._find_reply(local_rank) not in (None, self._old_replies.get(local_rank))
 
+    def _has_returned(self, local_rank: int) -> bool:
+        """Whether a worker that still runs has succeeded already, and only has to end."""
+        del local_rank
+        return False
+
     def _find_reply(self, local_rank: int) -> _Reply | None:
         path = self.error_files.get(local_rank)
         if not path or path == os.devnull:
@@ -372,8 +379,12 @@ class SupervisedContext(PContext):
             if exitcode is None:
                 raise RuntimeError(f"pid {worker.pid} has ended without an exit code")
             stopped = rank in self._ended_by_us
-            if exitcode < 0 and rank in self._told_to_end and not stopped:
-                exitcode = 1  # it had reported its exception, and only its end was hastened
+            if exitcode and rank in self._told_to_end and not stopped:
+                # Its end was hastened: after success, or after it had reported its exception.
+                if self._has_returned(rank):
+                    stopped = True
+                elif exitcode < 0:
+                    exitcode = 1
             seen = ProcessExit(rank, worker.pid, exitcode, time.time(), stopped)
             self._exits[rank] = seen
             self._untold.append(seen)
