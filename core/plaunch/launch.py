@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from plaunch.agent.closing import close_logs, forget_temporary_files, release_rendezvous
 from plaunch.agent.delivery import close_deliveries
 from plaunch.agent.health import find_service
 from plaunch.agent.local import LocalElasticAgent
@@ -19,14 +20,13 @@ from plaunch.agent.waiting import Waiting
 from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
 from plaunch.durations import bounded
-from plaunch.errors import PlaunchError, SignalException, UnkillableWorkerError, UsageError
+from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.answers import checked_handler, checked_policy
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
-from plaunch.process.failures import NOT_AVAILABLE, ChildFailedError
-from plaunch.process.reaping.marker import owns_process
+from plaunch.process.failures import ChildFailedError
 from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 
@@ -295,9 +295,9 @@ class _Launch:
             raise
         finally:
             try:
-                _close_logs(logs_specs, succeeded=succeeded)
+                close_logs(logs_specs, succeeded=succeeded)
             finally:
-                _release(release)
+                release_rendezvous(release)
 
     def _notify(self, recorder: EventRecorder, deliveries: list[Delivery]) -> Notify:
         """Who is told of the agent's moments."""
@@ -354,7 +354,7 @@ class _Launch:
         try:
             check_token_is_used(params, os.environ)
         except UsageError:
-            _release(handler.leave)
+            release_rendezvous(handler.leave)
             raise
         return handler
 
@@ -385,7 +385,7 @@ class _Launch:
 
     def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:
         if result.is_failed():
-            _forget_temporary_files(result, logs_specs)
+            forget_temporary_files(result, logs_specs)
             raise ChildFailedError(
                 self._name, result.failures, stopped=result.stopped, first=result.first_failure
             )
@@ -401,31 +401,3 @@ def _prefix_template(config: LaunchConfig) -> str | None:
 def _seconds(value: float | None) -> float:
     # LaunchConfig has replaced None by a number in its __post_init__.
     return 0.0 if value is None else value
-
-
-def _close_logs(logs_specs: LogsSpecs, *, succeeded: bool) -> None:
-    try:
-        logs_specs.close(succeeded)
-    except Exception as error:  # noqa: BLE001 - must not hide how the job ended
-        text = str(error) if isinstance(error, (OSError, PlaunchError)) else repr(error)
-        logger.warning("the logs spec could not clean up: %s", text)
-
-
-def _forget_temporary_files(result: RunResult, logs_specs: LogsSpecs) -> None:
-    """Name no error file that is gone when the report is read; it has been read itself."""
-    folder = getattr(logs_specs, "temporary_dir", None)
-    for failure in result.failures.values():
-        if folder and failure.error_file.startswith(os.path.join(folder, "")):
-            failure.error_file = NOT_AVAILABLE
-
-
-def _release(release: Callable[[], bool]) -> None:
-    try:
-        if not release():
-            logger.warning("the rendezvous could not be shut down cleanly")
-    except Exception as error:  # noqa: BLE001 - must not hide how the job ended
-        logger.warning("the rendezvous could not be shut down cleanly: %s", error)
-    except SystemExit as error:
-        if not owns_process():
-            raise  # it may be a wish of the program that launches
-        logger.warning("the rendezvous could not be shut down cleanly: SystemExit: %s", error)

@@ -10,6 +10,7 @@ import sys
 import types
 
 import pytest
+from plaunch.errors import PluginError
 from plaunch.plugin.culprits import Culprits
 
 
@@ -84,6 +85,20 @@ def test_a_namespace_package_is_no_plugins(tmp_path, monkeypatch, name, who) -> 
     with pytest.raises(ValueError, match="no") as caught:
         raiser.fail()
     assert culprits.of_error(caught.value) == who
+
+
+def test_sys_exit_of_a_plugin_is_its_failure(culprits) -> None:
+    raiser = module("alone", "def fail(): raise SystemExit('no driver')")
+    with (
+        pytest.raises(PluginError, match=r"^plugin 'alone' has failed: SystemExit: no driver$"),
+        culprits.refusing_exits(),
+    ):
+        raiser.fail()
+
+
+def test_sys_exit_of_a_program_is_its_wish(culprits) -> None:
+    with pytest.raises(SystemExit), culprits.refusing_exits():
+        sys.exit("enough")
 
 
 EXITS = """\

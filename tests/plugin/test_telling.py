@@ -99,6 +99,17 @@ def test_a_plugin_that_fails_is_reported_and_switched_off(manager, told, caplog,
     assert record.exc_info is None
 
 
+def test_an_error_that_cannot_be_told_is_none_of_the_agents(manager, told, caplog) -> None:
+    class Mute(Exception):
+        def __str__(self):
+            raise KeyError("text")
+
+    manager(listener("a", told, fail(Mute())), listener("b", told)).notify(MOMENT)
+    assert told == ["a", "b"]
+    (record,) = caplog.records
+    assert "the job goes on: Mute: <its text cannot be had: KeyError>" in record.getMessage()
+
+
 def test_other_hooks_of_a_failed_plugin_stay(manager, told) -> None:
     tested = manager(listener("a", told, fail(RuntimeError())))
     tested.notify(MOMENT)

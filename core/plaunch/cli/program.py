@@ -163,7 +163,8 @@ def _naming_culprits(manager: PluginManager) -> Iterator[None]:
 
     `sys.exit` of theirs is no end of a launch, and nobody else calls it in plaunch's own process.
     """
-    from plaunch.process.reaping.marker import owns_process  # noqa: PLC0415 - loaded by now
+    from plaunch.plugin.loading import one_line  # noqa: PLC0415 - loaded by now
+    from plaunch.process.reaping.marker import owns_process  # noqa: PLC0415
 
     try:
         yield
@@ -172,7 +173,7 @@ def _naming_culprits(manager: PluginManager) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         who = None if manager.culprits is None else manager.culprits.of_error(error)
         if who is not None:
-            raise PluginError(f"{who} failed: {type(error).__name__}: {error}") from error
+            raise PluginError(f"{who} failed: {one_line(error)}") from error
         if isinstance(error, Exception) or not owns_process():
             raise
         raise PluginError(
@@ -278,9 +279,12 @@ def _hand_up(error: PlaunchError) -> None:
 
 def _print_bug(error: Exception) -> None:
     _write(_traceback_of(error))
+    from plaunch.process.error_file import text_of_error  # noqa: PLC0415 - errors only
+
+    what = f"{type(error).__name__}: {text_of_error(error)}"
     _say(
-        f"internal error: {type(error).__name__}: {error}. This is a fault of plaunch or of a "
-        "plugin, not of the workers; please report it with the traceback above"
+        f"internal error: {what}. This is a fault of plaunch or of a plugin, not of the workers; "
+        "please report it with the traceback above"
     )
 
 

@@ -54,8 +54,7 @@ class Alive:
 
     def wakes(self) -> None:
         """The loop is awake, and has something to do."""
-        self._heard = now = self._clock()
-        self._due = now + self.bound
+        self._expect_soon()
 
     def waits(self) -> None:
         """The loop is awake, and waits for code of others as long as each may take; said often.
@@ -63,7 +62,11 @@ class Alive:
         Nothing where there is no loop, or none any more.
         """
         if self._due != math.inf:
-            self.wakes()
+            self._expect_soon()
+
+    def _expect_soon(self) -> None:
+        self._heard = now = self._clock()
+        self._due = now + self.bound
 
     @contextlib.contextmanager
     def calling(self, seconds: float = CALL_BOUND) -> Iterator[None]:
