@@ -336,6 +336,10 @@ class Job:
             if "kill" in node.done:
                 continue
             allowed = {128 + signal.SIGKILL} if failed else {0}
+            if failed and self._backend == "c10d" and "pause" in node.done:
+                allowed.add(113)  # the host of the store was gone before it could hear of the end
+            if failed and node.number not in {worker["node"] for worker in self.said()}:
+                allowed |= {112, 113}  # it came when the job was over
             if "leave" in node.done:
                 allowed = {0, 128 + signal.SIGTERM, *allowed}
             if code not in allowed:
