@@ -341,7 +341,8 @@ class Job:
             if failed and node.number not in {worker["node"] for worker in self.said()}:
                 allowed |= {112, 113}  # it came when the job was over
             if "leave" in node.done:
-                allowed = {0, 128 + signal.SIGTERM, *allowed}
+                # Before it has loaded what it needs, a launcher ends as any program does.
+                allowed = {0, 128 + signal.SIGTERM, -signal.SIGTERM, *allowed}
             if code not in allowed:
                 raise Finding(f"node {node.number} ended with {code}, and not {sorted(allowed)}")
 
