@@ -127,6 +127,27 @@ def test_a_policy_that_lists_what_cannot_be_handled_is_named() -> None:
     wake_up.close()
 
 
+def test_a_policy_that_lists_nothing_is_named() -> None:
+    policy = Policy(None)
+    policy.signals = lambda: None
+    with pytest.raises(PluginError, match=f"^{re.escape(WHO)} failed in signals: TypeError"):
+        BoundedPolicy(policy, WHO).signals()
+
+
+def test_a_policy_may_list_signals_one_after_the_other() -> None:
+    """They are asked for again when the rendezvous is shut down."""
+    policy = Policy(None)
+    policy.signals = lambda: iter([signal.SIGTERM])
+    bounded = BoundedPolicy(policy, WHO)
+    assert [*bounded.signals()] == [*bounded.signals()] == [signal.SIGTERM]
+
+
+def test_a_logs_spec_that_returns_nothing_is_named() -> None:
+    specs = Specs(lambda: None)
+    with pytest.raises(PluginError, match=f"^{re.escape(WHO)} returned None from reify, which is"):
+        BoundedLogsSpecs(specs, WHO, never).reify({0: {}})
+
+
 def leave():
     sys.exit("the driver is broken")
 

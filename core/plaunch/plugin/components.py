@@ -45,18 +45,22 @@ class BoundedPolicy:
         """What the policy says when it is first asked.
 
         Raises:
-            PluginError: it has not answered in time, or it ends the process.
+            PluginError: it has failed, or not answered in time.
         """
         if self._listed is None:
             with kept_dispositions(self.who, "signals"):
-                call = BoundedCall("signal-policy", self._policy.signals)
+                call = BoundedCall("signal-policy", lambda: list(self._policy.signals()))
                 has_returned = call.wait(POLICY_BOUND)
             if not has_returned:
                 raise PluginError(
                     f"{self.who} has not said within {POLICY_BOUND:g} s which signals it handles"
                 )
-            self._listed = _result(call, self.who, "signals")
-        return self._listed
+            if call.error is not None:
+                why = one_line(call.error)
+                raise PluginError(f"{self.who} failed in signals: {why}") from call.error
+            listed: Any = call.result
+            self._listed = listed
+        return self._listed or ()
 
     def action(self, signum: signal.Signals) -> SignalAction:
         """What the policy says, or STOP; raises what the policy raises.
@@ -104,10 +108,12 @@ class BoundedLogsSpecs(LogsSpecs):
         """What the logs spec says.
 
         Raises:
-            PluginError: it has not returned in time, or by the time that the launch was to stop; or
-                it ends the process.
+            PluginError: it has not returned in time, or by the time that the launch was to stop; it
+                ends the process, or returns something else.
         """
         dest: LogsDest = self._call("reify", lambda: self._specs.reify(envs))
+        if not hasattr(dest, "error_files"):
+            raise PluginError(f"{self._who} returned {dest!r} from reify, which is no LogsDest")
         return dest
 
     @property
@@ -138,9 +144,8 @@ class BoundedLogsSpecs(LogsSpecs):
         if not has_returned:
             raise PluginError(f"{self._who} has not returned from close; it is left to itself")
         if call.error is not None:
-            raise PluginError(
-                f"{self._who} failed in close: {one_line(call.error)}"
-            ) from call.error
+            why = one_line(call.error)
+            raise PluginError(f"{self._who} failed in close: {why}") from call.error
 
     def _call(self, method: str, function: Callable[[], object]) -> Any:
         with kept_dispositions(self._who, method):
