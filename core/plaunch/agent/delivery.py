@@ -8,7 +8,6 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from plaunch.agent.background import signals_blocked
 from plaunch.process.error_file import text_of_error
 
 if TYPE_CHECKING:
@@ -157,8 +156,8 @@ class Delivery:
             return ""
         thread = threading.Thread(target=self._run, name=f"plaunch-events-{self.name}", daemon=True)
         try:
-            with signals_blocked():
-                thread.start()
+            # What the handler starts inherits the mask of signals, and must not be deaf.
+            thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter is ending
             return self._switch_off(_describe(error))
         self._thread = thread
