@@ -156,6 +156,26 @@ def test_a_number_of_workers_is_taken_if_nobody_says_otherwise(argv, nproc):
     assert args.nproc_per_node == nproc
 
 
+AGAIN = Allocation(run_id="job-7-again", job_id="job-7", sources={"job_id": "JOB"})
+
+
+@pytest.mark.parametrize(
+    ("argv", "job_id"),
+    [
+        ([], "job-7"),
+        (["--job-id=mine"], "mine"),
+        # A script with several launches gives each a run id; they are not one job to their workers.
+        (["--rdzv-id=mine"], None),
+        (["--rdzv-id=mine", "--job-id=both"], "both"),
+    ],
+)
+def test_the_name_of_a_job_is_taken_with_the_run_id(argv, job_id):
+    args = options(*argv)
+    told = apply_allocation(args, AGAIN, "acme")
+    assert args.job_id == job_id
+    assert ("job_id=job-7 (JOB)" in told) is (argv == [])
+
+
 # --- what is missing ------------------------------------------------------------------------------
 
 PARTLY = Allocation(

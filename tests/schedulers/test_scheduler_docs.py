@@ -19,6 +19,7 @@ FIELDS = {
     "node-rank": "node_rank",
     "rdzv-endpoint": "endpoint",
     "rdzv-id": "run_id",
+    "job-id": "job_id",
 }
 
 

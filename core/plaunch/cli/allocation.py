@@ -109,8 +109,11 @@ def apply_allocation(args: argparse.Namespace, allocation: Allocation, scheduler
     elif not filling.is_given("nnodes"):
         filling.refuse_missing("nnodes")
     _, max_nodes = parse_min_max_nnodes(args.nnodes)
-    if allocation.run_id:
+    if allocation.run_id and not filling.is_given("rdzv_id"):
         filling.fill("rdzv_id", allocation.run_id, "run_id")
+        if allocation.job_id:
+            # Who gives a run id may have several launches in what the scheduler calls one job.
+            filling.fill("job_id", allocation.job_id, "job_id")
     if max_nodes == 1:
         return filling.told()
     _fill_meeting(filling, max_nodes)

@@ -128,6 +128,12 @@ RENDEZVOUS = (
         default="none",
         metavar="ID",
     ),
+    Option(
+        ("--job-id",),
+        "what workers find in PLAUNCH_JOB_ID: the id that a job keeps when it is started once more "
+        "under another run id (default: what the scheduler calls it, else the run id)",
+        metavar="ID",
+    ),
     Option(("--rdzv-conf",), "options of the backend", default="", metavar="K=V,..."),
     Option(
         ("--standalone",),
