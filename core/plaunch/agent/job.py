@@ -80,17 +80,17 @@ class Job:
     def events(
         self,
         changes: Sequence[MembershipChange],
-        signal_workers: Callable[[signal.Signals], None],
+        pass_on: Callable[[signal.Signals, str], object],
     ) -> list[states.Event]:
         """What `changes` mean for this agent: nothing, or one event.
 
-        The end of the job outweighs everything, and whatever brings a new round does so once. The
-        signals of notices are passed on to `signal_workers`.
+        The end of the job outweighs everything, and whatever brings a new round does so once.
+        `pass_on` is called with the signal of each notice, and the node that has received it.
         """
         by_kind: dict[ChangeKind, list[MembershipChange]] = {}
         for change in changes:
             if change.kind is ChangeKind.NOTICE:
-                _pass_on(change, signal_workers)
+                _hear_notice(change, pass_on)
             else:
                 by_kind.setdefault(change.kind, []).append(change)
         if ChangeKind.CLOSED in by_kind:
@@ -230,7 +230,9 @@ class Job:
         )
 
 
-def _pass_on(change: MembershipChange, signal_workers: Callable[[signal.Signals], None]) -> None:
+def _hear_notice(
+    change: MembershipChange, pass_on: Callable[[signal.Signals, str], object]
+) -> None:
     try:
         signum = signal.Signals(change.signum)
     except ValueError:
@@ -243,13 +245,11 @@ def _pass_on(change: MembershipChange, signal_workers: Callable[[signal.Signals]
             change.signum,
         )
         return
-    logger.warning(
-        "%s received on node %s; it is passed on and the job goes on", signum.name, change.node
-    )
-    signal_workers(signum)
+    pass_on(signum, change.node)
 
 
-def _say_not_passed_on(signum: signal.Signals) -> None:
+def _say_not_passed_on(signum: signal.Signals, node: str) -> None:
+    del node
     logger.warning("the workers are being stopped and do not get %s", signum.name)
 
 
