@@ -219,3 +219,16 @@ def test_what_mpirun_starts_is_not_what_srun_started(recorded):
     assert {environ[f"SLURM_STEP_{what}"] for what in ("NUM_NODES", "NUM_TASKS")} == {"3"}
     with pytest.raises(UsageError, match=re.escape("write --scheduler=mpi")):
         find_slurm_allocation(environ)
+
+
+def test_all_ranks_of_mpirun_in_a_batch_script_get_one_answer(recorded):
+    """Rank 0 is on the node of the script, and sees no step; the others see that of the daemons."""
+    ranks = [recorded(f"openmpi-in-batch-3x1-rank{rank}") for rank in (0, 1)]
+    assert ["SLURM_STEP_ID" in rank for rank in ranks] == [False, True]
+    answers = set()
+    for rank in ranks:
+        with pytest.raises(UsageError) as caught:
+            find_slurm_allocation(rank)
+        answers.add(str(caught.value))
+    (answer,) = answers
+    assert "write --scheduler=mpi" in answer

@@ -102,8 +102,7 @@ NODES = (
     Option(
         ("--scheduler",),
         "take nodes, index, endpoint and run id from what a scheduler has set: slurm, kubernetes, "
-        "mpi, none, or a plugin's name (default: slurm inside a step of several nodes with one "
-        "task on each, else none)",
+        "mpi, none, or a plugin's name (default: none)",
         metavar="NAME",
         plugins="schedulers",
     ),

@@ -44,13 +44,13 @@ def find_slurm_allocation(environ: Mapping[str, str]) -> Allocation:
             "--scheduler=slurm, but SLURM_JOB_ID is not set: this launcher runs outside of Slurm's "
             "jobs; start it with srun or sbatch, or leave the option out"
         )
+    _refuse_mpirun(environ)
     restarts = find_number(environ, "SLURM_RESTART_COUNT")
     again = f"-restart-{restarts.value}" if restarts is not None and restarts.value else ""
     step = find_number(environ, "SLURM_STEP_ID", "SLURM_STEPID")
     if step is None or step.value > _LAST_STEP:
         return _outside_of_steps(environ, job, again)
 
-    _refuse_mpirun(environ)
     nnodes = _number(environ, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", at_least=1)
     node_rank = _number(environ, "SLURM_NODEID")
     _refuse_several(environ, nnodes)
@@ -109,7 +109,10 @@ def _outside_of_steps(environ: Mapping[str, str], job: Number, again: str) -> Al
 
 
 def _refuse_mpirun(environ: Mapping[str, str]) -> None:
-    """Open MPI and MPICH start their daemons with srun, and what they start sees those's step."""
+    """Open MPI and MPICH start their daemons with srun, and what they start sees those's step.
+
+    Those on the first node of a batch script see none. So all of them are told this, first of all.
+    """
     for variable, program in (
         ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"),
         ("MPI_LOCALNRANKS", "MPICH's mpiexec"),
