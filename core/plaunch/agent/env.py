@@ -21,8 +21,7 @@ def worker_environment(
     """The variables of one worker, beside those that it inherits from the launcher.
 
     Two are plaunch's own: `PLAUNCH_ROUND`, how many worlds were formed before this one, and
-    `PLAUNCH_JOB_ID`, what the job is called, however often it is
-    started.
+    `PLAUNCH_JOB_ID`, what the job is called, however often it is started.
     `TORCHELASTIC_ERROR_FILE` is added by the logs spec, which knows where files go.
 
     Raises:
