@@ -78,7 +78,9 @@ def test_several_launchers_on_one_node_are_refused(plaunch, job):
 
 def test_a_drop_in_waits_for_nobody_and_is_told_what_it_could_do(plaunch, job):
     """What torchrun makes several worlds of stays several worlds, as in a sweep."""
-    script = plaunch.write("world.py", "import os\nprint(os.environ['WORLD_SIZE'])\n")
+    # In one write, as workers write to one pipe.
+    text = "import os\nos.write(1, (os.environ['WORLD_SIZE'] + '\\n').encode())\n"
+    script = plaunch.write("world.py", text)
     for argv, environ, is_told in [
         (["--nproc-per-node=2"], task(job, 1, 2), True),
         (["--nproc-per-node=2"], task(job, 0, 2, tasks_per_node=8), False),
