@@ -376,6 +376,7 @@ class _Launch:
             virtual_local_rank=config.virtual_local_rank,
             devices=config.devices,
             worker_store=config.worker_store,
+            job_id=config.job_id,
         )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:

@@ -373,6 +373,15 @@ def test_the_policy_decides_what_a_signal_means():
     assert passed_on == [signal.SIGUSR1]
 
 
+def test_a_signal_that_comes_again_at_once_is_passed_on_once():
+    script = [send(signal.SIGUSR1), send(signal.SIGUSR1), send(signal.SIGUSR1), SUCCEEDED]
+    agent = PretendAgent(FakeRendezvous(), [script], signal_policy=NotifyPolicy())
+    passed_on = []
+    agent._signal_workers = passed_on.append
+    assert agent.run() is SUCCEEDED
+    assert passed_on == [signal.SIGUSR1]
+
+
 def test_off_the_main_thread_signals_are_left_alone_and_said_so(caplog):
     agent = PretendAgent(FakeRendezvous(), [[SUCCEEDED]])
     results = []

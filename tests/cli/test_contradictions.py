@@ -135,6 +135,8 @@ def test_the_variables_of_operators_and_strangers_are_not(caplog):
         [],
         STATIC,
         ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a"],
+        # As with Kubeflow's variables.
+        ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a:1", "--master-addr=a"],
         ["--nnodes=2", "--node-rank=1", "--rdzv-endpoint=a:1"],
         ["--start-method=fork", "--run-path"],
         ["--tee=3", "--duplicate-stderr-filters=a"],

@@ -69,6 +69,8 @@ def test_variables(monkeypatch):
     args = parse("train.py")
     assert (args.nnodes, args.max_restarts, args.standalone) == ("2:3", 5, True)
     assert parse("--nnodes=4", "train.py").nnodes == "4"
+    monkeypatch.setenv("PET_STANDALONE", "")  # as Kubeflow's training operator turns it on
+    assert parse("train.py").standalone is True
     monkeypatch.setenv("PET_STANDALONE", "maybe")
     with pytest.raises(UsageError, match="PET_STANDALONE"):
         torchrun.get_args_parser()

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,28 @@ def test_a_notice_is_for_all_nodes_and_a_stop_for_one(agents, endpoint):
     agents.tell("exit", 0)
     assert [node.exit_code() for node in nodes[:2]] == [0, 0]
     assert f"node {socket.gethostname()} left" in nodes[0].stderr
+
+
+@pytest.mark.slow
+def test_a_notice_to_all_launchers_reaches_each_worker_once(agents, endpoint):
+    """As Slurm's `--signal` does it: each worker saves once, and not in the middle of a save."""
+    more = ("3", "--signal-policy=notify")
+    nodes = [agents.start(*options(endpoint, *more, conf=conf)) for conf in (HOSTS, JOINS, JOINS)]
+    agents.until_round(0, *nodes)
+
+    def notices():
+        return [sum("notice" in line for line in node.lines()) for node in nodes]
+
+    for node in nodes:
+        node.process.send_signal(signal.SIGUSR1)
+    agents.until(lambda: min(notices()) >= 1, "all workers have got it")
+    time.sleep(1.5)  # longer than what counts as one and the same
+    nodes[1].process.send_signal(signal.SIGUSR1)
+    # Whatever the first one has led to comes before the second.
+    agents.until(lambda: min(notices()) >= 2, "all workers have got the second")
+    assert notices() == [2, 2, 2]
+    agents.tell("exit", 0)
+    assert [node.exit_code() for node in nodes] == [0, 0, 0]
 
 
 def test_a_stop_of_all_nodes_ends_all(agents, endpoint):

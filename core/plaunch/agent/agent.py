@@ -25,6 +25,7 @@ from plaunch.agent.background import BackgroundCall
 from plaunch.agent.barrier import wait_for_peers
 from plaunch.agent.job import Job
 from plaunch.agent.narration import describe_round, describe_turn
+from plaunch.agent.notices import Notices
 from plaunch.agent.rounds import Round, enter_round, join_round
 from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
 from plaunch.agent.status.alive import TURN_BOUND, Alive
@@ -113,6 +114,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._teller = Teller(self._worker_group, lambda: self._machine, notify)
         self._wake_up = WakeUp()
         self._inbox: SignalInbox | None = None
+        # Looked up when it is called: somebody may replace the method of one agent.
+        self._notices = Notices(lambda signum: self._signal_workers(signum))  # noqa: PLW0108
         self._background: BackgroundCall | None = None
         self._run_result = RunResult(WorkerState.INIT)
         self._death_signal = signal.SIGTERM  # that the job ended with
@@ -327,9 +330,7 @@ class SimpleElasticAgent(ElasticAgent):
                 "%s received; the workers are being stopped and do not get it", signum.name
             )
             return
-        logger.warning("%s received; it is passed on and the job goes on", signum.name)
-        self._signal_workers(signum)
-        if self._job is not None:
+        if self._notices.pass_on(signum) and self._job is not None:
             self._job.send_notice(signum)
 
     def _step(self, event: states.Event) -> tuple[states.Action, ...]:
@@ -388,6 +389,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._teller.tell(moments.BeforeWorkers)
         self._has_started = False
         try:
+            self._notices.forget()
             ids = self._start_workers(group)
         except Exception as error:  # noqa: BLE001 - re-raised as the outcome of the run
             return self._start_failed(error)
@@ -550,7 +552,7 @@ class SimpleElasticAgent(ElasticAgent):
             changes = self._teller.tell_changes(self._job.take_changes())
             if any(change.kind in (ChangeKind.FAILED, ChangeKind.LOST) for change in changes):
                 ends = self._look_for_failures(list(exit_fds or ()))
-            return ends or self._job.events(changes, self._signal_workers)
+            return ends or self._job.events(changes, self._notices.pass_on)
         if isinstance(handler, ObservableRendezvous):
             return self._membership_events(handler)
         if self._num_nodes_waiting() > 0:
@@ -629,7 +631,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._poll(fds, min(job.patience(), _JOB_INTERVAL))
         self._tend()
         changes = self._teller.tell_changes(job.take_changes())
-        events = job.events(changes, self._signal_workers)
+        events = job.events(changes, self._notices.pass_on)
         if not events and job.patience() <= 0:
             logger.warning(
                 "other nodes have not finished %g s after this one (--exit-barrier-timeout), which "

@@ -80,18 +80,18 @@ class Job:
     def events(
         self,
         changes: Sequence[MembershipChange],
-        signal_workers: Callable[[signal.Signals], None] | None,
+        pass_on: Callable[[signal.Signals, str], object] | None,
     ) -> list[states.Event]:
         """What `changes` mean for this agent: nothing, or one event.
 
-        The end of the job outweighs everything, and whatever brings a new round does so once. The
-        signals of notices are passed on to `signal_workers`; None while workers are being stopped:
-        whoever saves what it has gets no other signal.
+        The end of the job outweighs everything, and whatever brings a new round does so once.
+        `pass_on` is called with the signal of each notice, and the node that has received it; None
+        while workers are being stopped: whoever saves what it has gets no other signal.
         """
         by_kind: dict[ChangeKind, list[MembershipChange]] = {}
         for change in changes:
             if change.kind is ChangeKind.NOTICE:
-                _pass_on(change, signal_workers)
+                _hear_notice(change, pass_on)
             else:
                 by_kind.setdefault(change.kind, []).append(change)
         if ChangeKind.CLOSED in by_kind:
@@ -227,8 +227,8 @@ class Job:
         )
 
 
-def _pass_on(
-    change: MembershipChange, signal_workers: Callable[[signal.Signals], None] | None
+def _hear_notice(
+    change: MembershipChange, pass_on: Callable[[signal.Signals, str], object] | None
 ) -> None:
     try:
         signum = signal.Signals(change.signum)
@@ -242,17 +242,14 @@ def _pass_on(
             change.signum,
         )
         return
-    if signal_workers is None:
+    if pass_on is None:
         logger.warning(
             "%s received on node %s; the workers of this node are being stopped and do not get it",
             signum.name,
             change.node,
         )
         return
-    logger.warning(
-        "%s received on node %s; it is passed on and the job goes on", signum.name, change.node
-    )
-    signal_workers(signum)
+    pass_on(signum, change.node)
 
 
 def _describe(change: MembershipChange) -> str:

@@ -66,6 +66,8 @@ class WorkerSpec:
             already; None for all (plaunch's own).
         worker_store: who hosts the workers' store: `agent`, or `rank0` for the worker of that rank
             (plaunch's own).
+        job_id: the id that the job keeps when it is started once more under another run id; the
+            run id when empty (plaunch's own).
 
     Raises:
         UsageError: `local_world_size` is not positive, `monitor_interval` cannot be used, or there
@@ -93,6 +95,7 @@ class WorkerSpec:
     tee: Std | Mapping[int, Std] | None = None
     devices: list[str] | None = None
     worker_store: str = "agent"
+    job_id: str = ""
 
     def __post_init__(self) -> None:
         from plaunch.durations import PERIOD  # noqa: PLC0415

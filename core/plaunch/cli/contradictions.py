@@ -139,7 +139,9 @@ def _pointless(args: argparse.Namespace, max_nodes: int, is_range: bool) -> Iter
         )
 
     if args.rdzv_backend != "static":
-        if ignored := given("--master-addr", "--master-port"):
+        # Operators give an address to all launchers; who uses it for the endpoint knows.
+        is_used = args.master_addr and args.master_addr in args.rdzv_endpoint
+        if not is_used and (ignored := given("--master-addr", "--master-port")):
             yield (
                 f"rendezvous backend {args.rdzv_backend!r} does not use {ignored}; only 'static' "
                 "does"

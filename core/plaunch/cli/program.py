@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from plaunch.plugin.manager import PluginManager
 
 
+# One of these is set where there may be something to say of who has started this launcher.
+_STARTED_BY = ("SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
+
+
 def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -> int:
     """Run a command line and return the exit code, printing errors to stderr.
 
@@ -149,7 +153,7 @@ def _launch(args: argparse.Namespace, plugins: Sequence[object]) -> dict[int, An
     finally:
         if collects:
             gc.enable()
-    _introduce(config, taken)
+    _introduce(args, config, taken)
     STDOUT.hand_over()
     with _naming_culprits(manager):
         return launch_agent(
@@ -208,8 +212,11 @@ def _print(text: str) -> None:
     STDOUT.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def _introduce(config: LaunchConfig, taken: str) -> None:
-    """Say in one line what is started, with what, and how nodes meet; then what was `taken`."""
+def _introduce(args: argparse.Namespace, config: LaunchConfig, taken: str) -> None:
+    """Say in one line what is started, with what, and how nodes meet; then what was `taken`.
+
+    And what is odd about who has started this launcher.
+    """
     import logging  # noqa: PLC0415 - loaded by now
 
     from plaunch._version import __version__  # noqa: PLC0415
@@ -231,6 +238,15 @@ def _introduce(config: LaunchConfig, taken: str) -> None:
     )
     if taken:
         logging.getLogger("plaunch").info("%s", taken)
+
+    if not any(variable in os.environ for variable in _STARTED_BY):
+        return
+    from plaunch.cli.surroundings import offer_scheduler, warn_of_hasty_stop  # noqa: PLC0415
+
+    if offer := offer_scheduler(args, os.environ):
+        logging.getLogger("plaunch").info("%s", offer)
+    if warning := warn_of_hasty_stop(config.shutdown_timeout, os.environ):
+        logging.getLogger("plaunch").warning("%s", warning)
 
 
 def _set_up_logging() -> None:

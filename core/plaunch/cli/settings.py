@@ -86,6 +86,7 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
         start_timeout=args.start_timeout,
         event_conf=_event_conf(args),
         metrics_port=args.metrics_port,
+        job_id=args.job_id or "",
         worker_store=args.worker_store,
     )
 

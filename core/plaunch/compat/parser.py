@@ -53,6 +53,8 @@ class check_env(argparse.Action):  # noqa: N801 - the name is torchrun's
     def __init__(self, dest: str, default: bool = False, **kwargs: Any) -> None:
         variable = f"PET_{dest.upper()}"
         text = os.environ.get(variable, str(default)).lower()
+        if variable == "PET_STANDALONE" and not text:
+            text = _ON[0]  # Kubeflow's training operator turns it on in this way
         if text not in _OFF + _ON:
             raise UsageError(f"variable {variable} is {text!r}; write 0, 1, true or false")
         super().__init__(dest=dest, const=True, default=text in _ON, nargs=0, **kwargs)

@@ -83,6 +83,8 @@ class Follower:
                 self._ours.verdict = state.verdict  # before anybody is told that there is one
             if state.phase is not Phase.SETTLING:
                 self._ours.settle_at = None
+            if state.event.kind == "formed":
+                self._ours.notices.clear()  # there are other workers
             if state.event.kind == "refused" and state.event.node == self._ours.me:
                 self._ours.refuse(state.event.reason)
             if state.event.kind == "left":
@@ -124,13 +126,15 @@ class Follower:
 
     def _tell_change(self, state: State) -> None:
         event = state.event
+        kind = _CHANGES.get(event.kind)
+        if kind is ChangeKind.NOTICE and self._ours.notices.pop(event.signum, None) is not None:
+            return  # this node has passed it on by itself
         if event.kind == "formed":
             # The others have formed a round without this node.
             self._ours.is_active = False
             reason = f"the others have gone on without this node: {state.reason or 'it was away'}"
             self._ours.tell(MembershipChange(ChangeKind.LOST, self._ours.identity.host, reason))
             return
-        kind = _CHANGES.get(event.kind)
         is_own = event.node == self._ours.me and event.kind in ("notice", "failed", "left")
         if kind is None or is_own:
             return

@@ -147,6 +147,8 @@ class Membership:
         self.leaving = ""  # why this node goes, once it does
         self.is_closing = False  # nothing more will be wanted
         self.must_reopen = False  # the job is not the one that the store knows
+        # Notices that this node has sent and not heard yet, by signal: the state that it knew then.
+        self.notices: dict[int, int] = {}
         self.wanted: deque[Callable[[Speaker], Routine[None]]] = deque()
         self._changes: list[MembershipChange] = []
         self._writes = itertools.count()
@@ -210,11 +212,23 @@ class Membership:
         self.want(lambda speaker: speaker.succeed(round_, nodes))
 
     def send_notice(self, signum: int) -> None:
-        """Pass a signal on to all other nodes."""
+        """Pass a signal on to all other nodes.
+
+        What nodes send before they have heard of each other is one notice; none of them hears it.
+        """
+        with self.lock:
+            since = self.notices[signum] = -1 if self.state is None else self.state.version
+
+        def make(state: State) -> State | None:
+            event = state.event
+            is_told = event.kind == "notice" and event.signum == signum and state.version > since
+            if is_told or signum not in self.notices:
+                return None
+            return states.notify(state, self.me, signum)
 
         def notice(speaker: Speaker) -> Routine[None]:
             del speaker
-            yield from self.change(lambda state: states.notify(state, self.me, signum))
+            yield from self.change(make)
 
         self.want(notice)
 
@@ -255,6 +269,7 @@ class Membership:
             self.keys, self.state, self.job_record = keys, state, job_record
             self.joined = self.asked_in = self.settled = self.settle_at = None
             self.has_said_bye = self.must_reopen = False
+            self.notices.clear()
             self.watched, self.lost, self.gone, self.moving = set(), {}, {}, set()
             self.lock.notify_all()
 
