@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -560,6 +561,34 @@ def test_a_worker_that_cannot_be_started_stops_those_before_it(contexts):
     with pytest.raises(ProgramNotFoundError, match="'sleep' for local rank 1"):
         context.start()
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGTERM]
+    assert is_gone(context.pids()[0])
+
+
+def test_a_start_that_fails_does_not_wait_for_who_ignores_the_signal(contexts, tmp_path):
+    """Nobody can shorten the grace then: an agent listens to signals again after the start."""
+
+    class SecondFails(SubprocessContext):
+        def _start_worker(self, local_rank, stdout, stderr):
+            if local_rank == 1:
+                wait_for_files(tmp_path / "deaf")
+                raise WorkerStartError("the device is gone")
+            return super()._start_worker(local_rank, stdout, stderr)
+
+    ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    code = f"{ignore}; {sleep_once_ready(tmp_path / 'deaf')}"
+    context = SecondFails(
+        "trainer",
+        sys.executable,
+        {0: ("-c", code), 1: ("-c", code)},
+        {0: {}, 1: {}},
+        NoFiles(),
+        handle_signals=False,
+        shutdown_timeout=math.inf,
+    )
+    contexts.append(context)
+    with pytest.raises(WorkerStartError, match="the device is gone"):
+        context.start()
+    assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
     assert is_gone(context.pids()[0])
 
 

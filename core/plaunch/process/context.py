@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import PATIENCE, PERIOD
-from plaunch.errors import UsageError
+from plaunch.errors import SignalException, UsageError
 from plaunch.process.arguments import validate_ranks, worker_args, worker_envs
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from plaunch.process.stop_signals import StopSignals
 
 SHUTDOWN_TIMEOUT = 30.0
+_FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
 
 
 @dataclass
@@ -146,7 +147,8 @@ class PContext(abc.ABC):
 
         On the main thread and unless the context was told otherwise, it first installs handlers for
         the signals in `TORCHELASTIC_SIGNALS_TO_HANDLE`, which raise `SignalException`; `close`
-        puts the previous ones back. If a worker cannot be started, those that were are stopped.
+        puts the previous ones back. If a worker cannot be started, those that were get a second at
+        most to stop: they have not done much, and an agent hears no signal before `start` returns.
 
         Raises:
             UsageError: the context was started before, or a worker cannot be bound to processors.
@@ -168,8 +170,11 @@ class PContext(abc.ABC):
                 self._bindings = self._binder.plan(self.nprocs)
             self._start()
             self._start_tails()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            is_failure = isinstance(error, Exception) and not isinstance(error, SignalException)
+            self.close(
+                timeout=min(self.shutdown_timeout, _FAILED_START_GRACE) if is_failure else None
+            )
             raise
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
