@@ -191,6 +191,69 @@ def test_sessions_that_a_worker_has_made_are_its_own(table):
     assert found(tree) == {0: [5000, 5009]}
 
 
+def test_a_session_is_kept_although_nobody_was_seen_in_it_at_one_moment(table):
+    """Its only member forked and ended while the table was read."""
+    clock = Clock()
+    table.add(5000, parent=ME)
+    table.add(5002, parent=5000)
+    tree = table.tree(clock=clock)
+    tree.add_leader(0, 5000, 100)
+    tree.look()
+    table.remove(5002)
+    tree.look()
+    clock.now += 0.9
+    table.add(5009, parent=1, session=5002)
+    assert newcomers(tree) == {0: [5009]}
+    table.remove(5009)
+    clock.now += 0.9
+    tree.look()
+    table.add(5010, parent=1, session=5002)
+    assert found(tree) == {0: [5000, 5010]}
+
+
+def test_a_session_that_stays_empty_is_forgotten(table):
+    """Its number is free, and may go to a stranger who has ended, too, before anybody looks."""
+    clock = Clock()
+    table.add(5000, parent=ME)
+    table.add(5002, parent=5000)
+    tree = table.tree(clock=clock)
+    tree.add_leader(0, 5000, 100)
+    tree.look()
+    table.remove(5002)
+    tree.look()
+    clock.now += 1.0
+    tree.look()
+    table.add(5009, parent=1, session=5002)
+    assert found(tree) == {0: [5000]}
+    table.add(5010, parent=1, session=5002)
+    assert newcomers(tree) == {}
+
+
+def test_the_session_of_a_worker_is_not_forgotten_before_it_has_made_it(table):
+    clock = Clock()
+    table.add(5000, parent=ME, session=MY_SESSION)
+    tree = table.tree(clock=clock)
+    tree.add_leader(0, 5000, 100)
+    for _ in range(3):
+        tree.look()
+        clock.now += 1.0
+    table.add(5000, parent=ME, state="Z")
+    table.add(5001, parent=1, session=5000)
+    assert found(tree) == {0: [5001]}
+
+
+def test_the_number_of_a_group_is_no_evidence(table):
+    """A group is always inside its session; in another one it is a stranger's."""
+    table.add(5000, parent=ME)
+    table.add(5002, parent=5000)
+    tree = table.tree()
+    tree.add_leader(0, 5000, 100)
+    tree.look()
+    table.remove(5002)
+    table.add(5009, parent=1, session=4000, group=5002)  # of whom number 5002 was the first
+    assert found(tree) == {0: [5000]}
+
+
 def test_the_launchers_session_is_nobodys(table):
     """A worker is in it for a moment, until it has made its own."""
     table.add(5000, parent=ME, session=MY_SESSION)

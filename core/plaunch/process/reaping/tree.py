@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from plaunch.process.reaping.evidence import Evidence
 from plaunch.process.reaping.marker import ADOPTED
+from plaunch.process.reaping.sessions import Sessions
 from plaunch.process.reaping.table import (
     PROC,
     Process,
@@ -124,7 +125,7 @@ class ProcTree:
         )
         self._leaders: dict[int, _Identity] = {}
         self._known: dict[_Identity, int] = {}
-        self._sessions: dict[int, int] = {}
+        self._sessions = Sessions(clock)
         self._seen: set[int] = set()
         self._has_missed = False
         self._is_childless = False  # an adopter without orphans: nobody can come any more
@@ -133,7 +134,7 @@ class ProcTree:
         """Know of a worker, which leads its own session."""
         if rank >= 0:
             self._leaders[rank] = (pid, start)
-            self._sessions[pid] = rank
+            self._sessions.add(pid, rank)
         self._known[pid, start] = rank
 
     def look(self) -> dict[int, list[Process]]:
@@ -160,8 +161,8 @@ class ProcTree:
                 if pid not in owners and pid not in excluded and self._is_adopted(table[pid]):
                     owners[pid] = ADOPTED
             _descend(owners, children, excluded)
-        self._find_sessions(table, owners)
-        self._claim(others, self._find_session, owners)
+        self._sessions.update(table, owners)
+        self._claim(others, self._sessions.find_rank, owners)
         _descend(owners, children, excluded)
         return self._remember(table, owners)
 
@@ -232,7 +233,8 @@ class ProcTree:
             if rank is not None:
                 self._known[pid, process.start] = rank
                 if process.session == pid:
-                    self._sessions[pid] = rank
+                    self._sessions.add(pid, rank)
+                self._sessions.confirm(process)
                 found.setdefault(rank, []).append(process)
         return found
 
@@ -295,10 +297,10 @@ class ProcTree:
 
     def _judge(self, process: Process) -> int | None:
         """The local rank of a process that was not there at the last look; None for strangers."""
-        for number in {process.session, process.pgrp} & self._sessions.keys():
-            leader = read_process(number, self._proc)
-            if leader is not None and (number, leader.start) not in self._known:
-                del self._sessions[number]  # it is no more, and its number a stranger's
+        if process.session in self._sessions:
+            leader = read_process(process.session, self._proc)
+            if leader is not None and (leader.pid, leader.start) not in self._known:
+                self._sessions.forget(leader.pid)  # it is no more, and its number a stranger's
         parent = read_process(process.ppid, self._proc)
         rank = None if parent is None else self._known.get((parent.pid, parent.start))
         if rank is None:
@@ -309,20 +311,8 @@ class ProcTree:
 
     def _find_rank(self, process: Process) -> int | None:
         """The local rank of a process by its session, or by its word."""
-        rank = self._find_session(process)
+        rank = self._sessions.find_rank(process)
         return self._evidence.find_rank(process) if rank is None else rank
-
-    def _find_sessions(self, table: Mapping[int, Process], owners: Mapping[int, int]) -> None:
-        """Note the sessions that belong to workers; forget those whose number went to a stranger.
-
-        The number of a session stays taken as long as it has a member.
-        """
-        for pid, rank in owners.items():
-            if table[pid].session == pid:
-                self._sessions[pid] = rank
-        for session in list(self._sessions):
-            if session in table and session not in owners:
-                del self._sessions[session]
 
     @staticmethod
     def _claim(
@@ -336,10 +326,6 @@ class ProcTree:
                 rank = find_rank(process)
                 if rank is not None:
                     owners[process.pid] = rank
-
-    def _find_session(self, process: Process) -> int | None:
-        """The local rank of a process by its session, or by the group of the worker itself."""
-        return self._sessions.get(process.session, self._sessions.get(process.pgrp))
 
     def _is_adopted(self, process: Process) -> bool:
         """Whether a child of the adopter came from a worker.
