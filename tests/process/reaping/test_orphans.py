@@ -141,6 +141,81 @@ def test_what_was_seen_to_be_the_launchers_own_is_left_to_it():
     assert run(TEND + FORKED_BY_HAND, "own") == ["-9"]
 
 
+LEFT_BY_PLUGIN = """\
+# What a plugin's program leaves in the background, in a session that is not the launcher's.
+middle = subprocess.run(
+    ["sh", "-c", "sleep 600 <&- >&- 2>&- & echo $!"],
+    stdout=subprocess.PIPE, start_new_session=True)
+exporter = int(middle.stdout)
+job.tend_orphans()
+left = job.sweep((), 60)
+print(left, os.path.exists(f"/proc/{exporter}"))
+os.kill(exporter, 9)
+os.waitid(os.P_PID, exporter, os.WEXITED | os.WNOWAIT)
+job.tend_orphans()
+print(os.path.exists(f"/proc/{exporter}"))
+"""
+
+
+def test_what_a_plugins_program_leaves_is_not_ended_but_reaped():
+    assert run(TEND + LEFT_BY_PLUGIN, "own") == ["[]", "True", "False"]
+
+
+HIDDEN = """\
+# Programs that show nothing of themselves, as ssh-agent: one by a plugin, and one that is nobody's.
+hide = "import ctypes, time; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print(flush=True); "
+argv = [sys.executable, "-c", hide + "time.sleep(600)"]
+held = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True)
+held.stdout.readline()
+fork = "import os\\nif os.fork() == 0:\\n    os.setsid(); print(os.getpid(), flush=True)\\n    "
+middle = subprocess.Popen(
+    [sys.executable, "-c", fork + hide + "time.sleep(600)"], env={}, stdout=subprocess.PIPE)
+orphan = int(middle.stdout.readline())
+middle.stdout.readline()
+middle.wait()
+try:
+    open(f"/proc/{orphan}/environ").close()
+except PermissionError:
+    print("hidden")
+left = job.sweep((), 60)
+print(left, os.path.exists(f"/proc/{orphan}"), held.poll())
+held.kill()
+"""
+
+# The rights of root to see all, and to end all; other users do not have them in any case.
+DROP = """\
+import ctypes, os, sys
+for right in (5, 19, 21, 38):  # CAP_KILL, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON
+    ctypes.CDLL(None).prctl(24, right, 0, 0, 0)  # PR_CAPBSET_DROP
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_a_hidden_program_is_the_launchers_if_an_object_stands_for_it():
+    assert run(DROP, "-c", TEND + HIDDEN, "own") == ["hidden", "[]", "False", "None"]
+
+
+OTHER_USERS = """\
+# A plugin's program that has become another user, and can neither be read nor ended.
+become = "import os, sys; os.setgid(65534); os.setuid(65534); print(flush=True); sys.stdin.read()"
+held = subprocess.Popen(
+    [sys.executable, "-c", become],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+held.stdout.readline()
+left = []
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    left += job.sweep((), 60)
+print(left)
+held.communicate()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_users_program_is_not_taken_for_an_orphan():
+    assert run(DROP, "-c", TEND + OTHER_USERS, "own") == ["[]"]
+
+
 LEADERS = """\
 # Orphans that lead sessions, with nothing of anybody's environment: only seen to be ours alive.
 middle = subprocess.Popen(
@@ -178,12 +253,14 @@ def test_the_guard_is_told_of_orphans(run_program, family, programs):
     """Nobody else could know of those without a word, once the launcher is gone."""
     launcher = run_program(
         "-c",
-        "import os, subprocess, sys, descendants\n"
+        "import os, subprocess, sys, time, descendants\n"
         "os.environ['PLAUNCH_LAUNCHER'] = str(os.getpid())\n"
         "from plaunch.process.reaping.reaper import Reaper\n"
         "job = Reaper().begin()\n"
         f"argv = [sys.executable, descendants.__file__, {family.folder!r}, 'lost', 'return']\n"
         "subprocess.run(argv, start_new_session=True, check=True)\n"
+        "job.tend_orphans()\n"
+        "time.sleep(0.3)\n"  # it has no environment, indeed
         "job.tend_orphans()\n"
         "os.kill(os.getpid(), 9)\n",
     )
@@ -232,15 +309,15 @@ def test_a_sweep_says_what_outlives_it(monkeypatch):
 def blank(monkeypatch):
     """What to read instead of environments, by number; empty ones for so many times."""
     answers = {}
-    read_environ = marker.read_environ
+    find_environ = marker.find_environ
 
     def read(pid, proc):
         if answers.get(pid, 0) <= 0:
-            return read_environ(pid, proc)
+            return find_environ(pid, proc)
         answers[pid] -= 1
         return b""
 
-    monkeypatch.setattr(marker, "read_environ", read)
+    monkeypatch.setattr(marker, "find_environ", read)
     return answers
 
 

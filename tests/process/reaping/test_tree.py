@@ -308,7 +308,9 @@ def own(pid=None):
     ("child", "is_adopted"),
     [
         ({"session": MY_SESSION}, False),
-        ({"session": 4999}, True),
+        ({"session": 4999, "environ": "A=1\0"}, True),
+        ({"session": 4999, "environ": own()}, False),  # left behind by what a plugin has run
+        ({"session": 4999}, False),  # in the middle of becoming another program
         ({"environ": "A=1\0"}, True),  # leads a session, without the launcher's variable
         ({"environ": "HOME=/\0"}, False),  # forked by the launcher, and not yet another program
         ({"environ": own()}, False),
@@ -444,7 +446,7 @@ def test_newcomers_are_told_by_everything_that_a_look_goes_by(table):
     table.add(5010, parent=5000)
     table.add(5011, parent=1, session=5000)
     table.add(5012, parent=1, environ=word(3))
-    table.add(5013, parent=ME, session=4998)
+    table.add(5013, parent=ME, session=4998, environ="A=1\0")
     table.add(5014, parent=1, environ="A=1\0")
     table.add(5015, parent=5014)
     assert newcomers(tree) == {0: [5011, 5010], 3: [5012], ADOPTED: [5013]}

@@ -139,7 +139,7 @@ class ProcTree:
 
     def look(self) -> dict[int, list[Process]]:
         """The living processes by local rank, workers included."""
-        self._evidence.has_blanks = self._is_childless = False
+        self._evidence.is_unsure = self._is_childless = False
         table = read_table(self._proc)
         self._seen = set(table)
         excluded = {os.getpid(), *self._spared, *_ancestors(table, os.getpid())}
@@ -174,7 +174,7 @@ class ProcTree:
         """
         if not self._adopter or self.unknown_children():
             return self.look()
-        self._evidence.has_blanks, self._is_childless = False, True
+        self._evidence.is_unsure, self._is_childless = False, True
         return {}
 
     def unknown_children(self) -> set[int]:
@@ -274,9 +274,9 @@ class ProcTree:
     def is_sure(self) -> bool:
         """Whether the last look could tell of every process whether it belongs to the job.
 
-        If not, one that comes a fifth of a second later can.
+        If not, one that comes a second later can.
         """
-        return not self._evidence.has_blanks
+        return not self._evidence.is_unsure
 
     def _kill_groups(self, processes: Iterable[Process]) -> None:
         """Kill the groups in the workers' sessions, by a member of each that is still there.
@@ -331,7 +331,7 @@ class ProcTree:
         """Whether a child of the adopter came from a worker.
 
         The adopter's own children, of plugins for instance, are in its session, which no worker is,
-        or have a session of their own and the launcher's variable in their environment.
+        or have the launcher's variable in their environment; so has what they leave behind.
         """
         if (process.pid, process.start) in self._known:
             return True
@@ -340,10 +340,12 @@ class ProcTree:
         if self.is_init:
             # Whoever was brought into the container from outside may have left it behind.
             return self._find_rank(process) is not None
-        if process.session != process.pid:
+        if self._sessions.find_rank(process) is not None:
             return True
-        # One that has ended might as well be a plugin's, which wants its exit code.
-        return process.is_alive and not self._evidence.is_launchers(process)
+        if not process.is_alive:
+            # One that leads a session might as well be a plugin's, which wants its exit code.
+            return process.session != process.pid
+        return not self._evidence.is_launchers(process)
 
     def _remember(
         self, table: Mapping[int, Process], owners: Mapping[int, int]

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.process.reaping.handles import HANDLE_WAIT, find_handled
 from plaunch.process.reaping.table import PROC, Process, read_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-# By the module where it is defined: what of the standard library stands for a started process.
-_HANDLES = (
-    ("subprocess", "Popen"),
-    ("multiprocessing.popen_fork", "Popen"),
-)
-
 _Identity = tuple[int, int]  # number and start
-
-_RIPE = 1.0  # seconds; who starts a process has an object that stands for it long before
 
 
 class Zombies:
@@ -84,8 +75,8 @@ class Zombies:
             identity: self._suspects.get(identity, now)
             for identity in ((process.pid, process.start) for process in ended)
         }
-        ripe = {pid for (pid, _), since in self._suspects.items() if now - since >= _RIPE}
-        return sum(map(reap, ripe - _held())) if ripe else 0
+        due = {pid for (pid, _), since in self._suspects.items() if now - since >= HANDLE_WAIT}
+        return sum(map(reap, due - find_handled())) if due else 0
 
 
 def reap(pid: int) -> bool:
@@ -96,19 +87,3 @@ def reap(pid: int) -> bool:
     with contextlib.suppress(ChildProcessError):
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
     return False
-
-
-def _held() -> set[int]:
-    """The numbers of all processes that some object of this process stands for."""
-    kinds = tuple(
-        kind
-        for module, name in _HANDLES
-        if isinstance(kind := getattr(sys.modules.get(module), name, None), type)
-    )
-    if not kinds:
-        return set()
-    return {
-        pid
-        for thing in gc.get_objects()
-        if issubclass(type(thing), kinds) and isinstance(pid := getattr(thing, "pid", None), int)
-    }
