@@ -241,6 +241,15 @@ class PContext(abc.ABC):
         """The exits seen since the last call, in the order seen; empty where none are recorded."""
         return []
 
+    def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
+        """Send a signal to one worker itself, which has not ended as far as `take_exits` has told.
+
+        Raises:
+            PermissionError: it runs as another user.
+        """
+        with contextlib.suppress(ProcessLookupError):  # it has ended a moment ago
+            os.kill(self.pids()[local_rank], signum)
+
     def hurry(self) -> None:  # noqa: B027 - most subclasses have none
         """Skip the rest of the grace of a stop, now in progress or still to come.
 

@@ -41,7 +41,7 @@ class Stop:
         has_output: whether there is any.
         release: releases everything, given the processes that outlive SIGKILL, by local rank, and
             the others; it may raise.
-        wake: lets the driver's wait end; called from another thread.
+        wake: lets the driver's wait end; may be called from another thread, also after `release`.
         is_told: whether the end of a worker wakes the driver.
     """
 
@@ -99,6 +99,7 @@ class Stop:
         assert self._ladder is not None  # noqa: S101 - or this is no stage
         self._job.refresh()
         delay = self._ladder.step(self._look())
+        self._job.hunt()
         if delay is None:
             self._stuck = dict(self._ladder.stuck)
             return None
@@ -108,6 +109,7 @@ class Stop:
         if self._sweep is None:
             given_up = {pid for pids in self._stuck.values() for pid in pids}
             self._sweep = self._job.begin_sweep(given_up, KILL_WAIT)
+        self._look()  # what has woken us is not to do so again
         delay = self._sweep.step()
         if delay is None:
             self._left = [process.pid for process in self._sweep.left]

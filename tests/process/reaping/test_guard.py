@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 from plaunch.process import start_processes
 from plaunch.process.reaping import guard as guard_module
 from plaunch.process.reaping.guard import start_guard
 from plaunch.process.reaping.messages import job_line, process_line
-from plaunch.process.reaping.reaper import Reaper
+from plaunch.process.reaping.reaper import Job, Reaper
 from plaunch.process.reaping.table import read_process
 
 from helpers.clock import Clock
@@ -423,6 +424,34 @@ def test_the_end_of_the_guard_wakes_whoever_waits_for_workers(family, programs):
         assert context.wait(0) is None
         assert reaper.guard.is_alive()
     finally:
+        context.close()
+        reaper.close()
+
+
+def test_the_end_of_the_guard_during_a_sweep_wakes_but_once(family, programs, monkeypatch):
+    sweep = types.SimpleNamespace(left=[], step=lambda: 60.0)
+    monkeypatch.setattr(Job, "begin_sweep", lambda *_: sweep)
+    reaper = Reaper()
+    argv = (os.path.join(programs, "descendants.py"), family.folder, "", "wait")
+    context = start_processes(
+        "t", sys.executable, {0: argv}, log_dir=os.devnull, handle_signals=False, reaper=reaper
+    )
+    poller = select.poll()
+    for fd in context.exit_fds():
+        poller.register(fd, select.POLLIN)
+    try:
+        stop = context.begin_stop(signal.SIGKILL, 0)
+        while stop.step() != 60.0:
+            poller.poll(BOUND * 1000)
+        while poller.poll(0):
+            stop.step()
+        os.kill(reaper.guard.pid, signal.SIGKILL)
+        assert poller.poll(BOUND * 1000)
+        stop.step()
+        assert poller.poll(0) == []
+        assert reaper.guard.is_alive()
+    finally:
+        sweep.step = lambda: None
         context.close()
         reaper.close()
 

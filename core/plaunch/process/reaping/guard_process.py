@@ -90,8 +90,8 @@ def _kill_all(briefing: Briefing) -> bool:
     found: list[Process] = []
     for processes in briefing.tree.look().values():
         found.extend(processes)
-    bag = hunt(briefing.tree, found)
-    return len(bag.found) > len(bag.refused)
+    result = hunt(briefing.tree, found)
+    return len(result.found) > len(result.refused)
 
 
 class _Line:

@@ -229,6 +229,7 @@ class Job:
         self._orphan_lines: dict[tuple[int, int], bytes] = {}
         self._looked: dict[int, list[Process]] | None = None
         self._left: dict[int, list[Process]] | None = None
+        self._hunted: set[int] = set()  # local ranks of whom somebody was killed
 
     def words(self, rank: int | str) -> str:
         """The value of `PLAUNCH_JOBS` in the environment of a worker, or of a helper."""
@@ -293,11 +294,20 @@ class Job:
     def signal(self, processes: Collection[Process], signum: signal.Signals) -> list[Process]:
         """Send a signal; returns those that this user may not signal.
 
-        SIGKILL also reaches those whom the processes have become meanwhile.
+        After SIGKILL, call `hunt` when all have got it.
         """
         if signum == signal.SIGKILL:
-            return hunt(self._tree, list(processes), ranks=self._tree.ranks_of(processes)).refused
+            self._hunted |= self._tree.ranks_of(processes)
         return self._tree.signal(processes, signum)
+
+    def hunt(self) -> None:
+        """Kill those whom the processes have become that were to get SIGKILL since the last call.
+
+        It takes looks at all processes, so that the workers of all ranks get their SIGKILL first.
+        """
+        if self._hunted:
+            ranks, self._hunted = self._hunted, set()
+            hunt(self._tree, [], ranks=ranks)
 
     def begin_sweep(self, given_up: Collection[int], patience: float) -> Sweep:
         """Begin to kill all that is left, when every worker has ended or was given up.
