@@ -166,6 +166,62 @@ def test_the_system_has_no_more_processes(kind, monkeypatch, caplog):
     assert "workers may outlive this launcher" in caplog.text
 
 
+def test_the_system_has_no_more_descriptors(kind, monkeypatch, caplog):
+    def refuse():
+        raise OSError(23, "Too many open files in system")
+
+    monkeypatch.setattr(os, "pipe", refuse)
+    assert start_guard() is None
+    assert "workers may outlive this launcher" in caplog.text
+
+
+def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "plaunch")
+    pipe = os.pipe
+    refused = []
+
+    def refuse():
+        refused.append(clock.now)
+        raise OSError(23, "Too many open files in system")
+
+    clock = Clock(0.0)
+    reaper = Reaper(clock=clock)
+    try:
+        reaper.begin()
+        os.kill(reaper.guard.pid, signal.SIGKILL)
+        wait_for_end(reaper.guard.pid)
+        monkeypatch.setattr(os, "pipe", refuse)
+        while clock.now < 60:
+            reaper.tend_guard()
+            assert reaper.guard is None
+            clock.now += 1
+        assert refused == [0, 10, 20, 30, 40, 50]
+        assert caplog.text.count("workers may outlive this launcher") == 1, "it is said once"
+        monkeypatch.setattr(os, "pipe", pipe)
+        reaper.tend_guard()
+        assert reaper.guard.is_alive()
+        assert f"there is a guard process (pid {reaper.guard.pid}) after all" in caplog.text
+    finally:
+        reaper.close()
+
+
+def test_a_first_guard_that_could_not_be_started_is_tried_again_too(monkeypatch):
+    def refuse():
+        raise OSError(23, "Too many open files in system")
+
+    clock = Clock(0.0)
+    reaper = Reaper(clock=clock)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pipe", refuse)
+            reaper.begin()
+        clock.now += 10
+        reaper.tend_guard()
+        assert reaper.guard.is_alive()
+    finally:
+        reaper.close()
+
+
 def test_a_program_with_threads_is_not_forked(monkeypatch):
     monkeypatch.setattr(guard_module, "_SMALL", 1 << 40)  # whatever was imported before this test
     assert guard_module._is_forkable() is (len(os.listdir("/proc/self/task")) == 1)

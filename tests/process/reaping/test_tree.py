@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import threading
 
 import pytest
 from plaunch.process.reaping.groups import GroupTree
@@ -273,7 +275,21 @@ def test_this_process_and_its_ancestors_are_never_found(table):
 def test_who_is_spared_is_not_found_and_nor_are_its_children(table):
     table.add(5000, environ=word(0))
     table.add(5001, parent=5000)
-    assert found(table.tree(spared={5000})) == {}
+    assert found(table.tree(spared={(5000, 100)})) == {}
+
+
+def test_a_number_that_was_spared_is_not_spared_for_ever(table):
+    """A guard that was killed, a plugin's child that has ended: a worker's may get the number."""
+    tree = table.tree(adopter=ME, spared={(5000, 100), (5009, 100), (5010, 100)})
+    table.add(5000, start=200, environ=word(0))
+    assert found(tree) == {0: [5000]}
+    table.add(5009, start=200, environ=word(1))
+    assert newcomers(tree) == {1: [5009]}
+    table.add(5010, parent=ME, start=200, environ=word(2))
+    children(table, 5010)
+    assert tree.unknown_children() == {5010}
+    table.add(5010, parent=ME, environ=word(2))
+    assert tree.unknown_children() == set()
 
 
 def test_zombies_are_not_alive_but_have_a_place_in_the_tree(table):
@@ -381,7 +397,8 @@ def test_the_descendants_of_orphans_are_orphans(table):
 def test_without_children_there_is_no_need_to_look(table):
     table.add(5000, parent=ME)
     table.add(7000, environ=word(0))  # cannot be: it would be a child
-    tree = table.tree(adopter=ME, spared={5009})
+    table.add(5009, parent=ME)
+    tree = table.tree(adopter=ME, spared={(5009, 100)})
     tree.add_leader(0, 5000, 100)
     children(table, 5000, 5009)
     assert tree.left_behind() == {}
@@ -396,6 +413,73 @@ def test_a_kernel_that_does_not_list_children_is_asked_for_all_processes(table):
     tree.add_leader(0, 5000, 100)
     assert read_children(str(table.folder)) is None
     assert tree.unknown_children() == {5001}
+
+
+def threads(table, **children):
+    """The children of each of this process's threads; None for a thread that is gone."""
+    for thread, pids in children.items():
+        folder = table.folder / str(ME) / "task" / thread.removeprefix("t")
+        folder.mkdir(parents=True, exist_ok=True)
+        if pids is not None:
+            (folder / "children").write_text(" ".join(map(str, pids)))
+
+
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_a_thread_that_ends_while_children_are_read_does_not_hide_any(
+    table, monkeypatch, is_opened
+):
+    """Its children are another thread's then, which may have been asked already.
+
+    Who has opened its list by then finds it empty.
+    """
+    threads(table, t1=[5001], t2=[5002], **({"t3": []} if is_opened else {}))
+    listed = []
+
+    def list_tasks(path):
+        listed.append(path)
+        if len(listed) == 1:
+            return ["1", "2", "3"]
+        threads(table, t1=[5001, 5003])
+        return ["1", "2"]
+
+    monkeypatch.setattr(os, "listdir", list_tasks)
+    assert read_children(str(table.folder)) == {5001, 5002, 5003}
+
+
+def test_a_kernel_without_the_list_is_not_asked_again_and_again(table, monkeypatch):
+    threads(table, t1=None, t2=None)
+    listdir, listed = os.listdir, []
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or listdir(path))
+    assert read_children(str(table.folder)) is None
+    assert len(listed) == 1
+
+
+def test_children_of_all_threads_are_read_while_threads_come_and_go():
+    """In this very process: each of these has a child for longer than it lives."""
+    release = threading.Event()
+
+    def come_and_go():
+        while not release.is_set():
+            thread = threading.Thread(target=lambda: None)
+            thread.start()
+            thread.join()
+
+    busy = threading.Thread(target=come_and_go)
+    busy.start()
+    programs = []
+    try:
+        start = threading.Thread(target=lambda: programs.append(subprocess.Popen(["sleep", "600"])))
+        start.start()
+        start.join()
+        found = [read_children() for _ in range(200)]
+        assert any(children is not None for children in found)
+        assert all(children is None or programs[0].pid in children for children in found)
+    finally:
+        release.set()
+        busy.join()
+        for program in programs:
+            program.kill()
+            program.wait()
 
 
 # --- the first process of a container, which inherits what others leave behind, too ---------------

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from plaunch.process.reaping import marker
 from plaunch.process.reaping.handles import HANDLE_WAIT, find_handled
-from plaunch.process.reaping.table import PROC, Process
+from plaunch.process.reaping.table import PROC, Identity, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_Identity = tuple[int, int]  # number and start
 
 _BLANK = 0.2  # seconds; who becomes another program has no environment for much less than that
 _KERNEL_THREADS = 2  # the number of the parent of all of them
@@ -48,8 +46,8 @@ class Evidence:
         self._has_forked = has_forked
         self._launcher = launcher
         self._clock = clock
-        self._unclear_since: dict[_Identity, float] = {}
-        self._hidden_own: set[_Identity] = set()
+        self._unclear_since: dict[Identity, float] = {}
+        self._hidden_own: set[Identity] = set()
 
     def find_rank(self, process: Process) -> int | None:
         """The local rank of a process by its word; None if it has none."""
@@ -87,7 +85,7 @@ class Evidence:
 
     def _is_hidden_launchers(self, process: Process) -> bool:
         """The same of one that does not show its environment: ssh-agent, sudo, other users'."""
-        identity = (process.pid, process.start)
+        identity = process.identity
         if identity in self._hidden_own:
             return True
         try:
@@ -110,7 +108,7 @@ class Evidence:
         or have been started a moment ago: the last look is not sure of it then.
         """
         now = self._clock()
-        since = self._unclear_since.setdefault((process.pid, process.start), now)
+        since = self._unclear_since.setdefault(process.identity, now)
         has_been = now - since >= seconds
         self.is_unsure |= not has_been
         return has_been

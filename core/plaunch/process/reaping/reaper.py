@@ -22,7 +22,7 @@ from plaunch.process.reaping.zombies import Zombies, reap
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from plaunch.process.reaping.table import Process
+    from plaunch.process.reaping.table import Identity, Process
     from plaunch.process.watch import ExitWatch
 
 _log = logging.getLogger("plaunch")
@@ -66,7 +66,8 @@ class Reaper:
         self._job: Job | None = None
         self._tended_at = -_TEND_PERIOD
         self._guarded_at: deque[float] = deque(maxlen=_GUARDS)
-        self._is_unguarded = False  # the guard was killed, and there is no other one yet
+        self._is_unguarded = False  # there ought to be a guard, and is none yet
+        self._was_refused = False  # the system did not give one when it was last asked
         self._watch: ExitWatch | None = None
 
     def begin(
@@ -89,9 +90,10 @@ class Reaper:
             )
 
             self._is_subreaper = become_subreaper()
-        spared: set[int] = set()
+        spared: set[Identity] = set()
         if self._is_subreaper:
-            spared |= read_children(self._proc) or set()
+            children = (read_process(pid, self._proc) for pid in read_children(self._proc) or ())
+            spared.update(child.identity for child in children if child is not None)
         own = read_process(os.getpid(), self._proc)
         name = marker.make_job_id()
         since = 0 if own is None else own.start
@@ -138,7 +140,8 @@ class Reaper:
     def tend_guard(self) -> None:
         """Replace the guard if it was killed; call it whenever the watch has woken, also in a stop.
 
-        It happens at once, unless guards end as soon as they are started.
+        It happens at once, unless guards end as soon as they are started. If the system gives none,
+        it is asked again every ten seconds.
         """
         if self._job is None:
             return
@@ -149,9 +152,9 @@ class Reaper:
             self._job.brief(None)
             self._is_unguarded = True
         starts = self._guarded_at
-        is_soon = len(starts) == _GUARDS and now - starts[0] < _GUARDS_PERIOD
+        since = starts[-1] if self._was_refused else starts[0] if len(starts) == _GUARDS else None
+        is_soon = since is not None and now - since < _GUARDS_PERIOD
         if self._is_unguarded and not is_soon:
-            self._is_unguarded = False
             self._start_guard()
             self._job.brief(self.guard)
 
@@ -183,7 +186,10 @@ class Reaper:
 
     def _start_guard(self) -> None:
         self._guarded_at.append(self._clock())
-        self.guard = start_guard(self._proc)
+        self.guard = start_guard(self._proc, is_repeated=self._was_refused)
+        if self._was_refused and self.guard is not None:
+            _log.info("there is a guard process (pid %d) after all", self.guard.pid)
+        self._is_unguarded = self._was_refused = self.guard is None
         self._watch_guard()
 
     def _drop_guard(self) -> None:
@@ -213,7 +219,7 @@ class Job:
         self,
         name: str,
         tree: Tree,
-        spared: set[int],
+        spared: set[Identity],
         line: bytes,
         *,
         zombies: Zombies,
@@ -251,7 +257,7 @@ class Job:
         """Tell a guard, maybe a new one, all that there is to know."""
         self._guard = guard
         if guard is not None:
-            self._spared.add(guard.pid)
+            self._spare(guard.pid)
             for line in (*self._lines, *self._orphan_lines.values()):
                 guard.tell(line)
 
@@ -265,9 +271,7 @@ class Job:
 
     def add_helper(self, pid: int) -> None:
         """Know of a process of the launcher's own; call it as soon as it has a number."""
-        self._spared.add(pid)
-        process = read_process(pid, self._proc)
-        self._lines.append(process_line(ADOPTED, pid, -1 if process is None else process.start))
+        self._lines.append(process_line(ADOPTED, *self._spare(pid)))
         self._tell(self._lines[-1])
 
     def refresh(self) -> None:
@@ -359,6 +363,13 @@ class Job:
             others, is_orphan=self._tree.is_orphan, is_launchers=self._tree.is_launchers
         )
         return has_reaped
+
+    def _spare(self, pid: int) -> Identity:
+        """Know of a process that is no worker's; its number may be somebody else's later."""
+        process = read_process(pid, self._proc)
+        identity = (pid, -1) if process is None else process.identity
+        self._spared.add(identity)
+        return identity
 
     def _tell(self, line: bytes) -> None:
         if self._guard is not None:

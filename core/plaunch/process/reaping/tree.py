@@ -13,6 +13,7 @@ from plaunch.process.reaping.marker import ADOPTED
 from plaunch.process.reaping.sessions import Sessions
 from plaunch.process.reaping.table import (
     PROC,
+    Identity,
     Process,
     has_table,
     list_processes,
@@ -24,9 +25,6 @@ from plaunch.process.reaping.table import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
-
-
-_Identity = tuple[int, int]  # number and start
 
 
 class Tree(Protocol):
@@ -65,7 +63,7 @@ def make_tree(
     has_forked: bool = False,
     adopter: int = 0,
     is_init: bool = False,
-    spared: Collection[int] = (),
+    spared: Collection[Identity] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Tree:
     """The best `Tree` that the system allows.
@@ -78,7 +76,7 @@ def make_tree(
         adopter: the launcher, if it is plaunch's own process and inherits orphans; else 0.
         is_init: whether the adopter is the first process of a container, which inherits the
             orphans of strangers as well.
-        spared: numbers of processes that never belong to the workers; it may grow later.
+        spared: processes that never belong to the workers, by number and start; it may grow later.
         clock: seconds that never go back.
     """
     if not has_table(proc):
@@ -113,7 +111,7 @@ class ProcTree:
         has_forked: bool = False,
         adopter: int = 0,
         is_init: bool = False,
-        spared: Collection[int] = (),
+        spared: Collection[Identity] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_init = is_init
@@ -123,8 +121,8 @@ class ProcTree:
         self._evidence = Evidence(
             job, proc=proc, since=since, has_forked=has_forked, launcher=adopter, clock=clock
         )
-        self._leaders: dict[int, _Identity] = {}
-        self._known: dict[_Identity, int] = {}
+        self._leaders: dict[int, Identity] = {}
+        self._known: dict[Identity, int] = {}
         self._sessions = Sessions(clock)
         self._seen: set[int] = set()
         self._has_missed = False
@@ -142,7 +140,11 @@ class ProcTree:
         self._evidence.is_unsure = self._is_childless = False
         table = read_table(self._proc)
         self._seen = set(table)
-        excluded = {os.getpid(), *self._spared, *_ancestors(table, os.getpid())}
+        excluded = {
+            os.getpid(),
+            *_ancestors(table, os.getpid()),
+            *(pid for pid, start in self._spared if pid in table and table[pid].start == start),
+        }
         owners = {
             pid: rank
             for (pid, start), rank in self._known.items()
@@ -182,7 +184,13 @@ class ProcTree:
 
         All that are alive and were not noticed before, if the kernel does not list children.
         """
-        return self.inherited().difference(self._spared)
+        children = self.inherited()
+        spared = (read_process(pid, self._proc) for pid, _ in self._spared if pid in children)
+        return children.difference(
+            process.pid
+            for process in spared
+            if process is not None and process.identity in self._spared
+        )
 
     @property
     def is_adopter(self) -> bool:
@@ -207,7 +215,7 @@ class ProcTree:
             if process is None or process.ppid != self._adopter or not self._is_adopted(process):
                 continue
             found.append(process)
-            if (pid, process.start) not in self._known:
+            if process.identity not in self._known:
                 rank = self._find_rank(process)
                 self._known[pid, process.start] = ADOPTED if rank is None else rank
         return found
@@ -224,14 +232,16 @@ class ProcTree:
         pids = list_processes(self._proc)
         new, self._seen = pids - self._seen, pids
         found: dict[int, list[Process]] = {}
-        for pid in sorted(new.difference(self._spared, (os.getpid(),)), reverse=True):
+        for pid in sorted(new.difference((os.getpid(),)), reverse=True):
             process = read_process(pid, self._proc)
             if process is None or not process.is_alive:
                 self._has_missed = True
                 continue
+            if process.identity in self._spared:
+                continue
             rank = self._judge(process)
             if rank is not None:
-                self._known[pid, process.start] = rank
+                self._known[process.identity] = rank
                 if process.session == pid:
                     self._sessions.add(pid, rank)
                 self._sessions.confirm(process)
@@ -244,12 +254,12 @@ class ProcTree:
 
     def ranks_of(self, processes: Collection[Process]) -> set[int]:
         """The local ranks of what `look` has found."""
-        ranks = (self._known.get((process.pid, process.start)) for process in processes)
+        ranks = (self._known.get(process.identity) for process in processes)
         return {rank for rank in ranks if rank is not None}
 
     def is_orphan(self, process: Process) -> bool:
         """Whether a child of the adopter is known to be an orphan of the job."""
-        return (process.pid, process.start) in self._known
+        return process.identity in self._known
 
     def is_launchers(self, process: Process) -> bool:
         """Whether a living child of the adopter was started by itself, or may have been."""
@@ -299,10 +309,10 @@ class ProcTree:
         """The local rank of a process that was not there at the last look; None for strangers."""
         if process.session in self._sessions:
             leader = read_process(process.session, self._proc)
-            if leader is not None and (leader.pid, leader.start) not in self._known:
+            if leader is not None and leader.identity not in self._known:
                 self._sessions.forget(leader.pid)  # it is no more, and its number a stranger's
         parent = read_process(process.ppid, self._proc)
-        rank = None if parent is None else self._known.get((parent.pid, parent.start))
+        rank = None if parent is None else self._known.get(parent.identity)
         if rank is None:
             rank = self._find_rank(process)
         if rank is None and process.ppid == self._adopter and self._is_adopted(process):
@@ -333,7 +343,7 @@ class ProcTree:
         The adopter's own children, of plugins for instance, are in its session, which no worker is,
         or have the launcher's variable in their environment; so has what they leave behind.
         """
-        if (process.pid, process.start) in self._known:
+        if process.identity in self._known:
             return True
         if process.session == os.getsid(0):
             return False

@@ -8,12 +8,10 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.process.reaping.handles import HANDLE_WAIT, find_handled
-from plaunch.process.reaping.table import PROC, Process, read_process
+from plaunch.process.reaping.table import PROC, Identity, Process, read_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
-
-_Identity = tuple[int, int]  # number and start
 
 
 class Zombies:
@@ -31,8 +29,8 @@ class Zombies:
     def __init__(self, proc: str = PROC, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
         self._clock = clock
-        self._own: set[_Identity] = set()  # what the launcher itself has started
-        self._suspects: dict[_Identity, float] = {}
+        self._own: set[Identity] = set()  # what the launcher itself has started
+        self._suspects: dict[Identity, float] = {}
 
     def reap(
         self,
@@ -49,14 +47,14 @@ class Zombies:
             is_launchers: whether a child that is alive is the launcher's own, or may be.
         """
         session = os.getsid(0)
-        own: set[_Identity] = set()
+        own: set[Identity] = set()
         unclear: list[Process] = []
         reaped = 0
         for pid in children:
             process = read_process(pid, self._proc)
             if process is None or process.ppid != os.getpid() or process.session == session:
                 continue
-            identity = (pid, process.start)
+            identity = process.identity
             if identity in self._own:
                 own.add(identity)
             elif process.session != pid or is_orphan(process):
@@ -73,7 +71,7 @@ class Zombies:
         now = self._clock()
         self._suspects = {
             identity: self._suspects.get(identity, now)
-            for identity in ((process.pid, process.start) for process in ended)
+            for identity in (process.identity for process in ended)
         }
         due = {pid for (pid, _), since in self._suspects.items() if now - since >= HANDLE_WAIT}
         return sum(map(reap, due - find_handled())) if due else 0
