@@ -461,9 +461,7 @@ def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog):
     context.subprocess_handlers[1].proc.wait(BOUND)
 
 
-def test_all_ranks_get_sigkill_before_anybody_looks_for_the_rest(
-    run, tmp_path, monkeypatch
-):
+def test_all_ranks_get_sigkill_before_anybody_looks_for_the_rest(run, tmp_path, monkeypatch):
     """Looking takes a while on a host with many processes."""
     code = (
         "import subprocess; "

@@ -10,6 +10,7 @@ import signal
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.durations import milliseconds
+from plaunch.process.pidfd import open_pidfd
 from plaunch.process.reaping.table import read_process, send
 
 if TYPE_CHECKING:
@@ -157,10 +158,7 @@ class ServedProcess:
         self._handle = handle
         self._release = release
         self._process = read_process(handle.pid)  # its number and start; None without /proc
-        self._pidfd: int | None = None
-        # An old kernel has none, and a worker that the server has reaped needs none.
-        with contextlib.suppress(AttributeError, OSError):
-            self._pidfd = os.pidfd_open(handle.pid)
+        self._pidfd = open_pidfd(handle.pid)
 
     def poll(self) -> int | None:
         """The exit code once the server has sent it, or can send it no more."""
@@ -178,7 +176,7 @@ class ServedProcess:
         if self._process is None:
             return True
         now = read_process(self.pid)
-        return now is not None and now.start == self._process.start
+        return now is not None and now.identity == self._process.identity
 
     def send_signal(self, signum: signal.Signals) -> None:
         """Send it a signal, and nobody else; nothing happens if it has ended.
@@ -198,23 +196,24 @@ class ServedProcess:
 
     def release(self) -> None:
         """Close what belongs to the process in the launcher."""
-        if self._pidfd is not None:
+        if self._pidfd >= 0:
             os.close(self._pidfd)
-            self._pidfd = None
+            self._pidfd = -1
         self._release()
 
     def _kill_if_alive(self) -> None:
-        if self._pidfd is None:
+        now = read_process(self.pid)
+        if self._process is None or now is None or now.identity != self._process.identity:
             return
-        poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
-        if poller.poll(0):
+        if not now.is_alive:
             return
         _log.warning(
             "multiprocessing's fork server is gone, so that pid %d is watched by nobody; it is "
             "killed",
             self.pid,
         )
-        with contextlib.suppress(ProcessLookupError):  # it has ended in this very moment
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        poller.poll(milliseconds(_KILL_WAIT))
+        send(now, signal.SIGKILL)
+        if self._pidfd >= 0:
+            poller = select.poll()
+            poller.register(self._pidfd, select.POLLIN)
+            poller.poll(milliseconds(_KILL_WAIT))

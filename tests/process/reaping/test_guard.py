@@ -16,9 +16,10 @@ import pytest
 from plaunch.process import start_processes
 from plaunch.process.reaping import guard as guard_module
 from plaunch.process.reaping.guard import start_guard
+from plaunch.process.reaping.guard_process import clear
 from plaunch.process.reaping.messages import job_line, process_line
 from plaunch.process.reaping.reaper import Job, Reaper
-from plaunch.process.reaping.table import read_process
+from plaunch.process.reaping.table import Process, read_process
 
 from helpers.clock import Clock
 from helpers.processes import wait_for_end
@@ -594,6 +595,41 @@ def test_a_second_guard_knows_what_the_first_was_told(run_program, family, progr
     launcher.stdin.flush()
     assert launcher.wait(BOUND) == -signal.SIGKILL
     family.wait_until_gone()
+
+
+def test_it_stays_until_it_can_tell_of_everybody():
+    """One in the middle of becoming another program shows no word, and is found a moment later."""
+    clock = Clock(0.0)
+    killed = []
+
+    class Tree:
+        def look(self):
+            return {0: [Process(5)]} if 0.15 < clock.now and not killed else {}
+
+        def is_sure(self):
+            return clock.now > 0.2
+
+        def signal(self, processes, signum):
+            killed.extend(process.pid for process in processes)
+            return []
+
+        def newcomers(self):
+            return {}
+
+        def has_missed(self):
+            return False
+
+    class Line:
+        is_over = True
+
+        def drain(self):
+            pass
+
+        def wait(self, seconds):
+            clock.now += seconds
+
+    clear(types.SimpleNamespace(tree=Tree()), Line(), clock=clock)
+    assert killed == [5]
 
 
 # --- what it is told ------------------------------------------------------------------------------

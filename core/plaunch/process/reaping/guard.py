@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.durations import milliseconds
+from plaunch.process.pidfd import open_pidfd
 from plaunch.process.reaping.table import PROC
 
 if TYPE_CHECKING:
@@ -200,16 +201,6 @@ def _is_forkable() -> bool:
     except (OSError, IndexError, ValueError):
         return False
     return resident <= _SMALL
-
-
-def open_pidfd(pid: int) -> int:
-    """A descriptor of a process, which is readable when it has ended; -1 if there is none."""
-    if os.environ.get("PLAUNCH_NO_PIDFD", "0") not in ("", "0") or not hasattr(os, "pidfd_open"):
-        return -1
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return -1  # an old kernel, or a container's filter
 
 
 def _raised(fd: int) -> int:

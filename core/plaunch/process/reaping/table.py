@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+from plaunch.process.pidfd import open_pidfd
+
 PROC = "/proc"
 
 Identity = tuple[int, int]  # number and start
@@ -132,12 +134,7 @@ def send(process: Process, signum: signal.Signals, proc: str = PROC) -> bool:
     Raises:
         PermissionError: it runs as another user.
     """
-    try:
-        pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pidfd = -1  # an old kernel, a container's filter, or no descriptors left
+    pidfd = open_pidfd(process.pid)
     try:
         now = read_process(process.pid, proc)
         if now is None or now.start != process.start:
