@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from plaunch.process.ladder import StopLadder
-    from plaunch.process.reaping.reaper import Job
+    from plaunch.process.reaping.job import Job
     from plaunch.process.reaping.sweep import Sweep
 
 _LONGEST_LOOK = 0.02  # seconds between two looks at workers whose end nothing tells
@@ -67,6 +67,8 @@ class Stop:
         self._release = release
         self._wake = wake
         self._is_told = is_told
+        self._is_begun = False
+        self._is_clear = False  # the ladder itself has seen that there is nothing to sweep
         self._stuck: dict[int, list[int]] = {}
         self._left: list[int] = []
         self._sweep: Sweep | None = None
@@ -97,15 +99,21 @@ class Stop:
 
     def _stop_workers(self) -> float | None:
         assert self._ladder is not None  # noqa: S101 - or this is no stage
-        self._job.refresh()
-        delay = self._ladder.step(self._look())
+        if self._is_begun:  # or `note` has looked a moment ago
+            self._job.refresh()
+        self._is_begun = True
+        live = self._look()
+        delay = self._ladder.step(live)
         self._job.hunt()
         if delay is None:
             self._stuck = dict(self._ladder.stuck)
+            self._is_clear = not (live or self._stuck) and self._job.is_clear()
             return None
         return delay if self._is_told() else min(delay, _LONGEST_LOOK)
 
     def _sweep_up(self) -> float | None:
+        if self._is_clear:
+            return None
         if self._sweep is None:
             given_up = {pid for pids in self._stuck.values() for pid in pids}
             self._sweep = self._job.begin_sweep(given_up, KILL_WAIT)

@@ -21,7 +21,7 @@ from plaunch.process.context import SHUTDOWN_TIMEOUT, PContext, ProcessExit, Run
 from plaunch.process.failures import ProcessFailure
 from plaunch.process.ladder import StopLadder
 from plaunch.process.oom import OutOfMemoryWatch
-from plaunch.process.reaping.reaper import Job, Reaper
+from plaunch.process.reaping.reaper import Reaper
 from plaunch.process.session import WorkerSession
 from plaunch.process.stopping import Stop
 from plaunch.process.streams import Streams
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from plaunch.process.child import WorkerProcess
     from plaunch.process.ladder import StopStep
+    from plaunch.process.reaping.job import Job
     from plaunch.process.traffic import Traffic
 
 _log = logging.getLogger("plaunch")

@@ -17,8 +17,9 @@ from plaunch.process import start_processes
 from plaunch.process.reaping import guard as guard_module
 from plaunch.process.reaping.guard import start_guard
 from plaunch.process.reaping.guard_process import clear
+from plaunch.process.reaping.job import Job
 from plaunch.process.reaping.messages import job_line, process_line
-from plaunch.process.reaping.reaper import Job, Reaper
+from plaunch.process.reaping.reaper import Reaper
 from plaunch.process.reaping.table import Process, read_process
 
 from helpers.clock import Clock
@@ -488,6 +489,7 @@ def test_the_end_of_the_guard_wakes_whoever_waits_for_workers(family, programs):
 def test_the_end_of_the_guard_during_a_sweep_wakes_but_once(family, programs, monkeypatch):
     sweep = types.SimpleNamespace(left=[], step=lambda: 60.0)
     monkeypatch.setattr(Job, "begin_sweep", lambda *_: sweep)
+    monkeypatch.setattr(Job, "is_clear", lambda _: False)
     reaper = Reaper()
     argv = (os.path.join(programs, "descendants.py"), family.folder, "", "wait")
     context = start_processes(
@@ -498,7 +500,8 @@ def test_the_end_of_the_guard_during_a_sweep_wakes_but_once(family, programs, mo
         poller.register(fd, select.POLLIN)
     try:
         stop = context.begin_stop(signal.SIGKILL, 0)
-        while stop.step() != 60.0:
+        while (delay := stop.step()) != 60.0:
+            assert delay is not None
             poller.poll(BOUND * 1000)
         while poller.poll(0):
             stop.step()

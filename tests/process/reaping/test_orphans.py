@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process.reaping import marker, subreaper
+from plaunch.process.reaping import evidence, marker, subreaper
 from plaunch.process.reaping.reaper import Reaper
 
 from helpers.clock import Clock
@@ -322,7 +322,8 @@ def blank(monkeypatch):
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_a_sweep_looks_again_at_who_becomes_another_program(blank, times):
+def test_a_sweep_looks_again_at_who_becomes_another_program(blank, monkeypatch, times):
+    monkeypatch.setattr(evidence, "_BLANK", 60.0)  # however long a look takes here
     job = Reaper(use_guard=False).begin()
     program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)})
     blank[program.pid] = times
@@ -400,3 +401,43 @@ def test_workers_do_not_get_the_launchers_variable(run_program, programs, family
     )
     assert launcher.communicate(timeout=60)[0] == "none 14\n"
     assert "PLAUNCH_LAUNCHER" not in os.environ
+
+
+# --- what the last look costs ---------------------------------------------------------------------
+
+LAST_LOOK = """\
+import plaunch.process.reaping.tree as tree_module
+from plaunch.process import start_processes
+
+counts = {"children": 0, "all": 0, "list": 0}
+
+def count(module, name, key):
+    function = getattr(module, name)
+    def counting(*args):
+        counts[key] += 1
+        return function(*args)
+    setattr(module, name, counting)
+
+context = start_processes(
+    "t", sys.executable, {0: ("-c", "raise SystemExit(7)")}, log_dir=os.devnull, reaper=reaper)
+daemon = subprocess.Popen(["sleep", "600"], start_new_session=sys.argv[2] == "own session")
+os.waitid(os.P_PID, context.pids()[0], os.WEXITED | os.WNOWAIT)
+count(tree_module, "read_children", "children")
+count(tree_module, "read_table", "all")
+count(tree_module, "list_processes", "list")
+context.wait(60)
+print(counts["children"], counts["all"], counts["list"], daemon.poll())
+daemon.kill()
+"""
+
+
+@pytest.mark.parametrize("daemon", ["launcher's session", "own session"])
+def test_if_nothing_is_left_children_are_read_once_and_no_other_processes(daemon):
+    """A plugin's program that still runs is no reason to look at all processes either."""
+    counts = run(TEND + LAST_LOOK, "own", daemon)
+    assert counts == ["1", "0", "0", "None"]
+
+
+def test_a_library_looks_at_all_processes_once_and_for_new_ones_twice():
+    counts = run(TEND + LAST_LOOK, "a user's", "own session")
+    assert counts == ["0", "1", "2", "None"]

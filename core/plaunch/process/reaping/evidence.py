@@ -83,6 +83,11 @@ class Evidence:
         # Or a fork of the launcher, which is still to become another program.
         return not self._has_forked and environ == marker.read_environ(self._launcher, self._proc)
 
+    def has_mark(self, process: Process) -> bool:
+        """Whether a process shows that the launcher, or what it has started, has started it."""
+        environ = marker.read_environ(process.pid, self._proc)
+        return marker.is_started_by_launcher(environ, self._launcher)
+
     def _is_hidden_launchers(self, process: Process) -> bool:
         """The same of one that does not show its environment: ssh-agent, sudo, other users'."""
         identity = process.identity

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from plaunch.process.reaping.table import Process
     from plaunch.process.reaping.tree import Tree
 
-_QUIET = 2  # looks in a row that find nobody new, the second one for numbers that begin anew
+QUIET = 2  # looks in a row that find nobody new, the second one for numbers that begin anew
 _ROUNDS = 64  # looks that find nobody of ours, on a host where others come and go all the time
 _MOST = 512  # looks altogether; whoever calls looks at everything then, and at the clock
 
@@ -40,7 +40,7 @@ def hunt(
     """
     result = HuntResult(list(found), tree.signal(found, signal.SIGKILL))
     quiet = rounds = looks = 0
-    while quiet < _QUIET and rounds < _ROUNDS and looks < _MOST:
+    while quiet < QUIET and rounds < _ROUNDS and looks < _MOST:
         looks += 1
         new = [
             process

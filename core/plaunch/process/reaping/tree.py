@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.process.reaping.evidence import Evidence
+from plaunch.process.reaping.kinship import ancestors_of, children_by_parent, descend
 from plaunch.process.reaping.marker import ADOPTED
 from plaunch.process.reaping.sessions import Sessions
 from plaunch.process.reaping.table import (
@@ -126,7 +127,8 @@ class ProcTree:
         self._sessions = Sessions(clock)
         self._seen: set[int] = set()
         self._has_missed = False
-        self._is_childless = False  # an adopter without orphans: nobody can come any more
+        # An adopter that has inherited nobody, and has no worker either, will never do so.
+        self.inherits_nobody = False
 
     def add_leader(self, rank: int, pid: int, start: int) -> None:
         """Know of a worker, which leads its own session."""
@@ -137,12 +139,12 @@ class ProcTree:
 
     def look(self) -> dict[int, list[Process]]:
         """The living processes by local rank, workers included."""
-        self._evidence.is_unsure = self._is_childless = False
+        self._evidence.is_unsure = self.inherits_nobody = False
         table = read_table(self._proc)
         self._seen = set(table)
         excluded = {
             os.getpid(),
-            *_ancestors(table, os.getpid()),
+            *ancestors_of(table, os.getpid()),
             *(pid for pid, start in self._spared if pid in table and table[pid].start == start),
         }
         owners = {
@@ -155,69 +157,82 @@ class ProcTree:
             for process in table.values()
             if process.pid not in owners and process.pid not in excluded
         ]
-        children = _children(table)
+        children = children_by_parent(table)
         self._claim(others, self._evidence.find_rank, owners)
-        _descend(owners, children, excluded)
+        descend(owners, children, excluded)
         if self._adopter and not self.is_init:
             for pid in children.get(self._adopter, ()):
                 if pid not in owners and pid not in excluded and self._is_adopted(table[pid]):
                     owners[pid] = ADOPTED
-            _descend(owners, children, excluded)
+            descend(owners, children, excluded)
         self._sessions.update(table, owners)
         self._claim(others, self._sessions.find_rank, owners)
-        _descend(owners, children, excluded)
+        descend(owners, children, excluded)
         return self._remember(table, owners)
 
-    def left_behind(self) -> dict[int, list[Process]]:
+    def left_behind(self, inherited: Collection[Process] | None = None) -> dict[int, list[Process]]:
         """What is alive of workers that have ended.
 
         An adopter has all orphans as its children, so that it need not look any further if it has
         none.
+
+        Args:
+            inherited: what `read_inherited` has just told, if somebody has asked already.
         """
-        if not self._adopter or self.unknown_children():
+        if not self._adopter or self.find_unknown(inherited):
             return self.look()
-        self._evidence.is_unsure, self._is_childless = False, True
+        self._evidence.is_unsure, self.inherits_nobody = False, True
         return {}
 
-    def unknown_children(self) -> set[int]:
-        """The adopter's children that are neither workers nor spared, dead or alive.
+    def read_inherited(self) -> list[Process]:
+        """The adopter's children that are no workers, dead or alive; its own are among them.
 
         All that are alive and were not noticed before, if the kernel does not list children.
         """
-        children = self.inherited()
-        spared = (read_process(pid, self._proc) for pid, _ in self._spared if pid in children)
-        return children.difference(
-            process.pid
-            for process in spared
-            if process is not None and process.identity in self._spared
-        )
+        children = read_children(self._proc)
+        if children is None:
+            found: Iterable[Process | None] = read_table(self._proc).values()
+        else:
+            leaders = {pid for pid, _ in self._leaders.values()}
+            found = (read_process(pid, self._proc) for pid in children.difference(leaders))
+        return [
+            process
+            for process in found
+            if process is not None
+            and process.ppid == self._adopter
+            and process.identity not in self._leaders.values()
+        ]
+
+    def find_unknown(self, inherited: Iterable[Process] | None = None) -> list[Process]:
+        """Those of `read_inherited` that may be the job's: that are not surely the launcher's own.
+
+        Of those in the launcher's session or with its mark, no worker's is any.
+        """
+        return [
+            process
+            for process in (self.read_inherited() if inherited is None else inherited)
+            if process.identity not in self._spared
+            and process.session != os.getsid(0)
+            and not self._evidence.has_mark(process)
+        ]
 
     @property
     def is_adopter(self) -> bool:
         """Whether this process inherits the orphans of the job."""
         return self._adopter != 0
 
-    def inherited(self) -> set[int]:
-        """The same with those who are spared."""
-        children = read_children(self._proc)
-        if children is None:
-            table = read_table(self._proc)
-            children = {p.pid for p in table.values() if p.ppid == self._adopter}
-        return children.difference(pid for pid, _ in self._leaders.values())
-
-    def orphans(self) -> list[Process]:
-        """The adopter's children that came from workers, also those that have ended."""
+    def orphans(self, inherited: Iterable[Process] | None = None) -> list[Process]:
+        """Those of `read_inherited` that came from workers, also those that have ended."""
         if not self._adopter:
             return []
         found = []
-        for pid in self.unknown_children():
-            process = read_process(pid, self._proc)
-            if process is None or process.ppid != self._adopter or not self._is_adopted(process):
+        for process in self.read_inherited() if inherited is None else inherited:
+            if process.identity in self._spared or not self._is_adopted(process):
                 continue
             found.append(process)
             if process.identity not in self._known:
                 rank = self._find_rank(process)
-                self._known[pid, process.start] = ADOPTED if rank is None else rank
+                self._known[process.identity] = ADOPTED if rank is None else rank
         return found
 
     def newcomers(self) -> dict[int, list[Process]]:
@@ -227,7 +242,7 @@ class ProcTree:
         come first: whoever forks and ends again and again is among them.
         """
         self._has_missed = False
-        if self._is_childless:
+        if self.inherits_nobody:
             return {}
         pids = list_processes(self._proc)
         new, self._seen = pids - self._seen, pids
@@ -367,31 +382,3 @@ class ProcTree:
             if table[pid].is_alive:
                 found.setdefault(rank, []).append(table[pid])
         return found
-
-
-def _ancestors(table: Mapping[int, Process], pid: int) -> set[int]:
-    found: set[int] = set()
-    while pid in table and pid not in found:
-        found.add(pid)
-        pid = table[pid].ppid
-    return found
-
-
-def _children(table: Mapping[int, Process]) -> dict[int, list[int]]:
-    children: dict[int, list[int]] = {}
-    for process in table.values():
-        children.setdefault(process.ppid, []).append(process.pid)
-    return children
-
-
-def _descend(
-    owners: dict[int, int], children: Mapping[int, list[int]], excluded: Collection[int]
-) -> None:
-    """Give the descendants of what is owned to the same owners."""
-    open_ends = list(owners)
-    while open_ends:
-        pid = open_ends.pop()
-        for child in children.get(pid, ()):
-            if child not in owners and child not in excluded:
-                owners[child] = owners[pid]
-                open_ends.append(child)

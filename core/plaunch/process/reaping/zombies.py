@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.process.reaping.handles import HANDLE_WAIT, find_handled
-from plaunch.process.reaping.table import PROC, Identity, Process, read_process
+from plaunch.process.reaping.table import PROC, Identity, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -34,7 +34,7 @@ class Zombies:
 
     def reap(
         self,
-        children: Iterable[int],
+        children: Iterable[Process],
         *,
         is_orphan: Callable[[Process], bool],
         is_launchers: Callable[[Process], bool],
@@ -42,7 +42,7 @@ class Zombies:
         """Reap those of the launcher's children that are orphans, and have ended; say how many.
 
         Args:
-            children: the numbers of the launcher's children, without workers and the guard.
+            children: the launcher's children, without workers and the guard.
             is_orphan: whether a child, also one that has ended, is known to be an orphan.
             is_launchers: whether a child that is alive is the launcher's own, or may be.
         """
@@ -50,10 +50,10 @@ class Zombies:
         own: set[Identity] = set()
         unclear: list[Process] = []
         reaped = 0
-        for pid in children:
-            process = read_process(pid, self._proc)
-            if process is None or process.ppid != os.getpid() or process.session == session:
+        for process in children:
+            if process.session == session:
                 continue
+            pid = process.pid
             identity = process.identity
             if identity in self._own:
                 own.add(identity)
