@@ -386,15 +386,11 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _signal_workers(self, signum: signal.Signals) -> None:
         if self._pcontext is None:
             return
-        # A worker that is not known to have ended is at least a zombie of ours, so that its pid
-        # cannot belong to anybody else.
         for rank, pid in self._pcontext.pids().items():
             if rank in self._gone:
                 continue
             try:
-                os.kill(pid, signum)
-            except ProcessLookupError:
-                pass  # it has ended a moment ago, and is not ours to wait for
+                self._pcontext.send_signal(rank, signum)
             except PermissionError:
                 logger.warning(
                     "may not send %s to %s; it runs as another user",

@@ -141,9 +141,11 @@ def _hints(failure: ProcessFailure) -> Iterator[str]:
 
 def _is_on_full_disk(path: str) -> bool:
     try:
-        return os.statvfs(path).f_bavail == 0
+        status = os.statvfs(path)
     except OSError:  # a file of another host
         return False
+    # Some file systems, of FUSE above all, do not count; they say 0 of 0 blocks.
+    return status.f_bavail == 0 and status.f_blocks > 0
 
 
 def _other_failures(ranks: Sequence[int], failures: Mapping[int, ProcessFailure]) -> list[str]:

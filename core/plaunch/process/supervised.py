@@ -21,8 +21,8 @@ from plaunch.process.context import SHUTDOWN_TIMEOUT, PContext, ProcessExit, Run
 from plaunch.process.failures import ProcessFailure
 from plaunch.process.ladder import StopLadder
 from plaunch.process.oom import OutOfMemoryWatch
-from plaunch.process.reaping.reaper import Job, Reaper
-from plaunch.process.session import WorkerSession, describe_process
+from plaunch.process.reaping.reaper import Reaper
+from plaunch.process.session import WorkerSession
 from plaunch.process.stopping import Stop
 from plaunch.process.streams import Streams
 from plaunch.process.watch import ExitWatch
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from plaunch.process.child import WorkerProcess
     from plaunch.process.ladder import StopStep
+    from plaunch.process.reaping.job import Job
     from plaunch.process.traffic import Traffic
 
 _log = logging.getLogger("plaunch")
@@ -122,6 +123,14 @@ class SupervisedContext(PContext):
             return []
         fd = None if self._watch is None else self._watch.fileno()
         return None if fd is None else [fd]
+
+    def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
+        """Send a signal to one worker itself, and nobody else; nothing happens if it has ended.
+
+        Raises:
+            PermissionError: it runs as another user.
+        """
+        self._workers[local_rank].send_signal(signum)
 
     def take_exits(self) -> list[ProcessExit]:
         """The exits seen since the last call, in the order seen."""
@@ -432,22 +441,14 @@ class SupervisedContext(PContext):
         return result
 
     def _unkillable(self, stuck: dict[int, list[int]], orphans: list[int]) -> UnkillableWorkerError:
-        by_owner = [(f"local rank {rank}", pids) for rank, pids in sorted(stuck.items())]
-        if orphans:
-            by_owner.append(("left behind", orphans))
-        named = "; ".join(
-            f"{owner}: {', '.join(describe_process(pid) for pid in pids)}"
-            for owner, pids in by_owner
-        )
+        from plaunch.process.unkillable import describe_unkillable  # noqa: PLC0415 - rare
+
         cause = "".join(
             f" They were stopped because local rank {rank} (pid {failure.pid}) failed: "
             f"{failure.describe_exit()}."
             for rank, failure in list(self._failures.items())[:1]
         )
-        message = (
-            f"processes of {self.name!r} outlive SIGKILL: {named}. A process in state D sleeps "
-            f"uninterruptibly in the kernel; this host probably needs a restart.{cause}"
-        )
+        message = describe_unkillable(self.name, stuck, orphans) + cause
         _log.error(message)
         return UnkillableWorkerError(message)
 

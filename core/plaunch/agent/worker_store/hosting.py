@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent.worker_store import serving
 from plaunch.durations import milliseconds
 from plaunch.process.failures import describe_exit
-from plaunch.process.reaping.guard import open_pidfd
+from plaunch.process.pidfd import open_pidfd
 from plaunch.process.reaping.marker import JOBS_VARIABLE
 from plaunch.process.withheld import without_withheld
 
