@@ -87,18 +87,21 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     return create_manager(params.backend).get(RENDEZVOUS, params.backend)(params)
 
 
-def create_manager(backend: str, plugins: Sequence[object] = ()) -> PluginManager:
+def create_manager(
+    backend: str, plugins: Sequence[object] = (), words: Sequence[str] = ()
+) -> PluginManager:
     """A plugin manager for a launch with `backend`, which may be a registered one.
 
-    torch's own registry is looked at as well, if torch has one in this process.
+    torch's own registry is looked at as well, if torch has one in this process. `words` are the
+    arguments of `-p`.
     """
-    manager = PluginManager.create(plugins)
+    manager = PluginManager.create(plugins, words=words)
     if backend in manager.names(RENDEZVOUS):
         return manager
     factory = _find(backend)
     if factory is None:
         return manager
-    return PluginManager.create([*plugins, _Registered({backend: factory})])
+    return PluginManager.create([*plugins, _Registered({backend: factory})], words=words)
 
 
 def _find(backend: str) -> RendezvousFactory | None:
