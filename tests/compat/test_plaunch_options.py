@@ -94,5 +94,5 @@ def test_a_plugin_that_nobody_knows_is_an_error(script):
 
 
 def test_a_configuration_alone_does_not_carry_plugins(script):
-    with pytest.raises(UsageError, match="-p mark.*plugins="):
+    with pytest.raises(UsageError, match=r"-p mark.*plugins="):
         torchrun.config_from_args(torchrun.parse_args(["-p", "mark", script]))
