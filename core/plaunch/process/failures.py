@@ -79,7 +79,7 @@ class ProcessFailure:
         self.timestamp = time.time()
         self.error_file_data = {"message": _NO_MESSAGE}
         self.message = ""
-        if os.path.isfile(self.error_file):
+        if self.error_file and os.path.isfile(self.error_file):  # torch allows None
             try:
                 self.error_file_data = read_error_file(self.error_file)
                 self.message = self.error_file_data["message"]

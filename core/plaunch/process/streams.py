@@ -146,7 +146,8 @@ class Streams:
     ) -> None:
         for rank in range(nprocs):
             path = _path(paths.get(rank))
-            tee_path = _path(tee_paths[rank]) if rank in tee_paths else None
+            teed = tee_paths.get(rank)
+            tee_path = None if teed is None else _path(teed)
             if path == "" and tee_path == os.devnull and not isinstance(dest, LogsDest):
                 # Torch's own spec says this of every stream when there are to be no files, and
                 # torchrun then leaves the stream alone.
