@@ -586,6 +586,12 @@ class SimpleElasticAgent(ElasticAgent):
             if not self._stops_in_steps():
                 self._tell_failure()
             return [states.WorkersFailed()]
+        if result.state is not WorkerState.HEALTHY:
+            raise RuntimeError(
+                f"the workers of role {self._worker_group.spec.role!r} are {result.state.name}, "
+                "says _monitor_workers of this agent, and that is no state of workers that were "
+                "started"
+            )
         return []
 
     def _look_for_failures(self, exit_fds: list[int]) -> list[states.Event]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import UsageError
+from plaunch.errors import BackendNameError, UsageError
 from plaunch.plugin import hookimpl
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import RENDEZVOUS
@@ -52,7 +52,8 @@ class RendezvousHandlerRegistry:
         """Create a handler with the creator of `params.backend`.
 
         Raises:
-            UsageError: nobody has registered the backend, or the handler calls itself otherwise.
+            UsageError: nobody has registered the backend.
+        BackendNameError: the handler calls itself otherwise.
         """
         creator = self._creators.get(params.backend)
         if creator is None:
@@ -64,7 +65,7 @@ class RendezvousHandlerRegistry:
             )
         handler = creator(params)
         if handler.get_backend() != params.backend:
-            raise UsageError(
+            raise BackendNameError(
                 f"the handler of rendezvous backend {params.backend!r} calls itself "
                 f"{handler.get_backend()!r}; the two names must be the same"
             )

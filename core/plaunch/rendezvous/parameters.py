@@ -61,6 +61,32 @@ class NodeSettings:
     local_addr: str | None = None
 
 
+# What any backend of torchrun's takes; with torchrun one that does not need an option ignores it.
+TORCHRUN_OPTIONS = frozenset(
+    {
+        "ca_cert",
+        "cacert",
+        "cas_backoff_max_seconds",
+        "cert",
+        "close_timeout",
+        "etcd_prefix",
+        "heartbeat_timeout",
+        "is_host",
+        "join_timeout",
+        "keep_alive_interval",
+        "keep_alive_max_attempt",
+        "key",
+        "last_call_timeout",
+        "protocol",
+        "rank",
+        "read_timeout",
+        "ssl_cert",
+        "ssl_cert_key",
+        "store_type",
+        "timeout",
+    }
+)
+
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
 
@@ -191,8 +217,8 @@ class RendezvousParameters:
     def refuse_unknown(self, known: frozenset[str], ignored: frozenset[str] = frozenset()) -> None:
         """Refuse options outside `known`, naming the closest match.
 
-        Options in `ignored`, which some backend of torchrun knows and this one does not need, get
-        a warning instead.
+        Options of torchrun's backends that this one does not need get a warning instead, and so do
+        those in `ignored`.
 
         Raises:
             UsageError: an option is neither known nor ignored.
@@ -200,7 +226,7 @@ class RendezvousParameters:
         for key in sorted(self.config):
             if key in known:
                 continue
-            if key in ignored:
+            if key in ignored or key in TORCHRUN_OPTIONS:
                 _warn_ignored(self.backend, key)
                 continue
             from plaunch._names import suggest  # noqa: PLC0415 - errors only
