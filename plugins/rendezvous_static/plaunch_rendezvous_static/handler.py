@@ -48,6 +48,8 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
             "--master-addr and --master-port, the same on all nodes"
         )
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=-1)
+    if params.max_nodes == 1 and port == 0:  # as accelerate's notebook_launcher asks for any
+        return SingleNodeRendezvous(params.run_id, host, params.job.port_range)
     if port <= 0:
         raise UsageError(
             f"endpoint {params.endpoint!r} of backend 'static' has no port that all nodes know; "
