@@ -131,7 +131,7 @@ def _is_endpoint(args: argparse.Namespace) -> bool:
     """Whether the master's address says the same as the endpoint, as accelerate gives both."""
     host, _, port = args.rdzv_endpoint.rpartition(":")
     is_default = args.sources["master_port"] == DEFAULT
-    return host == args.master_addr and (is_default or port == str(args.master_port))
+    return bool(host == args.master_addr and (is_default or port == str(args.master_port)))
 
 
 def _pointless(args: argparse.Namespace, max_nodes: int, is_range: bool) -> Iterator[str]:
