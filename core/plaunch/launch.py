@@ -14,12 +14,12 @@ from plaunch.agent.health import find_service
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.moments import BeforeWorkers, WorkersStarted
+from plaunch.agent.node import longest_stop
 from plaunch.agent.recorder import EventRecorder
 from plaunch.agent.release import shut_down
 from plaunch.agent.waiting import Waiting
 from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
-from plaunch.durations import bounded
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.answers import checked_handler, checked_policy
 from plaunch.plugin.context import PluginContext
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from plaunch.process.signals import SignalPolicy
 
 logger = logging.getLogger("plaunch")
-
-_AFTER_GRACE = 15.0  # seconds that a stop may take beyond the grace, with workers that hardly die
 
 
 class elastic_launch:  # noqa: N801 - the name is torchrun's
@@ -343,7 +341,7 @@ class _Launch:
                 local_world_size=config.nproc_per_node,
                 max_restarts=config.max_restarts,
                 node_rank=config.node_rank,
-                stop_timeout=bounded(_seconds(config.shutdown_timeout)) + _AFTER_GRACE,
+                stop_timeout=longest_stop(_seconds(config.shutdown_timeout)),
                 port_range=config.port_range,
                 start_timeout=config.start_timeout,
             ),

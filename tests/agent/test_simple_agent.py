@@ -108,6 +108,14 @@ def test_failures_are_followed_by_restarts_in_new_rounds_until_none_is_left():
     ]
 
 
+@pytest.mark.parametrize("state", [WorkerState.UNKNOWN, WorkerState.INIT, WorkerState.STOPPED])
+def test_a_state_that_workers_cannot_be_in_ends_the_run(state):
+    agent = PretendAgent(FakeRendezvous(), [[RunResult(state)]])
+    with pytest.raises(RuntimeError, match=f"'trainer'.*{state.name}.*_monitor_workers"):
+        agent.run()
+    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
+
+
 def test_moments_come_in_order_and_state_changes_are_complete():
     agent = PretendAgent(FakeRendezvous(), [[FAILED], [SUCCEEDED]], max_restarts=1)
     agent.run()

@@ -32,6 +32,19 @@ def test_refused(argv, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "argv", [["--rdzv-endpoint=node0:7"], ["--rdzv-endpoint=node0:7", "--master-port=7"]]
+)
+def test_the_same_address_said_twice_is_no_contradiction(argv, caplog):
+    check(*STATIC, *argv)
+    assert "is used" not in caplog.text
+
+
+def test_another_port_is_one(caplog):
+    check(*STATIC, "--rdzv-endpoint=node0:7", "--master-port=8")
+    assert "--master-addr, --master-port is not" in caplog.text
+
+
 STATIC = ("--nnodes=2", "--node-rank=0", "--master-addr=node0")
 
 

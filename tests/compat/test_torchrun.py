@@ -203,6 +203,13 @@ def test_the_endpoint(values, endpoint):
     assert torchrun.get_rdzv_endpoint(args) == endpoint
 
 
+@pytest.mark.parametrize("nnodes", ["2:20:30", "a", "3:2", "0"])
+def test_numbers_of_nodes_that_torchrun_refuses_with_one_of_two_types(nnodes):
+    with pytest.raises(RuntimeError) as raised:
+        torchrun.parse_min_max_nnodes(nnodes)
+    assert isinstance(raised.value, ValueError)
+
+
 def test_counting_workers():
     assert torchrun.determine_local_world_size("3") == 3
     assert torchrun.determine_local_world_size("cpu") >= 1

@@ -25,6 +25,7 @@ from plaunch.agent.background import BackgroundCall
 from plaunch.agent.barrier import wait_for_peers
 from plaunch.agent.job import Job
 from plaunch.agent.narration import describe_round, describe_turn
+from plaunch.agent.node import prepare_rendezvous
 from plaunch.agent.notices import Notices
 from plaunch.agent.rounds import Round, enter_round, join_round
 from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
@@ -84,7 +85,7 @@ class SimpleElasticAgent(ElasticAgent):
         alive: is told whenever the loop goes to sleep and wakes.
 
     Raises:
-        UsageError: a time cannot be used.
+        UsageError: a time cannot be used, or the rendezvous has joined with another spec.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._shutdown_timeout = shutdown_timeout
         self._signal_policy = signal_policy or StopOn.from_environment(os.environ)
         self._host = socket.gethostname()
+        prepare_rendezvous(spec, shutdown_timeout)
         self._job = Job.find(spec.rdzv_handler, self._host)
         self._machine = states.State(
             max_restarts=spec.max_restarts, is_job_wide=self._job is not None
@@ -608,6 +610,12 @@ class SimpleElasticAgent(ElasticAgent):
             if not self._stops_in_steps():
                 self._tell_failure()
             return [states.WorkersFailed()]
+        if result.state is not WorkerState.HEALTHY:
+            raise RuntimeError(
+                f"the workers of role {self._worker_group.spec.role!r} are {result.state.name}, "
+                "says _monitor_workers of this agent, and that is no state of workers that were "
+                "started"
+            )
         return []
 
     def _look_for_failures(self, exit_fds: list[int]) -> list[states.Event]:

@@ -36,8 +36,13 @@ def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -
         argv: the command line without the program's name; by default this process's.
         plugins: plugins for this call alone, beside the installed ones.
     """
+    return concluded(lambda: run(sys.argv[1:] if argv is None else argv, plugins=plugins))
+
+
+def concluded(launch: Callable[[], object]) -> int:
+    """Call `launch`, and say how it ended, if it was not well, on stderr; returns the exit code."""
     try:
-        run(sys.argv[1:] if argv is None else argv, plugins=plugins)
+        launch()
     except SystemExit as exit_request:
         # argparse, after --help and --version.
         return _exit_code(exit_request.code if isinstance(exit_request.code, int) else 1)
@@ -77,7 +82,7 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
         with STDOUT.reserved(is_launch=False):
             _consult_doctor(None, argv, plugins, error)
         raise
-    _set_up_logging()
+    set_up_logging()
     try:
         with STDOUT.reserved(is_launch=_is_launch(args)):
             return _perform(args, argv, plugins)
@@ -249,7 +254,12 @@ def _introduce(args: argparse.Namespace, config: LaunchConfig, taken: str) -> No
         logging.getLogger("plaunch").warning("%s", warning)
 
 
-def _set_up_logging() -> None:
+def set_up_logging() -> None:
+    """Show plaunch's messages on stderr, from the level on that `LOGLEVEL` says.
+
+    Raises:
+        UsageError: there is no such level.
+    """
     import logging  # noqa: PLC0415 - not for --help
 
     logger = logging.getLogger("plaunch")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.cli.contradictions import check_options
 from plaunch.config import LaunchConfig, make_run_id
-from plaunch.errors import UnknownNameError, UsageError
+from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
 from plaunch.plugin.answers import checked_count
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
@@ -95,20 +95,20 @@ def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
     """Parse `"4"` or `"2:4"`; the name is torchrun's.
 
     Raises:
-        UsageError: the text has another form, or 0 < minimum <= maximum does not hold.
+        NodeRangeError: the text has another form, or 0 < minimum <= maximum does not hold.
     """
     low, colon, high = nnodes.partition(":")
     try:
         min_nodes = whole(low)
         max_nodes = whole(high) if colon else min_nodes
     except ValueError:
-        raise UsageError(
+        raise NodeRangeError(
             f"--nnodes is {quote(nnodes)}; write a number, or MIN:MAX as in 2:4"
         ) from None
     if not 0 < min_nodes <= max_nodes:
-        raise UsageError(f"--nnodes is {nnodes!r}; it needs 0 < minimum <= maximum")
+        raise NodeRangeError(f"--nnodes is {nnodes!r}; it needs 0 < minimum <= maximum")
     if max_nodes > MOST_NODES:
-        raise UsageError(f"--nnodes is {nnodes!r}; a job has at most {MOST_NODES} nodes")
+        raise NodeRangeError(f"--nnodes is {nnodes!r}; a job has at most {MOST_NODES} nodes")
     return min_nodes, max_nodes
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.durations import PATIENCE, PERIOD
 from plaunch.errors import SignalException, UsageError
 from plaunch.process.arguments import validate_ranks, worker_args, worker_envs
+from plaunch.process.logs import paths_by_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -122,9 +123,9 @@ class PContext(abc.ABC):
         validate_ranks("stdouts", dest.stdouts, self.nprocs)
         validate_ranks("stderrs", dest.stderrs, self.nprocs)
         self.envs = worker_envs(self.envs, self.nprocs)  # a logs spec may have added any value
-        self.stdouts = {rank: os.fspath(path) for rank, path in dest.stdouts.items()}
-        self.stderrs = {rank: os.fspath(path) for rank, path in dest.stderrs.items()}
-        self.error_files = dict(dest.error_files)
+        self.stdouts = paths_by_rank(dest.stdouts)
+        self.stderrs = paths_by_rank(dest.stderrs)
+        self.error_files = paths_by_rank(dest.error_files)
         self.shutdown_timeout = shutdown_timeout
         self._logs_dest = dest
         self._logs_specs = logs_specs

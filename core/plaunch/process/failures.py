@@ -79,14 +79,14 @@ class ProcessFailure:
         self.timestamp = time.time()
         self.error_file_data = {"message": _NO_MESSAGE}
         self.message = ""
-        if os.path.isfile(self.error_file):
+        if self.error_file and os.path.isfile(self.error_file):  # torch allows None
             try:
                 self.error_file_data = read_error_file(self.error_file)
                 self.message = self.error_file_data["message"]
                 written_at = os.stat(self.error_file).st_mtime
                 self.timestamp = timestamp_of(self.error_file_data, written_at, self.timestamp)
             except (ErrorFileError, OSError) as error:
-                self.message = f"{self.exit_sentence()}; {error}"
+                self.message = f"{self._exit_alone()}; {error}"
         else:
             self.error_file = NOT_AVAILABLE
         if not self.message:
@@ -100,7 +100,7 @@ class ProcessFailure:
     @property
     def has_reply(self) -> bool:
         """Whether the worker itself said, in its error file, why it failed."""
-        return self.error_file_data.get("message") not in ("", _NO_MESSAGE)
+        return self.error_file_data.get("message") not in ("", {}, _NO_MESSAGE)
 
     @property
     def began(self) -> float:
@@ -133,8 +133,15 @@ class ProcessFailure:
     def exit_sentence(self) -> str:
         """The exit in torch's words; the `message` of a worker that said nothing itself."""
         if self.exitcode < 0:
+            return self._exit_alone()
+        if self.error_file == NOT_AVAILABLE:
+            return f"{self._exit_alone()} and wrote no error file"
+        return f"{self._exit_alone()} and said nothing in its error file"
+
+    def _exit_alone(self) -> str:
+        if self.exitcode < 0:
             return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
-        return f"PID {self.pid} ended with exit code {self.exitcode} and wrote no error file"
+        return f"PID {self.pid} ended with exit code {self.exitcode}"
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
