@@ -364,7 +364,11 @@ class _Launch:
         if result.is_failed():
             _forget_temporary_files(result, logs_specs)
             raise ChildFailedError(
-                self._name, result.failures, stopped=result.stopped, first=result.first_failure
+                self._name,
+                result.failures,
+                stopped=result.stopped,
+                first=result.first_failure,
+                counted=result.counted,
             )
         _close_logs(logs_specs, succeeded=True)
         return result.return_values
