@@ -11,6 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import state as states
 from plaunch.rendezvous.failures import NOTHING_TOLD, Told, merge
 from plaunch.rendezvous.operations import MultiSet, Routine, Set, Sleep
@@ -331,7 +332,7 @@ class Leader:
         done: set[str] = set()
         try:
             done = yield from ours.done_nodes(running.round)
-        except RecordError as error:
+        except RendezvousStateError as error:
             # Whoever is lost must be noticed all the same; the next round has its own counter.
             ours.doubts.note("who is done", error)
         if self._members and done >= set(self._members):

@@ -47,7 +47,7 @@ class Doubts:
     def __init__(self) -> None:
         self._count = 0
 
-    def note(self, what: str, error: RecordError) -> None:
+    def note(self, what: str, error: RendezvousStateError) -> None:
         """Say that `what` is not believed, and why."""
         self._count += 1
         if self._count <= _MOST_DOUBTS:
