@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 
 import pytest
@@ -160,6 +161,54 @@ def test_details_of_a_wrong_kind_are_left_out(detail):
     assert "an unknown host" in str(error) or failures[5].host
     assert failures[5].timestamp == 100.0
     assert failures[5].last_lines == []
+
+
+def test_nothing_that_a_node_says_disturbs_a_terminal():
+    """Neither here nor in what is made of the failures elsewhere, such as events."""
+    evil = "\x1b]0;title\x07\x9b2J\rb\nc\u202e\x7f"
+    detail = {
+        "host": evil, "error_file": evil, "log_files": [evil], "message": evil,
+        "traceback": evil, "last_lines": [evil], "has_reply": True, "exit_code": 1,
+    }  # fmt: skip
+    for detail["has_reply"] in (True, False):
+        told = [JobFailure(5, 100.0, evil, detail), JobFailure(6, 101.0, evil, detail)]
+        failures, first = from_job_failures(told, {})
+        counted = describe_groups([FailureGroup(evil, 2)], failures)
+        report = str(ChildFailedError("train.py", failures, first=first, counted=counted))
+        assert report.replace("\n", "").isprintable(), report
+        assert failures[5].host.isprintable()
+        assert failures[5].error_file.isprintable()
+        assert failures[5].log_files[0].isprintable()
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), 1e308, -1e308, 9e11, -1e12, 2**63, -1])
+def test_no_number_breaks_the_report(number):
+    names = ("local_rank", "pid", "exit_code", "timestamp")
+    told = JobFailure(5, number if abs(number) < 1e308 else 1e308, "", dict.fromkeys(names, number))
+    failures, first = from_job_failures([told], {})
+    error = ChildFailedError("train.py", failures, first=first)
+    assert error.exit_code in range(1, 256)
+    assert len(str(error)) < 1000
+    assert failures[5].timestamp_isoformat()
+
+
+@pytest.mark.parametrize("timestamp", [1e300, -1e300, 9e11, math.inf, math.nan])
+def test_a_time_that_is_no_date_is_said_to_be_unknown(timestamp):
+    failures = {0: make(0, at=timestamp), 1: make(1, at=timestamp)}
+    report = str(ChildFailedError("train.py", failures, first=0))
+    assert "  time:       an unknown time\n" in report
+    assert "at an unknown time: exit code 1" in report
+    assert failures[0].timestamp_isoformat() == "<N/A>"
+
+
+def test_what_a_node_says_is_cut():
+    detail = {"message": "x" * 99_999, "traceback": "y" * 99_999, "last_lines": ["z" * 99_999] * 99}
+    detail |= {"host": "h" * 99_999, "log_files": ["l"] * 999, "has_reply": True}
+    failures, _ = from_job_failures([JobFailure(5, 100.0, "", detail)], {})
+    assert len(failures[5].message["message"]) == MAX_TEXT_BYTES + len("... ")
+    assert len("".join(failures[5].last_lines)) <= MAX_TEXT_BYTES + len("... ")
+    assert len(failures[5].host) == 400
+    assert len(failures[5].log_files) == MAX_LINES
 
 
 def test_a_path_that_exists_here_too_is_not_read(tmp_path):

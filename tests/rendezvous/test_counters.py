@@ -83,6 +83,18 @@ def test_holes_that_stay_are_not_looked_at_in_haste_for_ever(board):
     assert [ticket for ticket, _, _ in run(reader.read(), store)] == [2]
 
 
+def test_a_record_whose_ticket_nobody_took_is_not_found_again_and_again(simulate):
+    """The leader would ask the store without a pause."""
+    job = simulate(min_nodes=2, max_nodes=2)
+    first = job.add()
+    roll = first.membership.keys.joined(0)
+    job.board.data[entry(roll, 2)] = b"garbage"
+    before = first.operations["leader", "Add"]
+    job.run(30.0)
+    assert first.operations["leader", "Add"] - before < 40
+    assert job.settle(first, job.add()) == [0, 1]
+
+
 @pytest.mark.parametrize("says", [1_000_000, 2**62, -1])
 def test_more_tickets_than_nodes_may_take_are_named_at_once(board, says):
     store = board.connect()

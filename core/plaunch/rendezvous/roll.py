@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from plaunch.durations import bounded
-from plaunch.rendezvous.operations import Add, MultiGet, Routine, Wait
+from plaunch.rendezvous.operations import Add, MultiGet, Routine, Sleep, Wait
 from plaunch.rendezvous.placement import Newcomer
 from plaunch.rendezvous.records import MAX_NAME, RecordError
 
@@ -112,6 +112,7 @@ class RollReader:
         self._holes: deque[int] = deque()  # those that were not looked at for longest come first
         self._hasty_looks = 0
         self._has_more = False
+        self._untaken = 0  # the ticket of a record that somebody has written without taking it
 
     def read(self, most: int = MAX_TICKETS) -> Routine[list[tuple[int, str, bytes]]]:
         """What was written since the last time: ticket, key and value.
@@ -161,7 +162,12 @@ class RollReader:
             # Its writer is between its two operations, or has died there.
             yield Wait(entry(self._roll, self._holes[-1]), min(seconds, _HOLE_WAIT))
         else:
-            yield Wait(entry(self._roll, self.count + 1), seconds)
+            ticket = self.count + 1
+            if ticket == self._untaken:
+                yield Sleep(seconds)
+            elif (yield Wait(entry(self._roll, ticket), seconds)) is not None:
+                # If nobody has taken its ticket by the next look, it would be found for ever.
+                self._untaken = ticket
 
 
 @dataclass(frozen=True)
