@@ -2,7 +2,7 @@
 
 A finding is an exception that is not `RendezvousStateError`, a text that could disturb a terminal,
 one that is too long, or a record that was read and cannot be written and read again. From the root
-of the repository, a million of them take about twenty minutes of one processor:
+of the repository, a million of them take about a quarter of an hour of one processor:
 
     PYTHONPATH=tests nice python -m helpers.mutations 1000000 --seed 1
 """
