@@ -9,12 +9,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plaunch.errors import RendezvousClosedError
 from plaunch.rendezvous.failures import MAX_GROUPS, MAX_SPANS, MAX_TOLD, Told, merge, tell
 from plaunch.rendezvous.job import FailureGroup, JobFailure, Verdict
 from plaunch.rendezvous.operations import Add, Set
 from plaunch.rendezvous.records import RecordCodec, RecordError
 from plaunch.rendezvous.roll import entry, tickets
-from plaunch.rendezvous.state import State, end, first_state
+from plaunch.rendezvous.state import State, describe_verdict, end, first_state, verdict_error
 
 LONG = "\x1b[31m" + "é" * 30_000  # as JSON, 180 kB
 KEY = "job/0/state/1"
@@ -239,3 +240,18 @@ def test_reasons_are_bounded_wherever_they_come_from(simulate):
     assert len(nodes[0].told[0].reason) <= 2000
     assert json.dumps(nodes[0].place.reason).isascii()
     assert "\x1b" not in nodes[0].place.reason
+
+
+@pytest.mark.parametrize("time", [1e300, -1e300, 9e11, 10**400])
+def test_a_verdict_of_any_time_has_a_text(time):
+    verdict = Verdict("failed", "h0", "rank 0 failed", 7.0)
+    record = end(first_state("h0~0"), verdict, by="h0~0").to_record()
+    record["verdict"]["time"] = time
+    value = codec.encode(KEY, record)
+    if time == 10**400:
+        with pytest.raises(RecordError, match="too large"):
+            State.from_record(codec.decode(KEY, value))
+        return
+    found = State.from_record(codec.decode(KEY, value)).verdict
+    assert describe_verdict(found).startswith("it failed at ")
+    assert isinstance(verdict_error("job", found), RendezvousClosedError)
