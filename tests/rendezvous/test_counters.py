@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 
 import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
+from plaunch.rendezvous import ChangeKind, DynamicRendezvousHandler, RendezvousParameters
 from plaunch.rendezvous.operations import Add, MultiGet
 from plaunch.rendezvous.records import RecordError
 from plaunch.rendezvous.roll import RollReader, entry, tickets
@@ -242,3 +244,33 @@ def test_a_routine_that_does_not_mind_ends_by_it(board):
     runner.start()
     wait_until(lambda: ends, "the routine ends")
     assert isinstance(ends[0], RendezvousStateError)
+
+
+class Moody(MemoryStore):
+    """Answers everybody but the leader's thread, once it is told to."""
+
+    def __init__(self, board, mood):
+        super().__init__(board)
+        self._mood = mood
+
+    def add(self, key, amount):
+        if self._mood and threading.current_thread().name == "plaunch-leader":
+            raise RendezvousConnectionError("no answer to the leader")
+        return super().add(key, amount)
+
+
+def test_a_leader_that_gets_no_answer_for_too_long_is_told(board):
+    """Nobody would be missed as long as it tries; its other threads have answers all the time."""
+    mood = []
+    params = RendezvousParameters(
+        "memory", "board", "job", 1, 1, keep_alive_interval="0.1", unreachable_timeout="0.5"
+    )
+    handler = DynamicRendezvousHandler(params, lambda: Moody(board, mood), address="127.0.0.1")
+    try:
+        handler.next_rendezvous()
+        mood.append("bad")
+        (change,) = wait_until(lambda: list(handler.changes()), "it is told")
+    finally:
+        handler.leave()
+    assert change.kind is ChangeKind.UNREACHABLE
+    assert "no answer to the leader" in change.reason
