@@ -386,7 +386,11 @@ class _Launch:
         if result.is_failed():
             forget_temporary_files(result, logs_specs)
             raise ChildFailedError(
-                self._name, result.failures, stopped=result.stopped, first=result.first_failure
+                self._name,
+                result.failures,
+                stopped=result.stopped,
+                first=result.first_failure,
+                counted=result.counted,
             )
         return result.return_values
 

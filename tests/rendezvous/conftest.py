@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from plaunch.errors import RendezvousError
+from plaunch.errors import RendezvousError, RendezvousStateError
 from plaunch.rendezvous.admission import Admission
 from plaunch.rendezvous.api import ChangeKind, JobSettings
 from plaunch.rendezvous.crew import Crew
@@ -195,7 +195,9 @@ class Simulation:
 
     def resume(self, task, result):
         try:
-            task.operation = task.routine.send(result)
+            is_error = isinstance(result, RendezvousStateError)
+            resume = task.routine.throw if is_error else task.routine.send
+            task.operation = resume(result)
         except StopIteration:
             self._drop(task)
             if task.name == "speaker":
@@ -234,7 +236,10 @@ class Simulation:
             if isinstance(operation, Wait):
                 result = self.board.data.get(operation.key)
             else:
-                result = operation.run(self.store)
+                try:
+                    result = operation.run(self.store)
+                except RendezvousStateError as error:
+                    result = error
         task.steps += 1
         self.resume(task, result)
         task.node.obey()

@@ -192,14 +192,21 @@ class Job:
 
     def failed_result(self, own: RunResult) -> RunResult:
         """The result of a job that failed: the failures of all nodes, the same one first on all."""
-        from plaunch.agent.job_failures import from_job_failures  # noqa: PLC0415 - failures only
+        from plaunch.agent.job_failures import (  # noqa: PLC0415 - failures only
+            describe_groups,
+            from_job_failures,
+        )
 
         verdict = self._handler.verdict
         if verdict is None:
             raise RuntimeError("the job failed, but its verdict is not known")
         failures, first = from_job_failures(verdict.failures, own.failures)
         return RunResult(
-            WorkerState.FAILED, failures=failures, stopped=own.stopped, first_failure=first
+            WorkerState.FAILED,
+            failures=failures,
+            stopped=own.stopped,
+            first_failure=first,
+            counted=describe_groups(verdict.others, failures),
         )
 
     def closed_error(self) -> RendezvousClosedError:

@@ -197,7 +197,8 @@ class RunResult:
     worker that was ended because of another one (-15 for SIGTERM).
 
     Where the rendezvous knows the whole job, `failures` are those of all nodes, and `first_failure`
-    is the rank that failed first, as the nodes agreed; else it is None.
+    is the rank that failed first, as the nodes agreed; else it is None. Of very large jobs,
+    `counted` has how many more there are, by words for them such as "ranks 40-99 (exit code 1)".
     """
 
     state: WorkerState
@@ -205,6 +206,7 @@ class RunResult:
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
     stopped: dict[int, int] = field(default_factory=dict)
     first_failure: int | None = None
+    counted: dict[str, int] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
         """Whether the workers failed."""

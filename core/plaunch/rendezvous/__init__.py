@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import Store as Store
     from plaunch.rendezvous.dynamic import DynamicRendezvousHandler as DynamicRendezvousHandler
     from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
+    from plaunch.rendezvous.job import FailureGroup as FailureGroup
     from plaunch.rendezvous.job import JobFailure as JobFailure
     from plaunch.rendezvous.job import JobRendezvous as JobRendezvous
     from plaunch.rendezvous.job import JobRound as JobRound
@@ -63,7 +64,7 @@ __getattr__, __dir__, __all__ = attach(
             "ChangeKind MembershipChange ObservableRendezvous RendezvousHandler "
             "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store"
         ),
-        ".job": "JobFailure JobRendezvous JobRound Verdict WorldRanks",
+        ".job": "FailureGroup JobFailure JobRendezvous JobRound Verdict WorldRanks",
         ".dynamic": "DynamicRendezvousHandler",
         ".endpoint": "parse_rendezvous_endpoint",
         ".parameters": "JobSettings NodeSettings RendezvousParameters",

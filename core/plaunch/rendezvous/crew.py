@@ -93,10 +93,16 @@ class Crew:
         speaker = self._speaker
         if speaker is None or self._membership.state is None or self._is_over:
             return None
-        silent = time.monotonic() - speaker.last_contact
+        now = time.monotonic()
+        silent, problem = now - speaker.last_contact, speaker.problem
+        for runner in self._runners():
+            # One alone may have no answer, to what only it asks.
+            since = runner.failing_since
+            if since is not None and now - since > silent:
+                silent, problem = now - since, runner.problem
         if silent <= self._timing.unreachable_timeout:
             return None
-        cause = f": {speaker.problem}" if speaker.problem is not None else ""
+        cause = f": {problem}" if problem is not None else ""
         return (
             f"the store at {self._endpoint} has not answered for {silent:.0f} s "
             f"(--rdzv-conf unreachable_timeout={self._timing.unreachable_timeout:g}){cause}"

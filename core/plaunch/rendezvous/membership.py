@@ -24,8 +24,8 @@ from plaunch.rendezvous import state as states
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 from plaunch.rendezvous.job import JobFailure, Verdict, WorldRanks
 from plaunch.rendezvous.operations import Add, CompareSet, Routine, Wait
-from plaunch.rendezvous.records import RecordError
-from plaunch.rendezvous.roll import Keys, NodeRecord, RollReader, entry, tickets
+from plaunch.rendezvous.records import MAX_NAME, Doubts, RecordError
+from plaunch.rendezvous.roll import NODES_OF_A_PART, Keys, Member, NodeRecord, RollReader
 from plaunch.rendezvous.state import Phase, State
 
 if TYPE_CHECKING:
@@ -82,14 +82,6 @@ class Place:
     reason: str
 
 
-@dataclass(frozen=True)
-class Member:
-    """A node of a round that was formed: its host, and how long it may need to come back."""
-
-    host: str
-    stop_timeout: float
-
-
 class Membership:
     """One node's part in a job; what is not said otherwise is for the routines only.
 
@@ -115,6 +107,7 @@ class Membership:
         self.codec = codec
         self.clock = clock
         self.wall_clock = wall_clock
+        self.doubts = Doubts()
         self.lock = threading.Condition(threading.RLock())
         # Set by whoever runs the routines:
         self.nudge: Callable[[], None] = _do_nothing  # wakes those that sleep
@@ -292,15 +285,18 @@ class Membership:
 
     def done_nodes(self, round_: int) -> Routine[set[str]]:
         """The nodes that have said that they are done in a round."""
-        roll = self.keys.done(round_)
-        count = yield Add(tickets(roll), 0)
-        done = set()
-        for ticket in range(1, count + 1):
-            key = entry(roll, ticket)
+        roll = self.roll(self.keys.done(round_))
+        found = yield from roll.read()
+        if roll.has_holes:
             # Its writer is between its two operations, or has died between them.
-            value = yield Wait(key, self.timing.keep_alive_interval)
-            if value is not None:
-                done.add(self.codec.decode(key, value).text("node", max_len=300))
+            yield from roll.wait(self.timing.keep_alive_interval)
+            found += yield from roll.read()
+        done = set()
+        for _, key, value in found:
+            try:
+                done.add(self.codec.decode(key, value).text("node", max_len=MAX_NAME))
+            except RecordError as error:
+                self.doubts.note("who is done", error)
         return done
 
     def find_success(self, round_: int) -> Routine[None]:
@@ -319,18 +315,22 @@ class Membership:
     def joined_nodes(self, round_: int) -> Routine[dict[str, NodeRecord]]:
         """The nodes on the roll of a round, as far as their records can be read."""
         found = {}
-        for ticket, key, value in (yield from RollReader(self.keys.joined(round_)).read()):
+        for ticket, key, value in (yield from self.roll(self.keys.joined(round_)).read()):
             record = self.read_node(ticket, key, value)
             if record is not None:
                 found[record.node] = record
         return found
+
+    def roll(self, key: str) -> RollReader:
+        """Read a roll of this job."""
+        return RollReader(key, self.identity.max_nodes)
 
     def read_node(self, ticket: int, key: str, value: bytes) -> NodeRecord | None:
         """Read a node's record; None, and a word in the log, if it is none."""
         try:
             return NodeRecord.from_record(ticket, self.codec.decode(key, value))
         except RecordError as error:
-            _log.warning("a node is not admitted: %s", error)
+            self.doubts.note("a node's record", error)
             return None
 
     def members(self, state: State) -> Routine[dict[str, Member]]:
@@ -338,17 +338,17 @@ class Membership:
         world = state.world
         if world is None:
             return {}
-        key = self.keys.world(world.round, world.term)
-        value = yield Wait(key, _PATIENCE)
-        if value is None:
-            return {}
-        record = self.codec.decode(key, value)
-        return {
-            found.text("node", max_len=300): Member(
-                found.text("host", max_len=300), found.number("stop_timeout")
-            )
-            for found in record.records("nodes")
-        }
+        members: dict[str, Member] = {}
+        for part in range(-(-world.nodes // NODES_OF_A_PART)):
+            key = self.keys.world(world.round, world.term, part)
+            value = yield Wait(key, _PATIENCE)
+            if value is None:
+                return {}
+            for found in self.codec.decode(key, value).records("nodes"):
+                name = found.text("node", max_len=MAX_NAME)
+                host = found.text("host", max_len=MAX_NAME)
+                members[name] = Member(host, found.number("stop_timeout"))
+        return members
 
     def change(self, make: Callable[[State], State | None]) -> Routine[State | None]:
         """Bring about the next state.
@@ -367,13 +367,21 @@ class Membership:
                 return None
             new = replace(new, event=replace(new.event, by=f"{self.me}#{next(self._writes)}"))
             key = self.keys.state(new.version)
-            mine = self.codec.encode(key, new.to_record())
+            mine = self._encode(key, new)
             held = yield CompareSet(key, None, mine)
             if held == mine:
                 yield Add(self.keys.versions)
                 return new
             state = State.from_record(self.codec.decode(key, held))
         return None
+
+    def _encode(self, key: str, state: State) -> bytes:
+        try:
+            return self.codec.encode(key, state.to_record())
+        except RecordError as error:
+            # All must learn how the job has ended, even if not why.
+            _log.warning("it is written without its failures: %s", error)
+            return self.codec.encode(key, states.in_brief(state).to_record())
 
     def is_member(self, state: State | None) -> bool:
         """Whether this node is in the last round that was formed."""

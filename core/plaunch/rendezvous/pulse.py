@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
@@ -14,8 +13,6 @@ from plaunch.rendezvous.state import Phase
 
 if TYPE_CHECKING:
     from plaunch.rendezvous.membership import Membership
-
-_log = logging.getLogger("plaunch")
 
 
 class Pulse:
@@ -128,7 +125,7 @@ class Pulse:
                 lease = record.number("lease", default=None)
                 leader = record.text("leader", default="")
             except RecordError as error:
-                _log.warning("a sign of life is not believed: %s", error)
+                self._ours.doubts.note("a sign of life", error)
                 signs[node] = None
                 continue
             if lease is not None:

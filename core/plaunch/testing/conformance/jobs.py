@@ -99,6 +99,26 @@ class Jobs(Suite):
             assert node.verdict.outcome == "failed"
             assert node.verdict.failures == (FAILURE,)
 
+    def test_many_failures_with_much_to_tell_end_the_job_all_the_same(self) -> None:
+        """The first one is told in detail, and all others are at least counted, on all nodes."""
+        nodes = self.in_order(2, 2, 2, max_restarts=0)
+        detail = {"message": "\u00e9" * 6000, "last_lines": ["\u00e9" * 1000] * 20}
+        for first, node in enumerate(nodes):
+            ranks = range(1000 * first, 1000 * (first + 1))
+            node.report(
+                *(JobFailure(n, 1000.0 + n, f"rank {n} failed", detail, "exit 1") for n in ranks)
+            )
+        for node in nodes:
+            node.join()
+        for node in nodes:
+            with pytest.raises(RendezvousClosedError, match="rank 0 failed"):
+                node.round()
+            verdict = node.verdict
+            assert verdict is not None
+            assert verdict.failures[0].detail["message"] == detail["message"]
+            counted = sum(group.count for group in verdict.others)
+            assert len(verdict.failures) + counted in (1000, 2000)  # the others may be too late
+
     def test_the_job_succeeds_when_all_nodes_have(self) -> None:
         """And not before."""
         nodes = self.in_order(3, 3, 3)
