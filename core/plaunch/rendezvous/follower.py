@@ -36,6 +36,8 @@ class Follower:
 
     def __init__(self, ours: Membership) -> None:
         self._ours = ours
+        with ours.lock:
+            self._incarnation, self._keys, self._state = ours.incarnation, ours.keys, ours.state
 
     def follow(self) -> Routine[None]:
         """Go through the states of the job, one after the other, until it is over.
@@ -43,9 +45,8 @@ class Follower:
         Raises:
             RendezvousStateError: the store holds something else.
         """
-        incarnation, keys = self._ours.incarnation, self._ours.keys
-        state = self._ours.state
-        while state is not None and incarnation == self._ours.incarnation:
+        keys, state = self._keys, self._state
+        while state is not None and self._incarnation == self._ours.incarnation:
             if state.phase in (Phase.OVER, Phase.REPLACED):
                 self._see_end(state)
                 return
@@ -53,9 +54,10 @@ class Follower:
             value = yield Wait(key, _SLICE)
             if value is None:
                 continue
-            state = State.from_record(self._ours.codec.decode(key, value))
+            state = State.from_record(self._ours.codec.decode(key, value), state.version + 1)
             slot = yield from self._find_slot(keys, state)
-            self._enter(state, slot)
+            if not self._enter(state, value, slot):
+                return
 
     def _find_slot(self, keys: Keys, state: State) -> Routine[Record | None]:
         """What became of this node's ticket in a round that was just formed."""
@@ -74,11 +76,13 @@ class Follower:
             value = yield Wait(key, _SLICE)
         return self._ours.codec.decode(key, value)
 
-    def _enter(self, state: State, slot: Record | None) -> None:
-        """Take note of another state."""
+    def _enter(self, state: State, value: bytes, slot: Record | None) -> bool:
+        """Take note of another state; False if the speaker has begun anew meanwhile."""
         with self._ours.lock:
+            if self._incarnation != self._ours.incarnation:
+                return False
             was_member = self._ours.is_member(self._ours.state)
-            self._ours.state = state
+            self._ours.state, self._ours.state_record = state, value
             if state.verdict is not None:
                 self._ours.verdict = state.verdict  # before anybody is told that there is one
             if state.phase is not Phase.SETTLING:
@@ -90,6 +94,7 @@ class Follower:
             if slot is not None and state.world is not None:
                 self._take_place(state, state.world, slot)
             elif was_member:
+                self._ours.attempt = max(self._ours.attempt, state.attempt)
                 if state.phase is Phase.SETTLING and self._ours.settled != state.round:
                     patience = _SECOND_LOOK if self._ours.is_active else 0.0
                     self._ours.settle_at = self._ours.clock() + patience
@@ -97,6 +102,7 @@ class Follower:
                     self._tell_change(state)
             self._ours.lock.notify_all()
         self._ours.nudge()
+        return True
 
     def _take_place(self, state: State, world: World, slot: Record) -> None:
         rank = slot.integer("rank", low=-1)
@@ -117,7 +123,7 @@ class Follower:
             master_port=world.master_port,
             reason=state.reason,
         )
-        self._ours.attempt = state.attempt
+        self._ours.attempt = max(self._ours.attempt, state.attempt)
         self._ours.clear_changes()
         self._ours.wants_round = self._ours.has_succeeded = False
         self._ours.is_active = True
@@ -140,9 +146,10 @@ class Follower:
 
     def _see_end(self, state: State) -> None:
         with self._ours.lock:
+            if self._incarnation != self._ours.incarnation:
+                return
             if state.phase is Phase.REPLACED:
                 self._ours.lose_job(f"the job begins anew: {state.event.reason}")
-                self._ours.replaced = self._ours.keys.incarnation
                 _log.warning(
                     "job %r begins anew: %s", self._ours.identity.run_id, state.event.reason
                 )
