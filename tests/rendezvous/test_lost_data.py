@@ -8,8 +8,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from plaunch.rendezvous.follower import Follower
 from plaunch.rendezvous.job import JobFailure
-from plaunch.rendezvous.state import Phase
+from plaunch.rendezvous.roll import RollReader, entry, tickets
+from plaunch.rendezvous.state import Phase, notify
 
 
 def kinds(node):
@@ -121,6 +123,49 @@ def test_a_node_takes_its_old_sign_of_life_along(simulate):
     assert [key for key in old if key in job.board.data] == []
 
 
+def test_what_was_read_of_a_job_before_does_not_count(simulate):
+    """A reader that is about to enter a state while the speaker has begun anew."""
+    job = simulate(min_nodes=1, max_nodes=1)
+    node = job.add()
+    job.settle(node)
+    ours = node.membership
+    follow = Follower(ours).follow()
+    assert next(follow).key == ours.keys.state(ours.state.version + 1)
+    following = notify(ours.state, "another", 10)
+    value = ours.codec.encode(ours.keys.state(following.version), following.to_record())
+    job.board.wipe()
+    job.run(3.0)
+    present = ours.state
+    with pytest.raises(StopIteration):
+        follow.send(value)
+    assert ours.state is present
+
+
+def test_a_record_whose_counter_is_lost_is_read_once(simulate):
+    """Else whoever waits for the next ticket would go round in circles."""
+    board = simulate().board
+    store = board.connect()
+    reader = RollReader("roll")
+
+    def do(routine):
+        try:
+            operation = next(routine)
+            while True:
+                operation = routine.send(operation.run(store))
+        except StopIteration as ended:
+            return ended.value
+
+    store.add(tickets("roll"), 2)
+    store.multi_set({entry("roll", ticket): b"%d" % ticket for ticket in (1, 2, 3)})
+    assert [ticket for ticket, _, _ in do(reader.read())] == [1, 2]
+    store.delete(tickets("roll"))
+    do(reader.wait(0.1))  # returns at once: there is a third one
+    assert [ticket for ticket, _, _ in do(reader.read())] == [3]
+    do(reader.wait(0.0))
+    assert do(reader.read()) == []
+    assert reader.count == 3
+
+
 # --- the last of it is lost -----------------------------------------------------------------------
 
 
@@ -158,15 +203,16 @@ def test_a_snapshot_of_the_job_before_is_not_gone_on_with(simulate):
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
     job.run(5.0)
-    older = dict(job.board.data)
+    first, older = incarnations(nodes), dict(job.board.data)
     job.board.wipe()
     job.run(5.0)
     job.settle(*nodes)
+    second = incarnations(nodes)
     job.board.data.clear()
     job.board.data.update(older)
     job.run(5.0)
     job.settle(*nodes)
-    assert len(incarnations(nodes)) == 1
+    assert len(first | second | incarnations(nodes)) == 3
 
 
 def test_a_change_that_hides_the_loss_is_seen_through(simulate):

@@ -36,8 +36,6 @@ class Follower:
 
     def __init__(self, ours: Membership) -> None:
         self._ours = ours
-        with ours.lock:
-            self._incarnation, self._keys, self._state = ours.incarnation, ours.keys, ours.state
 
     def follow(self) -> Routine[None]:
         """Go through the states of the job, one after the other, until it is over.
@@ -45,10 +43,12 @@ class Follower:
         Raises:
             RendezvousStateError: the store holds something else.
         """
-        keys, state = self._keys, self._state
-        while state is not None and self._incarnation == self._ours.incarnation:
+        with self._ours.lock:
+            incarnation, keys = self._ours.incarnation, self._ours.keys
+            state = self._ours.state
+        while state is not None and incarnation == self._ours.incarnation:
             if state.phase in (Phase.OVER, Phase.REPLACED):
-                self._see_end(state)
+                self._see_end(incarnation, state)
                 return
             key = keys.state(state.version + 1)
             value = yield Wait(key, _SLICE)
@@ -56,8 +56,7 @@ class Follower:
                 continue
             state = State.from_record(self._ours.codec.decode(key, value), state.version + 1)
             slot = yield from self._find_slot(keys, state)
-            if not self._enter(state, value, slot):
-                return
+            self._enter(incarnation, state, value, slot)
 
     def _find_slot(self, keys: Keys, state: State) -> Routine[Record | None]:
         """What became of this node's ticket in a round that was just formed."""
@@ -76,11 +75,11 @@ class Follower:
             value = yield Wait(key, _SLICE)
         return self._ours.codec.decode(key, value)
 
-    def _enter(self, state: State, value: bytes, slot: Record | None) -> bool:
-        """Take note of another state; False if the speaker has begun anew meanwhile."""
+    def _enter(self, incarnation: int, state: State, value: bytes, slot: Record | None) -> None:
+        """Take note of another state of an incarnation, if that is still the present one."""
         with self._ours.lock:
-            if self._incarnation != self._ours.incarnation:
-                return False
+            if incarnation != self._ours.incarnation:
+                return
             was_member = self._ours.is_member(self._ours.state)
             self._ours.state, self._ours.state_record = state, value
             if state.verdict is not None:
@@ -102,7 +101,6 @@ class Follower:
                     self._tell_change(state)
             self._ours.lock.notify_all()
         self._ours.nudge()
-        return True
 
     def _take_place(self, state: State, world: World, slot: Record) -> None:
         rank = slot.integer("rank", low=-1)
@@ -144,9 +142,9 @@ class Follower:
             return  # a spare went, and the round goes on
         self._ours.tell(MembershipChange(kind, host_of(event.node), event.reason, event.signum))
 
-    def _see_end(self, state: State) -> None:
+    def _see_end(self, incarnation: int, state: State) -> None:
         with self._ours.lock:
-            if self._incarnation != self._ours.incarnation:
+            if incarnation != self._ours.incarnation:
                 return
             if state.phase is Phase.REPLACED:
                 self._ours.lose_job(f"the job begins anew: {state.event.reason}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
@@ -75,8 +74,6 @@ class Leader:
     def __init__(self, membership: Membership) -> None:
         self._membership = membership
         self._incarnation = membership.incarnation
-        self._keys = membership.keys
-        self._change = partial(membership.change, incarnation=membership.incarnation)
         self._members: dict[str, Member] = {}
         self._members_of: World | None = None
         self._spares = RollReader(membership.keys.joined(0))
@@ -156,7 +153,7 @@ class Leader:
             f"the {len(self._members)} nodes that knew it are gone: "
             f"{', '.join(sorted({member.host for member in self._members.values()})[:8])}"
         )
-        yield from self._change(lambda state: states.replace_job(state, reason, by=ours.me))
+        yield from ours.change(lambda state: states.replace_job(state, reason, by=ours.me))
         yield Sleep(ours.timing.keep_alive_interval)
 
     # --- forming ----------------------------------------------------------------------------------
@@ -218,7 +215,7 @@ class Leader:
     ) -> Routine[None]:
         """Write down a round: one slot for each ticket, the world, and then the state."""
         ours = self._membership
-        keys, round_, term = self._keys, forming.round, forming.term
+        keys, round_, term = ours.keys, forming.round, forming.term
         slots: dict[int, Mapping[str, object]] = {
             ticket: {"rank": -1} for ticket in range(1, count + 1)
         }
@@ -244,7 +241,7 @@ class Leader:
             }
         )
         world = World(round_, term, len(members), count, members[0].address, members[0].port)
-        formed = yield from self._change(lambda state: states.form(state, world, by=ours.me))
+        formed = yield from ours.change(lambda state: states.form(state, world, by=ours.me))
         if formed is not None:
             _log.info(
                 "round %d of job %r: %s",
@@ -260,7 +257,7 @@ class Leader:
         ours = self._membership
         _log.warning("%s", refusal.reason)
         node, reason = refusal.node.node, refusal.reason
-        yield from self._change(lambda state: states.refuse(state, node, reason, by=ours.me))
+        yield from ours.change(lambda state: states.refuse(state, node, reason, by=ours.me))
 
     def _await_state(self, before: State) -> Routine[None]:
         """Let `follow` see the state that was just written, or that somebody else was faster."""
@@ -308,11 +305,11 @@ class Leader:
             # Workers fail when their peers vanish; that is no fault of theirs.
             node = min(missing)
             kind, reason = missing[node]
-            yield from self._change(
+            yield from ours.change(
                 lambda state: states.settle_lost(state, kind, node, reason, by=ours.me)
             )
         else:
-            yield from self._change(
+            yield from ours.change(
                 lambda state: states.settle_failed(
                     state,
                     failures,
@@ -339,7 +336,7 @@ class Leader:
         if needed:
             node = needed[0]
             kind, reason = missing[node]
-            yield from self._change(
+            yield from ours.change(
                 lambda state: states.call(
                     state, kind, node, reason, by=ours.me, from_round=running.round
                 )

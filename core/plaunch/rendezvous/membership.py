@@ -340,22 +340,23 @@ class Membership:
         }
 
     def change(
-        self, make: Callable[[State], State | None], *, incarnation: int | None = None
+        self, make: Callable[[State], State | None], incarnation: int | None = None
     ) -> Routine[State | None]:
         """Bring about the next state.
 
         Args:
             make: makes it from the present one, or says None if there is nothing to change; it is
                 called again if somebody else was faster.
-            incarnation: the one that it is for; another thread may have begun anew meanwhile.
+            incarnation: nothing is changed in any other. It may be left out on the speaker's
+                thread, which is the one that begins anew.
 
         Returns:
             The new state, or None.
         """
         with self.lock:
-            state, keys = self.state, self.keys
             if incarnation not in (None, self.incarnation):
                 return None
+            state, keys = self.state, self.keys
         while state is not None:
             new = make(state)
             if new is None:

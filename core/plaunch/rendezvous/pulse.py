@@ -157,7 +157,7 @@ class Pulse:
         The last one as well, because somebody may have written the next state over a gap.
         """
         found = {job_key(self._ours.identity.run_id): self._ours.job_record}
-        if self._seen is not None and self._seen[0].round >= state.round - 1:
+        if self._seen is not None:
             seen, seen_record = self._seen
             found[self._ours.keys.state(seen.version)] = seen_record
         found[self._ours.keys.state(state.version)] = state_record

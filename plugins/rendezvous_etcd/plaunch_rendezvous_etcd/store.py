@@ -277,7 +277,7 @@ def _number_in(key: str, held: Any) -> int:
         return int(value)
     raise RendezvousStateError(
         f"the counter under {key!r} holds {value[:40]!r}, which is no number; something else has "
-        "written there"
+        "written it"
     )
 
 
