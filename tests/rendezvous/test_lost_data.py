@@ -10,7 +10,6 @@ import random
 import pytest
 from plaunch.rendezvous.follower import Follower
 from plaunch.rendezvous.job import JobFailure
-from plaunch.rendezvous.roll import RollReader, entry, tickets
 from plaunch.rendezvous.state import Phase, notify
 
 
@@ -139,31 +138,6 @@ def test_what_was_read_of_a_job_before_does_not_count(simulate):
     with pytest.raises(StopIteration):
         follow.send(value)
     assert ours.state is present
-
-
-def test_a_record_whose_counter_is_lost_is_read_once(simulate):
-    """Else whoever waits for the next ticket would go round in circles."""
-    board = simulate().board
-    store = board.connect()
-    reader = RollReader("roll")
-
-    def do(routine):
-        try:
-            operation = next(routine)
-            while True:
-                operation = routine.send(operation.run(store))
-        except StopIteration as ended:
-            return ended.value
-
-    store.add(tickets("roll"), 2)
-    store.multi_set({entry("roll", ticket): b"%d" % ticket for ticket in (1, 2, 3)})
-    assert [ticket for ticket, _, _ in do(reader.read())] == [1, 2]
-    store.delete(tickets("roll"))
-    do(reader.wait(0.1))  # returns at once: there is a third one
-    assert [ticket for ticket, _, _ in do(reader.read())] == [3]
-    do(reader.wait(0.0))
-    assert do(reader.read()) == []
-    assert reader.count == 3
 
 
 # --- the last of it is lost -----------------------------------------------------------------------

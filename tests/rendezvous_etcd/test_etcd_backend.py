@@ -102,7 +102,7 @@ def test_a_job_that_has_crashed_is_replaced(create, caplog):
     assert "crashed" in caplog.text
 
 
-@pytest.mark.parametrize("roll", ["versions", "round/1/joined/tickets", "round/0/done/tickets"])
+@pytest.mark.parametrize("roll", ["versions", "round/1/joined/tickets"])
 def test_garbage_in_a_counter_ends_the_job_by_name(create, prepare, etcd_server, roll):
     run_id = f"counter {roll}"
     node = create(run_id)

@@ -88,18 +88,15 @@ class RollReader:
     def __init__(self, roll: str) -> None:
         self.count = 0  # of the tickets that were given out
         self._roll = roll
-        self._seen = 0  # the last ticket whose record was seen before the counter was read
         self._holes: list[int] = []
 
     def read(self) -> Routine[list[tuple[int, str, bytes]]]:
         """What was written since the last time: ticket, key and value."""
-        # A store that has lost the counter counts from 0 again. What was seen is there all the
-        # same, and whoever waits for it would not wait.
-        count = max((yield Add(tickets(self._roll), 0)), self.count, self._seen)
+        count = yield Add(tickets(self._roll), 0)
         wanted = [*self._holes, *range(self.count + 1, count + 1)]
         keys = [entry(self._roll, ticket) for ticket in wanted]
         values = yield MultiGet(keys)
-        self.count = count
+        self.count = max(count, self.count)
         found = list(zip(wanted, keys, values, strict=True))
         self._holes = [ticket for ticket, _, value in found if value is None]
         return [(ticket, key, value) for ticket, key, value in found if value is not None]
@@ -109,8 +106,8 @@ class RollReader:
         if self._holes:
             # Its writer is between its two operations, or has died there.
             yield Wait(entry(self._roll, self._holes[-1]), min(seconds, _HOLE_WAIT))
-        elif (yield Wait(entry(self._roll, self.count + 1), seconds)) is not None:
-            self._seen = self.count + 1
+        else:
+            yield Wait(entry(self._roll, self.count + 1), seconds)
 
 
 @dataclass(frozen=True)
