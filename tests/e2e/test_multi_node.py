@@ -373,6 +373,30 @@ def test_a_lost_store_ends_the_nodes_after_a_bound(agents, endpoint):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("nnodes", ["2", "1:2"])
+def test_a_host_that_is_started_again_does_not_make_the_budget_grow(agents, endpoint, nnodes):
+    """It is there first, with an empty store; the other one knows how many restarts were used."""
+    more = (nnodes, "--max-restarts=2")
+    host = agents.start(*options(endpoint, *more, conf=HOSTS), name="host")
+    other = agents.start(*options(endpoint, *more, conf=JOINS), name="other")
+    (worker, _) = agents.until_round(0, host, other)
+    for attempt in ("0", "1"):
+        agents.tell(f"exit.{worker['RANK']}.{attempt}", 3)
+        (worker, _) = agents.until_round(int(attempt) + 1, host, other)
+    host.kill()
+    again = agents.start(*options(endpoint, *more, conf=HOSTS), name="again")
+
+    def are_together():
+        here, there = (agent.lines()[-1] if agent.lines() else {} for agent in (again, other))
+        return here and here["WORLD_SIZE"] == "2" and here["MASTER_PORT"] == there["MASTER_PORT"]
+
+    agents.until(are_together, "they are together")
+    assert again.lines()[-1]["TORCHELASTIC_RESTART_COUNT"] == "2"
+    agents.tell("exit.again", 3)
+    assert [again.exit_code(), other.exit_code()] == [3, 3]
+
+
+@pytest.mark.slow
 def test_the_token_keeps_strangers_out_and_stays_secret(agents, endpoint):
     with_token = {"PLAUNCH_RDZV_TOKEN": TOKEN}
     first = agents.start(*options(endpoint, "1:2"), **with_token)

@@ -63,7 +63,6 @@ class SimulatedNode:
     places: list = field(default_factory=list)
     told: list = field(default_factory=list)
     operations: Counter = field(default_factory=Counter)
-    connections: int = 1
     must_join: bool = False
     is_slow_until: float = 0.0  # when its workers have stopped
 
@@ -174,11 +173,10 @@ class Simulation:
             self.timing,
             RecordCodec(RUN_ID, settings.get("token")),
             clock=lambda: self.now,
-            wall_clock=lambda: self.now,
+            wall_clock=lambda: self.now - settings.get("clock_behind", 0.0),
         )
         node = SimulatedNode(self, identity.node, membership)
         membership.nudge = node.nudge
-        membership.connections = lambda: node.connections
         admission = Admission(membership, make_name=lambda: f"i{next(self._names)}")
         speaker = Speaker(membership, admission, hold_port=lambda: 20000 + number)
         self.nodes.append(node)
@@ -287,7 +285,7 @@ class Simulation:
         codec = self.nodes[-1].membership.codec
         found = []
         while (value := self.board.data.get(keys.state(len(found)))) is not None:
-            found.append(State.from_record(codec.decode(keys.state(len(found)), value)))
+            found.append(State.from_record(codec.decode(keys.state(len(found)), value), len(found)))
         return found
 
     def describe(self):

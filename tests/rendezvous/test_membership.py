@@ -538,8 +538,6 @@ def test_a_store_that_forgets_is_joined_anew(simulate):
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
     job.board.wipe()
-    for node in nodes:
-        node.connections += 1
     job.run(5.0)
     job.settle(*nodes)
     assert "forgotten" in nodes[0].told[0].reason

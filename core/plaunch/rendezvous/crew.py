@@ -61,7 +61,6 @@ class Crew:
         self._is_over = False
         self._glanced_at = 0.0
         membership.nudge = self._nudge
-        membership.connections = self._connections
 
     def start(self) -> None:
         """Start to speak, unless that has begun; the others follow when there is a job."""
@@ -187,6 +186,3 @@ class Crew:
         self._lead()
         for runner in self._runners():
             runner.nudge()
-
-    def _connections(self) -> int:
-        return 1 if self._speaker is None else self._speaker.connections

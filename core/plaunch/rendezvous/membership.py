@@ -112,15 +112,15 @@ class Membership:
         # Set by whoever runs the routines:
         self.nudge: Callable[[], None] = _do_nothing  # wakes those that sleep
         self.told: Callable[[], None] = _do_nothing  # there are changes to take
-        self.connections: Callable[[], int] = _one  # how often the speaker has connected
         # The job, as far as this node knows:
         self.incarnation = 0  # counts how often this node has begun anew
         self.keys = Keys(identity.run_id, "-")
         self.job_record = b""
-        self.replaced = ""  # an incarnation that is known to be over
         self.state: State | None = None
+        self.state_record = b""  # what the store holds for it
+        self.past: set[str] = set()  # incarnations that this node was in, and never returns to
         self.verdict: Verdict | None = None
-        self.attempt = 0  # of the last round that this node was in
+        self.attempt = 0  # the highest one of a job that this node was a member of
         # The others, as far as the leader must know:
         self.watched: set[str] = set()
         self.lost: dict[str, str] = {}  # nodes that were given up, and why
@@ -255,11 +255,14 @@ class Membership:
 
     # --- for the routines -------------------------------------------------------------------------
 
-    def begin_anew(self, keys: Keys, state: State, job_record: bytes) -> None:
+    def begin_anew(
+        self, keys: Keys, state: State, *, job_record: bytes, state_record: bytes
+    ) -> None:
         """Be a node that has found a job, and has no part in it yet."""
         with self.lock:
             self.incarnation += 1
-            self.keys, self.state, self.job_record = keys, state, job_record
+            self.keys, self.job_record = keys, job_record
+            self.state, self.state_record = state, state_record
             self.joined = self.asked_in = self.settled = self.settle_at = None
             self.has_said_bye = self.must_reopen = False
             self.notices.clear()
@@ -279,6 +282,7 @@ class Membership:
         """Look for the job again, because the present one is not it any more."""
         with self.lock:
             self.must_reopen = True
+            self.past.add(self.keys.incarnation)
             if self.is_active:
                 self.is_active = False
                 self.tell(MembershipChange(ChangeKind.LOST, self.identity.host, reason))
@@ -350,29 +354,36 @@ class Membership:
                 members[name] = Member(host, found.number("stop_timeout"))
         return members
 
-    def change(self, make: Callable[[State], State | None]) -> Routine[State | None]:
+    def change(
+        self, make: Callable[[State], State | None], incarnation: int | None = None
+    ) -> Routine[State | None]:
         """Bring about the next state.
 
         Args:
             make: makes it from the present one, or says None if there is nothing to change; it is
                 called again if somebody else was faster.
+            incarnation: nothing is changed in any other. It may be left out on the speaker's
+                thread, which is the one that begins anew.
 
         Returns:
             The new state, or None.
         """
-        state = self.state
+        with self.lock:
+            if incarnation not in (None, self.incarnation):
+                return None
+            state, keys = self.state, self.keys
         while state is not None:
             new = make(state)
             if new is None:
                 return None
             new = replace(new, event=replace(new.event, by=f"{self.me}#{next(self._writes)}"))
-            key = self.keys.state(new.version)
+            key = keys.state(new.version)
             mine = self._encode(key, new)
             held = yield CompareSet(key, None, mine)
             if held == mine:
-                yield Add(self.keys.versions)
+                yield Add(keys.versions)
                 return new
-            state = State.from_record(self.codec.decode(key, held))
+            state = State.from_record(self.codec.decode(key, held), new.version)
         return None
 
     def _encode(self, key: str, state: State) -> bytes:
@@ -401,7 +412,3 @@ class Membership:
 
 def _do_nothing() -> None:
     """Nobody is there yet."""
-
-
-def _one() -> int:
-    return 1

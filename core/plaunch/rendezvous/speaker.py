@@ -53,18 +53,26 @@ class Speaker:
         while True:
             yield from self._admission.open()
             self._pulse.begin_anew()
+            self._offered = -1
+            yield from self._recall_attempt()
             yield from self._pulse.beat()
             opened()
             if (yield from self._serve()):
                 return
+            yield from self._pulse.end()
+
+    def _recall_attempt(self) -> Routine[None]:
+        """Tell a job that began anew without this node how many restarts were used before."""
+        attempt = self._ours.attempt
+        yield from self._ours.change(lambda state: states.recall(state, attempt, by=self._ours.me))
 
     def _serve(self) -> Routine[bool]:
         """Do what is to be done, when it is; True if that was all, False to open again."""
         interval = self._ours.timing.keep_alive_interval
         due = self._ours.clock() + interval
         while True:
-            if self._ours.must_reopen:
-                return False
+            if self._ours.must_reopen and not self._ours.leaving:
+                return self._ours.is_closing
             routine = self._next_routine()
             if routine is not None:
                 yield from routine()

@@ -69,6 +69,7 @@ KINDS = frozenset(
         "failed",
         "refused",
         "restarted",
+        "recalled",  # a node knows of more attempts, from before the store lost the job
         "formed",
         "notice",
         "ended",
@@ -169,12 +170,14 @@ class State:
         return record
 
     @classmethod
-    def from_record(cls, record: Record) -> State:
-        """Read a state.
+    def from_record(cls, record: Record, version: int) -> State:
+        """Read the state of a version, which its key names.
 
         Raises:
-            RecordError: it is none.
+            RecordError: it is none, or another one, copied from elsewhere.
         """
+        if record.integer("version") != version:
+            record.refuse("it is the state of another version; somebody has copied it here")
         event = record.record("event")
         phase = record.text("phase", max_len=_MAX_WORD)
         if phase not in _PHASES:
@@ -202,7 +205,7 @@ class State:
                 others=told.groups,
             )
         return cls(
-            version=record.integer("version", low=0),
+            version=version,
             phase=Phase(phase),
             round=record.integer("round", low=0),
             attempt=record.integer("attempt", low=0),
@@ -325,6 +328,14 @@ def refuse(state: State, node: str, reason: str, *, by: str) -> State | None:
     if state.phase is not Phase.FORMING or state.leader != by:
         return None
     return _follow(state, Event("refused", node=node, reason=reason, by=by))
+
+
+def recall(state: State, attempt: int, *, by: str) -> State | None:
+    """Count as many attempts as a node knows of that was in the job before its store lost it."""
+    if state.phase in (Phase.OVER, Phase.REPLACED) or state.attempt >= attempt:
+        return None
+    reason = f"attempt {attempt} was reached before the store lost the job"
+    return _follow(state, Event("recalled", node=by, reason=reason, by=by), attempt=attempt)
 
 
 def notify(state: State, node: str, signum: int) -> State | None:
