@@ -208,9 +208,14 @@ def _check_same(value, read, what):
         raise Finding(f"{what} is another one when it is read again: {value!r}, {again!r}")
 
 
+def _state_of(record):
+    """A state under the key of the version that it says; another one is refused anyway."""
+    return State.from_record(record, record.integer("version"))
+
+
 def _read_state(record):
-    state = State.from_record(record)
-    _check_same(state, State.from_record, "a state")
+    state = _state_of(record)
+    _check_same(state, _state_of, "a state")
     for text in (state.reason, state.event.reason, state.leader, state.event.node):
         _check_text(text, 2000, "a state's text")
     for new in (
@@ -276,7 +281,7 @@ def _read_node(record):
     _codec.encode(_KEY, {"rank": 0, "size": ranks[0].world_size, "port": node.port})
     world = World(0, 0, len(ranks), 2, node.address, node.port)
     state = replace(states.first_state(node.node), phase=Phase.RUNNING, world=world)
-    _check_same(state, State.from_record, "the state of a world")
+    _check_same(state, _state_of, "the state of a world")
 
 
 def _read_slot(record):
