@@ -250,8 +250,8 @@ def test_a_verdict_of_any_time_has_a_text(time):
     value = codec.encode(KEY, record)
     if time == 10**400:
         with pytest.raises(RecordError, match="too large"):
-            State.from_record(codec.decode(KEY, value))
+            State.from_record(codec.decode(KEY, value), record["version"])
         return
-    found = State.from_record(codec.decode(KEY, value)).verdict
+    found = State.from_record(codec.decode(KEY, value), record["version"]).verdict
     assert describe_verdict(found).startswith("it failed at ")
     assert isinstance(verdict_error("job", found), RendezvousClosedError)
