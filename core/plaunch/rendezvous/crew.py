@@ -61,7 +61,6 @@ class Crew:
         self._is_over = False
         self._glanced_at = 0.0
         membership.nudge = self._nudge
-        membership.connections = self._connections
 
     def start(self) -> None:
         """Start to speak, unless that has begun; the others follow when there is a job."""
@@ -93,10 +92,12 @@ class Crew:
         speaker = self._speaker
         if speaker is None or self._membership.state is None or self._is_over:
             return None
-        silent = speaker.silent_for()
+        # One alone may have no answer, to what only it asks.
+        slowest = max(self._runners(), key=lambda runner: runner.silent_for(), default=speaker)
+        silent, problem = slowest.silent_for(), slowest.problem
         if silent <= self._timing.unreachable_timeout:
             return None
-        cause = f": {speaker.problem}" if speaker.problem is not None else ""
+        cause = f": {problem}" if problem is not None else ""
         return (
             f"the store at {self._endpoint} has not answered for {silent:.0f} s "
             f"(--rdzv-conf unreachable_timeout={self._timing.unreachable_timeout:g}){cause}"
@@ -182,6 +183,3 @@ class Crew:
         self._lead()
         for runner in self._runners():
             runner.nudge()
-
-    def _connections(self) -> int:
-        return 1 if self._speaker is None else self._speaker.connections

@@ -3,7 +3,8 @@
 An operation that fails is repeated over a new connection. One that does not come back at all, as
 over a cut cable, keeps its thread busy for as long as the system likes: then `renew` gives the
 routine to a new thread, and what the old one brings in the end is thrown away. Every operation of
-a routine may therefore happen more than once.
+a routine may therefore happen more than once. What the store holds and nobody of this job has
+written is the routine's to judge: it gets the error where it asked.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous.operations import Operation, Sleep, Wait
+from plaunch.errors import RendezvousConnectionError, RendezvousStateError
+from plaunch.rendezvous.operations import Add, Operation, Sleep, Wait
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Runner:
                         return
                     if not is_first or self._operation is None:
                         # Under the lock: a routine is resumed by one thread only.
-                        self._operation = self._routine.send(result)
+                        self._operation = self._resume(result)
                     is_first = False
                     operation = self._operation
                 if isinstance(operation, Sleep):
@@ -163,6 +164,11 @@ class Runner:
             _close(store)
         self._ended(error)
 
+    def _resume(self, result: object) -> Operation:
+        if isinstance(result, RendezvousStateError):
+            return self._routine.throw(result)
+        return self._routine.send(result)
+
     def _perform(
         self, operation: Any, store: RendezvousStore | None, shift: int
     ) -> tuple[RendezvousStore, object]:
@@ -180,7 +186,14 @@ class Runner:
                     store = self._connect()
                     self.connections += 1
                 self._hold(store, shift)
+                if self.problem is not None and isinstance(operation, Add):
+                    operation.check(store)
                 result = operation.run(store)
+            except RendezvousStateError as error:
+                if store is None:
+                    self._finish(shift)
+                    raise
+                result = error
             except RendezvousConnectionError as error:
                 _close(store)
                 store = None
@@ -199,8 +212,7 @@ class Runner:
             if not self._finish(shift):
                 _close(store)
                 raise _Relieved
-            self.problem = None
-            self._asked_at = None
+            self.problem = self._asked_at = None
             return store, result
 
     def _hold(self, store: RendezvousStore, shift: int) -> None:
