@@ -24,7 +24,8 @@ from plaunch.rendezvous.api import (
 from plaunch.rendezvous.attendance import Attendance
 from plaunch.rendezvous.crew import Crew
 from plaunch.rendezvous.job import JobRound
-from plaunch.rendezvous.membership import Identity, Membership
+from plaunch.rendezvous.membership import Membership
+from plaunch.rendezvous.node import Identity
 from plaunch.rendezvous.ports import HeldPort
 from plaunch.rendezvous.records import RecordCodec
 from plaunch.rendezvous.state import Phase, verdict_error

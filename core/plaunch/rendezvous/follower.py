@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 from plaunch.rendezvous.job import WorldRanks
-from plaunch.rendezvous.membership import Place
+from plaunch.rendezvous.node import Place
 from plaunch.rendezvous.operations import Routine, Wait
 from plaunch.rendezvous.state import Phase, State, World, host_of, verdict_error
 
@@ -47,7 +47,7 @@ class Follower:
         state = self._ours.state
         while state is not None and incarnation == self._ours.incarnation:
             if state.phase in (Phase.OVER, Phase.REPLACED):
-                self._see_end(state)
+                self._see_end(incarnation, state)
                 return
             key = keys.state(state.version + 1)
             value = yield Wait(key, _SLICE)
@@ -55,7 +55,7 @@ class Follower:
                 continue
             state = State.from_record(self._ours.codec.decode(key, value))
             slot = yield from self._find_slot(keys, state)
-            self._enter(state, slot)
+            self._enter(incarnation, state, slot)
 
     def _find_slot(self, keys: Keys, state: State) -> Routine[Record | None]:
         """What became of this node's ticket in a round that was just formed."""
@@ -74,9 +74,11 @@ class Follower:
             value = yield Wait(key, _SLICE)
         return self._ours.codec.decode(key, value)
 
-    def _enter(self, state: State, slot: Record | None) -> None:
-        """Take note of another state."""
+    def _enter(self, incarnation: int, state: State, slot: Record | None) -> None:
+        """Take note of another state of an incarnation, if that is still the present one."""
         with self._ours.lock:
+            if incarnation != self._ours.incarnation:
+                return
             was_member = self._ours.is_member(self._ours.state)
             self._ours.state = state
             if state.verdict is not None:
@@ -138,8 +140,10 @@ class Follower:
             return  # a spare went, and the round goes on
         self._ours.tell(MembershipChange(kind, host_of(event.node), event.reason, event.signum))
 
-    def _see_end(self, state: State) -> None:
+    def _see_end(self, incarnation: int, state: State) -> None:
         with self._ours.lock:
+            if incarnation != self._ours.incarnation:
+                return
             if state.phase is Phase.REPLACED:
                 self._ours.lose_job(f"the job begins anew: {state.event.reason}")
                 self._ours.replaced = self._ours.keys.incarnation

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
 from plaunch.rendezvous.operations import Add, MultiSet, Routine, Set, Sleep
-from plaunch.rendezvous.placement import place, world_ranks
+from plaunch.rendezvous.placement import place, with_claims, world_ranks
 from plaunch.rendezvous.records import RecordError
 from plaunch.rendezvous.roll import NodeRecord, RollReader, tickets
 from plaunch.rendezvous.state import Phase, State, World
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch.rendezvous.job import JobFailure
-    from plaunch.rendezvous.membership import Member, Membership
+    from plaunch.rendezvous.membership import Membership
+    from plaunch.rendezvous.node import Member
     from plaunch.rendezvous.placement import Refusal
 
 _log = logging.getLogger("plaunch")
@@ -118,6 +119,10 @@ class Leader:
             return None
         return state
 
+    def _change(self, make: Callable[[State], State | None]) -> Routine[State | None]:
+        """Bring about the next state of the incarnation that this routine is for."""
+        return (yield from self._membership.change(make, self._incarnation))
+
     def _know_members(self, state: State) -> Routine[None]:
         if self._members_of != state.world:
             self._members = yield from self._membership.members(state)
@@ -153,7 +158,7 @@ class Leader:
             f"the {len(self._members)} nodes that knew it are gone: "
             f"{', '.join(sorted({member.host for member in self._members.values()})[:8])}"
         )
-        yield from ours.change(lambda state: states.replace_job(state, reason, by=ours.me))
+        yield from self._change(lambda state: states.replace_job(state, reason, by=ours.me))
         yield Sleep(ours.timing.keep_alive_interval)
 
     # --- forming ----------------------------------------------------------------------------------
@@ -170,6 +175,10 @@ class Leader:
         since: float | None = None
         while self._leading(forming) is not None:
             fresh = yield from roll.read()
+            if roll.is_forgotten:
+                ours.lose_job("the store has forgotten who has come")
+                yield Sleep(timing.keep_alive_interval)
+                return
             for ticket, key, value in fresh:
                 node = ours.read_node(ticket, key, value)
                 if node is not None:
@@ -196,7 +205,9 @@ class Leader:
                 now=now,
             )
             if left == 0.0:
-                placement = place(list(present.values()), identity.max_nodes)
+                ranks = {name: rank for rank, name in enumerate(self._members)}
+                claims = with_claims(list(present.values()), ranks if forming.world else None)
+                placement = place(claims, identity.max_nodes)
                 for refusal in placement.refused:
                     del found[refusal.node.ticket]
                     yield from self._refuse(refusal)
@@ -241,7 +252,7 @@ class Leader:
             }
         )
         world = World(round_, term, len(members), count, members[0].address, members[0].port)
-        formed = yield from ours.change(lambda state: states.form(state, world, by=ours.me))
+        formed = yield from self._change(lambda state: states.form(state, world, by=ours.me))
         if formed is not None:
             _log.info(
                 "round %d of job %r: %s",
@@ -257,7 +268,7 @@ class Leader:
         ours = self._membership
         _log.warning("%s", refusal.reason)
         node, reason = refusal.node.node, refusal.reason
-        yield from ours.change(lambda state: states.refuse(state, node, reason, by=ours.me))
+        yield from self._change(lambda state: states.refuse(state, node, reason, by=ours.me))
 
     def _await_state(self, before: State) -> Routine[None]:
         """Let `follow` see the state that was just written, or that somebody else was faster."""
@@ -305,11 +316,11 @@ class Leader:
             # Workers fail when their peers vanish; that is no fault of theirs.
             node = min(missing)
             kind, reason = missing[node]
-            yield from ours.change(
+            yield from self._change(
                 lambda state: states.settle_lost(state, kind, node, reason, by=ours.me)
             )
         else:
-            yield from ours.change(
+            yield from self._change(
                 lambda state: states.settle_failed(
                     state,
                     failures,
@@ -331,12 +342,12 @@ class Leader:
         if (yield Add(tickets(ours.keys.done(running.round)), 0)) > 0:
             done = yield from ours.done_nodes(running.round)
         if self._members and done >= set(self._members):
-            yield from ours.find_success(running.round)
+            yield from ours.find_success(running.round, self._incarnation)
         needed = sorted(set(missing) - done)
         if needed:
             node = needed[0]
             kind, reason = missing[node]
-            yield from ours.change(
+            yield from self._change(
                 lambda state: states.call(
                     state, kind, node, reason, by=ours.me, from_round=running.round
                 )

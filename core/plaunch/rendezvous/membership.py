@@ -16,13 +16,14 @@ import logging
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
 from plaunch.rendezvous import state as states
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
-from plaunch.rendezvous.job import JobFailure, Verdict, WorldRanks
+from plaunch.rendezvous.job import JobFailure, Verdict
+from plaunch.rendezvous.node import Member
 from plaunch.rendezvous.operations import Add, CompareSet, Routine, Wait
 from plaunch.rendezvous.records import RecordError
 from plaunch.rendezvous.roll import Keys, NodeRecord, RollReader, entry, tickets
@@ -31,7 +32,7 @@ from plaunch.rendezvous.state import Phase, State
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch.rendezvous.api import JobSettings
+    from plaunch.rendezvous.node import Identity, Place
     from plaunch.rendezvous.records import RecordCodec
     from plaunch.rendezvous.speaker import Speaker
     from plaunch.rendezvous.timing import Timing
@@ -39,55 +40,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _PATIENCE = 5.0  # seconds to wait for a record that is there
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who this node is.
-
-    Args:
-        node: its name, which no other node has, in printable ASCII without slashes.
-        host: its host's name.
-        pid: the agent's process id.
-        address: under which other nodes reach it.
-        is_host: whether this process hosts the store.
-        run_id: the id of the job.
-        min_nodes: how few nodes may form a round.
-        max_nodes: how many a round has at most.
-        job: the rest of the launch's settings.
-    """
-
-    node: str
-    host: str
-    pid: int
-    address: str
-    is_host: bool
-    run_id: str
-    min_nodes: int
-    max_nodes: int
-    job: JobSettings
-
-
-@dataclass(frozen=True)
-class Place:
-    """This node's place in a round that was formed."""
-
-    round: int
-    attempt: int
-    rank: int
-    nodes: int
-    ranks: WorldRanks
-    master_addr: str
-    master_port: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Member:
-    """A node of a round that was formed: its host, and how long it may need to come back."""
-
-    host: str
-    stop_timeout: float
 
 
 class Membership:
@@ -134,7 +86,8 @@ class Membership:
         self.gone: dict[str, str] = {}  # nodes that have said that they go, and why
         self.moving: set[str] = set()  # nodes that were seen to be alive
         # This node's part:
-        self.place: Place | None = None  # in the last round that it was in
+        self.place: Place | None = None  # in the last round of this incarnation that it was in
+        self.former_place: Place | None = None  # in an incarnation before; a wish, and no claim
         self.error: BaseException | None = None
         self.wants_round = False
         self.is_active = False  # whether the agent runs, or may run, the round of `place`
@@ -196,8 +149,9 @@ class Membership:
             place = self.place
             if place is None or not self.is_active:
                 return
-            round_ = place.round
-        self.want(lambda speaker: speaker.report(round_, failures, is_final=is_final))
+        self._want_of(
+            place, lambda speaker: speaker.report(place.round, failures, is_final=is_final)
+        )
 
     def succeed(self) -> None:
         """Say that all workers of the present round have succeeded on this node."""
@@ -205,9 +159,20 @@ class Membership:
             place = self.place
             if place is None or not self.is_active:
                 return
-            round_, nodes = place.round, place.nodes
             self.has_succeeded = True
-        self.want(lambda speaker: speaker.succeed(round_, nodes))
+        self._want_of(place, lambda speaker: speaker.succeed(place.round, place.nodes))
+
+    def _want_of(self, place: Place, wish: Callable[[Speaker], Routine[None]]) -> None:
+        """Have something said of the round of `place`, unless that is not this node's any more.
+
+        The next incarnation has a round of the same number, of which it would not be true.
+        """
+
+        def said(speaker: Speaker) -> Routine[None]:
+            if self.place is place:
+                yield from wish(speaker)
+
+        self.want(said)
 
     def send_notice(self, signum: int) -> None:
         """Pass a signal on to all other nodes."""
@@ -252,6 +217,8 @@ class Membership:
         """Be a node that has found a job, and has no part in it yet."""
         with self.lock:
             self.incarnation += 1
+            self.former_place, self.place = self.place or self.former_place, None
+            self.has_succeeded = False
             self.keys, self.state, self.job_record = keys, state, job_record
             self.joined = self.asked_in = self.settled = self.settle_at = None
             self.has_said_bye = self.must_reopen = False
@@ -288,7 +255,7 @@ class Membership:
                 done.add(self.codec.decode(key, value).text("node", max_len=300))
         return done
 
-    def find_success(self, round_: int) -> Routine[None]:
+    def find_success(self, round_: int, incarnation: int | None = None) -> Routine[None]:
         """Find the verdict of a round that still runs, and in which all nodes are done."""
         verdict = Verdict(
             "succeeded", self.identity.host, "all workers have succeeded", self.wall_clock()
@@ -298,7 +265,8 @@ class Membership:
                 states.end(state, verdict, by=self.me)
                 if state.phase is Phase.RUNNING and state.round == round_
                 else None
-            )
+            ),
+            incarnation,
         )
 
     def joined_nodes(self, round_: int) -> Routine[dict[str, NodeRecord]]:
@@ -319,7 +287,7 @@ class Membership:
             return None
 
     def members(self, state: State) -> Routine[dict[str, Member]]:
-        """The nodes of the last round that was formed."""
+        """The nodes of the last round that was formed, in order of their ranks."""
         world = state.world
         if world is None:
             return {}
@@ -335,27 +303,34 @@ class Membership:
             for found in record.records("nodes")
         }
 
-    def change(self, make: Callable[[State], State | None]) -> Routine[State | None]:
+    def change(
+        self, make: Callable[[State], State | None], incarnation: int | None = None
+    ) -> Routine[State | None]:
         """Bring about the next state.
 
         Args:
             make: makes it from the present one, or says None if there is nothing to change; it is
                 called again if somebody else was faster.
+            incarnation: nothing is changed in any other. It may be left out on the speaker's
+                thread, which is the one that begins anew.
 
         Returns:
             The new state, or None.
         """
-        state = self.state
+        with self.lock:
+            if incarnation not in (None, self.incarnation):
+                return None
+            state, keys = self.state, self.keys
         while state is not None:
             new = make(state)
             if new is None:
                 return None
             new = replace(new, event=replace(new.event, by=f"{self.me}#{next(self._writes)}"))
-            key = self.keys.state(new.version)
+            key = keys.state(new.version)
             mine = self.codec.encode(key, new.to_record())
             held = yield CompareSet(key, None, mine)
             if held == mine:
-                yield Add(self.keys.versions)
+                yield Add(keys.versions)
                 return new
             state = State.from_record(self.codec.decode(key, held))
         return None

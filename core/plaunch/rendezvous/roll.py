@@ -87,6 +87,7 @@ class RollReader:
 
     def __init__(self, roll: str) -> None:
         self.count = 0  # of the tickets that were given out
+        self.is_forgotten = False  # whether the store knows less of it than it did
         self._roll = roll
         self._holes: list[int] = []
 
@@ -96,7 +97,8 @@ class RollReader:
         wanted = [*self._holes, *range(self.count + 1, count + 1)]
         keys = [entry(self._roll, ticket) for ticket in wanted]
         values = yield MultiGet(keys)
-        self.count = count
+        self.is_forgotten |= count < self.count
+        self.count = max(count, self.count)
         found = list(zip(wanted, keys, values, strict=True))
         self._holes = [ticket for ticket, _, value in found if value is None]
         return [(ticket, key, value) for ticket, key, value in found if value is not None]
@@ -136,6 +138,7 @@ class NodeRecord(Newcomer):
             "port": self.port,
             "index": self.index,
             "previous": self.previous,
+            "previous_round": self.previous_round,
             "role": self.role,
             "nproc": self.local_world_size,
             "is_host": self.is_host,
@@ -155,6 +158,7 @@ class NodeRecord(Newcomer):
             host=record.text("host", max_len=_MAX_NAME),
             index=record.integer("index", low=0, default=None),
             previous=record.integer("previous", low=0, default=None),
+            previous_round=record.integer("previous_round", low=0, default=None),
             is_host=record.flag("is_host"),
             local_world_size=record.integer("nproc", low=1),
             role=record.text("role", max_len=_MAX_NAME),

@@ -132,12 +132,14 @@ class Speaker:
         with self._ours.lock:
             self._ours.joined = (round_, ticket)
         identity = self._ours.identity
+        before = self._ours.place or self._ours.former_place
         record = NodeRecord(
             ticket=ticket,
             node=identity.node,
             host=identity.host,
             index=identity.job.node_rank,
-            previous=None if self._ours.place is None else self._ours.place.rank,
+            previous=None if before is None else before.rank,
+            previous_round=None if before is None else before.round,
             is_host=identity.is_host,
             local_world_size=identity.job.local_world_size,
             role=identity.job.role,
@@ -216,12 +218,15 @@ class Speaker:
                 return
             self._ours.leaving = reason or "for no reason given"
             self._ours.wants_round = False
-            # Whoever is done may go without ending the round of those who are not.
-            is_member = self._ours.is_member(self._ours.state) and not self._ours.has_succeeded
         yield from self._pulse.beat()
-        yield from self._ours.change(
-            lambda state: states.leave(state, self._ours.me, reason, is_member=is_member)
-        )
+
+        def go(state: State) -> State | None:
+            # Asked of each state: the others may have formed a round without this node by now. And
+            # whoever is done may go without ending the round of those who are not.
+            is_member = self._ours.is_member(state) and not self._ours.has_succeeded
+            return states.leave(state, self._ours.me, reason, is_member=is_member)
+
+        yield from self._ours.change(go)
 
     def _say_bye(self) -> Routine[None]:
         self._ours.has_said_bye = True
