@@ -239,8 +239,8 @@ def test_a_job_that_the_store_has_forgotten_begins_anew(create, board):
 
 def test_the_end_leaves_nothing_behind(create, board):
     create().leave()
-    before = set(os.listdir("/proc/self/fd"))
-    threads = threading.active_count()
+    # Not their number: those of other tests may end meanwhile.
+    before, threads = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
     released = []
     handler = create(run_id="another", _is_host=True, _release=lambda: released.append(True))
     handler.next_rendezvous()
@@ -250,10 +250,65 @@ def test_the_end_leaves_nothing_behind(create, board):
     assert handler.shutdown()
     assert handler.leave()
     assert released == [True]
-    assert set(os.listdir("/proc/self/fd")) == before
-    assert threading.active_count() == threads
+    assert set(os.listdir("/proc/self/fd")) <= before
+    wait_until(lambda: set(threading.enumerate()) <= threads, "its threads have ended")
     assert handler.fileno() == -1
     assert list(handler.changes()) == []
+
+
+def test_who_waits_for_a_round_is_told_that_its_node_has_left(create):
+    handler = create(2, 2)
+    call = Background(handler.next_rendezvous)
+    wait_until(lambda: "1 came" in handler.describe_wait(), "it waits")
+    assert handler.leave()
+    with pytest.raises(RendezvousClosedError, match="left job 'job'"):
+        call.get()
+
+
+def ends_at(board, part):
+    """Connections over which the store goes down when a key with this part is written."""
+
+    def connect():
+        store = board.connect()
+        add, compare_set = store.add, store.compare_set
+
+        def check(key):
+            if part in key:
+                board.down = True
+
+        def checked_add(key, amount):
+            check(key)
+            return add(key, amount)
+
+        def checked_compare_set(key, expected, desired):
+            check(key)
+            return compare_set(key, expected, desired)
+
+        store.add, store.compare_set = checked_add, checked_compare_set
+        return store
+
+    return connect
+
+
+def test_a_store_that_ends_with_the_job_is_a_normal_end(create, board):
+    """Its host has seen this node's good-bye before this node knows that it was written."""
+    handler = create(connect=ends_at(board, "/byes"))
+    handler.next_rendezvous()
+    handler.report_success()
+    assert [change.kind for change in changes(handler)] == [ChangeKind.CLOSED]
+    assert handler.shutdown()
+    assert board.down
+
+
+def test_a_store_that_ends_before_this_node_is_a_normal_end(create, board, caplog):
+    """As when all nodes are told to stop, and the store's host is the fastest."""
+    caplog.set_level("INFO", "plaunch")
+    handler = create(connect=ends_at(board, "/state/2"))
+    handler.next_rendezvous()
+    assert handler.leave()
+    assert board.down
+    assert "nobody could be told that this node leaves job 'job'" in caplog.text
+    assert "memory store is down" in caplog.text
 
 
 def test_the_host_stays_until_the_others_know(create, board):

@@ -217,6 +217,24 @@ def test_two_failures_in_one_round_cost_one_attempt(simulate):
     assert nodes[0].place.attempt == 1
 
 
+def test_only_a_spare_says_that_it_waits_for_a_place(simulate, caplog):
+    """A member whose worker has failed joins the next round before it hears of its own failure."""
+    job = simulate(min_nodes=2, max_nodes=2)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    deaf = nodes[1].tasks.pop("follower")
+    nodes[1].membership.report([failure(rank=1)], is_final=False)
+    nodes[1].want_round()
+    job.run(1.0)
+    assert nodes[1].membership.joined[0] == 1
+    nodes[1].tasks["follower"] = deaf
+    job.settle(*nodes)
+    assert "waits for a place" not in caplog.text
+    job.add()
+    job.run(1.0)
+    assert "waits for a place" in caplog.text
+
+
 def test_a_final_failure_ends_the_job_whatever_is_left(simulate):
     job = simulate(min_nodes=2, max_nodes=2, max_restarts=5)
     nodes = [job.add(), job.add()]

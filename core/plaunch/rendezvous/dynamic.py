@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import (
+    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
     RendezvousTimeoutError,
@@ -152,6 +153,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         while True:
             self._crew.supervise()
             with self._lock:
+                if self._is_over:
+                    raise RendezvousClosedError(f"this node has left job {self._run_id!r}")
                 self._raise_error()
                 is_formed, place = not membership.wants_round, membership.place
                 if membership.is_parked:
@@ -330,7 +333,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def _end(self, patience: float) -> bool:
         """Stop all threads, the speaker when it is through, and release what is held."""
-        self._is_over = True
+        with self._lock:
+            self._is_over = True
+            self._lock.notify_all()  # a call that waits for a round is told so
         is_clean = self._crew.dismiss(patience)
         with self._lock:
             pipe, self._pipe = self._pipe, None

@@ -158,6 +158,8 @@ class Speaker:
             and state.phase is Phase.RUNNING
             and state.world is not None
             and state.world.nodes >= identity.max_nodes
+            # Or it has failed in this round, and its follower has yet to read that.
+            and not self._ours.is_member(state)
         ):
             _log.warning(
                 "job %r runs on %d nodes, which is its maximum; this node waits for a place",

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration
@@ -14,6 +14,7 @@ from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch.rendezvous import (
     HeldPort,
     find_node_address,
+    is_loop_back,
     join_host_port,
     parse_rendezvous_endpoint,
 )
@@ -28,6 +29,7 @@ from plaunch_rendezvous_c10d.hosting import (
 )
 from plaunch_rendezvous_c10d.stores import FileStore
 from plaunch_rendezvous_c10d.torch_import import load_distributed
+from plaunch_rendezvous_c10d.torchrun import Guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,8 +111,11 @@ def prepare_backend(params: RendezvousParameters) -> C10dBackend:
     read_timeout = params.get_as_seconds("read_timeout", 60.0, Duration(most=1e6)) or 60.0
     is_host = params.get_as_bool("is_host")
     if store_type == "file":
-        return _on_file(params, read_timeout)
-    return _on_tcp(params, read_timeout, is_host)
+        backend = _on_file(params, read_timeout)
+    else:
+        backend = _on_tcp(params, read_timeout, is_host)
+    guarded = Guarded(backend.connect, params.run_id, backend.endpoint)
+    return replace(backend, connect=guarded.connect)
 
 
 def _on_tcp(params: RendezvousParameters, read_timeout: float, is_host: bool | None) -> C10dBackend:
@@ -135,7 +140,12 @@ def _on_tcp(params: RendezvousParameters, read_timeout: float, is_host: bool | N
                 stack.callback(held.close)
                 number = held.port
             hosted = host_store(
-                distributed, host, number, is_local=is_local, is_asked=is_host is True
+                distributed,
+                host,
+                number,
+                # Nobody else can mean this machine by such an endpoint.
+                is_local=is_local or host.lower() == "localhost" or is_loop_back(host),
+                is_asked=is_host is True,
             )
     address = find_node_address(
         host, port, max_nodes=params.max_nodes, local_addr=params.local_addr
