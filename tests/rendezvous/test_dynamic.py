@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import threading
 import time
@@ -437,6 +438,26 @@ def test_a_spare_says_that_there_is_no_place(create):
     Background(second.next_rendezvous)
     text = "a place in job 'job', which has all the nodes that it takes"
     wait_until(lambda: second.describe_wait() == text, text)
+
+
+def test_a_node_that_waits_for_others_to_arrive_says_for_how_long(create):
+    create(1, 3).next_rendezvous()
+    late = create(1, 3, arrival_delay="100")
+    Background(late.next_rendezvous)
+    text = r"the next round of job 'job', in \d\d s or as soon as 3 nodes have come"
+    wait_until(lambda: re.fullmatch(text, late.describe_wait()), text)
+
+
+def test_a_node_that_nobody_needs_any_more_says_so(create):
+    first = create(1, 2, last_call_timeout="0.1")
+    first.next_rendezvous()
+    first._membership.wants_round = True  # else its success would be the end of the job
+    roll = first._membership.keys.done(0)
+    first._crew.connect().add(f"{roll}/tickets", 1)
+    late = create(1, 2)
+    Background(late.next_rendezvous)
+    text = "a place in job 'job', of which some nodes have finished their part"
+    wait_until(lambda: late.describe_wait() == text, text)
 
 
 def test_a_store_that_does_not_answer_is_what_is_waited_for(create):

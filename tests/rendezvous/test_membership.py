@@ -80,8 +80,8 @@ def test_whoever_is_refused_is_told_also_if_the_others_go_on(simulate):
     job.settle(first)
 
 
-def test_a_late_node_is_admitted_at_once(simulate):
-    job = simulate(min_nodes=1, max_nodes=3)
+def test_a_late_node_is_admitted_at_once_if_nobody_is_to_wait_for_others(simulate):
+    job = simulate(min_nodes=1, max_nodes=3, arrival_delay=0.0)
     first = job.add()
     job.settle(first)
     began = job.now

@@ -22,7 +22,7 @@ from plaunch.rendezvous.api import (
     RendezvousHandler,
     RendezvousStoreInfo,
 )
-from plaunch.rendezvous.attendance import Attendance
+from plaunch.rendezvous.attendance import Attendance, describe_parking
 from plaunch.rendezvous.crew import Crew
 from plaunch.rendezvous.job import JobRound
 from plaunch.rendezvous.membership import Membership
@@ -189,7 +189,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             return f"the store at {self._endpoint}"
         if state.phase is Phase.FORMING:
             return self._attendance.describe()
-        return f"a place in job {self._run_id!r}, which has all the nodes that it takes"
+        return describe_parking(self._membership, state)
 
     def shutdown(self) -> bool:
         """Say good-bye and release everything.

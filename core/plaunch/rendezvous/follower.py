@@ -87,6 +87,11 @@ class Follower:
                 self._ours.settle_at = None
             if state.event.kind == "refused" and state.event.node == self._ours.me:
                 self._ours.refuse(state.event.reason)
+            if state.event.kind == "arrived":
+                # Whatever the last look has shown: it has just said that it is there.
+                self._ours.lost = {
+                    node: why for node, why in self._ours.lost.items() if node != state.event.node
+                }
             if state.event.kind == "left":
                 self._ours.gone[state.event.node] = state.event.reason
             if slot is not None and state.world is not None:

@@ -93,7 +93,8 @@ class Membership:
         self.is_active = False  # whether the agent runs, or may run, the round of `place`
         self.has_succeeded = False  # in the round of `place`
         self.joined: tuple[int, int] | None = None  # round and ticket
-        self.asked_in: int | None = None  # the round in whose course it has asked to join
+        self.asks: tuple[int, float] | None = None  # a round with room, and when it asks to join
+        self.asked_in: int | None = None  # the round in whose course it has asked, or must not
         self.settled: int | None = None  # the last round of which it has said who failed
         self.settle_at: float | None = None  # when it will say so if the agent does not
         self.has_said_bye = False
@@ -220,7 +221,7 @@ class Membership:
             self.former_place, self.place = self.place or self.former_place, None
             self.has_succeeded = False
             self.keys, self.state, self.job_record = keys, state, job_record
-            self.joined = self.asked_in = self.settled = self.settle_at = None
+            self.joined = self.asks = self.asked_in = self.settled = self.settle_at = None
             self.has_said_bye = self.must_reopen = False
             self.watched, self.lost, self.gone, self.moving = set(), {}, {}, set()
             self.lock.notify_all()

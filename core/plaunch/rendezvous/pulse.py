@@ -139,6 +139,11 @@ class Pulse:
                 self._ours.gone[node] = gone
         return leases
 
+    def read_leaves(self, signs: dict[str, bytes | None]) -> set[str]:
+        """Who of these nodes goes, by its sign of life, or has none."""
+        self._read_signs(signs)
+        return {node for node, sign in signs.items() if sign is None or node in self._ours.gone}
+
     def _forget_job(self) -> None:
         """The store does not know the job any more, or knows another one under its name."""
         with self._ours.lock:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
-from plaunch.rendezvous.operations import Add, Routine, Set, Sleep
+from plaunch.rendezvous.operations import Add, MultiGet, Routine, Set, Sleep
 from plaunch.rendezvous.pulse import Pulse
 from plaunch.rendezvous.roll import NodeRecord, RollReader, entry, tickets
 from plaunch.rendezvous.state import Phase, State
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _NOTHING_MORE: Mapping[str, object] = MappingProxyType({})
+_LEAST_SLEEP = 0.001  # seconds; a sum of times may be a little less than it should be
 _LINGER = 1.0  # seconds between two looks at who has said good-bye, if nobody does
 
 
@@ -77,8 +78,11 @@ class Speaker:
                 yield from self._pulse.beat()
                 yield from self._pulse.look()
                 continue
-            alarm = due if self._ours.settle_at is None else min(due, self._ours.settle_at)
-            yield Sleep(max(0.0, alarm - now))
+            settle_at, asks = self._ours.settle_at, self._ours.asks
+            alarm = due if settle_at is None else min(due, settle_at)
+            if asks is not None and asks[1] > now:
+                alarm = min(alarm, asks[1])
+            yield Sleep(max(_LEAST_SLEEP, alarm - now))
 
     def _next_routine(  # noqa: PLR0911 - a list of cases
         self,
@@ -112,8 +116,9 @@ class Speaker:
                 and state.world is not None
                 and state.world.nodes < self._ours.identity.max_nodes
                 and self._ours.asked_in != state.round
+                and not self._waits_for_others(state.round)
             ):
-                return lambda: self._ask_in(state.round)
+                return lambda: self._ask_in(state)
         return None
 
     def _is_settling(self, state: State) -> bool:
@@ -167,20 +172,56 @@ class Speaker:
                 state.world.nodes,
             )
 
-    def _ask_in(self, round_: int) -> Routine[None]:
-        """End a round that has room for this node, unless some nodes have finished already."""
-        self._ours.asked_in = round_
-        if (yield Add(tickets(self._ours.keys.done(round_)), 0)) > 0:
+    def _waits_for_others(self, round_: int) -> bool:
+        """Whether more nodes may come before the round is ended that has room for this one."""
+        asks = self._ours.asks
+        return asks is not None and asks[0] == round_ and self._ours.clock() < asks[1]
+
+    def _ask_in(self, running: State) -> Routine[None]:
+        """End a round that has room for this node, unless some nodes have finished already.
+
+        The workers of all others stop then, so other nodes are given time to come as well. The time
+        of who came first is over first, and who comes last need not wait if that makes it full.
+        """
+        ours, round_ = self._ours, running.round
+        # It has asked, and the next round was formed without it all the same: not at once again.
+        is_left_out = ours.asked_in == round_ - 1
+        if ours.asks is None or ours.asks[0] != round_:
+            patience = ours.timing.arrival_patience
+            if is_left_out:
+                patience = max(patience, ours.timing.keep_alive_interval)
+            ours.asks = (round_, ours.clock() + patience)
+        if (
+            ours.clock() < ours.asks[1]
+            and not ours.is_member(running)
+            and (is_left_out or not (yield from self._makes_full(running)))
+        ):
+            return
+        ours.asked_in = round_
+        if (yield Add(tickets(ours.keys.done(round_)), 0)) > 0:
             _log.warning(
                 "nodes of job %r have finished their part; this node waits in case it is needed",
                 self._ours.identity.run_id,
             )
             return
+        yield from self._pulse.beat()  # the leader may have given it up before it came back
         yield from self._ours.change(
             lambda state: states.call(
                 state, "arrived", self._ours.me, "", by=self._ours.me, from_round=round_
             )
         )
+
+    def _makes_full(self, running: State) -> Routine[bool]:
+        """Whether as many nodes are there, with those that wait, as a round may have."""
+        ours, world = self._ours, running.world
+        room = ours.identity.max_nodes - (0 if world is None else world.nodes)
+        # Most need not read who the others are.
+        if (yield Add(tickets(ours.keys.joined(running.next_round)), 0)) < room:
+            return False
+        waiting = sorted((yield from ours.joined_nodes(running.next_round)))
+        signs = yield MultiGet([ours.keys.beat(node) for node in waiting])
+        leaves = self._pulse.read_leaves(dict(zip(waiting, signs, strict=True)))
+        return len(waiting) - len(leaves) >= room
 
     def report(
         self, round_: int, failures: Sequence[JobFailure], *, is_final: bool

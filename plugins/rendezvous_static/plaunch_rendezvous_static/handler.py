@@ -25,6 +25,7 @@ LOOP_BACK = "127.0.0.1"
 _NOT_NEEDED = frozenset(
     {
         "token_file",  # which the launcher refuses, where it would be missed
+        "arrival_delay",
         "close_timeout",
         "heartbeat_timeout",
         "is_host",
