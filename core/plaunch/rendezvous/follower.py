@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 from plaunch.rendezvous.job import WorldRanks
 from plaunch.rendezvous.node import Place
-from plaunch.rendezvous.operations import Routine, Wait
+from plaunch.rendezvous.operations import MultiGet, Routine, Wait
 from plaunch.rendezvous.state import Phase, State, World, host_of, verdict_error
 
 if TYPE_CHECKING:
@@ -69,9 +69,11 @@ class Follower:
         ):
             return None
         key = keys.slot(world.round, world.term, joined[1])
-        value = None
+        value, following = None, [keys.state(state.version + 1)]
         while value is None:
             value = yield Wait(key, _SLICE)
+            if value is None and (yield MultiGet(following))[0] is not None:
+                return None  # this node was away so long that the round is deleted
         return self._ours.codec.decode(key, value)
 
     def _enter(self, incarnation: int, state: State, slot: Record | None) -> None:

@@ -17,6 +17,7 @@ from plaunch.rendezvous.placement import place, with_claims, world_ranks
 from plaunch.rendezvous.records import RecordError
 from plaunch.rendezvous.roll import NodeRecord, RollReader, tickets
 from plaunch.rendezvous.state import Phase, State, World
+from plaunch.rendezvous.tidying import Tidying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -78,6 +79,7 @@ class Leader:
         self._members: dict[str, Member] = {}
         self._members_of: World | None = None
         self._spares = RollReader(membership.keys.joined(0))
+        self._tidying = Tidying(membership.keys, membership.codec)
 
     def lead(self) -> Routine[None]:
         """Lead for as long as this node is the leader.
@@ -355,6 +357,7 @@ class Leader:
             yield from self._await_state(running)
             return
         yield from self._know_spares()
+        yield from self._tidying.tidy(running)
         yield Sleep(ours.timing.keep_alive_interval)
 
     def _know_spares(self) -> Routine[None]:

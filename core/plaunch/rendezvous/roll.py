@@ -62,6 +62,11 @@ class Keys:
         """The roll of the nodes whose workers have all succeeded."""
         return f"{self._prefix}/round/{round_}/done"
 
+    @property
+    def tidied(self) -> str:
+        """Up to which round everything is deleted."""
+        return f"{self._prefix}/tidied"
+
     def beat(self, node: str) -> str:
         """A node's last sign of life."""
         return f"{self._prefix}/beat/{node}"
