@@ -448,6 +448,18 @@ def test_a_node_that_waits_for_others_to_arrive_says_for_how_long(create):
     wait_until(lambda: re.fullmatch(text, late.describe_wait()), text)
 
 
+def test_nodes_that_arrive_late_are_in_the_same_round(create):
+    """The last one makes it full, so that nobody waits for the delay."""
+    job = JobSettings(stop_timeout=BOUND)  # the others wait for it
+    first = create(1, 4, last_call_timeout="0", arrival_delay="inf", job=job)
+    assert first.next_rendezvous().round == 0
+    late = [create(1, 4, arrival_delay="inf") for _ in range(3)]
+    calls = [Background(handler.next_rendezvous) for handler in late]
+    assert [change.kind for change in changes(first)] == [ChangeKind.ARRIVED]
+    again = [first.next_rendezvous(), *(call.get() for call in calls)]
+    assert {(found.round, found.world_size) for found in again} == {(1, 4)}
+
+
 def test_a_node_that_nobody_needs_any_more_says_so(create):
     first = create(1, 2, last_call_timeout="0.1")
     first.next_rendezvous()
