@@ -107,13 +107,17 @@ class Pipes:
         Raises:
             BenchmarkError: they did not come in time; `what` says what was waited for.
         """
+        yield from self.hear_until(time.monotonic() + LIMIT)
+        raise BenchmarkError(f"not within {LIMIT:.0f} s: {what}")
+
+    def hear_until(self, deadline: float) -> Iterator[str]:
+        """The lines of the workers, as they come until `deadline` on the monotonic clock."""
         poller = select.poll()
         poller.register(self._said, select.POLLIN)
-        deadline = time.monotonic() + LIMIT
         while True:
             while not self._lines:
                 if not poller.poll(max(deadline - time.monotonic(), 0) * 1e3):
-                    raise BenchmarkError(f"not within {LIMIT:.0f} s: {what}")
+                    return
                 *lines, self._rest = (self._rest + os.read(self._said, 65536)).split(b"\n")
                 self._lines.extend(lines)
             yield self._lines.popleft().decode()

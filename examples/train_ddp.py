@@ -4,7 +4,8 @@
 
 torchrun starts it in the same way. Rank 0 prints the loss and the test accuracy of every epoch and
 then writes a checkpoint. When a worker dies, all workers are started again and continue after the
-last epoch that was saved. A new job starts from the beginning, unless it is told to `--resume`.
+last epoch that was saved, and so does a job that its scheduler has requeued. A new job starts from
+the beginning, unless it is told to `--resume`.
 """
 
 from __future__ import annotations
@@ -118,10 +119,14 @@ def load_checkpoint(path: Path, resume: bool) -> dict[str, Any] | None:
 
 def is_of_this_job(saved: dict[str, Any]) -> bool:
     """Whether this very job wrote the checkpoint, before its workers were started again."""
-    run_id = os.environ["TORCHELASTIC_RUN_ID"]
     restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     # "none" is the run id of every job that runs on several nodes and was not given one.
-    return bool(saved["run_id"] == run_id) and (run_id != "none" or restarts > 0)
+    return bool(saved.get("job_id") == job_id()) and (job_id() != "none" or restarts > 0)
+
+
+def job_id() -> str:
+    """What plaunch calls this job, also once it was requeued; torchrun knows the run id only."""
+    return os.environ.get("PLAUNCH_JOB_ID") or os.environ["TORCHELASTIC_RUN_ID"]
 
 
 def train(args: argparse.Namespace, device: torch.device) -> None:
@@ -155,7 +160,7 @@ def train(args: argparse.Namespace, device: torch.device) -> None:
         say(f"epoch {epoch:3}/{args.epochs}  loss {loss:.4f}  test accuracy {accuracy:.1%}")
         if dist.get_rank() == 0:
             state = {
-                "run_id": os.environ["TORCHELASTIC_RUN_ID"],
+                "job_id": job_id(),
                 "epochs": epoch,
                 "model": net.state_dict(),
                 "optimizer": optimizer.state_dict(),

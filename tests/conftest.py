@@ -10,7 +10,12 @@ import pytest
 
 
 def pytest_configure():
-    """Take Ctrl-C, which processes of xdist ignore, and with them whatever they start."""
+    """Take Ctrl-C, which processes of xdist ignore, and with them whatever they start.
+
+    What a program writes, and how it ends, must not hang on how the caller's shell lets Python
+    buffer.
+    """
+    os.environ.pop("PYTHONUNBUFFERED", None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

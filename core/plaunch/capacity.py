@@ -7,11 +7,12 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from plaunch.control_groups import group_paths
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NEAR = 8  # processes and threads, which may have ended since
-_MOUNT = "/sys/fs/cgroup"
 
 
 class System(Protocol):
@@ -104,33 +105,9 @@ def group_files(system: System, controller: str, new: str, old: str) -> list[str
         new: the file's name in version 2.
         old: its name in version 1.
     """
-    found: list[str] = []
-    for line in system.read("/proc/self/cgroup").splitlines():
-        # "0::/user.slice" in version 2, "4:cpu,cpuacct:/docker/ab12" in version 1
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:
-            folders, name = _up(_MOUNT, path), new
-        elif controller in controllers.split(","):
-            folders, name = _up(f"{_MOUNT}/{controllers}", path), old
-            folders += _up(f"{_MOUNT}/{controller}", path)
-        else:
-            continue
-        texts = (system.read(f"{folder}/{name}") for folder in dict.fromkeys(folders))
-        found += [text for text in texts if text]
-    return found
-
-
-def _up(mount: str, path: str) -> list[str]:
-    """The folder of a group and those above it, itself first.
-
-    Inside a container `path` may be the host's; then only the mount point itself is there.
-    """
-    folders = [mount]
-    for part in path.split("/"):
-        if part and part != "..":
-            folders.append(f"{folders[-1]}/{part}")
-    return folders[::-1]
+    groups = system.read("/proc/self/cgroup")
+    texts = (system.read(path) for path in group_paths(groups, controller, new, old))
+    return [text for text in texts if text]
 
 
 def _count_threads(system: System, user: int) -> int:

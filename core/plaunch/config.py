@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from plaunch.agent.worker import WORKER_STORES
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from plaunch.process.logs import LogsSpecs
 
 START_METHODS = ("spawn", "fork", "forkserver")
-WORKER_STORES = ("agent", "rank0")  # as in plaunch.agent
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 DEFAULT_SHUTDOWN_TIMEOUT = 30.0
 DEFAULT_EXIT_BARRIER_TIMEOUT = 300.0
@@ -75,6 +75,8 @@ class LaunchConfig:
             `rank0`, the worker of that rank (plaunch's own).
         metrics_port: where `/metrics`, `/healthz` and `/status` of the launcher are served: a port
             of loop-back, or `HOST:PORT`; None for nowhere (plaunch's own).
+        job_id: the id that the job keeps when it is started once more under another run id, for its
+            workers; the run id when empty (plaunch's own).
 
     Raises:
         UsageError: a value is out of its range; the message names it.
@@ -115,6 +117,7 @@ class LaunchConfig:
     event_conf: dict[str, str] = field(default_factory=dict)
     worker_store: str = "agent"
     metrics_port: str | int | None = None
+    job_id: str = ""
 
     def __post_init__(self) -> None:
         if self.rdzv_timeout != -1:

@@ -60,6 +60,25 @@ class RankMappingError(UsageError, RuntimeError):
     """
 
 
+class NodeRangeError(UsageError, RuntimeError):
+    """A number of nodes is neither a number nor a range.
+
+    torchrun raises `RuntimeError` for some of these, and `ValueError` for others.
+    """
+
+
+class BackendNameError(UsageError, RuntimeError):
+    """A rendezvous handler calls itself otherwise than its backend; torchrun: `RuntimeError`."""
+
+
+class TimerError(UsageError, RuntimeError):
+    """There is no timer client, or its request is too long; torchrun raises `RuntimeError`."""
+
+
+class LoopBackError(PlaunchError, OSError, RuntimeError):
+    """No loop-back address can be listened on; torchrun raises `RuntimeError`."""
+
+
 class ThreadStartError(PlaunchError, RuntimeError):
     """The system gives the launcher no further thread; workers that ran have been stopped."""
 
@@ -72,6 +91,10 @@ class WorkerStoreError(PlaunchError, RuntimeError):
     """The store in which the workers meet cannot be hosted, or has ended before them."""
 
     exit_code = ExitCode.CONTROL_PLANE_LOST
+
+
+class WorkerStoreHostError(WorkerStoreError):
+    """No interpreter on this host can serve it, which no restart would change."""
 
 
 class ProgramNotFoundError(WorkerStartError, UsageError, FileNotFoundError):

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from plaunch.agent.closing import close_logs, forget_temporary_files, release_rendezvous
 from plaunch.agent.delivery import close_deliveries
 from plaunch.agent.health import find_service
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.moments import BeforeWorkers, WorkersStarted
+from plaunch.agent.node import longest_stop
 from plaunch.agent.recorder import EventRecorder
 from plaunch.agent.release import shut_down
 from plaunch.agent.waiting import Waiting
 from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
-from plaunch.durations import bounded
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
+from plaunch.plugin.answers import checked_handler, checked_policy
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
-from plaunch.process.failures import NOT_AVAILABLE, ChildFailedError
+from plaunch.process.failures import ChildFailedError
 from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 
@@ -40,8 +43,6 @@ if TYPE_CHECKING:
     from plaunch.process.signals import SignalPolicy
 
 logger = logging.getLogger("plaunch")
-
-_AFTER_GRACE = 15.0  # seconds that a stop may take beyond the grace, with workers that hardly die
 
 
 class elastic_launch:  # noqa: N801 - the name is torchrun's
@@ -187,10 +188,10 @@ class _Launch:
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         find_event_handlers(manager, config.event_log_handler, config.event_conf)
         with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
-            policy = create_policy(context)
+            policy = checked_policy(create_policy(context))
         logs_specs, policy = self._bounded(logs_specs, policy)
-        deliveries = self._create_deliveries(context, logs_specs)
         recorder = EventRecorder(config, self._name)
+        deliveries = self._create_deliveries(context, logs_specs)
         for delivery in deliveries:
             recorder.listen(delivery.put)
         if self._service is not None:
@@ -225,7 +226,14 @@ class _Launch:
         return logs_specs, policy
 
     def _has_stop(self) -> bool:
-        return self._agent is not None and self._agent.has_stop_request()
+        self._keep_alive()
+        agent = self._agent
+        return agent is not None and (agent.stop_signal is not None or agent.has_stop_request())
+
+    def _keep_alive(self) -> None:
+        """The loop waits for a plugin, whose turn is bounded, but not how many there are."""
+        if self._service is not None:
+            self._service.alive.waits()
 
     def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[Delivery]:
         config = self._config
@@ -249,6 +257,7 @@ class _Launch:
         config, service = self._config, self._service
         handler = self._create_rendezvous()
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
+        succeeded = False
         try:
             if service is not None:
                 service.watch(handler)
@@ -270,20 +279,23 @@ class _Launch:
                 alive=None if service is None else service.alive,
                 traffic=None if service is None else service.traffic,
             )
-            result = agent.run()
+            culprits = self._manager.culprits
+            with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
+                result = agent.run()
             if agent.stop_signal is not None:
                 release = handler.leave  # what is still to be waited for is not any longer
-            return self._conclude(result, logs_specs)
+            values = self._conclude(result, logs_specs)
+            succeeded = True
+            return values
         except (SignalException, UnkillableWorkerError):
             # The job may go on without this node.
             release = handler.leave
-            _close_logs(logs_specs, succeeded=False)
-            raise
-        except BaseException:
-            _close_logs(logs_specs, succeeded=False)
             raise
         finally:
-            _release(release)
+            try:
+                close_logs(logs_specs, succeeded=succeeded)
+            finally:
+                release_rendezvous(release)
 
     def _notify(self, recorder: EventRecorder, deliveries: list[Delivery]) -> Notify:
         """Who is told of the agent's moments."""
@@ -294,6 +306,7 @@ class _Launch:
             with_threads.append(self._service)
 
         def notify(moment: Moment) -> None:
+            self._keep_alive()
             if isinstance(moment, WorkersStarted):
                 for item in with_threads:
                     item.release()
@@ -303,6 +316,13 @@ class _Launch:
             if isinstance(moment, BeforeWorkers) and forks:
                 for item in with_threads:
                     item.rest()
+                for who in self._manager.left_behind():
+                    logger.warning(
+                        "%s has not returned from a hook; workers are forked meanwhile, in which "
+                        "nobody lets go of a lock that it holds (--start-method=spawn has no such "
+                        "trouble)",
+                        who,
+                    )
 
         return notify
 
@@ -321,18 +341,18 @@ class _Launch:
                 local_world_size=config.nproc_per_node,
                 max_restarts=config.max_restarts,
                 node_rank=config.node_rank,
-                stop_timeout=bounded(_seconds(config.shutdown_timeout)) + _AFTER_GRACE,
+                stop_timeout=longest_stop(_seconds(config.shutdown_timeout)),
                 port_range=config.port_range,
                 start_timeout=config.start_timeout,
             ),
             **config.rdzv_configs,
         )
         with self._manager.calling(RENDEZVOUS, config.rdzv_backend):
-            handler = factory(params)
+            handler = checked_handler(factory(params))
         try:
             check_token_is_used(params, os.environ)
         except UsageError:
-            _release(handler.leave)
+            release_rendezvous(handler.leave)
             raise
         return handler
 
@@ -354,19 +374,24 @@ class _Launch:
             virtual_local_rank=config.virtual_local_rank,
             devices=config.devices,
             worker_store=config.worker_store,
+            job_id=config.job_id,
         )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
+        self._keep_alive()
         added = self._manager.worker_env(worker, env, self._has_stop)
         return {**self._config.worker_env, **added}
 
     def _conclude(self, result: RunResult, logs_specs: LogsSpecs) -> dict[int, Any]:
         if result.is_failed():
-            _forget_temporary_files(result, logs_specs)
+            forget_temporary_files(result, logs_specs)
             raise ChildFailedError(
-                self._name, result.failures, stopped=result.stopped, first=result.first_failure
+                self._name,
+                result.failures,
+                stopped=result.stopped,
+                first=result.first_failure,
+                counted=result.counted,
             )
-        _close_logs(logs_specs, succeeded=True)
         return result.return_values
 
 
@@ -379,26 +404,3 @@ def _prefix_template(config: LaunchConfig) -> str | None:
 def _seconds(value: float | None) -> float:
     # LaunchConfig has replaced None by a number in its __post_init__.
     return 0.0 if value is None else value
-
-
-def _close_logs(logs_specs: LogsSpecs, *, succeeded: bool) -> None:
-    try:
-        logs_specs.close(succeeded)
-    except OSError as error:
-        logger.warning("the logs spec could not clean up: %s", error)
-
-
-def _forget_temporary_files(result: RunResult, logs_specs: LogsSpecs) -> None:
-    """Name no error file that is gone when the report is read; it has been read itself."""
-    folder = getattr(logs_specs, "temporary_dir", None)
-    for failure in result.failures.values():
-        if folder and failure.error_file.startswith(os.path.join(folder, "")):
-            failure.error_file = NOT_AVAILABLE
-
-
-def _release(release: Callable[[], bool]) -> None:
-    try:
-        if not release():
-            logger.warning("the rendezvous could not be shut down cleanly")
-    except Exception as error:  # noqa: BLE001 - must not hide how the job ended
-        logger.warning("the rendezvous could not be shut down cleanly: %s", error)

@@ -21,7 +21,10 @@ class Allocation:
         node_rank: the index of this node among them, from 0.
         endpoint: where launchers meet if one of the nodes hosts the rendezvous: `host` or
             `host:port`, the same on all nodes. The host is the node with index 0.
-        run_id: the id of the job, the same on all nodes, and another one for the next job.
+        run_id: the id of the job, the same on all nodes, and another one for the next job, also
+            for one that the scheduler has only started once more.
+        job_id: the id that a job keeps when the scheduler starts it once more, for its workers,
+            which may have saved something under it; empty if that is the run id.
         nproc_per_node: how many workers this node shall run. Processors or devices that a job may
             use are not that number.
         sources: for the fields that are set, the variables that they were taken from, for messages.
@@ -36,6 +39,7 @@ class Allocation:
     node_rank: int | None = None
     endpoint: str = ""
     run_id: str = ""
+    job_id: str = ""
     nproc_per_node: int | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)

@@ -1,13 +1,18 @@
-"""Starting threads that plaunch cannot do without."""
+"""Threads that plaunch cannot do without, and calls on threads that nobody waits for too long."""
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import ThreadStartError
 
 if TYPE_CHECKING:
-    import threading
+    from collections.abc import Callable
+
+UNHURRIED = 1.0  # seconds of a wait before it is asked whether it is still wanted
+LOOK = 0.1  # seconds between two such questions
 
 _NO_THREAD = "can't start new thread"
 
@@ -28,3 +33,57 @@ def start_thread(thread: threading.Thread) -> None:
         raise ThreadStartError(
             f"cannot start the thread {thread.name!r} of the launcher: {describe_shortage()}"
         ) from error
+
+
+class BoundedCall:
+    """A call on a thread of its own, which begins at once and is left behind if it does not return.
+
+    Nothing ends a thread from outside: one that hangs stays, as a daemon. It blocks no signals, as
+    what it starts would inherit that, and could not be ended. The thread is over when the call is:
+    a process with one thread only can be forked.
+
+    Args:
+        name: of the thread.
+        function: what is called.
+
+    Raises:
+        ThreadStartError: the system gives no more threads. The call is not made without one, as
+            nothing would bound it then.
+    """
+
+    def __init__(self, name: str, function: Callable[[], object]) -> None:
+        self.result: object = None
+        self.error: BaseException | None = None
+        self._function = function
+        self._thread = threading.Thread(target=self._run, name=f"plaunch-{name}", daemon=True)
+        start_thread(self._thread)
+
+    def is_out(self) -> bool:
+        """Whether it has not returned."""
+        return self._thread.is_alive()
+
+    def wait(self, seconds: float, is_unwanted: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for the end of the call; False if it has not come.
+
+        It is waited for in slices: a signal that another thread gets does not end a wait of the
+        main thread's.
+
+        Args:
+            seconds: for how long at most.
+            is_unwanted: asked from time to time after a second: whether to stop waiting.
+        """
+        thread = self._thread
+        until = time.monotonic() + seconds
+        thread.join(max(min(seconds, UNHURRIED), 0.0))
+        while thread.is_alive():
+            remaining = until - time.monotonic()
+            if remaining <= 0 or is_unwanted():
+                return False
+            thread.join(min(remaining, LOOK))
+        return True
+
+    def _run(self) -> None:
+        try:
+            self.result = self._function()
+        except BaseException as error:  # noqa: BLE001 - also SystemExit; whoever waits looks at it
+            self.error = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 
@@ -294,16 +295,80 @@ def test_no_thread_can_be_had(monkeypatch, caplog):
     assert caplog.text.count("can't start new thread") == 1
 
 
-def test_signals_do_not_reach_the_thread():
-    import signal
+def test_what_a_handler_starts_can_be_ended():
+    ends = []
 
-    masks = []
-
-    class Masked(Kept):
+    class Starting(Kept):
         def handle(self, event):
-            masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+            with subprocess.Popen(["sleep", "600"]) as child:
+                child.terminate()
+                try:
+                    ends.append(child.wait(DEADLINE))
+                finally:
+                    child.kill()
 
-    delivery = Delivery("masked", Masked())
+    delivery = Delivery("starting", Starting())
     delivery.put(event())
     close(delivery)
-    assert {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD} <= masks[0]
+    assert ends == [-15]
+
+
+def test_an_exception_that_cannot_be_told_is_told_as_such(caplog):
+    class Speechless(Exception):
+        def __str__(self):
+            raise ValueError("no words")
+
+    class Handler(Kept):
+        def handle(self, event):
+            super().handle(event)
+            raise Speechless
+
+    handler = Handler()
+    delivery = Delivery("mute", handler, pauses=(0.001, 0.002))
+    delivery.release()
+    for name in "abc":
+        delivery.put(event(name))
+    close(delivery)
+    assert handler.names == ["a", "b", "c"]
+    assert "failed with Speechless: <its text cannot be had: ValueError>" in caplog.text
+
+
+def test_who_puts_events_does_not_wait_for_what_an_exception_says():
+    entered, go = threading.Event(), threading.Event()
+
+    class Slow(Exception):
+        def __str__(self):
+            entered.set()
+            assert go.wait(DEADLINE)
+            return "slow"
+
+    class Handler(Kept):
+        def handle(self, event):
+            raise Slow
+
+    delivery = Delivery("slow", Handler(), pauses=(0.001, 0.002))
+    delivery.release()
+    delivery.put(event())
+    assert entered.wait(DEADLINE)
+    putting = threading.Thread(target=delivery.put, args=(event(),))
+    putting.start()
+    putting.join(DEADLINE)
+    assert not putting.is_alive()
+    go.set()
+    close(delivery)
+
+
+def test_events_that_come_while_a_handler_fails_were_not_too_many_for_it(caplog):
+    class Handler(Kept):
+        def handle(self, event):
+            raise RuntimeError("away")
+
+    delivery = Delivery("away", Handler(), limit=2, pauses=(1000.0, 1000.0))
+    delivery.release()
+    delivery.put(event())
+    wait_until(lambda: delivery.dropped == 1, "the failure")
+    for _ in range(5):
+        delivery.put(event())
+    close(delivery)
+    assert "was too slow" not in caplog.text
+    assert "which are lost, as are 3 that came meanwhile" in caplog.text

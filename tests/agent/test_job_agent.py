@@ -450,6 +450,22 @@ def test_a_signal_here_is_passed_on_to_all_nodes(job):
     assert (agent.signals, job.notices) == ([signal.SIGUSR1], [signal.SIGUSR1])
 
 
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_a_signal_that_all_launchers_get_is_passed_on_once_by_each(job, is_told_first):
+    def own():
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def others():
+        job.notice(signal.SIGUSR1, "b")
+
+    script = [own, others, own] if is_told_first else [others, own, others]
+    agent = PretendAgent(job, [*script, lambda: None, SUCCEEDED], policy=Notify())
+    assert agent.run() is SUCCEEDED
+    assert agent.signals == [signal.SIGUSR1]
+    # Who has heard of it from another node does not tell it once more.
+    assert job.notices == ([signal.SIGUSR1] if is_told_first else [])
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
+import pickle
 
 import pytest
 from plaunch.agent.job_failures import (
     MAX_BRIEF_BYTES,
-    MAX_FAILURES,
+    MAX_DETAILED,
     MAX_LINES,
     MAX_TEXT_BYTES,
+    describe_groups,
     from_job_failures,
     node_failure,
     to_job_failures,
 )
 from plaunch.errors import PluginLoadError, WorkerStartError
 from plaunch.process.failures import ChildFailedError, ProcessFailure
-from plaunch.rendezvous import JobFailure
+from plaunch.rendezvous import FailureGroup, JobFailure
 
 STACK = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: bad\n'
 
@@ -84,18 +87,61 @@ def test_what_is_told_is_bounded():
         for rank in range(99)
     }
     told = to_job_failures(failures)
-    assert len(told) == MAX_FAILURES
+    assert [failure.rank for failure in told] == list(range(99)), "all of them are counted"
+    assert [failure.detail for failure in told[MAX_DETAILED:]] == [{}] * (99 - MAX_DETAILED)
     first = told[0].detail
     assert first["traceback"].endswith("the end")
     for text in (first["message"], first["traceback"], "\n".join(first["last_lines"])):
         assert len(text.encode()) <= MAX_TEXT_BYTES + len("... ")
     assert len(first["last_lines"]) <= MAX_LINES
-    assert sum(len(json.dumps(f.detail, ensure_ascii=False).encode()) for f in told[1:]) < 32 << 10
+    assert sum(len(json.dumps(f.detail, ensure_ascii=False).encode()) for f in told[1:]) < 40 << 10
 
 
 def test_text_that_is_not_unicode_can_be_told():
     (told,) = to_job_failures({0: make(0, last_lines=["a\udcff"])})
     assert json.loads(json.dumps(told.detail))["last_lines"] == ["a\\udcff"]
+
+
+def test_what_was_cut_before_is_not_cut_once_more():
+    own = make(3, text="x" * 9000, stack="y" * 9000)
+    there, _ = from_job_failures(over_the_wire(to_job_failures({3: own})), {})
+    further, _ = from_job_failures(over_the_wire(to_job_failures(there)), {})
+    assert further[3].message == there[3].message
+    assert there[3].message["message"] == "... " + "x" * MAX_TEXT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("group", "known", "words"),
+    [
+        (FailureGroup("exit code 1", 3, ((5, 7),)), (), {"ranks 5-7 (exit code 1)": 3}),
+        (FailureGroup("exit code 1", 1, ((5, 5),)), (), {"rank 5 (exit code 1)": 1}),
+        (FailureGroup("", 3, ((5, 7),)), (), {"ranks 5-7": 3}),
+        (FailureGroup("launchers", 12), (), {"launchers": 12}),
+        (FailureGroup("e", 3, ((5, 7),)), (6,), {"ranks 5,7 (e)": 2}),
+        (FailureGroup("e", 3, ((5, 7),)), (5, 7, 8), {"rank 6 (e)": 1}),
+        (FailureGroup("e", 3, ((5, 7),)), (5, 6, 7), {}),
+        (FailureGroup("e", 99, ((5, 7),)), (5, 6, 7), {"e": 96}),  # there are more parts
+        (FailureGroup("a\x1b[2J", 2), (), {"a\\x1b[2J": 2}),
+        (
+            FailureGroup("e", 50, tuple((2 * i, 2 * i) for i in range(50))),
+            (),
+            {f"ranks {','.join(str(2 * i) for i in range(16))},... (e)": 50},
+        ),
+    ],
+)
+def test_those_that_are_only_counted_are_described(group, known, words):
+    assert describe_groups([group], dict.fromkeys(known)) == words
+
+
+def test_a_report_counts_what_is_not_told():
+    failures = {0: make(0), 1: make(1)}
+    counted = {"ranks 2-9 (exit code 1)": 8, "launchers": 2}
+    error = ChildFailedError("train.py", failures, first=0, counted=counted)
+    report = str(pickle.loads(pickle.dumps(error)))
+    assert "\nOther failures (11):\n  rank 1" in report
+    assert report.endswith("\n  and 8 more: ranks 2-9 (exit code 1)\n  and 2 more: launchers")
+    alone = str(ChildFailedError("train.py", {0: make(0)}, counted=counted))
+    assert "\nOther failures (10):\n  and 8 more" in alone
 
 
 HOSTILE = [
@@ -115,6 +161,54 @@ def test_details_of_a_wrong_kind_are_left_out(detail):
     assert "an unknown host" in str(error) or failures[5].host
     assert failures[5].timestamp == 100.0
     assert failures[5].last_lines == []
+
+
+def test_nothing_that_a_node_says_disturbs_a_terminal():
+    """Neither here nor in what is made of the failures elsewhere, such as events."""
+    evil = "\x1b]0;title\x07\x9b2J\rb\nc\u202e\x7f"
+    detail = {
+        "host": evil, "error_file": evil, "log_files": [evil], "message": evil,
+        "traceback": evil, "last_lines": [evil], "has_reply": True, "exit_code": 1,
+    }  # fmt: skip
+    for detail["has_reply"] in (True, False):
+        told = [JobFailure(5, 100.0, evil, detail), JobFailure(6, 101.0, evil, detail)]
+        failures, first = from_job_failures(told, {})
+        counted = describe_groups([FailureGroup(evil, 2)], failures)
+        report = str(ChildFailedError("train.py", failures, first=first, counted=counted))
+        assert report.replace("\n", "").isprintable(), report
+        assert failures[5].host.isprintable()
+        assert failures[5].error_file.isprintable()
+        assert failures[5].log_files[0].isprintable()
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), 1e308, -1e308, 9e11, -1e12, 2**63, -1])
+def test_no_number_breaks_the_report(number):
+    names = ("local_rank", "pid", "exit_code", "timestamp")
+    told = JobFailure(5, number if abs(number) < 1e308 else 1e308, "", dict.fromkeys(names, number))
+    failures, first = from_job_failures([told], {})
+    error = ChildFailedError("train.py", failures, first=first)
+    assert error.exit_code in range(1, 256)
+    assert len(str(error)) < 1000
+    assert failures[5].timestamp_isoformat()
+
+
+@pytest.mark.parametrize("timestamp", [1e300, -1e300, 9e11, math.inf, math.nan])
+def test_a_time_that_is_no_date_is_said_to_be_unknown(timestamp):
+    failures = {0: make(0, at=timestamp), 1: make(1, at=timestamp)}
+    report = str(ChildFailedError("train.py", failures, first=0))
+    assert "  time:       an unknown time\n" in report
+    assert "at an unknown time: exit code 1" in report
+    assert failures[0].timestamp_isoformat() == "<N/A>"
+
+
+def test_what_a_node_says_is_cut():
+    detail = {"message": "x" * 99_999, "traceback": "y" * 99_999, "last_lines": ["z" * 99_999] * 99}
+    detail |= {"host": "h" * 99_999, "log_files": ["l"] * 999, "has_reply": True}
+    failures, _ = from_job_failures([JobFailure(5, 100.0, "", detail)], {})
+    assert len(failures[5].message["message"]) == MAX_TEXT_BYTES + len("... ")
+    assert len("".join(failures[5].last_lines)) <= MAX_TEXT_BYTES + len("... ")
+    assert len(failures[5].host) == 400
+    assert len(failures[5].log_files) == MAX_LINES
 
 
 def test_a_path_that_exists_here_too_is_not_read(tmp_path):

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, agent
+from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, agent, moments
 from plaunch.errors import PlaunchError, RendezvousConnectionError, SignalException
 from plaunch.process import ChildFailedError, SignalAction
 from plaunch.process.layout import RunLayout
@@ -51,17 +51,17 @@ class Node:
         self.job = FakeJobRendezvous(local_world_size=2, **job)
         self.has_ended = False
 
-    def run(self, script, meanwhile=lambda: None, grace=20, **options):
+    def run(self, script, meanwhile=lambda: None, grace=20, kind=LocalElasticAgent, **options):
         spec = WorkerSpec(
             role="trainer",
             local_world_size=2,
             rdzv_handler=self.job,
             entrypoint=sys.executable,
-            args=("-c", script, str(self.folder)),
+            args=("-c", script, str(self.folder), LEFT),
             max_restarts=self.job.max_restarts,
         )
         logs = RunLayout(log_dir=str(self.folder / "logs"))
-        built = LocalElasticAgent(spec, logs, shutdown_timeout=grace, **options)
+        built = kind(spec, logs, shutdown_timeout=grace, **options)
         helper = threading.Thread(target=meanwhile)
         helper.start()
         try:
@@ -215,6 +215,49 @@ def test_workers_run_again_if_others_fail_after_they_have_succeeded(create_node)
     assert node.attempts() == ["0.0.0", "0.0.1", "1.1.0", "1.1.1"]
 
 
+# Succeeds, and leaves a process behind that ignores SIGTERM.
+LEFT = """\
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(flush=True)
+time.sleep(600)
+"""
+LEAVING = UP + (
+    "import subprocess\n"
+    "command = [sys.executable, '-c', sys.argv[2]]\n"
+    "subprocess.Popen(command, stdout=subprocess.PIPE).stdout.readline()\n"
+    "up()\n"
+)
+
+
+@pytest.mark.parametrize("news", ["arrive", "fail_elsewhere"])
+def test_workers_run_again_if_that_is_heard_while_what_they_left_is_ended(create_node, news):
+    """Nobody says it twice."""
+    node = create_node(max_restarts=1, world_size=2, ends=False)
+    succeeded = threading.Event()
+    report = node.job.report_success
+
+    def go_on():
+        report()
+        succeeded.set()
+        node.job.conclude("succeeded")
+
+    node.job.report_success = go_on
+
+    class Agent(LocalElasticAgent):
+        def _begin_clearing(self):
+            if not node.told:
+                node.told = True
+                getattr(node.job, news)(*([ELSEWHERE] if news == "fail_elsewhere" else []))
+            return super()._begin_clearing()
+
+    node.told = False
+    result = node.run(LEAVING, kind=Agent)
+    assert result.state is WorkerState.SUCCEEDED
+    attempt = int(news == "fail_elsewhere")
+    assert node.attempts() == ["0.0.0", "0.0.1", f"1.{attempt}.0", f"1.{attempt}.1"]
+
+
 class Notify:
     """SIGUSR2 is passed on."""
 
@@ -304,7 +347,7 @@ def test_what_happens_during_a_stop_is_heard_before_it_is_over(create_node, capl
     said = {
         "the store is lost": "the other nodes cannot be reached any more",
         "the job has failed": "the job ended: rank 7 on b",
-        "a notice": "the workers are being stopped and do not get SIGUSR1",
+        "a notice": "the workers of this node are being stopped and do not get it",
         "Ctrl-C": "the rest of the grace is skipped",
     }[news]
     heard = []
@@ -341,3 +384,79 @@ def test_what_happens_during_a_stop_is_heard_before_it_is_over(create_node, capl
         result = node.run(SAVING, tell, grace=3600)
         assert list(result.failures) == [7]
     assert heard == [news]
+
+
+FAILS_ONCE = UP + "up()\nif round_ == 0: sys.exit(3)\ntime.sleep(300)\n"
+
+
+def test_a_failure_that_was_mended_is_not_the_cause_of_what_comes_later(create_node):
+    node = create_node(max_restarts=3)
+    report = node.job.report_failure
+
+    def restart(failures, **options):
+        report(failures, **options)
+        if not options.get("is_final"):
+            node.job.fail_elsewhere(ELSEWHERE)
+
+    node.job.report_failure = restart
+
+    class Agent(LocalElasticAgent):
+        def _monitor_workers(self, worker_group):
+            if (node.folder / "1.1.0").exists() and not node.has_ended:
+                node.has_ended = True
+                raise RuntimeError("out of luck")
+            return super()._monitor_workers(worker_group)
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        node.run(FAILS_ONCE, kind=Agent)
+    (_, was_final), (failures, is_final) = node.job.reported
+    assert (was_final, is_final) == (False, True)
+    assert [failure.rank for failure in failures] == [-1]
+
+
+def test_an_error_of_the_launcher_is_said_before_the_workers_have_their_grace(create_node, caplog):
+    node = create_node()
+
+    class Agent(LocalElasticAgent):
+        def _monitor_workers(self, worker_group):
+            if (node.folder / "0.0.0").exists() and (node.folder / "0.0.1").exists():
+                raise RuntimeError("out of luck")
+            return super()._monitor_workers(worker_group)
+
+    def let_go():
+        node.wait_for_files("asked.0", "asked.1")
+        try:
+            assert "the launcher has failed, and stops the workers: RuntimeError" in caplog.text
+        finally:
+            (node.folder / "enough").touch()
+
+    with pytest.raises(RuntimeError, match="out of luck"):
+        node.run(SAVING, let_go, grace=3600, kind=Agent)
+
+
+def test_one_stop_signal_while_an_error_tears_the_loop_down_skips_no_grace(create_node):
+    node = create_node()
+    heard = threading.Event()
+
+    class Agent(LocalElasticAgent):
+        def _monitor_workers(self, worker_group):
+            if (node.folder / "0.0.0").exists() and (node.folder / "0.0.1").exists():
+                raise KeyboardInterrupt
+            return super()._monitor_workers(worker_group)
+
+    def ask():
+        node.wait_for_files("asked.0", "asked.1")
+        os.kill(os.getpid(), signal.SIGTERM)
+        heard.wait(60)
+        (node.folder / "enough").touch()
+
+    def note(moment):
+        if isinstance(moment, moments.SignalReceived):
+            heard.set()
+
+    script = SAVING.replace("    sys.exit(0)", "    (where / f'saved.{rank}').touch(); sys.exit(0)")
+    with pytest.raises(KeyboardInterrupt):
+        node.run(script, ask, grace=3600, kind=Agent, notify=note)
+    assert heard.is_set()
+    assert (node.folder / "saved.0").exists()
+    assert (node.folder / "saved.1").exists()

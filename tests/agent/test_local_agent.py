@@ -12,7 +12,15 @@ import threading
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, moments
-from plaunch.errors import PlaunchError, RendezvousClosedError, SignalException, UsageError
+from plaunch.agent.worker_store.store import WorkerStore
+from plaunch.errors import (
+    PlaunchError,
+    RendezvousClosedError,
+    SignalException,
+    UsageError,
+    WorkerStoreError,
+    WorkerStoreHostError,
+)
 from plaunch.process import SignalAction, Std
 from plaunch.process.layout import RunLayout
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
@@ -412,3 +420,31 @@ def test_the_prefix_of_teed_lines(recorder, tmp_path, capfd):
     )
     agent.run()
     assert capfd.readouterr().out == f"<trainer 3.0 {socket.gethostname()} 0> hello\n"
+
+
+class LosingStore(WorkerStore):
+    """Is lost at the first look after a condition holds."""
+
+    def __init__(self, reaper, error, is_lost):
+        super().__init__(reaper)
+        self._error, self._is_lost = error, is_lost
+
+    def tend(self):
+        error, self._error = (self._error, None) if self._is_lost() else (None, self._error)
+        return error
+
+
+def test_workers_that_have_all_succeeded_do_not_miss_their_store(recorder):
+    built = recorder.agent(RECORD, FakeRendezvous(world_size=2))
+    done = lambda: built._pcontext is not None and built._pcontext.look() is not None  # noqa: E731
+    built._store = LosingStore(built._reaper, WorkerStoreError("it was lost"), done)
+    assert built.run().state is WorkerState.SUCCEEDED
+
+
+def test_a_store_that_nobody_can_serve_is_no_matter_for_restarts(recorder):
+    built = recorder.agent(WAIT, FakeRendezvous(world_size=2), max_restarts=3)
+    up = lambda: recorder.folder.joinpath("0-0.json").exists()  # noqa: E731
+    built._store = LosingStore(built._reaper, WorkerStoreHostError("there is no torch"), up)
+    with pytest.raises(WorkerStoreHostError):
+        built.run()
+    assert not recorder.folder.joinpath("1-0.json").exists()

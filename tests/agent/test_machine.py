@@ -296,7 +296,6 @@ HISTORIES = {
             m.ClearUp(),
             m.Report(m.Outcome.SUCCEEDED),
             m.Escalate(),
-            m.Escalate(),
             m.Finish(m.Outcome.SUCCEEDED),
         ],
         (0, 0, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
@@ -548,9 +547,21 @@ JOB_HISTORIES = {
     ),
     "a stop while it is cleared up: the job hears of the success": (
         [*JOB_UP, m.WorkersSucceeded(), TERM, m.WorkersStopped()],
-        [m.ClearUp(), m.Report(SUCCESS), m.Escalate(), m.WaitForPeers(), m.Finish(SUCCESS)],
+        [m.ClearUp(), m.Report(SUCCESS), m.WaitForPeers(), m.Finish(SUCCESS)],
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
+    **{
+        f"a stop while it is cleared up, and then {name}: it ends with its success": (
+            [*JOB_UP, m.WorkersSucceeded(), TERM, event, m.WorkersStopped()],
+            [m.ClearUp(), m.Report(SUCCESS), m.WaitForPeers(), m.Finish(SUCCESS)],
+            (0, 0, WorkerState.SUCCEEDED, SUCCESS),
+        )
+        for name, event in {
+            "a node comes": m.MembershipChanged(),
+            "workers of another fail": m.PeersFailed(),
+            "the others are lost": LOST_PEERS,
+        }.items()
+    },
     "the agent itself fails: the job hears of it": (
         [*JOB_UP, m.AgentFailed(), m.WorkersStopped()],
         [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],

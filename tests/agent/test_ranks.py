@@ -8,9 +8,13 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plaunch.agent import WorkerSpec
 from plaunch.agent.ranks import NodeInfo, assign, assign_alike, assign_through_store, create_workers
+from plaunch.agent.rounds import join_round
 from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import WorldRanks
+from plaunch.testing import FakeJobRendezvous
+from plaunch.testing.rendezvous import FakeRendezvous
 
 NODES = st.lists(
     st.builds(NodeInfo, st.sampled_from(["trainer", "reader", "critic"]), st.integers(1, 5)),
@@ -99,3 +103,33 @@ def test_garbage_in_the_store_is_named(garbage):
     store.set("torchelastic/assigned_ranks/1", garbage)
     with pytest.raises(RendezvousStateError, match="no valid ranks for node 1"):
         assign_through_store(store, NodeInfo("trainer", 1), 1, 2)
+
+
+def joined(handler, nproc=2):
+    """The global ranks of the second of two nodes, and the size of the world."""
+    spec = WorkerSpec("trainer", nproc, handler, entrypoint="python")
+    workers = join_round(spec).workers
+    return [worker.global_rank for worker in workers], workers[0].world_size
+
+
+@pytest.mark.parametrize(("promise", "asks"), [(None, True), ("0", True), ("1", False)])
+def test_nodes_of_a_plain_handler_ask_each_other_unless_they_are_promised_to_be_alike(
+    monkeypatch, promise, asks
+):
+    monkeypatch.delenv("TORCH_ELASTIC_WORKER_IDENTICAL", raising=False)
+    if promise is not None:
+        monkeypatch.setenv("TORCH_ELASTIC_WORKER_IDENTICAL", promise)
+    store = Store()
+    store.set("torchelastic/assigned_ranks/1", "[3, 5, 3, 5]")  # the first node has three workers
+    handler = FakeRendezvous(rank=1, world_size=2, store=store)
+    assert joined(handler) == (([3, 4], 5) if asks else ([2, 3], 4))
+    assert ("torchelastic/role_info/1" in store.values) is asks
+
+
+@pytest.mark.parametrize("promise", ["0", "1"])
+def test_a_round_that_brings_the_ranks_needs_no_promise(monkeypatch, promise):
+    monkeypatch.setenv("TORCH_ELASTIC_WORKER_IDENTICAL", promise)
+    handler = FakeJobRendezvous(rank=1, world_size=2, local_world_size=2)
+    handler.ranks = WorldRanks(first_global=3, world_size=5, first_role=3, role_world_size=5)
+    with handler:
+        assert joined(handler) == ([3, 4], 5)

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 from plaunch.agent.release import shut_down
-from plaunch.agent.signals import StopOn
+from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
+from plaunch.errors import ThreadStartError
 from plaunch.testing.job_rendezvous import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
 
@@ -76,3 +77,51 @@ def test_a_handler_that_waits_for_nobody_is_called_as_it_is():
     handler = FakeRendezvous()
     shut_down(handler, POLICY)
     assert handler.shut_down
+
+
+def test_a_signal_of_a_second_run_does_not_end_the_process_by_itself(monkeypatch):
+    """After a run in plaunch's own process, a handler for the last words stands for the default."""
+    monkeypatch.setenv("PLAUNCH_LAUNCHER", str(os.getpid()))
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGUSR1)}
+    others = set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
+    before |= {signum: signal.getsignal(signum) for signum in others}
+    wake_up = WakeUp()
+    try:
+        with SignalInbox(POLICY, wake_up):
+            pass
+        with SignalInbox(POLICY, wake_up) as inbox:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert [received.signum for received in inbox.take()] == [signal.SIGUSR1]
+    finally:
+        wake_up.close()
+        for signum, handler in before.items():
+            if handler is not None:
+                signal.signal(signum, handler)
+
+
+def test_without_a_thread_it_is_shut_down_all_the_same(monkeypatch):
+    def refuse(*_):
+        raise ThreadStartError("no more threads")
+
+    monkeypatch.setattr("plaunch.agent.release.BackgroundCall", refuse)
+    with Slow() as handler:
+        handler.left.set()
+        assert shut_down(handler, POLICY)
+        assert handler.calls == ["shutdown"]
+
+
+def test_when_it_has_left_no_thread_of_its_own_is_left():
+    class Lingering(Slow):
+        def leave(self):
+            threading.Timer(0.2, self.left.set).start()
+            self.calls.append("leave")
+            return True
+
+    with Lingering() as handler:
+        helper = threading.Thread(
+            target=lambda: handler.begun.wait(30) and os.kill(os.getpid(), signal.SIGTERM)
+        )
+        helper.start()
+        shut_down(handler, POLICY)
+        helper.join()
+        assert not any(thread.name == "plaunch-shutdown" for thread in threading.enumerate())

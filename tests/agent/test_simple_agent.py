@@ -108,6 +108,14 @@ def test_failures_are_followed_by_restarts_in_new_rounds_until_none_is_left():
     ]
 
 
+@pytest.mark.parametrize("state", [WorkerState.UNKNOWN, WorkerState.INIT, WorkerState.STOPPED])
+def test_a_state_that_workers_cannot_be_in_ends_the_run(state):
+    agent = PretendAgent(FakeRendezvous(), [[RunResult(state)]])
+    with pytest.raises(RuntimeError, match=f"'trainer'.*{state.name}.*_monitor_workers"):
+        agent.run()
+    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
+
+
 def test_moments_come_in_order_and_state_changes_are_complete():
     agent = PretendAgent(FakeRendezvous(), [[FAILED], [SUCCEEDED]], max_restarts=1)
     agent.run()
@@ -366,6 +374,15 @@ class NotifyPolicy:
 
 def test_the_policy_decides_what_a_signal_means():
     script = [send(signal.SIGUSR1), send(signal.SIGUSR2), SUCCEEDED]
+    agent = PretendAgent(FakeRendezvous(), [script], signal_policy=NotifyPolicy())
+    passed_on = []
+    agent._signal_workers = passed_on.append
+    assert agent.run() is SUCCEEDED
+    assert passed_on == [signal.SIGUSR1]
+
+
+def test_a_signal_that_comes_again_at_once_is_passed_on_once():
+    script = [send(signal.SIGUSR1), send(signal.SIGUSR1), send(signal.SIGUSR1), SUCCEEDED]
     agent = PretendAgent(FakeRendezvous(), [script], signal_policy=NotifyPolicy())
     passed_on = []
     agent._signal_workers = passed_on.append

@@ -47,7 +47,14 @@ def test_all_of_torchruns_variables_are_there(group):
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "PLAUNCH_ROUND": "5",
+        "PLAUNCH_JOB_ID": "job",
     }
+
+
+def test_a_job_that_is_started_once_more_has_its_own_name_beside_the_run_id(group):
+    group.spec.job_id = "slurm-7.0"
+    env = worker_environment(group, group.workers[0], attempt=0, round=0, environ={})
+    assert (env["PLAUNCH_JOB_ID"], env["TORCHELASTIC_RUN_ID"]) == ("slurm-7.0", "job")
 
 
 class HostsStore(FakeRendezvous):

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from plaunch import hookimpl
-from plaunch.cli.allocation import allocate, apply_allocation, choose_scheduler
+from plaunch.cli.allocation import allocate, apply_allocation
 from plaunch.cli.parser import parse
 from plaunch.errors import PluginError, UnknownNameError, UsageError
 from plaunch.scheduling import Allocation
@@ -156,6 +156,26 @@ def test_a_number_of_workers_is_taken_if_nobody_says_otherwise(argv, nproc):
     assert args.nproc_per_node == nproc
 
 
+AGAIN = Allocation(run_id="job-7-again", job_id="job-7", sources={"job_id": "JOB"})
+
+
+@pytest.mark.parametrize(
+    ("argv", "job_id"),
+    [
+        ([], "job-7"),
+        (["--job-id=mine"], "mine"),
+        # A script with several launches gives each a run id; they are not one job to their workers.
+        (["--rdzv-id=mine"], None),
+        (["--rdzv-id=mine", "--job-id=both"], "both"),
+    ],
+)
+def test_the_name_of_a_job_is_taken_with_the_run_id(argv, job_id):
+    args = options(*argv)
+    told = apply_allocation(args, AGAIN, "acme")
+    assert args.job_id == job_id
+    assert ("job_id=job-7 (JOB)" in told) is (argv == [])
+
+
 # --- what is missing ------------------------------------------------------------------------------
 
 PARTLY = Allocation(
@@ -218,75 +238,6 @@ def test_an_allocation_makes_sense(fields):
         Allocation(**fields)
 
 
-# --- which scheduler ------------------------------------------------------------------------------
-
-STEP = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_NUM_TASKS": "2",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-    "SLURM_STEP_NODELIST": "node[1-2]",
-    "SLURM_NODEID": "1",
-    "SLURM_LOCALID": "0",
-}
-
-
-def test_a_step_of_several_nodes_with_a_task_on_each_is_slurms():
-    assert choose_scheduler(options(), STEP) == "slurm"
-    assert choose_scheduler(options("--nproc-per-node=8", "--max-restarts=3"), STEP) == "slurm"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"SLURM_STEP_NUM_NODES": None},  # a batch script
-        {
-            "SLURM_STEP_NUM_NODES": "1",
-            "SLURM_STEP_NUM_TASKS": "1",
-            "SLURM_STEP_TASKS_PER_NODE": "1",
-        },
-        {"SLURM_STEP_NUM_TASKS": "16", "SLURM_STEP_TASKS_PER_NODE": "8(x2)"},
-        {"SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "2,1"},
-        {"SLURM_STEP_NUM_TASKS": None},
-        {"SLURM_STEP_TASKS_PER_NODE": None},
-        {"SLURM_PTY_PORT": "4242"},  # somebody types
-        {"OMPI_COMM_WORLD_SIZE": "2"},  # the step is that of mpirun's daemons
-        {"MPI_LOCALNRANKS": "1"},
-        {"TORCHELASTIC_RUN_ID": "outer"},  # a worker starts a launcher of its own
-    ],
-)
-def test_anything_else_is_nobodys(changes):
-    environ = {name: value for name, value in (STEP | changes).items() if value is not None}
-    assert choose_scheduler(options(), environ) is None
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        "--nnodes=1",
-        "--node-rank=0",
-        "--standalone",
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=a",
-        "--rdzv-id=a",
-        "--master-addr=a",
-        "--master-port=1",
-    ],
-)
-def test_who_says_how_nodes_meet_is_taken_at_their_word(option):
-    assert choose_scheduler(options(option), STEP) is None
-    name, _, value = option.lstrip("-").partition("=")
-    variable = "PET_" + name.replace("-", "_").upper()
-    assert choose_scheduler(options(**{variable: value or "1"}), STEP) is None
-    assert choose_scheduler(options(option, "--scheduler=slurm"), STEP) == "slurm"
-
-
-def test_the_user_chooses_also_by_variable():
-    assert choose_scheduler(options("--scheduler=none"), STEP) == "none"
-    assert choose_scheduler(options(PET_SCHEDULER="mpi"), {}) == "mpi"
-
-
 # --- all together ---------------------------------------------------------------------------------
 
 
@@ -301,11 +252,32 @@ class Acme:
         return {"acme": self._find}
 
 
-def test_slurm_is_found_unasked():
-    args = options()
+STEP = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "node[1-2]",
+    "SLURM_NODEID": "1",
+    "SLURM_LOCALID": "0",
+}
+
+
+@pytest.mark.parametrize("as_variable", [False, True])
+def test_slurm_is_asked_if_the_user_says_so(as_variable):
+    args = options(PET_SCHEDULER="slurm") if as_variable else options("--scheduler=slurm")
     told = allocate(args, plugin_manager(), STEP)
     assert told.startswith("from slurm: nnodes=2 (SLURM_STEP_NUM_NODES), rdzv_id=slurm-7.0 ")
     assert filled(args, nnodes="2", node_rank=1, rdzv_endpoint="node1:20007", rdzv_id="slurm-7.0")
+
+
+def test_slurm_is_not_asked_otherwise():
+    """Each launcher of a sweep that srun has started is a job of its own, as with torchrun."""
+    args = options("--nproc-per-node=2")
+    before = vars(args) | {"sources": dict(args.sources)}
+    assert allocate(args, plugin_manager(), STEP) == ""
+    assert vars(args) == before
 
 
 def test_without_a_scheduler_no_plugin_is_loaded():

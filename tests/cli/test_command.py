@@ -62,6 +62,10 @@ def test_run_path(monkeypatch, script, tmp_path):
     ("argv", "message"),
     [
         ([], "there is no script to run"),
+        ([""], "the name of the script is empty .''.; is it a variable"),
+        (["  "], "the name of the script is empty .'  '."),
+        (["-m", ""], "the name of the script is empty"),
+        (["--no-python", " "], "the name of the script is empty"),
         (["nowhere.py"], "the script 'nowhere.py' does not exist"),
         (["--run-path", "nowhere.py"], "the script 'nowhere.py' does not exist"),
         (["--no-python", "-m", "x"], "--no-python and --module contradict each other for 'x'"),

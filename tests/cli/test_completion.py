@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+from plaunch.cli import completion
 from plaunch.cli.completion import completion_script, installed_names
 from plaunch.cli.options import OPTIONS
 from plaunch.cli.program import main, run
@@ -212,7 +213,8 @@ def test_every_shell_is_given_every_option(shell):
     for option in OPTIONS:
         assert option.names[-1].lstrip("-") in script, option
     # Names are asked for by the interpreter that has the plugins.
-    assert f"{shlex.quote(sys.executable)} -m plaunch.cli.completion rendezvous" in script
+    command = f"{shlex.quote(sys.executable)} {shlex.quote(completion.__file__)} rendezvous"
+    assert command in script
 
 
 @pytest.mark.parametrize(
@@ -228,6 +230,25 @@ def test_a_shell_takes_its_script(tmp_path, shell, words):
         [program, *words, str(script)], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_nothing_in_the_current_folder_is_run(tmp_path):
+    """A key is pressed wherever the user is."""
+    for name in ("argparse", "plaunch", "importlib_metadata"):
+        (tmp_path / f"{name}.py").write_text("import os; os.write(1, b'evil'); raise SystemExit")
+    command = completion._names_command("rendezvous")
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "c10d" in done.stdout.splitlines()
+    assert "evil" not in done.stdout
 
 
 def test_a_colon_in_a_placeholder_does_not_end_it_for_zsh():

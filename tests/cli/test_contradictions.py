@@ -32,6 +32,19 @@ def test_refused(argv, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "argv", [["--rdzv-endpoint=node0:7"], ["--rdzv-endpoint=node0:7", "--master-port=7"]]
+)
+def test_the_same_address_said_twice_is_no_contradiction(argv, caplog):
+    check(*STATIC, *argv)
+    assert "is used" not in caplog.text
+
+
+def test_another_port_is_one(caplog):
+    check(*STATIC, "--rdzv-endpoint=node0:7", "--master-port=8")
+    assert "--master-addr, --master-port is not" in caplog.text
+
+
 STATIC = ("--nnodes=2", "--node-rank=0", "--master-addr=node0")
 
 
@@ -135,6 +148,8 @@ def test_the_variables_of_operators_and_strangers_are_not(caplog):
         [],
         STATIC,
         ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a"],
+        # As with Kubeflow's variables.
+        ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a:1", "--master-addr=a"],
         ["--nnodes=2", "--node-rank=1", "--rdzv-endpoint=a:1"],
         ["--start-method=fork", "--run-path"],
         ["--tee=3", "--duplicate-stderr-filters=a"],

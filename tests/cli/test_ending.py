@@ -65,3 +65,30 @@ def test_a_function_that_raises_changes_nothing():
     assert done.returncode == 17
     assert "ZeroDivisionError" in done.stderr
     assert done.stdout == "main first in, last out\n"
+
+
+CLOSED = "threading.Thread(target=never.wait).start(); sys.stderr.close()"
+BROKEN = (
+    "threading.Thread(target=never.wait).start(); "
+    "plaunch.cli.ending._Ending._held_by = lambda self: 1 / 0"
+)
+
+
+@pytest.mark.parametrize("left", [CLOSED, BROKEN], ids=["a closed stderr", "an error"])
+def test_nothing_keeps_what_ends_the_process_from_doing_so(left):
+    assert run(left, 0.01).returncode == 17
+
+
+def test_the_interpreter_is_not_taken_apart_beside_threads_that_are_left():
+    """One that comes back then from C++ code aborts the process."""
+    left = """
+    class Late:
+        def __del__(self):
+            print("taken apart")
+    global late
+    late = Late()
+    threading.Thread(target=never.wait, daemon=True).start()
+    """
+    done = run(left, 60)
+    assert (done.returncode, done.stderr) == (17, "")
+    assert done.stdout == "main first in, last out\n"

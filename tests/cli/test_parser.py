@@ -183,6 +183,14 @@ def test_mistakes_are_named_on_one_line(argv, environ, message):
     assert "\n" not in str(caught.value)
 
 
+def test_kubeflow_turns_standalone_on_with_an_empty_variable():
+    args = parse(["x.py"], {"PET_STANDALONE": ""})
+    assert args.standalone is True
+    assert args.sources["standalone"] == "PET_STANDALONE"
+    with pytest.raises(UsageError, match="PET_NO_PYTHON is ''; write 0, 1"):
+        parse(["x.py"], {"PET_NO_PYTHON": ""})
+
+
 @pytest.mark.parametrize(
     ("text", "expected"), [("a,b", ["a", "b"]), ("a,,b", ["a,b"]), ("", []), ("x,,,y", ["x,", "y"])]
 )

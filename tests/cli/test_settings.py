@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from plaunch.agent.worker import WORKER_STORES
 from plaunch.cli import settings
+from plaunch.cli.options import OPTIONS
 from plaunch.cli.parser import parse
+from plaunch.config import START_METHODS
 from plaunch.errors import UsageError
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
 from plaunch.process import Std
@@ -196,3 +199,10 @@ def test_a_log_directory_that_is_a_file(tmp_path):
     path.touch()
     with pytest.raises(NotADirectoryError, match=str(path)):
         config(f"--log-dir={path}")
+
+
+def test_the_choices_of_options_are_those_that_a_configuration_takes():
+    """They are written twice, as `--help` does without the rest."""
+    choices = {option.dest: option.choices for option in OPTIONS if option.choices}
+    assert tuple(choices["worker_store"]) == WORKER_STORES
+    assert set(choices["start_method"]) == set(START_METHODS)

@@ -187,3 +187,9 @@ def test_streams_that_are_closed_are_opened_to_nothing(tmp_path, closed):
         )
     links = ["/dev/null" if fd in closed else str(given) for fd in range(3)]
     assert path.read_text() == f"{links} [True, True, True] 3\n"
+
+
+def test_a_stderr_that_was_closed_is_no_error(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    sys.stderr.close()
+    Stderr().write("nobody reads it\n")

@@ -49,6 +49,25 @@ def test_what_is_printed_meanwhile_goes_to_stderr(capsys) -> None:
     assert capsys.readouterr() == ("ours\nmine\n", "theirs\n")
 
 
+@pytest.mark.parametrize("first_to_end", [0, 1])
+def test_two_calls_at_once_both_write_to_it(capsys, first_to_end) -> None:
+    stdout, before = Stdout(), sys.stdout
+    calls = [stdout.reserved(is_launch=False) for _ in range(2)]
+    for number, call in enumerate(calls):
+        call.__enter__()
+        stdout.write(f"ours {number}\n")
+        print(f"theirs {number}")
+    calls.pop(first_to_end).__exit__(None, None, None)
+    stdout.write("ours still\n")
+    print("theirs still")
+    calls.pop().__exit__(None, None, None)
+    assert sys.stdout is before
+    print("mine")
+    out, err = capsys.readouterr()
+    assert out == "ours 0\nours 1\nours still\nmine\n"
+    assert err == "theirs 0\ntheirs 1\ntheirs still\n"
+
+
 def test_stdout_that_is_closed(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     with Stdout().reserved(is_launch=False):

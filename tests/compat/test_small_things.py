@@ -44,8 +44,9 @@ def test_no_address_to_listen_on(monkeypatch):
             raise OSError("no")
 
     monkeypatch.setattr(socket, "socket", Refusing)
-    with pytest.raises(OSError, match="no"):
+    with pytest.raises(OSError, match="no") as raised:
         system.get_socket_with_port()
+    assert isinstance(raised.value, RuntimeError), "as torchrun's"
 
 
 def test_loggers(monkeypatch):

@@ -246,6 +246,16 @@ def test_a_block_with_a_time():
     assert before + 60 <= expiration <= time.time() + 60
 
 
+def test_errors_of_torchs_type(monkeypatch, tmp_path):
+    monkeypatch.setattr("plaunch.timer.api._Configured.client", None)
+    with pytest.raises(RuntimeError, match="configure") as raised, timer.expires(after=1):
+        pass
+    assert isinstance(raised.value, UsageError)
+    with pytest.raises(RuntimeError, match="a shorter name") as raised:
+        FileTimerClient(str(tmp_path / "pipe")).acquire("x" * 9999, 1.0)
+    assert isinstance(raised.value, UsageError)
+
+
 def test_the_configured_client(monkeypatch):
     monkeypatch.setattr("plaunch.timer.api._Configured.client", None)
     with pytest.raises(UsageError, match="configure"):

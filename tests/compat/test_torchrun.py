@@ -69,6 +69,8 @@ def test_variables(monkeypatch):
     args = parse("train.py")
     assert (args.nnodes, args.max_restarts, args.standalone) == ("2:3", 5, True)
     assert parse("--nnodes=4", "train.py").nnodes == "4"
+    monkeypatch.setenv("PET_STANDALONE", "")  # as Kubeflow's training operator turns it on
+    assert parse("train.py").standalone is True
     monkeypatch.setenv("PET_STANDALONE", "maybe")
     with pytest.raises(UsageError, match="PET_STANDALONE"):
         torchrun.get_args_parser()
@@ -199,6 +201,13 @@ def test_the_main_function_raises(script, monkeypatch):
 def test_the_endpoint(values, endpoint):
     args = argparse.Namespace(**{"master_addr": "h", "master_port": 7, **values})
     assert torchrun.get_rdzv_endpoint(args) == endpoint
+
+
+@pytest.mark.parametrize("nnodes", ["2:20:30", "a", "3:2", "0"])
+def test_numbers_of_nodes_that_torchrun_refuses_with_one_of_two_types(nnodes):
+    with pytest.raises(RuntimeError) as raised:
+        torchrun.parse_min_max_nnodes(nnodes)
+    assert isinstance(raised.value, ValueError)
 
 
 def test_counting_workers():

@@ -124,6 +124,7 @@ class TestKubernetes(SchedulerConformance):
         {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1"},
         {"JOB_COMPLETION_INDEX": "0", "JOB_NAME": "train"},
     ]
+    files = ("/etc/hosts",)  # the kubelet's, with the pod's own name
 
     def plugin(self):
         return named(SCHEDULERS, "kubernetes")

@@ -55,6 +55,26 @@ def test_a_check_that_hangs_is_left_behind():
     assert "not done within 0.2 s" in found[0].found
 
 
+@pytest.mark.parametrize("threads", [0, 1])
+def test_where_threads_have_run_out_checks_are_made_all_the_same(monkeypatch, threads):
+    """That there are none may be what somebody asks the doctor about."""
+    start = threading.Thread.start
+    left = [None] * threads
+
+    def refuse(self):
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left.pop()
+        start(self)
+
+    def bad(context):
+        raise ValueError("no")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    found = run_checks({"first": good, "bad": bad, "last": good}, DoctorContext())
+    assert [finding.status for finding in found] == [Status.OK, Status.BROKEN, Status.OK]
+
+
 @pytest.mark.parametrize("result", [["text"], "text", [None]])
 def test_what_is_no_finding_is_a_fault_of_the_check(result):
     (finding,) = run_checks({"odd": lambda context: result}, DoctorContext())

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -54,6 +58,17 @@ def test_signals_are_heard_while_a_hook_stands(evil, plugin, name):
     assert launch.returncode == 128 + signum
     assert time.monotonic() - began < 9  # a hook that contributes is waited for ten seconds
     assert f"plugin {plugin!r} {RELEASE}hooks) ha" in err
+
+
+def test_a_signal_while_a_hook_stands_in_a_restart_is_what_ends_the_job(evil):
+    argv = ["-p", "stands-in-a-restart", "--max-restarts=3", "--no-python", "sh", "-c", "exit 3"]
+    with evil.start(*argv) as launch:
+        wait_for_files(evil.folder / "stands")
+        launch.send_signal(signal.SIGTERM)
+        _, err = launch.communicate(timeout=FORTY)
+    assert launch.returncode == 128 + signal.SIGTERM
+    assert f"plugin 'stands-in-a-restart' {RELEASE}hooks) had not returned from plaunch_w" in err
+    assert "cannot be started again" not in err
 
 
 def test_signals_are_heard_while_a_signal_policy_stands(evil):
@@ -152,6 +167,33 @@ def test_what_plugins_print_in_a_launch_goes_to_stderr(evil, argv):
         assert f"evil: print {where}\n" in done.stderr
 
 
+def test_what_a_plugin_prints_to_a_stderr_that_takes_nothing_does_not_hold_the_launcher(evil):
+    """The hook's thread keeps the lock of the stream for good."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    evil.environ.pop("PYTHONUNBUFFERED", None)
+    argv = ["-p", "prints-when-started", "--no-python", "sh", "-c", "exit 3"]
+    launch = subprocess.Popen(
+        [sys.executable, "-m", "plaunch", *argv],
+        cwd=evil.folder,
+        env=evil.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=writer,
+    )
+    try:
+        assert launch.wait(FORTY) == 3
+    finally:
+        os.close(writer)
+        os.close(reader)  # ends whoever writes
+        launch.kill()
+        launch.wait()
+
+
 @pytest.mark.parametrize(
     ("argv", "who"),
     [
@@ -214,3 +256,94 @@ def test_a_handler_whose_server_is_away_for_one_event_gets_the_others(evil):
     seen = events.read_text().splitlines()
     assert seen[0] == "plaunch.rendezvous.begun"
     assert seen[-1] == "plaunch.launcher.finished"
+
+
+LEAVES = {
+    "device count": (["device_counts", "leaves", "--nproc-per-node"], "device counter", 110),
+    "scheduler": (["schedulers", "leaves", "--scheduler"], "scheduler", 110),
+    "policy": (["signal_policies", "leaves-when-made", "--signal-policy"], "signal policy", 110),
+    "event handler": (["event_handlers", "leaves", "--event-log-handler"], "event handler", 110),
+    "backend": (["rendezvous", "leaves-when-made", "--rdzv-backend"], "rendezvous backend", 110),
+    "logs": (["logs_specs", "leaves", "--logs-specs"], "logs spec", 110),
+    "next_rendezvous": (["rendezvous", "leaves", "--rdzv-backend"], "rendezvous backend", 110),
+    "num_nodes_waiting": (["rendezvous", "leaves", "--rdzv-backend"], "rendezvous backend", 110),
+    # That of the worker, which is not lost.
+    "shutdown": (["rendezvous", "leaves", "--rdzv-backend"], "rendezvous", 7),
+}
+
+
+@pytest.mark.parametrize("place", LEAVES)
+def test_sys_exit_in_a_plugin_is_a_failure_and_not_the_end(evil, place):
+    (kind, name, option), who, code = LEAVES[place]
+    done = evil.run(
+        *["-p", f"{kind}:{name}", f"{option}={name}"],
+        *["--monitor-interval=0.05", "--no-python", "sh", "-c", "sleep 0.5; exit 7"],
+        EVIL_PLACE=place,
+    )
+    assert done.returncode == code
+    assert who in done.stderr
+    assert "SystemExit: 0" in done.stderr
+    assert code == 7 or "distribution evil-plaunch 6.6, module evil_plaunch.components" in (
+        done.stderr
+    )
+
+
+def test_what_sys_exit_says_is_not_lost(evil):
+    argv = ["-p", "device_counts:leaves-a-message", "--nproc-per-node=leaves-a-message"]
+    done = evil.run(*argv, "--no-python", "true")
+    assert done.returncode == 110
+    assert "SystemExit: the driver is broken" in done.stderr
+
+
+def test_sys_exit_in_a_signal_policy_does_not_undo_the_signal(evil):
+    argv = ["-p", "signal_policies:leaves", "--signal-policy=leaves", "--no-python", "sh", "-c"]
+    with evil.start(*argv, f"echo ready; exec sleep {FORTY}") as launch:
+        assert launch.stdout.readline() == "ready\n"
+        launch.send_signal(signal.SIGTERM)
+        _, err = launch.communicate(timeout=FORTY)
+    assert launch.returncode == 128 + signal.SIGTERM
+    assert f"signal policy 'leaves' {RELEASE}components) failed in action: SystemExit: 0" in err
+
+
+CLOSED = ["-p", "logs_specs:fails-to-close", "--logs-specs=fails-to-close", "--no-python", "sh"]
+NOT_CLOSED = (
+    f"the logs spec could not clean up: logs spec 'fails-to-close' {RELEASE}components) failed in "
+    "close: ValueError: no such folder\n"
+)
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_logs_spec_that_fails_in_the_end_changes_nothing_of_it(evil, code):
+    done = evil.run(*CLOSED, "-c", f"echo some words >&2; exit {code}")
+    assert done.returncode == code
+    assert NOT_CLOSED in done.stderr
+    assert ("exit code 7" in done.stderr) == (code == 7)
+    assert done.stderr.count("evil: close") == 1
+
+
+def test_a_logs_spec_that_fails_in_the_end_does_not_undo_a_signal(evil):
+    with evil.start(*CLOSED, "-c", f"echo ready; exec sleep {FORTY}") as launch:
+        assert launch.stdout.readline() == "ready\n"
+        launch.send_signal(signal.SIGTERM)
+        _, err = launch.communicate(timeout=FORTY)
+    assert launch.returncode == 128 + signal.SIGTERM
+    assert NOT_CLOSED in err
+    assert err.count("evil: close") == 1
+
+
+NOTHING = {
+    "device_counts": "--nproc-per-node",
+    "schedulers": "--scheduler",
+    "signal_policies": "--signal-policy",
+    "event_handlers": "--event-log-handler",
+    "rendezvous": "--rdzv-backend",
+}
+
+
+@pytest.mark.parametrize("kind", NOTHING)
+def test_a_component_that_is_none_is_its_plugins_fault(evil, kind):
+    done = evil.run("-p", f"{kind}:nothing", f"{NOTHING[kind]}=nothing", "--no-python", "true")
+    assert done.returncode == 110
+    assert f" 'nothing' ({NOTHING[kind]}) of distribution evil-plaunch 6.6, module" in done.stderr
+    assert "failed: TypeError: it returned None, which " in done.stderr
+    assert "internal error" not in done.stderr

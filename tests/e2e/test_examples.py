@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 class Training:
     """One launch of the example with two workers, and what it has printed so far."""
 
-    def __init__(self, module, folder, environ, *argv):
+    def __init__(self, module, folder, environ, argv):
         self.errors = folder / "stderr.txt"
         self.lines = []
         with self.errors.open("w") as errors:
@@ -70,13 +70,13 @@ def train(plaunch):
     """Start trainings in one folder; what still runs at the end of the test is killed."""
     trainings = []
 
-    def start(launcher, *argv):
-        environ = dict(plaunch.environ)
+    def start(launcher, *argv, **more):
+        environ = {**plaunch.environ, **more}
         if launcher == "torchrun":
             # Else the workers of a second attempt find the first one's addresses in its store and
             # may hang: torch 2.13 keeps one store for all attempts.
             environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        training = Training(LAUNCHERS[launcher], plaunch.folder, environ, *argv)
+        training = Training(LAUNCHERS[launcher], plaunch.folder, environ, argv)
         trainings.append(training)
         return training
 
@@ -124,6 +124,21 @@ def test_a_new_job_starts_anew_unless_it_is_told_to_resume(train):
     assert third.lines[0].endswith("continuing after epoch 1")
     # It continues as if it had never been interrupted.
     assert third.losses() == {2: first.losses()[2]}
+
+
+@pytest.mark.timeout(3 * TIMEOUT)
+def test_a_job_that_slurm_has_requeued_continues_and_another_one_does_not(train):
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
+    train("plaunch", "--scheduler=slurm", TRAIN, "--epochs=1", **slurm).finish()
+    again = {**slurm, "SLURM_RESTART_COUNT": "1"}
+    requeued = train("plaunch", "--scheduler=slurm", TRAIN, "--epochs=2", **again)
+    requeued.finish()
+    assert requeued.lines[0].endswith("continuing after epoch 1")
+    other = train(
+        "plaunch", "--scheduler=slurm", TRAIN, "--epochs=1", **{**slurm, "SLURM_JOB_ID": "8"}
+    )
+    other.finish()
+    assert other.lines[0].endswith("from the beginning")
 
 
 def test_without_a_launcher_it_says_what_to_do(plaunch):

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -271,6 +272,28 @@ def test_a_notice_is_for_all_nodes_and_a_stop_for_one(agents, endpoint):
     assert f"node {socket.gethostname()} left" in nodes[0].stderr
 
 
+@pytest.mark.slow
+def test_a_notice_to_all_launchers_reaches_each_worker_once(agents, endpoint):
+    """As Slurm's `--signal` does it: each worker saves once, and not in the middle of a save."""
+    more = ("3", "--signal-policy=notify")
+    nodes = [agents.start(*options(endpoint, *more, conf=conf)) for conf in (HOSTS, JOINS, JOINS)]
+    agents.until_round(0, *nodes)
+
+    def notices():
+        return [sum("notice" in line for line in node.lines()) for node in nodes]
+
+    for node in nodes:
+        node.process.send_signal(signal.SIGUSR1)
+    agents.until(lambda: min(notices()) >= 1, "all workers have got it")
+    time.sleep(1.5)  # longer than what counts as one and the same
+    nodes[1].process.send_signal(signal.SIGUSR1)
+    # Whatever the first one has led to comes before the second.
+    agents.until(lambda: min(notices()) >= 2, "all workers have got the second")
+    assert notices() == [2, 2, 2]
+    agents.tell("exit", 0)
+    assert [node.exit_code() for node in nodes] == [0, 0, 0]
+
+
 def test_a_stop_of_all_nodes_ends_all(agents, endpoint):
     """As a scheduler does it; nobody waits for a store whose host has gone first."""
     nodes = [agents.start(*options(endpoint, "3")) for _ in range(3)]
@@ -347,6 +370,30 @@ def test_a_lost_store_ends_the_nodes_after_a_bound(agents, endpoint):
         assert "unreachable_timeout=2" in node.stderr
         assert "Traceback" not in node.stderr
         agents.until_gone(*(worker["pid"] for worker in node.workers()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nnodes", ["2", "1:2"])
+def test_a_host_that_is_started_again_does_not_make_the_budget_grow(agents, endpoint, nnodes):
+    """It is there first, with an empty store; the other one knows how many restarts were used."""
+    more = (nnodes, "--max-restarts=2")
+    host = agents.start(*options(endpoint, *more, conf=HOSTS), name="host")
+    other = agents.start(*options(endpoint, *more, conf=JOINS), name="other")
+    (worker, _) = agents.until_round(0, host, other)
+    for attempt in ("0", "1"):
+        agents.tell(f"exit.{worker['RANK']}.{attempt}", 3)
+        (worker, _) = agents.until_round(int(attempt) + 1, host, other)
+    host.kill()
+    again = agents.start(*options(endpoint, *more, conf=HOSTS), name="again")
+
+    def are_together():
+        here, there = (agent.lines()[-1] if agent.lines() else {} for agent in (again, other))
+        return here and here["WORLD_SIZE"] == "2" and here["MASTER_PORT"] == there["MASTER_PORT"]
+
+    agents.until(are_together, "they are together")
+    assert again.lines()[-1]["TORCHELASTIC_RESTART_COUNT"] == "2"
+    agents.tell("exit.again", 3)
+    assert [again.exit_code(), other.exit_code()] == [3, 3]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Launchers of a job step, without any option that says how nodes meet."""
+"""Launchers of a job step that Slurm is asked about, and others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,11 @@ def test_two_tasks_of_a_step_are_one_world(agents, job):
     # The second node comes first, and has its index nevertheless.
     nodes = [
         agents.start(
-            "--nproc-per-node=2", name=f"task{node}", LOGLEVEL="INFO", **task(job, node, 2)
+            "--scheduler=slurm",
+            "--nproc-per-node=2",
+            name=f"task{node}",
+            LOGLEVEL="INFO",
+            **task(job, node, 2),
         )
         for node in (1, 0)
     ]
@@ -72,13 +76,19 @@ def test_several_launchers_on_one_node_are_refused(plaunch, job):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_drop_in_waits_for_nobody_where_it_is_not_clear(plaunch, job):
-    script = plaunch.write("world.py", "import os\nprint(os.environ['WORLD_SIZE'])\n")
-    for argv, environ in [
-        (["--nproc-per-node=2"], task(job, 0, 2, tasks_per_node=8)),
-        (["--standalone", "--nproc-per-node=2"], task(job, 0, 2)),
-        (["--nnodes=1", "--nproc-per-node=2"], task(job, 1, 2)),
+def test_a_drop_in_waits_for_nobody_and_is_told_what_it_could_do(plaunch, job):
+    """What torchrun makes several worlds of stays several worlds, as in a sweep."""
+    # In one write, as workers write to one pipe.
+    text = "import os\nos.write(1, (os.environ['WORLD_SIZE'] + '\\n').encode())\n"
+    script = plaunch.write("world.py", text)
+    for argv, environ, is_told in [
+        (["--nproc-per-node=2"], task(job, 1, 2), True),
+        (["--nproc-per-node=2"], task(job, 0, 2, tasks_per_node=8), False),
+        (["--scheduler=none", "--nproc-per-node=2"], task(job, 0, 2), False),
+        (["--standalone", "--nproc-per-node=2"], task(job, 0, 2), False),
+        (["--nnodes=1", "--nproc-per-node=2"], task(job, 1, 2), False),
     ]:
-        done = plaunch.run(*argv, script, **environ)
+        done = plaunch.run(*argv, script, LOGLEVEL="INFO", **environ)
         assert done.stdout.split() == ["2", "2"], done.stderr
         assert "from slurm" not in done.stderr
+        assert ("--scheduler=slurm makes them one" in done.stderr) is is_told

@@ -92,6 +92,23 @@ def test_rotation_keeps_the_newest(tmp_path, keep, files):
     assert {file.name: names(file) for file in tmp_path.iterdir()} == files
 
 
+def test_a_number_of_files_that_is_never_reached_costs_nothing(tmp_path, monkeypatch):
+    asked = []
+    exists = os.path.exists
+
+    def counted(path):
+        asked.append(path)
+        assert len(asked) < 100
+        return exists(path)
+
+    monkeypatch.setattr(os.path, "exists", counted)
+    handler = create(tmp_path / "e", max_bytes="1", keep="1000000000")
+    for number in range(4):
+        handler.handle(event(str(number)))
+    handler.close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["e", "e.1", "e.2", "e.3"]
+
+
 def test_a_full_file_of_an_earlier_launch_is_rotated_too(tmp_path):
     path = tmp_path / "e"
     for _ in range(2):

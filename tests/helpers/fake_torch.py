@@ -32,10 +32,12 @@ class TCPStore:
             self.guests.append(guest)
 """
 NATIVE = """\
-import os, sys
+import os, sys, time
 def _c10d_init():
     if os.environ.get("FAKE") == "aborts":
         os.abort()
+    if os.environ.get("FAKE") == "hangs":
+        time.sleep(600)
     sys.path.insert(0, os.path.dirname(__file__))
     import the_store
     the_store.HOW.append("lean")

@@ -15,9 +15,15 @@ import time
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent
 from plaunch.cli import main, run
-from plaunch.errors import RendezvousError, SignalException, UsageError
+from plaunch.errors import PluginError, RendezvousError, SignalException, UsageError
 from plaunch.events import COMMON_KEYS, SCHEMA, Event
-from plaunch.plugin.event_handlers import find_event_handlers, parse_event_conf, parse_names
+from plaunch.plugin import PluginContext
+from plaunch.plugin.event_handlers import (
+    create_deliveries,
+    find_event_handlers,
+    parse_event_conf,
+    parse_names,
+)
 from plaunch.plugin.manager import PluginManager
 from plaunch.process import ChildFailedError
 
@@ -477,3 +483,28 @@ def test_a_handler_that_declares_nonsense():
 
     with pytest.raises(Exception, match="says that its options are 'colour'"):
         find_event_handlers(PluginManager.create([Odd()]), "odd", {"odd.colour": "blue"})
+
+
+def test_handlers_that_were_made_are_closed_if_another_one_cannot_be():
+    closed = []
+
+    class Fine:
+        def handle(self, event):
+            pass
+
+        def close(self):
+            closed.append("fine")
+
+    def fail(context):
+        raise RuntimeError("no luck")
+
+    class Offering:
+        @hookimpl
+        def plaunch_event_handlers(self):
+            return {"fine": lambda context: Fine(), "sick": fail}
+
+    manager = PluginManager.create([Offering()])
+    context = PluginContext("run", "role", "host", None, LaunchConfig(1, 1, 1).settings())
+    with pytest.raises(PluginError, match="no luck"):
+        create_deliveries(manager, "fine,sick", {}, context)
+    assert closed == ["fine"]

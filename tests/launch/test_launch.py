@@ -6,11 +6,14 @@ import importlib.util
 import pathlib
 import signal
 import sys
+import threading
 
 import pytest
-from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent
+from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent, threads
+from plaunch.agent.status.alive import Alive
 from plaunch.cli import main, run
 from plaunch.errors import PluginError, SignalException, UsageError
+from plaunch.plugin import telling
 from plaunch.plugin.manager import PluginManager
 from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
@@ -215,3 +218,42 @@ def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, cap
     shown = capsys.readouterr().err
     assert "internal error: ZeroDivisionError: impossible" in shown
     assert "Traceback" in shown
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_fork_beside_a_hook_that_has_not_returned_is_said(monkeypatch, caplog, start_method):
+    opened = threading.Event()
+
+    class Stands:
+        @hookimpl
+        def plaunch_before_rendezvous(self):
+            opened.wait(60)
+
+    monkeypatch.setattr(telling, "TIME_BOUND", 0.01)
+    launch = elastic_launch(
+        config(start_method=start_method), functions.rank_and_arguments, plugins=[Stands]
+    )
+    try:
+        assert launch() == {0: (0, ()), 1: (1, ())}
+    finally:
+        opened.set()
+    said = [record.getMessage() for record in caplog.records]
+    warned = [text for text in said if "has not returned from a hook; workers are forked" in text]
+    assert len(warned) == (start_method == "fork")
+
+
+def test_the_loop_is_alive_while_plugins_take_their_time(monkeypatch):
+    """Each of them is waited for within a bound; together they may take longer than one turn."""
+    said = threading.Event()
+
+    class Slow:
+        @hookimpl
+        def plaunch_worker_env(self):
+            said.clear()
+            return {"SAID": str(said.wait(60))}
+
+    monkeypatch.setattr(threads, "UNHURRIED", 0.01)
+    monkeypatch.setattr(Alive, "waits", lambda self: said.set())
+    settings = config(nproc_per_node=1, metrics_port="127.0.0.1:0")
+    launch = elastic_launch(settings, functions.environment, plugins=[Slow])
+    assert launch("SAID") == {0: "True"}

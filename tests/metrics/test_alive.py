@@ -56,6 +56,16 @@ def test_a_loop_that_has_ended_is_not_missed(alive, clock):
     alive.wakes()
     alive.ends()
     assert after(alive, clock, 1e6) == 0
+    alive.waits()
+    assert after(alive, clock, 1e6) == 0
+
+
+def test_a_loop_that_waits_for_plugins_is_alive_as_long_as_it_says_so(alive, clock):
+    alive.wakes()
+    for _ in range(100):
+        assert after(alive, clock, 9.0) == 0
+        alive.waits()
+    assert after(alive, clock, 10.1) == pytest.approx(10.1)
 
 
 def test_progress_elsewhere_is_a_sign_of_life_for_as_long_as_the_bound(clock):

@@ -20,7 +20,7 @@ from plaunch.agent.status import service as service_module
 from plaunch.agent.status.alive import Alive
 from plaunch.agent.status.service import Service
 from plaunch.errors import UsageError
-from plaunch.process import ChildFailedError
+from plaunch.process import ChildFailedError, RunLayout
 from streams import Stream
 
 from helpers.ports import free_port
@@ -307,22 +307,22 @@ def test_a_loop_that_hangs_is_told_and_one_that_goes_on_is_forgiven(monkeypatch)
     monkeypatch.setattr(service_module, "TURN_BOUND", 1.0)
     port, codes = free_port(), []
 
-    class Hangs:
-        @hookimpl
-        def plaunch_worker_env(self):
+    class Hangs(RunLayout):  # given in code, so that nothing bounds it
+        def reify(self, envs):
             codes.append(get(port, "/healthz")[0])
             deadline = time.monotonic() + LONG
             while get(port, "/healthz")[0] == 200 and time.monotonic() < deadline:
                 time.sleep(0.05)
             codes.append(get(port, "/healthz")[0])
-            return {}
+            return super().reify(envs)
 
+    class Looks:
         @hookimpl
         def plaunch_agent_finished(self):
             codes.append(get(port, "/healthz")[0])
 
-    config = LaunchConfig(1, 1, 1, metrics_port=port, shutdown_timeout=0)
-    elastic_launch(config, "/bin/sleep", plugins=[Hangs()])("1")
+    config = LaunchConfig(1, 1, 1, metrics_port=port, shutdown_timeout=0, logs_specs=Hangs())
+    elastic_launch(config, "/bin/sleep", plugins=[Looks()])("1")
     assert codes == [200, 503, 200]
 
 

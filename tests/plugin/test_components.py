@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 import signal
+import sys
 import threading
 
 import pytest
-from plaunch.errors import PluginError
+from plaunch.agent.signals import SignalInbox, WakeUp
+from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import components
 from plaunch.plugin.components import BoundedLogsSpecs, BoundedPolicy
 from plaunch.process import LogsDest, LogsSpecs, SignalAction
@@ -81,7 +84,7 @@ def test_a_policy_that_raises_raises() -> None:
 
 
 def test_a_policy_that_does_not_answer_is_asked_once(monkeypatch, gate, caplog) -> None:
-    monkeypatch.setattr(components, "ACTION_BOUND", 0.01)
+    monkeypatch.setattr(components, "POLICY_BOUND", 0.01)
     policy = Policy(lambda: gate.wait(BOUND))
     bounded = BoundedPolicy(policy, WHO)
     assert bounded.action(signal.SIGUSR1) is SignalAction.STOP
@@ -89,6 +92,76 @@ def test_a_policy_that_does_not_answer_is_asked_once(monkeypatch, gate, caplog) 
     assert policy.asked == [signal.SIGUSR1]
     (record,) = caplog.records
     assert record.getMessage().startswith(f"{WHO} has not said within 0.01 s what SIGUSR1 means")
+
+
+def test_a_policy_that_does_not_say_what_it_handles_is_named(monkeypatch, gate) -> None:
+    monkeypatch.setattr(components, "POLICY_BOUND", 0.01)
+    policy = Policy(None)
+    policy.signals = lambda: gate.wait(BOUND)
+    with pytest.raises(PluginError, match=f"{re.escape(WHO)} has not said within 0.01 s which"):
+        BoundedPolicy(policy, WHO).signals()
+
+
+def test_a_policy_that_answers_nonsense_is_named(caplog) -> None:
+    """The agent's messages are about the policy, and not about what stands before it."""
+    wake_up = WakeUp()
+    bounded = BoundedPolicy(Policy(lambda: None), WHO)
+    with SignalInbox(bounded, wake_up) as inbox:
+        signal.raise_signal(signal.SIGUSR1)
+        (received,) = inbox.take()
+    wake_up.close()
+    assert received.action is SignalAction.IGNORE
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{WHO} does not say what SIGUSR1 means: it answers None")
+
+
+def test_a_policy_that_lists_what_cannot_be_handled_is_named() -> None:
+    wake_up = WakeUp()
+    policy = Policy(None)
+    policy.signals = lambda: [signal.SIGKILL]
+    with (
+        pytest.raises(UsageError, match=f"^{re.escape(WHO)} wants to handle"),
+        SignalInbox(BoundedPolicy(policy, WHO), wake_up),
+    ):
+        pass
+    wake_up.close()
+
+
+def test_a_policy_that_lists_nothing_is_named() -> None:
+    policy = Policy(None)
+    policy.signals = lambda: None
+    with pytest.raises(PluginError, match=f"^{re.escape(WHO)} failed in signals: TypeError"):
+        BoundedPolicy(policy, WHO).signals()
+
+
+def test_a_policy_may_list_signals_one_after_the_other() -> None:
+    """They are asked for again when the rendezvous is shut down."""
+    policy = Policy(None)
+    policy.signals = lambda: iter([signal.SIGTERM])
+    bounded = BoundedPolicy(policy, WHO)
+    assert [*bounded.signals()] == [*bounded.signals()] == [signal.SIGTERM]
+
+
+def test_a_logs_spec_that_returns_nothing_is_named() -> None:
+    specs = Specs(lambda: None)
+    with pytest.raises(PluginError, match=f"^{re.escape(WHO)} returned None from reify, which is"):
+        BoundedLogsSpecs(specs, WHO, never).reify({0: {}})
+
+
+def leave():
+    sys.exit("the driver is broken")
+
+
+LEAVES = {
+    "signals": lambda: BoundedPolicy(Policy(leave), WHO).action(signal.SIGTERM),
+    "reify": lambda: BoundedLogsSpecs(Specs(leave), WHO, never).reify({0: {}}),
+}
+
+
+@pytest.mark.parametrize("call", LEAVES.values(), ids=LEAVES)
+def test_one_that_calls_sys_exit_has_failed(call) -> None:
+    with pytest.raises(PluginError, match=f"^{re.escape(WHO)} failed in .*: SystemExit: the dr"):
+        call()
 
 
 def test_a_logs_spec_does_what_it_does() -> None:
@@ -113,7 +186,31 @@ def test_a_logs_spec_that_raises_raises() -> None:
 
 
 def test_a_logs_spec_that_does_not_return_is_named(monkeypatch, gate) -> None:
-    monkeypatch.setattr(components, "REIFY_BOUND", 0.01)
+    monkeypatch.setattr(components, "LOGS_BOUND", 0.01)
     bounded = BoundedLogsSpecs(Specs(lambda: gate.wait(BOUND)), "logs spec 'x'", never)
     with pytest.raises(PluginError, match=r"logs spec 'x' has not returned from reify within 0.01"):
         bounded.reify({0: {}})
+
+
+def test_a_logs_spec_that_does_not_clear_up_is_named(monkeypatch, gate) -> None:
+    monkeypatch.setattr(components, "HURRIED_CLOSE", 0.01)
+    monkeypatch.setattr(components, "LOGS_BOUND", 0.02)
+    specs = Specs(None)
+    specs.close = lambda succeeded: gate.wait(BOUND)
+    with pytest.raises(PluginError, match="logs spec 'x' has not returned from close; it is left"):
+        BoundedLogsSpecs(specs, "logs spec 'x'", never).close(True)
+
+
+def test_a_logs_spec_that_cannot_clear_up_is_named() -> None:
+    specs = Specs(None)
+    specs.close = lambda succeeded: [][succeeded]
+    with pytest.raises(PluginError, match="logs spec 'x' failed in close: IndexError: list index"):
+        BoundedLogsSpecs(specs, "logs spec 'x'", never).close(True)
+
+
+def test_a_logs_spec_that_does_not_make_a_folder_is_named(monkeypatch, gate) -> None:
+    monkeypatch.setattr(components, "LOGS_BOUND", 0.01)
+    specs = Specs(None)
+    specs.create_run_dir = lambda run_id: gate.wait(BOUND)
+    with pytest.raises(PluginError, match="logs spec 'x' has not returned from create_run_dir"):
+        BoundedLogsSpecs(specs, "logs spec 'x'", never).create_run_dir("job")

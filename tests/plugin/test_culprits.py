@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import signal
 import subprocess
 import sys
 import types
 
 import pytest
+from plaunch.errors import PluginError
 from plaunch.plugin.culprits import Culprits
 
 
@@ -51,11 +54,51 @@ def test_who_has_called_what_raised(culprits) -> None:
     assert culprits.of_error(caught.value) == "plugin 'alone'"
 
 
-def test_the_first_plugin_of_a_package_stands_for_it(culprits) -> None:
+@pytest.mark.parametrize(
+    ("name", "who"),
+    [
+        ("acme.plugins.more", "plugin 'more'"),
+        ("acme.plugins.more.deep", "plugin 'more'"),
+        ("acme.plugins.hooks", "plugin 'acme'"),
+        ("acme.plugins.shared", "plugin 'acme'"),
+    ],
+)
+def test_each_plugin_of_a_package_stands_for_itself(culprits, name, who) -> None:
     culprits.note("acme.plugins.more", "plugin 'more'")
+    raiser = module(name, "def fail(): raise ValueError('no')")
     with pytest.raises(ValueError, match="no") as caught:
-        module("acme.plugins.more", "def fail(): raise ValueError('no')").fail()
-    assert culprits.of_error(caught.value) == "plugin 'acme'"
+        raiser.fail()
+    assert culprits.of_error(caught.value) == who
+
+
+@pytest.mark.parametrize(
+    ("name", "who"), [("shop.acme.deep", "plugin 'acme'"), ("shop.protocol", None)]
+)
+def test_a_namespace_package_is_no_plugins(tmp_path, monkeypatch, name, who) -> None:
+    for folder in ("shop/acme", "shop"):
+        (tmp_path / folder).mkdir(exist_ok=True, parents=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "shop", importlib.import_module("shop"))
+    culprits = Culprits()
+    culprits.note("shop.acme", "plugin 'acme'")
+    raiser = module(name, "def fail(): raise ValueError('no')")
+    with pytest.raises(ValueError, match="no") as caught:
+        raiser.fail()
+    assert culprits.of_error(caught.value) == who
+
+
+def test_sys_exit_of_a_plugin_is_its_failure(culprits) -> None:
+    raiser = module("alone", "def fail(): raise SystemExit('no driver')")
+    with (
+        pytest.raises(PluginError, match=r"^plugin 'alone' has failed: SystemExit: no driver$"),
+        culprits.refusing_exits(),
+    ):
+        raiser.fail()
+
+
+def test_sys_exit_of_a_program_is_its_wish(culprits) -> None:
+    with pytest.raises(SystemExit), culprits.refusing_exits():
+        sys.exit("enough")
 
 
 EXITS = """\
@@ -94,3 +137,23 @@ def test_os_exit(owned, end, code, is_said) -> None:
     said = "plaunch: plugin 'acme' has ended the launcher with os._exit(7), in end (<string>:2)"
     assert done.stderr.startswith(said) == is_said
     assert is_said or done.stderr == ""
+
+
+SIGNALLED = """\
+import os, signal, sys, types
+from plaunch.cli import entry
+from plaunch.plugin.exits import explained_culprits
+os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
+explained_culprits().note("acme", "plugin 'acme'")
+entry._end_at_signals()
+acme = types.ModuleType("acme")
+exec("import os\\ndef work(signum): os.kill(os.getpid(), signum)", acme.__dict__)
+acme.work(signal.SIGTERM)
+"""
+
+
+def test_a_signal_that_ends_the_first_process_is_not_the_plugins_that_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")

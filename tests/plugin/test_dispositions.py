@@ -93,16 +93,33 @@ def test_a_change_is_put_back_although_the_plugin_fails(caplog) -> None:
     assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL
 
 
-def test_on_another_thread_it_is_only_said(caplog) -> None:
+def test_on_another_thread_nobody_is_blamed_for_what_the_main_one_does(caplog) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
     def call():
-        with kept_dispositions("plugin 'x'", "hook"):
-            LIBC.signal(signal.SIGCHLD, IGNORE)
+        with kept_dispositions("plugin 'innocent'", "hook"):
+            begun.set()
+            ended.wait(60)
 
     thread = threading.Thread(target=call)
     thread.start()
+    begun.wait(60)
+    signal.signal(signal.SIGUSR1, handle)
+    ended.set()
     thread.join()
-    (message,) = said(caplog)
-    assert "SIGCHLD does (hook); that cannot be put back from here" in message
+    assert signal.getsignal(signal.SIGUSR1) is handle
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_look_that_fails_is_no_change(caplog, monkeypatch, tmp_path, is_first) -> None:
+    """For want of descriptors, say."""
+    good, bad = dispositions._STATUS, os.fspath(tmp_path / "nothing")
+    signal.signal(signal.SIGUSR1, handle)
+    monkeypatch.setattr(dispositions, "_STATUS", bad if is_first else good)
+    with kept_dispositions("plugin 'x'", "hook"):
+        monkeypatch.setattr(dispositions, "_STATUS", good if is_first else bad)
+    assert said(caplog) == []
 
 
 def test_without_proc_what_python_knows_counts(caplog, monkeypatch, tmp_path) -> None:

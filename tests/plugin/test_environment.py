@@ -8,9 +8,10 @@ import signal
 import threading
 
 import pytest
+from plaunch import threads
 from plaunch.agent.worker import WorkerInfo
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin import bounded, environment, hookimpl
+from plaunch.plugin import environment, hookimpl
 from plaunch.testing import plugin_manager
 
 from helpers.waiting import BOUND
@@ -137,7 +138,7 @@ def test_a_plugin_that_does_not_return_is_named(monkeypatch) -> None:
 
 
 def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch) -> None:
-    monkeypatch.setattr(bounded, "UNHURRIED", 0.01)
+    monkeypatch.setattr(threads, "UNHURRIED", 0.01)
     returned = threading.Event()
     plugin = contributor("A", lambda env: returned.wait(BOUND))
     asked = []
@@ -147,8 +148,8 @@ def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch) -> N
 
 
 def test_a_contribution_is_made_on_another_thread_that_is_gone_afterwards() -> None:
-    threads = []
-    contributed(contributor("A", lambda env: threads.append(threading.current_thread())))
-    (thread,) = threads
+    seen = []
+    contributed(contributor("A", lambda env: seen.append(threading.current_thread())))
+    (thread,) = seen
     assert thread is not threading.current_thread()
     assert not thread.is_alive()

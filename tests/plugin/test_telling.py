@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import threading
 
 import pytest
@@ -98,6 +99,17 @@ def test_a_plugin_that_fails_is_reported_and_switched_off(manager, told, caplog,
     assert record.exc_info is None
 
 
+def test_an_error_that_cannot_be_told_is_none_of_the_agents(manager, told, caplog) -> None:
+    class Mute(Exception):
+        def __str__(self):
+            raise KeyError("text")
+
+    manager(listener("a", told, fail(Mute())), listener("b", told)).notify(MOMENT)
+    assert told == ["a", "b"]
+    (record,) = caplog.records
+    assert "the job goes on: Mute: <its text cannot be had: KeyError>" in record.getMessage()
+
+
 def test_other_hooks_of_a_failed_plugin_stay(manager, told) -> None:
     tested = manager(listener("a", told, fail(RuntimeError())))
     tested.notify(MOMENT)
@@ -127,17 +139,32 @@ def test_a_plugin_that_does_not_return_is_left_to_itself(
     manager, told, caplog, monkeypatch, gate
 ) -> None:
     monkeypatch.setattr(telling, "TIME_BOUND", 0.01)
-    tested = manager(listener("a", told, lambda: gate.wait(BOUND)), listener("b", told))
+    threads = []
+
+    def stand():
+        threads.append(threading.current_thread())
+        gate.wait(BOUND)
+
+    tested = manager(listener("a", told, stand), listener("b", told))
+    assert tested.left_behind() == []
     tested.notify(MOMENT)
     monkeypatch.setattr(telling, "TIME_BOUND", BOUND)
     tested.notify(MOMENT)
     tested.notify(OTHER)
-    assert told == ["a", "b", "b", "a started", "b started"]
+    assert told == ["a", "b", "b", "b started"]  # no two hooks of one plugin at once
+    assert tested.left_behind() == [WHO]
     (record,) = caplog.records
     assert record.getMessage() == (
         f"{WHO} has not returned from plaunch_before_rendezvous within 0.01 s; it is left to "
-        "itself and not called for that again, and the job goes on"
+        "itself, not told of anything else until it has, and not called for that again; the job "
+        "goes on"
     )
+    gate.set()
+    threads[0].join()
+    tested.notify(MOMENT)
+    tested.notify(OTHER)
+    assert told[4:] == ["b", "a started", "b started"]
+    assert tested.left_behind() == []
 
 
 def test_one_that_returns_after_all_is_not_called_again(
@@ -169,23 +196,38 @@ def test_hooks_run_on_another_thread_that_is_gone_afterwards(manager, told) -> N
     assert not thread.is_alive()
 
 
-def test_no_signal_is_delivered_to_a_hook(manager, told) -> None:
-    masks = []
-    manager(
-        listener("a", told, lambda: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
-    ).notify(MOMENT)
-    assert {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD} <= masks[0]
+def test_what_a_hook_starts_can_be_ended(manager, told, caplog) -> None:
+    codes = []
+
+    def start():
+        child = subprocess.Popen(["sleep", "60"])
+        child.terminate()
+        codes.append(child.wait(BOUND))
+
+    manager(listener("a", told, start)).notify(MOMENT)
+    assert codes == [-signal.SIGTERM]
 
 
-def test_without_threads_hooks_are_called_all_the_same(manager, told, monkeypatch, caplog) -> None:
+@pytest.mark.parametrize(
+    "why", ["can't start new thread", "can't create new thread at interpreter shutdown"]
+)
+def test_without_threads_nobody_is_told(manager, told, monkeypatch, caplog, why) -> None:
     def refuse(self):
-        raise RuntimeError("can't start new thread")
+        raise RuntimeError(why)
 
-    tested = manager(listener("a", told))
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    tested = manager(listener("a", told), listener("b", told))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        tested.notify(MOMENT)
+        tested.notify(OTHER)
+    assert told == []
+    (record,) = caplog.records
+    assert (
+        f"{WHO} is not told (plaunch_before_rendezvous), nor is anybody else: "
+        in record.getMessage()
+    )
     tested.notify(MOMENT)
-    assert told == ["a"]
-    assert not caplog.records
+    assert told == ["a", "b"]
 
 
 def test_switching_off_lasts_for_one_launch(manager, told) -> None:

@@ -68,6 +68,19 @@ def test_streams_reach_it_as_torchs_and_come_back_as_ours(
     specs.close(succeeded=True)
 
 
+def test_paths_of_none_are_no_paths(manager, tmp_path) -> None:
+    specs = manager.get(LOGS_SPECS, "acme-flat")(log_dir=str(tmp_path))
+    theirs = specs._specs.reify({0: {}, 1: {}})
+    nothing = {0: None, 1: None}
+    theirs.stdouts = {0: None, 1: "out"}
+    theirs.stderrs = theirs.tee_stdouts = theirs.tee_stderrs = theirs.error_files = nothing
+    theirs.filtered_stdout = theirs.filtered_stderr = None
+    specs._specs.reify = lambda envs: theirs
+    assert specs.reify({0: {}, 1: {}}) == LogsDest(
+        stdouts={0: "", 1: "out"}, stderrs={0: "", 1: ""}, error_files={0: "", 1: ""}
+    )
+
+
 def test_it_is_handed_torchs_own_values(manager, tmp_path) -> None:
     specs = manager.get(LOGS_SPECS, "acme-flat")(
         log_dir=str(tmp_path), redirects=Std.OUT, tee={0: Std.ERR}, local_ranks_filter={3}

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import types
 
 import pytest
-from plaunch.process.child import LOST_EXIT_CODE, ChildProcess
+from plaunch.process import child
+from plaunch.process.child import LOST_EXIT_CODE, ChildProcess, ServedProcess
+from plaunch.process.reaping.table import Process, read_process
+from plaunch.process.session import WorkerSession
 
 from helpers.processes import wait_for_end
 
@@ -81,3 +86,65 @@ def test_systems_without_waitid_reap(monkeypatch):
     monkeypatch.delattr(os, "waitid")
     assert worker.poll() == 4
     assert program.returncode == 4
+
+
+# --- signals to the very process ------------------------------------------------------------------
+
+
+@pytest.fixture
+def stranger():
+    program = subprocess.Popen(["sleep", "600"])
+    yield program
+    program.kill()
+    program.wait()
+
+
+def served(pid):
+    """A worker of a fork server that is asked for the exit code, and does not say it."""
+
+    class Handle:
+        returncode = None
+        sentinel = -1
+
+        def poll(self):
+            return None
+
+    handle = Handle()
+    handle.pid = pid
+    return ServedProcess(handle, release=lambda: None)
+
+
+def test_a_child_gets_its_signal(stranger):
+    worker = ChildProcess(stranger, release=lambda: None)
+    worker.send_signal(signal.SIGTERM)
+    wait_for_end(stranger.pid)
+    worker.send_signal(signal.SIGTERM)  # it has ended, and nobody gets it
+    assert worker.owns_pid()
+    worker.reap()
+    assert not worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+
+
+def test_a_served_worker_gets_its_signal(stranger):
+    worker = served(stranger.pid)
+    assert worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+    assert stranger.wait() == -signal.SIGTERM
+    assert not worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+    worker.release()
+
+
+def test_a_number_that_the_server_gave_away_gets_no_signal(stranger, monkeypatch):
+    """The server reaps, and says so later; meanwhile somebody else may have the number."""
+    here = read_process(stranger.pid)
+    earlier = Process(stranger.pid, start=here.start - 1)
+    monkeypatch.setattr(child, "read_process", lambda pid: earlier)
+    worker = served(stranger.pid)
+    monkeypatch.undo()
+    assert not worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+    kin = types.SimpleNamespace(left_behind=lambda rank: [], signal=lambda *_: [])
+    WorkerSession(worker, 0, kin).kill()
+    worker.release()
+    assert stranger.poll() is None

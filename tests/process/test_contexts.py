@@ -197,8 +197,19 @@ def test_a_start_that_fails_is_cleaned_up():
     context = Broken("t", print, {0: ()}, {0: {}}, Nowhere())
     with pytest.raises(RuntimeError, match="no more threads"):
         context.start()
-    assert context.closed == [(signal.SIGTERM, 30.0)]
+    assert context.closed == [(signal.SIGTERM, 1.0)]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_during_the_start_leaves_the_workers_their_grace():
+    class Interrupted(ThreadContext):
+        def _start(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    context = Interrupted("t", print, {0: ()}, {0: {}}, Nowhere())
+    with pytest.raises(SignalException):
+        context.start()
+    assert context.closed == [(signal.SIGTERM, 30.0)]
 
 
 def test_it_is_started_once():

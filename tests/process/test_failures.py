@@ -39,6 +39,19 @@ def failure_at(timestamp, exitcode=1, local_rank=0):
 # --- without an error file ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "content", ["{}", '{"message": null}', '{"message": ""}', '{"message": {}}', "half", ""]
+)
+def test_a_file_without_a_message_is_not_said_to_be_missing(error_file, content):
+    path = error_file(content)
+    failure = ProcessFailure(0, 4242, 17, path)
+    report = str(ChildFailedError("train.py", {0: failure}))
+    assert f"error file: {path}" in report
+    assert "wrote no error file" not in f"{report}{failure.message}"
+    assert failure.message.startswith("PID 4242 ended with exit code 17")
+    assert not failure.has_reply
+
+
 @pytest.mark.parametrize("path", ["", os.devnull, "/no/such/error.json", "/tmp"])
 def test_a_missing_error_file_is_told_as_torch_does(path):
     failure = ProcessFailure(0, 4242, 17, path)

@@ -27,6 +27,7 @@ class FakeSession:
         self.left_behind_dies_of = {TERM, KILL}
         self.is_wrapper = is_wrapper
         self.asked_rest = is_wrapper
+        self.refuses = set()  # the processes of another user's
 
     def ask_to_end(self, signum):
         self._note(signum, "session" if self.is_wrapper else "leader")
@@ -44,13 +45,14 @@ class FakeSession:
         self._note(KILL, "all")
         self._receive(KILL)
         self._clear(KILL)
+        return self.refuses
 
     def _note(self, signum, scope):
         self.world.sent.append((self.world.now, self.rank, signum.name, scope))
 
     def _clear(self, signum):
         if signum in self.left_behind_dies_of:
-            self.left_behind.clear()
+            self.left_behind = [pid for pid in self.left_behind if pid in self.refuses]
 
     def survivors(self):
         assert not self.is_alive(), "asked about a worker that has not ended"
@@ -90,8 +92,11 @@ class World:
 
     def climb(self, ladder, until=1000.0):
         """Drive the ladder as a context does: woken by deadlines and by workers that end."""
+        steps = 0
         while (delay := ladder.step(self.live())) is not None:
             assert delay >= 0
+            steps += 1
+            assert steps < 10_000, "the ladder has no pause"
             ends = [s.dead_at for s in self.sessions.values() if s.dead_at and s.dead_at > self.now]
             self.now = min([self.now + max(delay, 1e-6), *ends])
             assert self.now < until, "the ladder does not end"
@@ -187,6 +192,37 @@ def test_what_outlives_sigkill_is_named_after_a_bound(world):
     assert ladder.stuck == {0: [1000]}
 
 
+def test_who_was_given_up_is_no_reason_to_look_all_the_time(world):
+    """Another worker has left something behind by then, which is still waited for."""
+    world.worker(dies_of=[])
+    slow = world.worker(dies_of=[KILL], delay=3, leaves=[77])
+    slow.left_behind_dies_of = set()
+    ladder = world.ladder(grace=5, kill_wait=4)
+    world.climb(ladder)
+    assert ladder.stuck == {0: [1000], 1: [77]}
+    assert world.now == pytest.approx(12, abs=0.1)
+
+
+def test_a_worker_that_may_not_be_signalled_is_not_waited_for_after_its_grace(world):
+    world.worker(dies_of=[]).refuses = {1000}
+    world.worker(dies_of=[KILL], delay=1)
+    ladder = world.ladder(grace=5, kill_wait=4)
+    world.climb(ladder)
+    assert ladder.stuck == {0: [1000]}
+    assert world.now == pytest.approx(6, abs=0.1)
+
+
+def test_what_was_left_behind_and_may_not_be_signalled_is_not_waited_for(world):
+    session = world.worker(leaves=[77, 78])
+    session.left_behind_dies_of = {KILL}
+    session.refuses = {77}
+    session.dead_at = 0.0
+    ladder = world.ladder(kill_wait=4)
+    world.climb(ladder)
+    assert ladder.stuck == {0: [77]}
+    assert world.now == pytest.approx(0.5, abs=0.1)
+
+
 def test_what_a_worker_left_behind_gets_the_soft_signal_too(world):
     session = world.worker(leaves=[77])
     session.dead_at = 0.0
@@ -242,9 +278,10 @@ def test_what_evades_sigkill_as_another_process_gets_it_again(world):
     kill = session.kill
 
     def evade():
-        kill()
+        refused = kill()
         [pid] = session.left_behind
         session.left_behind = [pid + 1] if pid < 80 else []
+        return refused
 
     session.kill = evade
     ladder = world.ladder(kill_wait=4)
@@ -284,6 +321,15 @@ def test_the_log_says_once_whom_it_waits_for_and_how_long(world, caplog):
         "trainer: waiting for local ranks 0,2-3 to end after SIGTERM; SIGKILL in 29 s",
         "trainer: local ranks 0,2-3 did not end within 30 s of SIGTERM; they get SIGKILL",
     ]
+
+
+def test_the_log_says_nothing_of_a_signal_that_was_not_sent(world, caplog):
+    world.worker()
+    ladder = world.ladder()
+    ladder.hurry()
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        world.climb(ladder)
+    assert caplog.messages == ["trainer: local ranks 0 get SIGKILL at once"]
 
 
 def test_the_log_is_silent_when_everybody_ends_quickly(world, caplog):
@@ -342,9 +388,10 @@ def test_what_a_killed_worker_leaves_behind_has_had_its_grace(world):
     kill = session.kill
 
     def kill_the_worker_alone():
-        kill()
-        session.left_behind = [77]
         session.kill = kill
+        refused = kill()
+        session.left_behind = [77]
+        return refused
 
     session.kill = kill_the_worker_alone
     world.climb(world.ladder(grace=5))

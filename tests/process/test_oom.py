@@ -29,6 +29,16 @@ TREES = {
         "sys/fs/cgroup/memory/memory.oom_control",
         V1,
     ),
+    "version 1, mounted with others": (
+        "4:memory,hugetlb:/jobs/a\n",
+        "sys/fs/cgroup/memory,hugetlb/jobs/a/memory.oom_control",
+        V1,
+    ),
+    "a group that does not count memory": (
+        "0::/jobs/a\n",
+        "sys/fs/cgroup/jobs/memory.events",
+        V2,
+    ),
     "no group counts": ("", "proc/vmstat", VMSTAT),
 }
 

@@ -113,6 +113,7 @@ def test_an_unreadable_error_file_is_said(tmp_path):
         ({"exitcode": -11, "last_lines": ["Fatal Python error: Segmentation fault"]}, None),
         ({"exitcode": 1, "log_files": ["/dev/full", "other:/logs/stderr.log"]}, None),
         ({"exitcode": 1, "log_files": ["/proc/full/stderr.log"]}, "log files is full"),
+        ({"exitcode": 1, "log_files": ["/uncounted/stderr.log"]}, None),
         ({"exitcode": 1, "log_files": ["/proc/full/a"], "last_lines": ["No space left"]}, None),
     ],
 )
@@ -120,7 +121,9 @@ def test_a_hint_where_the_worker_could_not_say_why(monkeypatch, failure, hint):
     def statvfs(path):
         if ":" in path:
             raise FileNotFoundError(path)
-        return types.SimpleNamespace(f_bavail=int(not path.startswith("/proc/full/")))
+        has_room = not path.startswith(("/proc/full/", "/uncounted/"))
+        blocks = 0 if path.startswith("/uncounted/") else 9
+        return types.SimpleNamespace(f_bavail=int(has_room), f_blocks=blocks)
 
     monkeypatch.setattr(os, "statvfs", statvfs)
     hints = [line for line in report({0: make(**failure)}).splitlines() if "hint:" in line]

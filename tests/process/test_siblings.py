@@ -91,3 +91,29 @@ def test_they_do_not_outlive_the_launcher(start):
     context._siblings.close()
     pid = context.pids()[0]
     wait_until(lambda: context.wait(0) is not None or is_gone(pid), "the end of rank 0")
+
+
+def test_who_has_returned_has_not_failed_while_it_takes_its_time_to_end(start, tmp_path):
+    context = start(0, 7)
+    os.kill(context.pids()[0], signal.SIGSTOP)
+    (tmp_path / "go.1").touch()
+    results = []
+    wait_until(lambda: results.append(context.look()) or results[-1] is not None, "a failure")
+    assert set(results[-1].failures) == {1}
+
+
+def test_who_has_returned_and_is_killed_was_stopped(start):
+    context = start(0, 0)
+    context.close(signal.SIGKILL)
+    exits = {seen.local_rank: (seen.exitcode, seen.stopped) for seen in context.take_exits()}
+    assert exits[0] == (-signal.SIGKILL, True)
+    assert not context.look().failures
+
+
+def test_two_stop_signals_at_once_are_no_failure(start):
+    context = start(0, 0)
+    pid = context.pids()[0]
+    for signum in (signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+        os.kill(pid, signum)
+    wait_until(lambda: context.look() is None and 0 in context._exits, "the end of rank 0")
+    assert context._exits[0].exitcode == 0

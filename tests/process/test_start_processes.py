@@ -151,6 +151,40 @@ def test_a_logs_spec_must_name_every_rank(which):
         start_processes("t", "echo", {0: "a", 1: "b"}, logs_specs=Incomplete())
 
 
+class NowhereAtAll(LogsSpecs):
+    """Says None of whatever has no path, as torch's `Popen` takes it."""
+
+    root_log_dir = None
+
+    def reify(self, envs):
+        nothing = dict.fromkeys(envs)
+        return LogsDest(nothing, nothing, nothing, nothing, nothing, None, None)
+
+
+@pytest.mark.parametrize("entrypoint", ["sh", print])
+def test_paths_of_none_are_no_paths(entrypoint, capfd):
+    args = {0: ("-c", "echo said")} if entrypoint == "sh" else {0: ("said",)}
+    context = start_processes(
+        "t",
+        entrypoint,
+        args,
+        logs_specs=NowhereAtAll(),
+        duplicate_stdout_filters=["said"],
+        duplicate_stderr_filters=["said"],
+    )
+    result = context.wait(BOUND)
+    assert not result.is_failed()
+    assert (result.stdouts, result.stderrs) == ({0: ""}, {0: ""})
+    assert capfd.readouterr().out == "said\n"
+
+
+@pytest.mark.parametrize("entrypoint", ["false", len])
+def test_a_failure_without_an_error_file(entrypoint):
+    args = {0: ()} if entrypoint == "false" else {0: (1, 2)}
+    result = start_processes("t", entrypoint, args, logs_specs=NowhereAtAll()).wait(BOUND)
+    assert result.failures[0].error_file in ("", "<N/A>")
+
+
 @pytest.mark.parametrize(
     "options", [{"log_dir": "x"}, {"redirects": Std.OUT}, {"tee": {0: Std.ERR}}]
 )

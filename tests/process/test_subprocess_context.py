@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -22,6 +23,7 @@ from plaunch.errors import (
 )
 from plaunch.process import LogsDest, LogsSpecs, SubprocessContext, supervised
 from plaunch.process.ladder import StopLadder
+from plaunch.process.reaping.tree import ProcTree
 from plaunch.process.session import WorkerSession, read_state
 
 from helpers.processes import is_gone, wait_for_end
@@ -433,7 +435,7 @@ def test_an_interrupted_stop_leaves_nobody_behind(run, tmp_path, monkeypatch):
 def unkillable(monkeypatch):
     """Signals reach nobody, and the wait after SIGKILL is short."""
     monkeypatch.setattr(WorkerSession, "ask_to_end", lambda self, signum: False)
-    monkeypatch.setattr(WorkerSession, "kill", lambda self: None)
+    monkeypatch.setattr(WorkerSession, "kill", lambda self: set())
     impatient = functools.partial(StopLadder, kill_wait=0.05)
     monkeypatch.setattr(supervised, "StopLadder", impatient)
 
@@ -448,6 +450,7 @@ def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog):
     assert "because local rank 0 " in str(caught.value)
     assert "exit code 3" in str(caught.value)
     assert caught.value.exit_code == 114
+    assert "needs a restart" not in str(caught.value), "it is not in the kernel"
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
         str(caught.value)
     ]
@@ -456,6 +459,44 @@ def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog):
     context.close()
     os.kill(pid, signal.SIGKILL)
     context.subprocess_handlers[1].proc.wait(BOUND)
+
+
+def test_all_ranks_get_sigkill_before_anybody_looks_for_the_rest(run, tmp_path, monkeypatch):
+    """Looking takes a while on a host with many processes."""
+    code = (
+        "import subprocess; "
+        "subprocess.Popen(['sleep', '600'], start_new_session=True, stderr=subprocess.DEVNULL); "
+    )
+    context = run(*[code + sleep_once_ready(tmp_path / str(rank)) for rank in (0, 1)])
+    wait_for_files(tmp_path / "0", tmp_path / "1")
+    done = []
+    killpg, newcomers = os.killpg, ProcTree.newcomers
+
+    def kill(pid, signum):
+        done.append(pid)
+        killpg(pid, signum)
+
+    def look(tree):
+        done.append("look")
+        return newcomers(tree)
+
+    monkeypatch.setattr(os, "killpg", kill)
+    monkeypatch.setattr(ProcTree, "newcomers", look)
+    context.close(signal.SIGKILL)
+    assert set(done[:4]) > set(context.pids().values())
+    assert done[4:6] == ["look", "look"]
+
+
+def test_nobody_is_looked_for_if_there_was_nobody_but_the_workers(run, tmp_path, monkeypatch):
+    context = run(*[sleep_once_ready(tmp_path / str(rank)) for rank in (0, 1)])
+    wait_for_files(tmp_path / "0", tmp_path / "1")
+    stop = context.begin_stop(signal.SIGKILL, 0)
+    looks = []
+    monkeypatch.setattr(ProcTree, "newcomers", lambda tree: looks.append(1) or {})
+    stop.step()
+    assert looks == []
+    monkeypatch.undo()
+    context.close()
 
 
 # --- signals --------------------------------------------------------------------------------------
@@ -560,6 +601,34 @@ def test_a_worker_that_cannot_be_started_stops_those_before_it(contexts):
     with pytest.raises(ProgramNotFoundError, match="'sleep' for local rank 1"):
         context.start()
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGTERM]
+    assert is_gone(context.pids()[0])
+
+
+def test_a_start_that_fails_does_not_wait_for_who_ignores_the_signal(contexts, tmp_path):
+    """Nobody can shorten the grace then: an agent listens to signals again after the start."""
+
+    class SecondFails(SubprocessContext):
+        def _start_worker(self, local_rank, stdout, stderr):
+            if local_rank == 1:
+                wait_for_files(tmp_path / "deaf")
+                raise WorkerStartError("the device is gone")
+            return super()._start_worker(local_rank, stdout, stderr)
+
+    ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    code = f"{ignore}; {sleep_once_ready(tmp_path / 'deaf')}"
+    context = SecondFails(
+        "trainer",
+        sys.executable,
+        {0: ("-c", code), 1: ("-c", code)},
+        {0: {}, 1: {}},
+        NoFiles(),
+        handle_signals=False,
+        shutdown_timeout=math.inf,
+    )
+    contexts.append(context)
+    with pytest.raises(WorkerStartError, match="the device is gone"):
+        context.start()
+    assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
     assert is_gone(context.pids()[0])
 
 

@@ -274,6 +274,45 @@ def test_closing_gives_every_descriptor_back(start):
     assert set(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_wake_from_another_thread_never_writes_to_a_closed_descriptor(monkeypatch):
+    """The number may be another file's by then."""
+    watch = ExitWatch()
+    write, is_writing, go_on = os.write, threading.Event(), threading.Event()
+
+    def slow_write(fd, data):
+        is_writing.set()
+        go_on.wait(20)
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", slow_write)
+    waker = threading.Thread(target=watch.wake)
+    waker.start()
+    assert is_writing.wait(20)
+    closer = threading.Thread(target=watch.close)
+    closer.start()
+    closer.join(0.1)
+    os.fstat(watch._wake_w)  # it is still open while somebody writes to it
+    go_on.set()
+    waker.join()
+    closer.join()
+    watch.wake()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(watch._wake_w)
+
+
+def test_a_wake_in_a_signal_handler_while_it_is_closed(monkeypatch):
+    """It may come in the middle of closing, on the same thread."""
+    watch = ExitWatch()
+    close = os.close
+
+    def close_and_wake(fd):
+        watch.wake()
+        close(fd)
+
+    monkeypatch.setattr(os, "close", close_and_wake)
+    watch.close()
+
+
 def test_looking_is_seldom_while_nothing_happens():
     """No busy loop without pidfds: the pauses grow."""
     looks = []

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from plaunch.errors import RendezvousError
+from plaunch.errors import RendezvousError, RendezvousStateError
 from plaunch.rendezvous.admission import Admission
 from plaunch.rendezvous.api import ChangeKind, JobSettings
 from plaunch.rendezvous.crew import Crew
@@ -64,7 +64,6 @@ class SimulatedNode:
     places: list = field(default_factory=list)
     told: list = field(default_factory=list)
     operations: Counter = field(default_factory=Counter)
-    connections: int = 1
     must_join: bool = False
     is_slow_until: float = 0.0  # when its workers have stopped
 
@@ -175,11 +174,10 @@ class Simulation:
             self.timing,
             RecordCodec(RUN_ID, settings.get("token")),
             clock=lambda: self.now,
-            wall_clock=lambda: self.now,
+            wall_clock=lambda: self.now - settings.get("clock_behind", 0.0),
         )
         node = SimulatedNode(self, identity.node, membership)
         membership.nudge = node.nudge
-        membership.connections = lambda: node.connections
         admission = Admission(membership, make_name=lambda: f"i{next(self._names)}")
         speaker = Speaker(membership, admission, hold_port=lambda: 20000 + number)
         self.nodes.append(node)
@@ -196,7 +194,9 @@ class Simulation:
 
     def resume(self, task, result):
         try:
-            task.operation = task.routine.send(result)
+            is_error = isinstance(result, RendezvousStateError)
+            resume = task.routine.throw if is_error else task.routine.send
+            task.operation = resume(result)
         except StopIteration:
             self._drop(task)
             if task.name == "speaker":
@@ -235,7 +235,10 @@ class Simulation:
             if isinstance(operation, Wait):
                 result = self.board.data.get(operation.key)
             else:
-                result = operation.run(self.store)
+                try:
+                    result = operation.run(self.store)
+                except RendezvousStateError as error:
+                    result = error
         task.steps += 1
         self.resume(task, result)
         task.node.obey()
@@ -283,7 +286,7 @@ class Simulation:
         codec = self.nodes[-1].membership.codec
         found = []
         while (value := self.board.data.get(keys.state(len(found)))) is not None:
-            found.append(State.from_record(codec.decode(keys.state(len(found)), value)))
+            found.append(State.from_record(codec.decode(keys.state(len(found)), value), len(found)))
         return found
 
     def describe(self):

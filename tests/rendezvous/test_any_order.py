@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plaunch.errors import RendezvousClosedError
+from plaunch.rendezvous.api import ChangeKind
 from plaunch.rendezvous.job import JobFailure
 from plaunch.rendezvous.state import Phase
 
@@ -89,8 +90,6 @@ def test_whatever_happens_there_is_one_truth_and_nobody_waits_for_ever(steps, se
             node.membership.succeed()
         elif accident == "forget":
             job.board.wipe()
-            for each in job.nodes:
-                each.connections += 1
         job.run(tenths / 10)
         check_rounds(job)
     for node in job.nodes:
@@ -104,3 +103,35 @@ def test_whatever_happens_there_is_one_truth_and_nobody_waits_for_ever(steps, se
         or "Graceful" in type(node.error).__name__
         for node in job.nodes
     ), job.describe()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 1 << 32),
+    told=st.sets(st.integers(0, 4), min_size=1),
+    apart=st.integers(0, 12),
+    does_repeat=st.booleans(),
+)
+def test_a_signal_reaches_each_node_once_in_whatever_order(seed, told, apart, does_repeat):
+    """A scheduler tells some launchers, others hear of it; those who heard do not tell again."""
+    order = random.Random(seed)
+    job = Simulation(order.randrange, min_nodes=5, max_nodes=5)
+    nodes = [job.add() for _ in range(5)]
+    job.settle(*nodes)
+    if does_repeat:
+        job.repeat = lambda: order.random() < 0.3
+    sent = Counter()
+
+    def heard(node):
+        return sum(change.kind is ChangeKind.NOTICE for change in node.told)
+
+    for wave in (1, 2):
+        for number in order.sample(sorted(told), len(told)):
+            node = nodes[number]
+            if heard(node) + sent[node.name] < wave:  # as an agent does within the second
+                sent[node.name] += 1
+                node.membership.send_notice(10)
+            for _ in range(apart):
+                job.step()
+        job.run(5.0)
+        assert [heard(node) + sent[node.name] for node in nodes] == [wave] * 5

@@ -345,6 +345,45 @@ def test_a_notice_reaches_all_others_and_the_round_goes_on(simulate):
     assert {node.state.phase for node in nodes} == {Phase.RUNNING}
 
 
+def notices(nodes):
+    return [[c.signum for c in n.told if c.kind is ChangeKind.NOTICE] for n in nodes]
+
+
+def test_a_notice_of_all_nodes_at_once_is_one_and_nobody_hears_its_own_again(simulate):
+    job = simulate(min_nodes=5, max_nodes=5)
+    nodes = [job.add() for _ in range(5)]
+    job.settle(*nodes)
+    version = nodes[0].state.version
+    for node in nodes[:4]:
+        node.membership.send_notice(10)
+    job.run(5.0)
+    # The one who was not told by its scheduler hears of it once, however late the others write.
+    assert notices(nodes) == [[], [], [], [], [10]]
+    assert nodes[0].state.version == version + 1
+    # Another signal, or the same one later, is another notice.
+    nodes[0].membership.send_notice(12)
+    nodes[1].membership.send_notice(10)
+    job.run(5.0)
+    assert [sorted(heard) for heard in notices(nodes)] == [
+        [10],
+        [12],
+        [10, 12],
+        [10, 12],
+        [10, 10, 12],
+    ]
+
+
+def test_a_notice_that_was_not_sent_for_want_of_workers_hides_no_later_one(simulate):
+    job = simulate(min_nodes=2, max_nodes=2)
+    nodes = [job.add()]
+    nodes[0].membership.send_notice(10)  # while it still waits for the other
+    nodes.append(job.add())
+    job.settle(*nodes)
+    nodes[1].membership.send_notice(10)
+    job.run(5.0)
+    assert notices(nodes) == [[10], []]
+
+
 def test_closing_ends_it_for_all(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add(), job.add()]
@@ -517,8 +556,6 @@ def test_a_store_that_forgets_is_joined_anew(simulate):
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
     job.board.wipe()
-    for node in nodes:
-        node.connections += 1
     job.run(5.0)
     job.settle(*nodes)
     assert "forgotten" in nodes[0].told[0].reason

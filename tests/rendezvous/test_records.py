@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import math
 
@@ -218,6 +219,41 @@ RECORD = Record(
 )
 def test_fields(read, expected):
     assert read(RECORD) == expected
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**53), 10**400])
+def test_whole_numbers_have_53_bits(number):
+    """More, and the next one could not be written, or is another one for other readers."""
+    record = Record(KEY, {"attempt": number})
+    with pytest.raises(RecordError, match=r"'attempt' is .*, which is too large") as caught:
+        record.integer("attempt")
+    assert len(str(caught.value)) < 300
+    assert Record(KEY, {"attempt": 2**53 - 1}).integer("attempt") == 2**53 - 1
+
+
+@pytest.mark.parametrize(
+    ("number", "date"),
+    [(12.5, 12.5), (-1, 0.0), (1e308, 253_402_128_000.0), (10**100, 253_402_128_000.0)],
+)
+def test_dates_are_those_that_a_clock_can_show(number, date):
+    found = Record(KEY, {"time": number}).date("time")
+    assert found == date
+    assert datetime.datetime.fromtimestamp(found).astimezone()
+
+
+def test_what_is_read_can_be_written_and_read_again():
+    """A length counts what is there after control characters were escaped."""
+    record = Record(KEY, {"host": "\x1b" * 100})
+    text = record.text("host", max_len=400)
+    assert Record(KEY, {"host": text}).text("host", max_len=400) == text
+    with pytest.raises(RecordError, match="'host' has 400 characters; 399 are the most"):
+        record.text("host", max_len=399)
+
+
+def test_a_version_that_is_very_long_is_cut():
+    with pytest.raises(RecordError, match="of protocol version 999") as caught:
+        plain.decode(KEY, b'{"v":' + b"9" * 4000 + b"}")
+    assert len(str(caught.value)) < 300
 
 
 def test_numbers_are_floats():

@@ -105,6 +105,25 @@ def test_a_node_that_was_away_does_not_wait_for_a_place_of_which_nothing_is_left
     assert sorted(node.place.rank for node in nodes) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("says", [b"no number", b"1000000000", b"-3"])
+@pytest.mark.parametrize("roll", ["joined", "settled", "done"])
+def test_a_counter_that_cannot_be_keeps_nobody_from_leading(running, caplog, roll, says):
+    """It is said, and what it would make a leader delete is not even looked for."""
+    job, nodes = running(2)
+    leader = nodes[0]
+    restart(job, *nodes)
+    counter = f"{getattr(leader.membership.keys, roll)(0)}/tickets"
+    job.store.set(counter, says)
+    restart(job, *nodes)
+    job.run(10.0)
+    assert [node.error for node in nodes] == [None, None]
+    assert "what a past round has left is not believed" in caplog.text
+    assert counter not in job.board.data
+    restart(job, *nodes)
+    job.run(10.0)
+    assert set(of_rounds(job)) <= {0, 2, 3, 4}
+
+
 def test_it_costs_nothing_where_nothing_is_to_be_done(running):
     job, (leader, _) = running(2)
     for _ in range(4):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plaunch.errors import RendezvousClosedError, UsageError
+from plaunch.errors import RendezvousClosedError, RendezvousStateError, UsageError
 from plaunch.plugin import RENDEZVOUS
 from plaunch.rendezvous import DynamicRendezvousHandler, RendezvousParameters
 from plaunch.testing import plugin_manager
@@ -100,6 +100,20 @@ def test_a_job_that_has_crashed_is_replaced(create, caplog):
     (met,) = meet(create("crashed", **quick))
     assert met.attempt == 0
     assert "crashed" in caplog.text
+
+
+@pytest.mark.parametrize("roll", ["versions", "round/1/joined/tickets"])
+def test_garbage_in_a_counter_ends_the_job_by_name(create, prepare, etcd_server, roll):
+    run_id = f"counter {roll}"
+    node = create(run_id)
+    meet(node)
+    client = prepare(etcd_server.endpoint).connect.__self__
+    prefix = node._membership.keys.versions.removesuffix("versions")
+    key = f"{client.options.prefix}/{prefix}{roll}".encode()
+    client.call("KV", "Put", client.protocol.message("PutRequest")(key=key, value=b"garbage"))
+    victim = create(run_id) if roll == "versions" else node
+    with pytest.raises(RendezvousStateError, match=f"counter under .*{roll}.* holds b'garbage'"):
+        victim.join().round()
 
 
 def test_nothing_is_left_of_a_job_when_its_lease_ends(create, etcd_server, prepare):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from plaunch.errors import UsageError
+from plaunch.rendezvous import RendezvousParameters
+from plaunch_rendezvous_etcd import create_etcd_handler
 from plaunch_rendezvous_etcd.options import Endpoint, Security, read_options
 
 
@@ -147,3 +149,14 @@ def test_a_password_file_that_everybody_can_read(params_of, files, tmp_path, cap
     (tmp_path / "password").chmod(0o644)
     read(params_of, "https://a", etcd_user="ann", etcd_password_file=files["password"])
     assert "open to every user of this machine (mode 644)" in caplog.text
+
+
+@pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
+def test_options_of_c10d_are_a_warning(backend, caplog):
+    pytest.importorskip("grpc")
+    params = RendezvousParameters(
+        backend, "localhost:1", "job", 1, 2, is_host=True, store_type="tcp"
+    )
+    create_etcd_handler(params).shutdown()
+    warned = [record.args[1] for record in caplog.records if "does not need" in record.msg]
+    assert warned == ["is_host", "store_type"]

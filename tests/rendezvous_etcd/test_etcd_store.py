@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from plaunch.errors import RendezvousConnectionError
+from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_rendezvous_etcd import EtcdAccessError
 from plaunch_rendezvous_etcd.client import EtcdClient
 from plaunch_rendezvous_etcd.options import read_options
@@ -92,6 +92,27 @@ def test_a_counter_is_a_number_to_all_who_read_it(store):
     assert store.add("counter", 1) == 11
     store.delete("counter")
     assert store.add("counter", 1) == 1
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"garbage", b"\0+", b"\0+x", b"\0+1_0", b"\0+" + b"9" * 5000, b"9" * 5000, b" 1", b"\xff"],
+)
+@pytest.mark.parametrize("amount", [0, 1, 2])
+def test_garbage_in_a_counter_is_named_and_is_nobody_elses_fault(client, store, garbage, amount):
+    key = f"garbage/{amount}/{garbage[:9].hex()}/{len(garbage)}"
+    put = client.protocol.message("PutRequest")
+    full = f"{client.options.prefix}/{key}".encode()
+    client.call("KV", "Put", put(key=full, value=garbage))
+    with pytest.raises(RendezvousStateError, match="which is no number") as error:
+        store.add(key, amount)
+    assert key in str(error.value)
+    assert len(str(error.value)) < 300
+    # Whoever reads it gets it as it is, and finds that it is no record.
+    assert store.multi_get([key]) == [store.wait(key, 1)] == [garbage]
+    assert store.compare_set(key, b"other", b"new") == garbage
+    assert store.compare_set(key, garbage, b"5") == b"5"
+    assert store.add(key, 1) == 6
 
 
 def test_reading_a_counter_writes_nothing(client, store):

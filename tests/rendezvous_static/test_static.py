@@ -28,6 +28,13 @@ def test_one_node_has_a_fresh_port_on_loop_back_in_every_round():
     assert handler.shutdown()
 
 
+def test_one_node_may_ask_for_any_port_at_an_address():
+    handler = create("127.0.0.1:0")
+    where = handler.next_rendezvous().bootstrap_store_info
+    assert (where.master_addr, where.master_port > 0) == ("127.0.0.1", True)
+    handler.shutdown()
+
+
 def test_the_port_of_the_round_is_free_to_listen_on_and_let_go_at_the_end():
     handler = create()
     port = handler.next_rendezvous().bootstrap_store_info.master_port

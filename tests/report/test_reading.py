@@ -77,6 +77,11 @@ def test_a_torn_last_line_and_garbage_are_counted_and_left_out(runs):
         {"monotonic": float("inf")},
         {"timestamp": float("nan")},
         {"timestamp": 1e300},
+        {"timestamp": 9e11},  # the year 30489
+        {"timestamp": -1.0},
+        {"monotonic": -1e300},
+        {"monotonic": 10**400},
+        {"timestamp": 10**400},
     ],
 )
 def test_lines_that_are_no_events(runs, fields):
@@ -96,6 +101,16 @@ def test_values_that_are_not_plain_are_left_out(runs):
     assert "reason" not in record.metadata
     assert "cause" not in record.metadata
     assert record.number("max_restarts") == 2
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 2**53, 1e308, 1e13, True, "5", [5]])
+def test_numbers_that_are_none_are_not_there(runs, value):
+    """Nothing that plaunch writes is as large, and nothing can be drawn that is."""
+    runs.agent("a").tell(0, "restart", seconds=value, world_size=value, exit_code=value).write()
+    _, record = only(read_folder(str(runs.folder)))
+    assert record.seconds("seconds") == 0.0
+    assert record.number("world_size") == -1
+    assert record.code is None
 
 
 def test_a_process_id_that_comes_again_is_another_agent(runs):
@@ -162,6 +177,26 @@ def test_what_is_written_meanwhile_is_not_read_the_second_time(runs):
     runs.agent("b").start(0).write()
     path.with_name("0.jsonl").write_text(agent.lines[0] + "\n")
     assert names(reading) == [["launcher.started", "rendezvous.begun"]]
+
+
+def test_what_is_written_meanwhile_takes_no_other_nodes_rows(runs):
+    """Another launcher that starts in one file does not shift those of the files after it."""
+    first = runs.agent("a").start(0).finish(1, "failed", 1)
+    second = runs.agent("b").start(0).finish(1, "succeeded", 0)
+    first.write()
+    second.write()
+    reading = read_folder(str(runs.folder))
+    first.start(2).finish(3, "succeeded", 0).write()
+    third = runs.agent("c")
+    third.path = first.path
+    third.lines = [*first.lines, *third.start(4).lines]
+    third.write()
+    found = [(agent.host, record.text("host"), record.name) for agent, record in reading.records()]
+    assert found == [
+        (host, host, f"plaunch.launcher.{name}")
+        for host in ("a", "b")
+        for name in ("started", "finished")
+    ]
 
 
 def test_a_million_events_would_fit(runs):

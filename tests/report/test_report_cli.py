@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from plaunch.errors import UsageError
 from plaunch_report import cli
 
 
@@ -123,6 +125,62 @@ def test_the_report_of_before_stays_if_there_is_no_room(runs, tmp_path):
     )
     assert path.read_text() == "the report of before"
     assert sorted(found.name for found in tmp_path.iterdir()) == ["logs", "report.html"]
+
+
+def others_in(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name not in ("logs", "facts.json"))
+
+
+def test_a_file_that_somebody_else_has_put_there_is_not_written_to(
+    runs, capsys, tmp_path, monkeypatch
+):
+    """The name of what is not complete yet cannot be known before, and no link is followed."""
+    runs.elastic()
+    path, victim = tmp_path / "facts.json", tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / f"facts.json.{os.getpid()}.partial").symlink_to(victim)
+    monkeypatch.setattr(cli.secrets, "token_hex", lambda size: "known")
+    (tmp_path / "facts.json.known.partial").symlink_to(victim)
+    code, _, err = run([str(runs.folder), "--json", "-o", str(path)], capsys)
+    assert code == 2
+    assert "File exists" in err
+    (tmp_path / "facts.json.known.partial").unlink()
+    code, _, _ = run([str(runs.folder), "--json", "-o", str(path)], capsys)
+    assert code == 0
+    assert json.loads(path.read_text())["run_id"] == "job"
+    assert victim.read_text() == "precious"
+
+
+def test_a_link_stays_a_link(runs, capsys, tmp_path):
+    runs.elastic()
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    (folder / "latest").write_text("the report of before")
+    link = tmp_path / "facts.json"
+    link.symlink_to(folder / "latest")
+    code, _, _ = run([str(runs.folder), "--json", "-o", str(link)], capsys)
+    assert code == 0
+    assert link.is_symlink()
+    assert json.loads((folder / "latest").read_text())["run_id"] == "job"
+    assert [path.name for path in folder.iterdir()] == ["latest"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UsageError("no"), RuntimeError])
+def test_what_was_begun_is_removed_however_it_ends(runs, tmp_path, monkeypatch, error):
+    runs.elastic()
+    path = tmp_path / "facts.json"
+    path.write_text("the report of before")
+
+    def pieces(story):
+        yield "{"
+        assert len(others_in(tmp_path)) == 1
+        raise error
+
+    monkeypatch.setattr(cli, "_as_json", pieces)
+    with contextlib.suppress(KeyboardInterrupt, RuntimeError):
+        cli.main([str(runs.folder), "--json", "-o", str(path)])
+    assert path.read_text() == "the report of before"
+    assert others_in(tmp_path) == []
 
 
 def test_a_reader_who_leaves_is_no_traceback(runs):

@@ -1,11 +1,13 @@
 #!/bin/bash
-# A real Slurm with three nodes on this machine, for trying things out; not a part of the suite.
+# A real Slurm with three nodes on this machine, for trying things out and for tests/e2e/test_slurm.py.
 #
 #   unshare --net --uts --mount --pid --fork --kill-child --mount-proc \
 #       bash tests/schedulers/slurm_cluster.sh FOLDER COMMAND...
 #
-# Needs root and Debian's package sources. The packages are unpacked into FOLDER, not installed, and
-# shown to the cluster alone; all of it runs in name spaces of its own and ends with COMMAND:
+# Needs root, and Debian's packages: installed (apt-get install slurmctld slurmd slurm-client), or else
+# unpacked into FOLDER and shown to the cluster alone. No key of munge is needed, as nothing is
+# authenticated. All of it runs in name spaces of its own, beside whatever the machine has, and ends
+# with COMMAND:
 #
 #   ... slurm_cluster.sh /tmp/slurm srun --nodes=2 --ntasks=2 plaunch --nproc-per-node=2 train.py
 set -euo pipefail
@@ -13,7 +15,13 @@ folder=$1
 shift
 plugins=/usr/lib/x86_64-linux-gnu/slurm-wlm
 
-if [ ! -d "$folder/root" ]; then
+mkdir -p "$folder"
+stepd=()
+if [ -d "$folder/root" ]; then
+    mount --make-rprivate /
+    mount -t overlay overlay -o "lowerdir=$folder/root/usr:/usr" /usr
+    stepd=(-d /usr/sbin/slurmstepd-wlm)
+elif ! [ -x /usr/sbin/slurmctld-wlm ] || ! [ -x /usr/sbin/slurmd-wlm ]; then
     echo "$folder has no packages yet; fetch them outside of the name spaces, with a network:" >&2
     echo "  mkdir -p $folder/debs && cd $folder/debs && apt-get download slurmctld slurmd" \
         "slurm-client slurm-wlm-basic-plugins libhwloc15 liblua5.1-0 libmunge2 munge" >&2
@@ -22,7 +30,6 @@ if [ ! -d "$folder/root" ]; then
 fi
 
 mount --make-rprivate /
-mount -t overlay overlay -o "lowerdir=$folder/root/usr:/usr" /usr
 mount -t tmpfs tmpfs /run
 mkdir -p /run/netns /run/slurm "$folder/state" "$folder/etc"
 mount -t tmpfs tmpfs "$folder/state"
@@ -49,7 +56,7 @@ SlurmdUser=root
 AuthType=auth/none
 CredType=cred/none
 PluginDir=$plugins
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 SwitchType=switch/none
 MpiDefault=none
@@ -85,7 +92,7 @@ for number in 1 2 3; do
     ip -n "$node" link set lo up
     # Not `ip netns exec`, which hides /sys/fs/cgroup.
     nsenter --net="/run/netns/$node" unshare --uts bash -c \
-        "hostname $node; exec slurmd-wlm -D -d /usr/sbin/slurmstepd-wlm -N $node" \
+        "hostname $node; exec slurmd-wlm -D ${stepd[*]} -N $node" \
         > "$folder/$node.log" 2>&1 &
 done
 for _ in {1..100}; do

@@ -29,6 +29,62 @@ def test_a_pod_of_an_indexed_job(environ, name):
     assert allocation.sources["run_id"] == variable
 
 
+def hosts_file(tmp_path, *entries, header="# Kubernetes-managed hosts file."):
+    """The file that the kubelet writes for a pod."""
+    path = tmp_path / "hosts"
+    local = ["127.0.0.1\tlocalhost", "::1\tlocalhost ip6-localhost ip6-loopback"]
+    path.write_text("\n".join([header, *local, *entries, ""]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("host", "entries", "endpoint"),
+    [
+        (
+            "train-3",
+            ["10.0.0.7\ttrain-3.train.default.svc.cluster.local\ttrain-3"],
+            "train-0.train",
+        ),
+        # A Service of another name.
+        ("train-3", ["10.0.0.7\ttrain-3.pods.ml.svc.lab\ttrain-3"], "train-0.pods"),
+        # A JobSet: the Service has the name of the set, and the Job that of the set and its own.
+        (
+            "llm-node-0-3",
+            [
+                "10.0.0.7\tllm-node-0-3.llm.default.svc.cluster.local\tllm-node-0-3",
+                "fd00::7\tllm-node-0-3.llm.default.svc.cluster.local\tllm-node-0-3",
+            ],
+            "llm-node-0-0.llm",
+        ),
+        # Others' entries, as of `hostAliases`.
+        ("train-3", ["10.0.0.9\ttrain-1.pods.ml.svc.lab\ttrain-1"], "train-0.train"),
+    ],
+)
+def test_the_service_is_the_one_of_the_pods_own_name(tmp_path, host, entries, endpoint):
+    environ = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": host}
+    allocation = find_kubernetes_allocation(environ, hosts_file(tmp_path, *entries))
+    assert allocation.endpoint == endpoint
+    assert allocation.run_id == endpoint.partition(".")[0].removesuffix("-0")
+
+
+def test_a_pod_without_a_subdomain_has_no_name_that_others_could_find(tmp_path):
+    environ = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "train-3"}
+    path = hosts_file(tmp_path, "10.0.0.7\ttrain-3")
+    allocation = find_kubernetes_allocation(environ, path)
+    assert (allocation.endpoint, allocation.run_id, allocation.node_rank) == ("", "train", 3)
+    assert "subdomain" in allocation.missing["endpoint"]
+
+
+@pytest.mark.parametrize(
+    "header", ["# Kubernetes-managed hosts file (host network).", "# somebody else's"]
+)
+def test_another_hosts_file_says_nothing_about_the_pod(tmp_path, header):
+    path = hosts_file(tmp_path, "10.0.0.7\ttrain-3", header=header)
+    environ = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "train-3"}
+    for file in (path, tmp_path / "none"):
+        assert find_kubernetes_allocation(environ, file).endpoint == "train-0.train"
+
+
 @pytest.mark.parametrize("host", ["metal-17", "metal", "train-13", ""])
 def test_a_host_name_that_is_not_the_pods_names_no_job(host):
     allocation = find_kubernetes_allocation({"JOB_COMPLETION_INDEX": "3", "HOSTNAME": host})

@@ -7,7 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from plaunch.cli.contradictions import check_options
 from plaunch.cli.options import OPTIONS
+from plaunch.cli.parser import parse
+from plaunch.errors import ExitCode
 from plaunch_schedulers.kubernetes import find_kubernetes_allocation
 from plaunch_schedulers.mpi import find_mpi_allocation
 from plaunch_schedulers.slurm import FIRST_PORT, PORTS, find_slurm_allocation
@@ -19,6 +22,7 @@ FIELDS = {
     "node-rank": "node_rank",
     "rdzv-endpoint": "endpoint",
     "rdzv-id": "run_id",
+    "job-id": "job_id",
 }
 
 
@@ -81,6 +85,36 @@ def test_the_batch_script_is_one():
     (script,) = re.findall(r"<!-- file: train.sbatch -->\n```sh\n(.*?)```", SLURM, re.DOTALL)
     subprocess.run(["bash", "-n"], input=script, text=True, check=True, timeout=20)
     assert "#SBATCH --ntasks-per-node=1\n" in script
+
+
+def test_the_exit_codes_of_the_manifest_are_those_that_no_other_pod_mends():
+    section = KUBERNETES.partition("\n## When pods fail or are evicted\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\d, ]+) \| .* \| (.*) \|$", section, re.MULTILINE)
+    told = {int(code): action for codes, action in rows for code in codes.split(", ")}
+    (values,) = re.findall(r"values: \[(.*)\]", KUBERNETES)
+    fatal = sorted(code for code, action in told.items() if action == "`FailJob`")
+    assert [int(code) for code in values.split(", ")] == fatal
+    assert fatal == [ExitCode.USAGE, ExitCode.PLUGIN, ExitCode.RENDEZVOUS_CLOSED]
+    assert set(told) == {code for code in ExitCode if code > 1} | {137}
+
+
+def test_the_trainjob_of_the_page_meets_over_c10d(caplog):
+    (snippet,) = re.findall(r"```yaml\n(  trainer:\n.*?)```", KUBERNETES, re.DOTALL)
+    environ = {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "auto",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "llm-node-0-0.llm",
+        "PET_MASTER_PORT": "29500",
+        "PET_RDZV_ID": "b0c9c1b2",
+    }
+    assert parse(["train.py"], environ).rdzv_backend == "static"
+    words = re.findall(r"^      - (-\S+|/\S+)$", snippet, re.MULTILINE)
+    args = parse([re.sub(r"\$\((\w+)\)", lambda m: environ[m[1]], w) for w in words], environ)
+    assert (args.rdzv_backend, args.rdzv_endpoint) == ("c10d", "llm-node-0-0.llm:29500")
+    assert (args.training_script, args.node_rank) == ("/workspace/train.py", 1)
+    check_options(args, 2, is_range=False)
+    assert caplog.text == ""
 
 
 def test_all_options_exist():

@@ -59,6 +59,7 @@ def test_sources(recorded):
         "node_rank": "SLURM_NODEID",
         "endpoint": "SLURM_STEP_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID",
         "run_id": "SLURM_JOB_ID, SLURM_STEP_ID, SLURM_RESTART_COUNT",
+        "job_id": "SLURM_JOB_ID, SLURM_STEP_ID",
     }
 
 
@@ -85,6 +86,20 @@ def test_all_nodes_of_a_step_and_no_others_have_its_endpoint_and_run_id(recorded
     first, second = found("slurm-step-2-of-3-task0"), found("slurm-second-step-task0")
     assert not set(first) & set(second)
     assert found("slurm-requeue-before-task1")[1] != found("slurm-requeued-task1")[1]
+
+
+def test_a_requeued_job_is_the_same_job_in_another_run(recorded):
+    def found(name, **changes):
+        allocation = find_slurm_allocation(recorded(name, **changes))
+        return allocation.job_id, allocation.run_id
+
+    assert found("slurm-requeue-before-task1") == ("slurm-11.0", "slurm-11.0")
+    assert found("slurm-requeued-task1") == ("slurm-11.0", "slurm-11.0-restart-1")
+    assert found("slurm-second-step-task0")[0] != found("slurm-step-2-of-3-task0")[0]
+    for name in ("slurm-batch-1-node", "slurm-batch-3-nodes"):
+        job_id, run_id = found(name, SLURM_RESTART_COUNT="2")
+        assert run_id == f"{job_id}-restart-2"
+        assert found(name) == (job_id, job_id)
 
 
 @pytest.mark.parametrize(("job", "step"), [("1", "0"), ("8191", "1"), ("4294967295", "65535")])
@@ -204,3 +219,16 @@ def test_what_mpirun_starts_is_not_what_srun_started(recorded):
     assert {environ[f"SLURM_STEP_{what}"] for what in ("NUM_NODES", "NUM_TASKS")} == {"3"}
     with pytest.raises(UsageError, match=re.escape("write --scheduler=mpi")):
         find_slurm_allocation(environ)
+
+
+def test_all_ranks_of_mpirun_in_a_batch_script_get_one_answer(recorded):
+    """Rank 0 is on the node of the script, and sees no step; the others see that of the daemons."""
+    ranks = [recorded(f"openmpi-in-batch-3x1-rank{rank}") for rank in (0, 1)]
+    assert ["SLURM_STEP_ID" in rank for rank in ranks] == [False, True]
+    answers = set()
+    for rank in ranks:
+        with pytest.raises(UsageError) as caught:
+            find_slurm_allocation(rank)
+        answers.add(str(caught.value))
+    (answer,) = answers
+    assert "write --scheduler=mpi" in answer

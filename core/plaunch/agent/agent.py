@@ -25,6 +25,8 @@ from plaunch.agent.background import BackgroundCall
 from plaunch.agent.barrier import wait_for_peers
 from plaunch.agent.job import Job
 from plaunch.agent.narration import describe_round, describe_turn
+from plaunch.agent.node import prepare_rendezvous
+from plaunch.agent.notices import Notices
 from plaunch.agent.rounds import Round, enter_round, join_round
 from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
 from plaunch.agent.status.alive import TURN_BOUND, Alive
@@ -83,7 +85,7 @@ class SimpleElasticAgent(ElasticAgent):
         alive: is told whenever the loop goes to sleep and wakes.
 
     Raises:
-        UsageError: a time cannot be used.
+        UsageError: a time cannot be used, or the rendezvous has joined with another spec.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._shutdown_timeout = shutdown_timeout
         self._signal_policy = signal_policy or StopOn.from_environment(os.environ)
         self._host = socket.gethostname()
+        prepare_rendezvous(spec, shutdown_timeout)
         self._job = Job.find(spec.rdzv_handler, self._host)
         self._machine = states.State(
             max_restarts=spec.max_restarts, is_job_wide=self._job is not None
@@ -113,6 +116,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._teller = Teller(self._worker_group, lambda: self._machine, notify)
         self._wake_up = WakeUp()
         self._inbox: SignalInbox | None = None
+        # Looked up when it is called: somebody may replace the method of one agent.
+        self._notices = Notices(lambda signum: self._signal_workers(signum))  # noqa: PLW0108
         self._background: BackgroundCall | None = None
         self._run_result = RunResult(WorkerState.INIT)
         self._death_signal = signal.SIGTERM  # that the job ended with
@@ -124,7 +129,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._stop: WorkersStop | None = None
         self._stop_delay = 0.0  # seconds until the stop has something to do
         self._failure_due: float | None = None  # on the monotonic clock, of one not told yet
-        self._failed_before: RunResult | None = None  # the failure that led to this round
+        self._failed_before: RunResult | None = None  # the failure that this round is to mend
+        self._has_started = False  # whether the workers of this round have been
 
     # --- what subclasses define -------------------------------------------------------------------
 
@@ -290,6 +296,11 @@ class SimpleElasticAgent(ElasticAgent):
                 if self._machine.phase is not states.Phase.RUNNING:
                     raise
                 # The workers have their grace, and signals are heard, as in any other stop.
+                logger.error(
+                    "the launcher has failed, and stops the workers: %s: %s",
+                    type(error).__name__,
+                    error,
+                )
                 self._error = error
                 pending.clear()
                 pending.append(states.AgentFailed())
@@ -321,9 +332,7 @@ class SimpleElasticAgent(ElasticAgent):
                 "%s received; the workers are being stopped and do not get it", signum.name
             )
             return
-        logger.warning("%s received; it is passed on and the job goes on", signum.name)
-        self._signal_workers(signum)
-        if self._job is not None:
+        if self._notices.pass_on(signum) and self._job is not None:
             self._job.send_notice(signum)
 
     def _step(self, event: states.Event) -> tuple[states.Action, ...]:
@@ -380,12 +389,16 @@ class SimpleElasticAgent(ElasticAgent):
     def _perform_start(self) -> states.Event:
         group = self._worker_group
         self._teller.tell(moments.BeforeWorkers)
+        self._has_started = False
         try:
+            self._notices.forget()
             ids = self._start_workers(group)
         except Exception as error:  # noqa: BLE001 - re-raised as the outcome of the run
             return self._start_failed(error)
         for worker in group.workers:
             worker.id = ids.get(worker.local_rank)
+        self._has_started = True
+        self._failed_before = None  # it is mended
         self._waiting.workers_started()
         self._teller.tell(moments.WorkersStarted)
         return states.WorkersStartedEvent()
@@ -395,11 +408,12 @@ class SimpleElasticAgent(ElasticAgent):
         if self._machine.is_restart and self._failed_before is not None:
             # The first failure stays the cause; that it could not be mended is said beside it.
             self._run_result = self._failed_before
-            logger.error(
-                "the workers cannot be started again after a failure, which is therefore the end "
-                "of the job: %s",
-                error,
-            )
+            if not self.has_stop_request():  # else they are not to start, and the job ends for that
+                logger.error(
+                    "the workers cannot be started again after a failure, which is therefore the "
+                    "end of the job: %s",
+                    error,
+                )
         return states.StartFailed()
 
     def _perform_stop(self, begin: Callable[[], WorkersStop | None]) -> states.Event | None:
@@ -433,11 +447,14 @@ class SimpleElasticAgent(ElasticAgent):
         """Stop what still runs after something has torn the loop out of its work."""
         if not self._stops_in_steps():
             return  # `_shutdown` does it
+        self._step(states.AgentFailed())
         stop = self._stop or self._begin_stop(self._soft_signal)
         while stop is not None and (delay := stop.step()) is not None:
             self._poll(list(self._exit_fds() or ()), min(delay, _QUIET_INTERVAL))
-            if any(received.action is SignalAction.STOP for received in inbox.take()):
-                stop.escalate()
+            self._tend()
+            for event in self._take_signals(inbox):
+                if states.Escalate() in self._step(event):
+                    stop.escalate()
 
     def _escalate(self) -> states.Event | None:
         if self._stop is None:
@@ -456,7 +473,8 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _complete_failure(self) -> None:
         """Have all in the result that is known of the failure by now."""
-        result = self._stopped_result()
+        # Before the workers of a round are started, all that is there are those of the last one.
+        result = self._stopped_result() if self._has_started else None
         if result is not None and result.failures:
             self._run_result = result
         self._failed_before = self._run_result
@@ -492,7 +510,11 @@ class SimpleElasticAgent(ElasticAgent):
         if phase is states.Phase.WAITING and self._job is not None:
             return self._watch_peers(self._job)
         is_joining = phase is states.Phase.JOINING
-        self._poll([], self._waiting.pause() if is_joining else None)
+        if is_joining:
+            self._poll([], self._waiting.pause())
+        else:
+            self._poll(self._exit_fds() or (), self._due())
+            self._tend()
         call = self._background
         if call is None or not call.is_done():
             return self._keep_waiting() if is_joining else []
@@ -532,7 +554,7 @@ class SimpleElasticAgent(ElasticAgent):
             changes = self._teller.tell_changes(self._job.take_changes())
             if any(change.kind in (ChangeKind.FAILED, ChangeKind.LOST) for change in changes):
                 ends = self._look_for_failures(list(exit_fds or ()))
-            return ends or self._job.events(changes, self._signal_workers)
+            return ends or self._job.events(changes, self._notices.pass_on)
         if isinstance(handler, ObservableRendezvous):
             return self._membership_events(handler)
         if self._num_nodes_waiting() > 0:
@@ -553,10 +575,14 @@ class SimpleElasticAgent(ElasticAgent):
             self._tell_failure()
         events: list[states.Event] = []
         handler = self._worker_group.spec.rdzv_handler
+        phase = self._machine.phase
         if self._job is not None:
             # Nobody gets another signal while it saves what it has, hence no notices.
             changes = self._teller.tell_changes(self._job.take_changes())
-            events = self._job.events_of_end(changes)
+            if phase is states.Phase.STOPPING:
+                events = self._job.events_of_end(changes)
+            else:  # the workers have succeeded, and need not be stopped for another round
+                events = self._job.events(changes, None)
         elif isinstance(handler, ObservableRendezvous):
             events = self._membership_events(handler)
         end = self._step_stop()
@@ -584,6 +610,12 @@ class SimpleElasticAgent(ElasticAgent):
             if not self._stops_in_steps():
                 self._tell_failure()
             return [states.WorkersFailed()]
+        if result.state is not WorkerState.HEALTHY:
+            raise RuntimeError(
+                f"the workers of role {self._worker_group.spec.role!r} are {result.state.name}, "
+                "says _monitor_workers of this agent, and that is no state of workers that were "
+                "started"
+            )
         return []
 
     def _look_for_failures(self, exit_fds: list[int]) -> list[states.Event]:
@@ -592,6 +624,9 @@ class SimpleElasticAgent(ElasticAgent):
         while (remaining := until - time.monotonic()) > 0:
             self._poll(exit_fds, remaining)
             if self._look_at_workers() == [states.WorkersFailed()]:
+                if self._failure_due is not None:
+                    # The others settle soon what failed first, and wait for nobody then.
+                    self._tell_failure()
                 return [states.WorkersFailed()]
         return []
 
@@ -600,11 +635,11 @@ class SimpleElasticAgent(ElasticAgent):
 
         Nothing is written and nobody is asked: the rendezvous tells.
         """
-        fds = [job.fileno()] if job.fileno() >= 0 else []
+        fds = [*(self._exit_fds() or ()), *self._change_fds()]
         self._poll(fds, min(job.patience(), _JOB_INTERVAL))
         self._tend()
         changes = self._teller.tell_changes(job.take_changes())
-        events = job.events(changes, self._signal_workers)
+        events = job.events(changes, self._notices.pass_on)
         if not events and job.patience() <= 0:
             logger.warning(
                 "other nodes have not finished %g s after this one (--exit-barrier-timeout), which "

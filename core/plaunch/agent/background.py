@@ -27,18 +27,22 @@ class BackgroundCall:
         self._wake_up = wake_up
         self._done = False
         self._thread = threading.Thread(target=self._run, name=f"plaunch-{name}", daemon=True)
-        # Signals must reach the main thread, where Python's handlers run.
-        with signals_blocked():
-            start_thread(self._thread)
+        # It may be in a plugin's code: what that starts inherits the mask of signals, and must not
+        # be deaf. Python's handlers run on the main thread, which every signal wakes.
+        start_thread(self._thread)
 
     def is_done(self) -> bool:
         """Whether the call has returned or raised."""
         return self._done
 
-    def join(self) -> None:
-        """Wait for the thread to end, which it is about to do once `is_done`."""
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the thread to end, which it is about to do once `is_done`.
+
+        Args:
+            timeout: how long at most, in seconds.
+        """
         # Forking with another thread alive is an error in waiting, so be sure that it is gone.
-        self._thread.join()
+        self._thread.join(timeout)
 
     def _run(self) -> None:
         began = time.monotonic()

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from plaunch.agent.background import signals_blocked
+from plaunch.process.error_file import text_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ class Delivery:
     """One event handler, on a thread of its own.
 
     The thread begins with the first event, but lets the launch have the processors until `release`
-    or for `head_start` seconds. Nothing here waits for the handler but `rest` and `close`, whose
+    or for `head_start` seconds. Nothing here waits for the handler but `rest` and `wait`, whose
     waits are bounded.
 
     An event with which the handler raises is lost, as a server may be away or the event be one that
@@ -86,14 +86,16 @@ class Delivery:
                 self._trouble.note_loss()
                 return
             self._events.append(event)
-            self._wake()
+            problem = self._wake()
+        self._say(problem)
 
     def release(self) -> None:
         """Let the handler work from now on; also after `rest`."""
         with self._changed:
             self._is_released = True
             self._is_resting = False
-            self._wake()
+            problem = self._wake()
+        self._say(problem)
 
     def rest(self, patience: float = _REST_WAIT) -> bool:
         """End the thread until `release`, for the process to fork; False if it could not be.
@@ -114,7 +116,8 @@ class Delivery:
         with self._changed:
             self._is_ending = self._is_released = True
             self._is_resting = False
-            self._wake()
+            problem = self._wake()
+        self._say(problem)
 
     def wait(self, until: float) -> None:
         """Wait for the handler to close, at most `until` on the monotonic clock; say what is lost.
@@ -130,17 +133,15 @@ class Delivery:
             self._is_over = True
             self._events.clear()
         trouble = self._trouble
-        if self.dropped > trouble.failures:
-            logger.warning(
-                "%s was too slow: %d events were dropped",
-                self._who,
-                self.dropped - trouble.failures,
-            )
+        too_slow_for = self.dropped - trouble.failures - trouble.missed
+        if too_slow_for > 0:
+            logger.warning("%s was too slow: %d events were dropped", self._who, too_slow_for)
         if trouble.failures:
             logger.warning(
-                "%s failed with %d event(s) in all, which are lost; the last time with %s",
+                "%s failed with %d event(s) in all, which are lost%s; the last time with %s",
                 self._who,
                 trouble.failures,
+                f", as are {trouble.missed} that came meanwhile" if trouble.missed else "",
                 trouble.cause,
             )
         if is_stuck:
@@ -148,19 +149,19 @@ class Delivery:
                 "%s has not come to its end and is given up; %d events are lost", self._who, left
             )
 
-    def _wake(self) -> None:
-        """Have a thread at work; the lock is held."""
+    def _wake(self) -> str:
+        """Have a thread at work; what to say if there can be none. The lock is held."""
         self._changed.notify_all()
         if self._thread is not None or self._is_over or self._is_resting:
-            return
+            return ""
         thread = threading.Thread(target=self._run, name=f"plaunch-events-{self.name}", daemon=True)
         try:
-            with signals_blocked():
-                thread.start()
+            # What the handler starts inherits the mask of signals, and must not be deaf.
+            thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter is ending
-            self._fail(error)
-        else:
-            self._thread = thread
+            return self._switch_off(_describe(error))
+        self._thread = thread
+        return ""
 
     def _run(self) -> None:
         with self._changed:
@@ -186,19 +187,21 @@ class Delivery:
 
     def _pause(self, error: BaseException) -> None:
         """Let some time go by after a failure, unless there is none left."""
+        cause = _describe(error)  # which runs somebody else's code, and so needs no lock
         with self._changed:
             if self._is_over:
                 return  # who was given up may not speak after the end
             self.dropped += 1
-            is_news = self._trouble.note_failure(error)
+            is_news = self._trouble.note_failure(cause)
             pause = self._trouble.pause
-            if is_news:
-                logger.warning(
-                    "%s failed with %s; the event is lost, the job goes on, and it is called again "
-                    "after a pause",
-                    self._who,
-                    self._trouble.cause,
-                )
+        if is_news:
+            logger.warning(
+                "%s failed with %s; the event is lost, the job goes on, and it is called again "
+                "after a pause",
+                self._who,
+                cause,
+            )
+        with self._changed:
             self._changed.wait_for(
                 lambda: self._is_resting or self._is_ending or self._is_over, pause
             )
@@ -209,27 +212,33 @@ class Delivery:
             return
         with self._changed:
             outage = self._trouble.note_success()
-            if outage is not None and not self._is_over:
-                logger.warning(
-                    "%s works again after %.0f s, in which it lost %d event(s)", self._who, *outage
-                )
+            is_over = self._is_over
+        if outage is not None and not is_over:
+            logger.warning(
+                "%s works again after %.0f s, in which it lost %d event(s)", self._who, *outage
+            )
 
     def _close(self) -> None:
         try:
             self._handler.close()
         except BaseException as error:  # noqa: BLE001 - as above
+            cause = _describe(error)
             with self._changed:
-                self._fail(error)
+                problem = self._switch_off(cause)
+            self._say(problem)
         self._is_over = True
 
-    def _fail(self, error: BaseException) -> None:
-        """Switch the handler off; the lock is held."""
-        if not self._is_over:  # who was given up may not speak after the end
-            logger.warning(
-                "%s failed and is switched off; the job goes on: %s", self._who, _describe(error)
-            )
+    def _switch_off(self, cause: str) -> str:
+        """Give the handler nothing any more; what to say of that. The lock is held."""
+        # Who was given up may not speak after the end.
+        problem = "" if self._is_over else f"failed and is switched off; the job goes on: {cause}"
         self._is_over = True
         self._events.clear()
+        return problem
+
+    def _say(self, problem: str) -> None:
+        if problem:
+            logger.warning("%s %s", self._who, problem)
 
 
 class _Trouble:
@@ -237,6 +246,7 @@ class _Trouble:
 
     def __init__(self, first: float, longest: float, clock: Callable[[], float]) -> None:
         self.failures = 0
+        self.missed = 0  # events that came while it failed, and too many waited
         self.cause = ""
         self.pause = 0.0  # seconds
         self.is_any = False  # whether it failed the last time that it was called
@@ -248,10 +258,10 @@ class _Trouble:
         self._told_at: float | None = None
         self._is_told = False
 
-    def note_failure(self, error: BaseException) -> bool:
+    def note_failure(self, cause: str) -> bool:
         """Whether it is news."""
         self.failures += 1
-        self.cause = _describe(error)
+        self.cause = cause
         self.pause = min(2 * self.pause, self._longest) if self.is_any else self._first
         if self.is_any:
             self._lost += 1
@@ -266,6 +276,7 @@ class _Trouble:
     def note_loss(self) -> None:
         """An event came while too many waited."""
         self._lost += 1
+        self.missed += self.is_any
 
     def note_success(self) -> tuple[float, int] | None:
         """For how long it has failed, in seconds, and what was lost; None if that is no news."""
@@ -274,7 +285,7 @@ class _Trouble:
 
 
 def _describe(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return " ".join(f"{type(error).__name__}: {text_of_error(error)}".split())
 
 
 def close_deliveries(deliveries: Iterable[Delivery], patience: float = LAST_WAIT) -> None:

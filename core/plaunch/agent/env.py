@@ -1,4 +1,4 @@
-"""The environment of a worker: the variables that plaunch sets, all of them torchrun's but one."""
+"""The environment of a worker: the variables that plaunch sets, all of them torchrun's but two."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def worker_environment(
 ) -> dict[str, str]:
     """The variables of one worker, beside those that it inherits from the launcher.
 
-    `PLAUNCH_ROUND` is plaunch's own: how many worlds were formed before this one.
+    Two are plaunch's own: `PLAUNCH_ROUND`, how many worlds were formed before this one, and
+    `PLAUNCH_JOB_ID`, what the job is called, however often it is started.
     `TORCHELASTIC_ERROR_FILE` is added by the logs spec, which knows where files go.
 
     Raises:
@@ -46,6 +47,7 @@ def worker_environment(
         "TORCHELASTIC_USE_AGENT_STORE": str(spec.uses_agent_store),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         "PLAUNCH_ROUND": str(round),
+        "PLAUNCH_JOB_ID": spec.job_id or handler.get_run_id(),
     }
     if "OMP_NUM_THREADS" in environ:
         env["OMP_NUM_THREADS"] = environ["OMP_NUM_THREADS"]

@@ -80,17 +80,18 @@ class Job:
     def events(
         self,
         changes: Sequence[MembershipChange],
-        signal_workers: Callable[[signal.Signals], None],
+        pass_on: Callable[[signal.Signals, str], object] | None,
     ) -> list[states.Event]:
         """What `changes` mean for this agent: nothing, or one event.
 
-        The end of the job outweighs everything, and whatever brings a new round does so once. The
-        signals of notices are passed on to `signal_workers`.
+        The end of the job outweighs everything, and whatever brings a new round does so once.
+        `pass_on` is called with the signal of each notice, and the node that has received it; None
+        while workers are being stopped: whoever saves what it has gets no other signal.
         """
         by_kind: dict[ChangeKind, list[MembershipChange]] = {}
         for change in changes:
             if change.kind is ChangeKind.NOTICE:
-                _pass_on(change, signal_workers)
+                _hear_notice(change, pass_on)
             else:
                 by_kind.setdefault(change.kind, []).append(change)
         if ChangeKind.CLOSED in by_kind:
@@ -107,13 +108,9 @@ class Job:
         return [states.MembershipChanged()]
 
     def events_of_end(self, changes: Sequence[MembershipChange]) -> list[states.Event]:
-        """The same while workers are being stopped: another round is joined in any case.
-
-        No notice is passed on: whoever is being stopped saves what it has, and gets no other
-        signal.
-        """
+        """The same while workers are being stopped: another round is joined in any case."""
         reason = self.reason
-        events = self.events(changes, _say_not_passed_on)
+        events = self.events(changes, None)
         if isinstance(events[0] if events else None, (states.JobEnded, states.PeersUnreachable)):
             return events
         self.reason = reason
@@ -195,14 +192,21 @@ class Job:
 
     def failed_result(self, own: RunResult) -> RunResult:
         """The result of a job that failed: the failures of all nodes, the same one first on all."""
-        from plaunch.agent.job_failures import from_job_failures  # noqa: PLC0415 - failures only
+        from plaunch.agent.job_failures import (  # noqa: PLC0415 - failures only
+            describe_groups,
+            from_job_failures,
+        )
 
         verdict = self._handler.verdict
         if verdict is None:
             raise RuntimeError("the job failed, but its verdict is not known")
         failures, first = from_job_failures(verdict.failures, own.failures)
         return RunResult(
-            WorkerState.FAILED, failures=failures, stopped=own.stopped, first_failure=first
+            WorkerState.FAILED,
+            failures=failures,
+            stopped=own.stopped,
+            first_failure=first,
+            counted=describe_groups(verdict.others, failures),
         )
 
     def closed_error(self) -> RendezvousClosedError:
@@ -230,7 +234,9 @@ class Job:
         )
 
 
-def _pass_on(change: MembershipChange, signal_workers: Callable[[signal.Signals], None]) -> None:
+def _hear_notice(
+    change: MembershipChange, pass_on: Callable[[signal.Signals, str], object] | None
+) -> None:
     try:
         signum = signal.Signals(change.signum)
     except ValueError:
@@ -243,14 +249,14 @@ def _pass_on(change: MembershipChange, signal_workers: Callable[[signal.Signals]
             change.signum,
         )
         return
-    logger.warning(
-        "%s received on node %s; it is passed on and the job goes on", signum.name, change.node
-    )
-    signal_workers(signum)
-
-
-def _say_not_passed_on(signum: signal.Signals) -> None:
-    logger.warning("the workers are being stopped and do not get %s", signum.name)
+    if pass_on is None:
+        logger.warning(
+            "%s received on node %s; the workers of this node are being stopped and do not get it",
+            signum.name,
+            change.node,
+        )
+        return
+    pass_on(signum, change.node)
 
 
 def _describe(change: MembershipChange) -> str:

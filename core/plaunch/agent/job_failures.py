@@ -1,6 +1,7 @@
 """Failures as the nodes of a job tell each other: from a `ProcessFailure` to JSON and back.
 
-What comes from another node is not trusted: a field that is missing or of another type is left out.
+What comes from another node is not trusted: a field that is missing, or that nothing in plaunch
+writes like this, is left out; a text is cut, and nothing in it reaches a terminal but characters.
 """
 
 from __future__ import annotations
@@ -14,25 +15,36 @@ from plaunch.errors import PlaunchError
 from plaunch.process.error_file import text_of, traceback_of
 from plaunch.process.failures import NOT_AVAILABLE, ProcessFailure
 from plaunch.rendezvous.job import JobFailure
+from plaunch.rendezvous.records import MAX_NAME, nearest_date, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from plaunch.rendezvous.job import FailureGroup
 
 MAX_TEXT_BYTES = 8 << 10  # of a message, of a traceback, and of the last lines together
 MAX_BRIEF_BYTES = 200  # of the message of a failure that was not the node's first
 MAX_LINES = 20
-MAX_FAILURES = 32  # that one node tells of
+MAX_DETAILED = 33  # failures of which a node tells more than one sentence
 
 _NODE = -1
+_NODES = "launchers"
+_CUT = "... "  # stands for the beginning of a text
+_MAX_PATH = 4096  # characters
+_MAX_RANK = 1 << 31
+_MAX_PID = 1 << 31
+_EXIT_CODES = range(-64, 256)
+_MAX_SPANS = 16  # contiguous parts of ranks, in one line
 
 
 def to_job_failures(failures: Mapping[int, ProcessFailure]) -> list[JobFailure]:
     """What a node tells of its workers' failures (by global rank), the first one first.
 
     Only the first one comes with its traceback and last lines: it alone can be the job's first.
+    Of very many, the last ones come with one sentence each.
     """
-    ranks = sorted(failures, key=lambda rank: failures[rank].began)[:MAX_FAILURES]
-    return [_worker(rank, failures[rank], in_full=rank == ranks[0]) for rank in ranks]
+    ranks = sorted(failures, key=lambda rank: failures[rank].began)
+    return [_worker(rank, failures[rank], place) for place, rank in enumerate(ranks)]
 
 
 def node_failure(error: BaseException, host: str, what: str = "") -> JobFailure:
@@ -50,6 +62,7 @@ def node_failure(error: BaseException, host: str, what: str = "") -> JobFailure:
             "message": _end_of(text, MAX_TEXT_BYTES),
             "timestamp": time.time(),
         },
+        how=_NODES,
     )
 
 
@@ -77,11 +90,57 @@ def from_job_failures(
     return failures, ranks[0]
 
 
-def _worker(rank: int, failure: ProcessFailure, *, in_full: bool) -> JobFailure:
-    limit = MAX_TEXT_BYTES if in_full else MAX_BRIEF_BYTES
+def describe_groups(
+    groups: Iterable[FailureGroup], known: Mapping[int, ProcessFailure]
+) -> dict[str, int]:
+    """The failures that nobody tells one by one, in words, and how many each of them stands for.
+
+    `known` are those that a report has beside them: of these, none is counted here once more.
+    """
+    described: dict[str, int] = {}
+    for group in groups:
+        apart = {rank for rank in known if any(low <= rank <= high for low, high in group.ranks)}
+        spans = _without(group.ranks, apart)
+        words = how = printable(group.how)
+        if spans:
+            words = f"{_describe_spans(spans)} ({how})" if how else _describe_spans(spans)
+        words = words or "workers"
+        if group.count > len(apart):
+            described[words] = described.get(words, 0) + group.count - len(apart)
+    return described
+
+
+def _without(spans: Sequence[tuple[int, int]], ranks: Iterable[int]) -> list[tuple[int, int]]:
+    """`spans` without some ranks in them."""
+    left = list(spans)
+    for rank in ranks:
+        left = [
+            part
+            for low, high in left
+            for part in (
+                [(low, high)] if not low <= rank <= high else [(low, rank - 1), (rank + 1, high)]
+            )
+            if part[0] <= part[1]
+        ]
+    return left
+
+
+def _worker(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
+    """What is told of the failure that was its node's first, if `place` is 0, or a later one."""
     what = f"rank {rank} on {failure.host} (pid {failure.pid}) failed: {failure.describe_exit()}"
     if rank < 0:
         what = f"the launcher on {failure.host} failed: {text_of(failure.message)}"
+    return JobFailure(
+        rank=rank,
+        began=failure.began,
+        summary=what.partition("\n")[0],
+        detail=_detail(failure, in_full=place == 0) if place < MAX_DETAILED else {},
+        how=_NODES if rank < 0 else failure.describe_exit(),
+    )
+
+
+def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
+    limit = MAX_TEXT_BYTES if in_full else MAX_BRIEF_BYTES
     detail: dict[str, object] = {
         "host": failure.host,
         "local_rank": failure.local_rank,
@@ -97,32 +156,33 @@ def _worker(rank: int, failure: ProcessFailure, *, in_full: bool) -> JobFailure:
         detail["traceback"] = _end_of(traceback_of(failure.message), limit)
         detail["log_files"] = failure.log_files
     detail["last_lines"] = _last_lines(failure.last_lines, MAX_LINES if in_full else 1, limit)
-    return JobFailure(
-        rank=rank,
-        began=failure.began,
-        summary=what.partition("\n")[0],
-        detail=detail,
-    )
+    return detail
 
 
 def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
     """The failure as it was, for the report; files that it names are on the other node."""
     detail = told.detail
-    exitcode = _integer(detail, "exit_code", 1)
+    exitcode = _integer(detail, "exit_code", _EXIT_CODES, 1)
     failure = ProcessFailure(
-        _integer(detail, "local_rank", -1), _integer(detail, "pid", 0), exitcode, ""
+        _integer(detail, "local_rank", range(_MAX_RANK), -1),
+        _integer(detail, "pid", range(_MAX_PID), 0),
+        exitcode,
+        "",
     )
     failure.global_rank = rank
-    failure.host = _text(detail, "host") or "an unknown host"
-    failure.timestamp = _number(detail, "timestamp", told.began)
+    failure.host = _word(_text(detail, "host"), MAX_NAME) or "an unknown host"
+    failure.timestamp = nearest_date(_number(detail, "timestamp", told.began))
     failure.oom_killed = detail.get("oom_killed") is True
-    failure.last_lines = _lines(detail, "last_lines")
-    failure.log_files = [f"{failure.host}:{path}" for path in _lines(detail, "log_files")]
-    path = _text(detail, "error_file")
+    failure.last_lines = _last_lines(_lines(detail, "last_lines"), MAX_LINES, MAX_TEXT_BYTES)
+    failure.log_files = [
+        f"{failure.host}:{_word(path, _MAX_PATH)}"
+        for path in _lines(detail, "log_files")[:MAX_LINES]
+    ]
+    path = _word(_text(detail, "error_file"), _MAX_PATH)
     if path and path != NOT_AVAILABLE:
         failure.error_file = f"{failure.host}:{path}"
-    message = _text(detail, "message")
-    traceback = _text(detail, "traceback")
+    message = _end_of(_text(detail, "message"), MAX_TEXT_BYTES)
+    traceback = _end_of(_text(detail, "traceback"), MAX_TEXT_BYTES)
     if detail.get("has_reply") is True and message:
         reply: str | dict[str, Any] = message
         if traceback:
@@ -131,16 +191,17 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
         failure.message = reply
         failure.error_file_data = {"message": reply}
     else:
-        failure.message = message or told.summary
+        failure.message = message or printable(told.summary)
     return failure
 
 
 def _end_of(text: str, limit: int) -> str:
     """`text`, or its last `limit` bytes: the last call and the error are at the end."""
-    raw = text.encode("utf-8", "backslashreplace")
-    if len(raw) <= limit:
-        return raw.decode()
-    return f"... {raw[-limit:].decode('utf-8', 'ignore')}"
+    # Of what was cut before, nothing is cut once more.
+    raw = text.removeprefix(_CUT).encode("utf-8", "backslashreplace")
+    if len(raw) > limit:
+        return _CUT + raw[-limit:].decode("utf-8", "ignore")
+    return (_CUT if text.startswith(_CUT) else "") + raw.decode()
 
 
 def _last_lines(lines: Sequence[str], count: int, limit: int) -> list[str]:
@@ -158,13 +219,32 @@ def _lines(detail: Mapping[str, object], name: str) -> list[str]:
     return [line for line in value if isinstance(line, str)] if isinstance(value, list) else []
 
 
-def _integer(detail: Mapping[str, object], name: str, default: int) -> int:
+def _word(text: str, most: int) -> str:
+    """A name or a path from another node, on one line."""
+    return printable(text[:most])
+
+
+def _integer(detail: Mapping[str, object], name: str, allowed: range, default: int) -> int:
     value = detail.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
+    return value if type(value) is int and value in allowed else default
 
 
 def _number(detail: Mapping[str, object], name: str, default: float) -> float:
     value = detail.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return default
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return default
+    return number if math.isfinite(number) else default
+
+
+def _describe_spans(spans: Sequence[tuple[int, int]]) -> str:
+    """Ranks in short; of very many parts, the first ones."""
+    shown = ",".join(
+        str(low) if low == high else f"{low}-{high}" for low, high in spans[:_MAX_SPANS]
+    )
+    is_one = len(spans) == 1 and spans[0][0] == spans[0][1]
+    more = ",..." if len(spans) > _MAX_SPANS else ""
+    return f"{'rank' if is_one else 'ranks'} {shown}{more}"

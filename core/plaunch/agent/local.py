@@ -30,7 +30,7 @@ from plaunch.agent.worker import (
 from plaunch.agent.worker_store.round import lost_store, open_store
 from plaunch.agent.worker_store.store import WorkerStore
 from plaunch.durations import PATIENCE
-from plaunch.errors import UnkillableWorkerError, UsageError
+from plaunch.errors import UnkillableWorkerError, UsageError, WorkerStoreHostError
 from plaunch.metrics import prof
 from plaunch.process.context import RunProcsResult
 from plaunch.process.reaping.reaper import Reaper
@@ -293,8 +293,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         if self._pcontext is None:
             return RunResult(WorkerState.UNKNOWN)
         lost = self._store.tend()
-        if lost is not None:
-            self._lost_store = lost_store(lost)
         if isinstance(self._pcontext, SupervisedContext):
             result = self._pcontext.look()
             if result is None:
@@ -302,7 +300,11 @@ class LocalElasticAgent(SimpleElasticAgent):
         else:
             result = self._pcontext.wait(0)
             self._tell_exits(result)
-        if self._lost_store is not None:
+        # Workers that have all succeeded do not miss it any more.
+        if lost is not None and (result is None or result.failures):
+            if isinstance(lost, WorkerStoreHostError):
+                raise lost  # no restart mends it
+            self._lost_store = lost_store(lost)
             return self._run_result_of(result or RunProcsResult())
         if result is None:
             stuck = None
@@ -384,15 +386,11 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _signal_workers(self, signum: signal.Signals) -> None:
         if self._pcontext is None:
             return
-        # A worker that is not known to have ended is at least a zombie of ours, so that its pid
-        # cannot belong to anybody else.
         for rank, pid in self._pcontext.pids().items():
             if rank in self._gone:
                 continue
             try:
-                os.kill(pid, signum)
-            except ProcessLookupError:
-                pass  # it has ended a moment ago, and is not ours to wait for
+                self._pcontext.send_signal(rank, signum)
             except PermissionError:
                 logger.warning(
                     "may not send %s to %s; it runs as another user",

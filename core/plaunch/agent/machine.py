@@ -109,7 +109,7 @@ def _agent_failed(state: State, event: Event) -> Transition:
 def _failed(state: State, event: Event) -> Transition:
     if state.is_job_wide:
         stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.DECISION)
-        # The others hear of it before anything here takes time.
+        # It is told as soon as it is complete, while the workers stop.
         return stopping, (TellFailure(), Report(Again.DECISION), *actions)
     if state.restarts_left > 0:
         stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.RESTART)
@@ -135,7 +135,8 @@ def _stop_requested_while_clearing(state: State, event: Event) -> Transition:
     # Own workers have succeeded; a stop now cannot undo that, but nobody else is waited for.
     first = state.then is not Outcome.SUCCEEDED
     done = replace(_asked(state, event), then=Outcome.SUCCEEDED)
-    return done, (*((Report(Outcome.SUCCEEDED),) if first else ()), Escalate())
+    actions: tuple[Action, ...] = (Report(Outcome.SUCCEEDED),) if first else ()
+    return done, (*actions, Escalate()) if _is_impatient(state, event) else actions
 
 
 def _closed_while_clearing(state: State, event: Event) -> Transition:
@@ -292,9 +293,14 @@ def _stop_requested_while_waiting(state: State, event: Event) -> Transition:
 def _while_clearing(
     transition: Callable[[State, Event], Transition],
 ) -> Callable[[State, Event], Transition]:
-    """The same decision while the stop sequence is at work already, for what was left behind."""
+    """The same decision while the stop sequence is at work already, for what was left behind.
+
+    Who was asked to stop meanwhile ends with its success, whatever becomes of the others.
+    """
 
     def decide(state: State, event: Event) -> Transition:
+        if state.then is Outcome.SUCCEEDED:
+            return state, ()
         after, actions = transition(state, event)
         return after, tuple(action for action in actions if action != StopWorkers())
 

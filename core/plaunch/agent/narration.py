@@ -30,8 +30,8 @@ def describe_turn(
     """
     if then is Outcome.SUCCEEDED and state.asked_by is not None:
         return (
-            f"{death_signal.name} received; the workers of this node have succeeded, and it does "
-            "not wait for those of other nodes any longer"
+            f"{death_signal.name} received; the workers of this node have succeeded, which stays "
+            "its result; nobody else is waited for"
         )
     if state.is_job_wide and then is not Outcome.SIGNALLED:
         return _describe_turn_of_job(then, state, reason)

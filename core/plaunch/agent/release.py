@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.background import BackgroundCall
 from plaunch.agent.signals import SignalInbox, WakeUp
+from plaunch.errors import ThreadStartError
 from plaunch.process.signals import SignalAction
 from plaunch.rendezvous.job import JobRendezvous
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
+
+_LEAVE_WAIT = 2.0  # seconds for what `shutdown` is in the middle of, once this node has left
 
 
 def shut_down(handler: RendezvousHandler, policy: SignalPolicy) -> bool:
@@ -35,7 +38,10 @@ def shut_down(handler: RendezvousHandler, policy: SignalPolicy) -> bool:
     wake_up = WakeUp()
     try:
         with SignalInbox(policy, wake_up) as inbox:
-            call = BackgroundCall("shutdown", handler.shutdown, wake_up)
+            try:
+                call = BackgroundCall("shutdown", handler.shutdown, wake_up)
+            except ThreadStartError:
+                return handler.shutdown()  # deaf, but not without a word to the other nodes
             poller = select.poll()
             poller.register(wake_up.fileno(), select.POLLIN)
             while not call.is_done():
@@ -46,7 +52,10 @@ def shut_down(handler: RendezvousHandler, policy: SignalPolicy) -> bool:
                         logger.warning(
                             "%s received; this node leaves the job", received.signum.name
                         )
-                        return handler.leave()
+                        left = handler.leave()
+                        # A process that ends with a thread in a store's library may crash there.
+                        call.join(_LEAVE_WAIT)
+                        return left
             call.join()
             if call.error is not None:
                 raise call.error

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.ranks import NodeInfo, assign_alike, assign_through_store, create_workers
 from plaunch.agent.worker import GroupInfo, describe_worker
+from plaunch.errors import PluginError
 from plaunch.rendezvous.job import JobRound
 
 if TYPE_CHECKING:
     from plaunch.agent.states import State
     from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec
     from plaunch.rendezvous.api import RendezvousInfo
+    from plaunch.rendezvous.job import WorldRanks
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,12 @@ def join_round(spec: WorkerSpec) -> Round:
 
     Raises:
         RendezvousError: the nodes did not meet, or their ranks cannot be told.
+        PluginError: the rendezvous has no room for all of this node's workers.
     """
     info = spec.rdzv_handler.next_rendezvous()
     if isinstance(info, JobRound):
         ranks = info.ranks
+        _check(spec, ranks)
     else:
         node = NodeInfo(spec.role, spec.local_world_size)
         alike = os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL", "0") == "1"
@@ -55,6 +59,22 @@ def join_round(spec: WorkerSpec) -> Round:
         else:
             ranks = assign_through_store(info.store, node, info.rank, info.world_size)
     return Round(info, create_workers(ranks, spec.local_world_size))
+
+
+def _check(spec: WorkerSpec, ranks: WorldRanks) -> None:
+    """Refuse ranks of a handler that has counted with fewer workers than this node runs."""
+    size = spec.local_world_size
+    if (
+        ranks.first_global + size <= ranks.world_size
+        and ranks.first_role + size <= ranks.role_world_size
+    ):
+        return
+    raise PluginError(
+        f"rendezvous backend {spec.rdzv_handler.get_backend()!r} gives the {size} workers of this "
+        f"node, of role {spec.role!r}, ranks that its world does not have: {ranks}. It was created "
+        "for other workers, and takes no notice of those of the WorkerSpec "
+        "(RendezvousHandler.prepare)"
+    )
 
 
 def enter_round(group: WorkerGroup, formed: Round) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.reaping.marker import owns_process
 from plaunch.process.reaping.table import PROC
-from plaunch.process.signals import SignalAction, SignalPolicy, parse_signals
+from plaunch.process.signals import DEFAULT_SIGNALS, SignalAction, SignalPolicy, parse_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 _LAST_WORDS = 2.0  # seconds for what is left to be said after the run of an agent
 
@@ -150,6 +149,8 @@ class SignalInbox:
     ) -> None:
         self._clock = clock
         self._policy = policy
+        # A third party's stands behind one that knows who it is.
+        self._who = getattr(policy, "who", f"signal policy {type(policy).__name__}")
         self._wake_up = wake_up
         self._proc = proc
         self._received: deque[tuple[signal.Signals, float]] = deque()
@@ -192,13 +193,15 @@ class SignalInbox:
         handled = _handled_elsewhere(self._proc)
         for name in _FATAL:
             fatal = getattr(signal.Signals, name, None)
-            # A handler that was not installed from Python (faulthandler's) is not known there.
-            if (
-                fatal is not None
-                and fatal not in self._listed
-                and signal.getsignal(fatal) == signal.SIG_DFL
-                and not handled >> (fatal - 1) & 1
-            ):
+            if fatal is None or fatal in self._listed:
+                continue
+            disposition = signal.getsignal(fatal)
+            if isinstance(disposition, _Late):  # an earlier run's
+                would_end_us = disposition.before == signal.SIG_DFL
+            else:
+                # A handler that was not installed from Python (faulthandler's) is not known there.
+                would_end_us = disposition == signal.SIG_DFL and not handled >> (fatal - 1) & 1
+            if would_end_us:
                 self._handle(fatal)
 
     def _handle(self, signum: signal.Signals) -> None:
@@ -210,7 +213,7 @@ class SignalInbox:
             signal.signal(signum, self._on_signal)
         except (OSError, ValueError, TypeError) as error:
             raise UsageError(
-                f"signal policy {type(self._policy).__name__} wants to handle {signum!r}, which "
+                f"{self._who} wants to handle {signum!r}, which "
                 f"the system refuses ({error}); signals() must list signals that can be handled"
             ) from error
         # None stands for a handler that was not installed from Python and cannot be put back.
@@ -257,8 +260,8 @@ class SignalInbox:
         if signum in parse_signals(DEFAULT_SIGNALS):
             default = SignalAction.STOP
         logger.error(
-            "signal policy %s does not say what %s means: %s. The default applies: %s",
-            type(self._policy).__name__,
+            "%s does not say what %s means: %s. The default applies: %s",
+            self._who,
             signum.name,
             problem,
             default.value,

@@ -205,7 +205,10 @@ class Escalate(Value):
 
 @dataclass(eq=False, repr=False)
 class TellFailure(Value):
-    """Tell the job what failed on this node; `is_final` if restarting cannot help."""
+    """Tell the job what failed on this node, in a moment; at once if restarting cannot help.
+
+    That is what `is_final` says.
+    """
 
     is_final: bool = False
 

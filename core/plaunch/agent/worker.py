@@ -66,6 +66,8 @@ class WorkerSpec:
             already; None for all (plaunch's own).
         worker_store: who hosts the workers' store: `agent`, or `rank0` for the worker of that rank
             (plaunch's own).
+        job_id: the id that the job keeps when it is started once more under another run id; the
+            run id when empty (plaunch's own).
 
     Raises:
         UsageError: `local_world_size` is not positive, `monitor_interval` cannot be used, or there
@@ -93,6 +95,7 @@ class WorkerSpec:
     tee: Std | Mapping[int, Std] | None = None
     devices: list[str] | None = None
     worker_store: str = "agent"
+    job_id: str = ""
 
     def __post_init__(self) -> None:
         from plaunch.durations import PERIOD  # noqa: PLC0415
@@ -194,7 +197,8 @@ class RunResult:
     worker that was ended because of another one (-15 for SIGTERM).
 
     Where the rendezvous knows the whole job, `failures` are those of all nodes, and `first_failure`
-    is the rank that failed first, as the nodes agreed; else it is None.
+    is the rank that failed first, as the nodes agreed; else it is None. Of very large jobs,
+    `counted` has how many more there are, by words for them such as "ranks 40-99 (exit code 1)".
     """
 
     state: WorkerState
@@ -202,6 +206,7 @@ class RunResult:
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
     stopped: dict[int, int] = field(default_factory=dict)
     first_failure: int | None = None
+    counted: dict[str, int] = field(default_factory=dict)
 
     def is_failed(self) -> bool:
         """Whether the workers failed."""

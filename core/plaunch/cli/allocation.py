@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch.cli.parser import DEFAULT
 from plaunch.cli.settings import parse_min_max_nnodes
 from plaunch.errors import UsageError
+from plaunch.plugin.answers import checked_allocation
 from plaunch.plugin.registry import SCHEDULERS
 from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
 
@@ -20,22 +21,6 @@ if TYPE_CHECKING:
     from plaunch.scheduling import Allocation
 
 logger = logging.getLogger("plaunch")
-
-# Who gives one of these has said how nodes meet; then nothing is taken from a scheduler unasked.
-_MEETING = (
-    "nnodes",
-    "node_rank",
-    "standalone",
-    "rdzv_backend",
-    "rdzv_endpoint",
-    "rdzv_id",
-    "master_addr",
-    "master_port",
-)
-
-# mpirun and mpiexec start daemons with srun, and the workers of a launcher inherit its variables:
-# what these start sees a step that is somebody else's.
-_OTHERS = ("OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "TORCHELASTIC_RUN_ID")
 
 
 def allocate(
@@ -56,7 +41,7 @@ def allocate(
         PluginError: the scheduler failed.
     """
     environ = os.environ if environ is None else environ
-    name = choose_scheduler(args, environ)
+    name: str | None = args.scheduler
     if name is None:
         return ""
     find = manager.get(SCHEDULERS, name)
@@ -64,30 +49,8 @@ def allocate(
         logger.warning("--standalone overrides --scheduler=%s", name)
         return ""
     with manager.calling(SCHEDULERS, name):
-        allocation = find(environ)
+        allocation = checked_allocation(find(environ))
     return apply_allocation(args, allocation, name)
-
-
-def choose_scheduler(args: argparse.Namespace, environ: Mapping[str, str]) -> str | None:
-    """The scheduler that the user names, else `slurm` where nothing else can be meant, else None.
-
-    That is in a step of several nodes with one task on each, which is no terminal session and
-    belongs to this launcher; and if no option says how nodes meet.
-    """
-    if args.scheduler is not None:
-        name: str = args.scheduler
-        return name
-    nodes = environ.get("SLURM_STEP_NUM_NODES", "1")
-    if (
-        nodes == "1"
-        or environ.get("SLURM_STEP_NUM_TASKS") != nodes
-        or environ.get("SLURM_STEP_TASKS_PER_NODE") != f"1(x{nodes})"
-        or "SLURM_PTY_PORT" in environ
-        or any(variable in environ for variable in _OTHERS)
-        or any(args.sources[dest] != DEFAULT for dest in _MEETING)
-    ):
-        return None
-    return "slurm"
 
 
 def apply_allocation(args: argparse.Namespace, allocation: Allocation, scheduler: str) -> str:
@@ -109,8 +72,11 @@ def apply_allocation(args: argparse.Namespace, allocation: Allocation, scheduler
     elif not filling.is_given("nnodes"):
         filling.refuse_missing("nnodes")
     _, max_nodes = parse_min_max_nnodes(args.nnodes)
-    if allocation.run_id:
+    if allocation.run_id and not filling.is_given("rdzv_id"):
         filling.fill("rdzv_id", allocation.run_id, "run_id")
+        if allocation.job_id:
+            # Who gives a run id may have several launches in what the scheduler calls one job.
+            filling.fill("job_id", allocation.job_id, "job_id")
     if max_nodes == 1:
         return filling.told()
     _fill_meeting(filling, max_nodes)

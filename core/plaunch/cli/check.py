@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from plaunch.cli.settings import parse_min_max_nnodes, parse_rdzv_conf
 from plaunch.cli.stdout import STDOUT
-from plaunch.errors import PluginLoadError, UnknownNameError, UsageError
+from plaunch.errors import PlaunchError, PluginLoadError, UnknownNameError, UsageError
 from plaunch.plugin.event_handlers import find_event_handlers, parse_event_conf
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.metadata import normalise
@@ -95,7 +95,11 @@ def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]
     for kind in KINDS:
         if colon and owner == kind.name:
             return [kind], bare
-    kinds = [kind for kind in KINDS if (bare if colon else text) in manager.names(kind)]
+    kinds = []
+    if not colon or owner != LIFECYCLE.name:
+        kinds = [kind for kind in KINDS if (bare if colon else text) in manager.names(kind)]
+    if colon:  # the name may be that of another distribution's
+        kinds = [kind for kind in kinds if _is_offered(text, kind, manager)]
     if _called_in_each_launch(text, manager):
         kinds.insert(0, LIFECYCLE)
     if kinds:
@@ -109,6 +113,16 @@ def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]
     raise UnknownNameError(
         f"--check-plugin={text} names no plugin{suggest(text, known)}{how_to_add(text, known)}"
     )
+
+
+def _is_offered(text: str, kind: Kind[Any], manager: PluginManager) -> bool:
+    try:
+        manager.get(kind, text)
+    except UnknownNameError:
+        return False
+    except PlaunchError:
+        pass  # said when it is looked up to be checked
+    return True
 
 
 def _called_in_each_launch(text: str, manager: PluginManager) -> str:

@@ -28,6 +28,10 @@ def worker_command(args: argparse.Namespace) -> tuple[Callable[..., Any] | str, 
             f"there is no script to run{_taken_for_a_value(args)}; write plaunch [options] script "
             "[arguments]"
         )
+    if not script.strip():
+        raise UsageError(
+            f"the name of the script is empty ({script!r}); is it a variable that is not set?"
+        )
     if args.no_python and args.module:
         raise UsageError(
             f"--no-python and --module contradict each other for {script!r}: a module needs "

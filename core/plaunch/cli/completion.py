@@ -219,8 +219,12 @@ def _names_command(kind: str) -> str:
     import shlex  # noqa: PLC0415 - not for launches
 
     # An interpreter that is gone must not spill an error over the user's command line.
-    return f"{shlex.quote(sys.executable)} -m plaunch.cli.completion {kind} 2>/dev/null"
+    # By its path: -m would look for modules in the user's current folder, and run what it finds.
+    # There is no room for a program with quotes of its own (tcsh), and -P came with Python 3.11.
+    words = shlex.join([sys.executable, os.path.abspath(__file__)])
+    return f"{words} {kind} 2>/dev/null"
 
 
 if __name__ == "__main__":
+    sys.path[:1] = []  # this folder, whose modules are those of plaunch.cli
     sys.stdout.write("".join(f"{name}\n" for name in installed_names(sys.argv[1])))

@@ -127,6 +127,13 @@ def _behind_the_script(args: argparse.Namespace) -> list[str]:
     return found
 
 
+def _is_endpoint(args: argparse.Namespace) -> bool:
+    """Whether the master's address says the same as the endpoint, as accelerate gives both."""
+    host, _, port = args.rdzv_endpoint.rpartition(":")
+    is_default = args.sources["master_port"] == DEFAULT
+    return bool(host == args.master_addr and (is_default or port == str(args.master_port)))
+
+
 def _pointless(args: argparse.Namespace, max_nodes: int, is_range: bool) -> Iterator[str]:
     """What is said of options that mean nothing together."""
 
@@ -139,7 +146,9 @@ def _pointless(args: argparse.Namespace, max_nodes: int, is_range: bool) -> Iter
         )
 
     if args.rdzv_backend != "static":
-        if ignored := given("--master-addr", "--master-port"):
+        # Operators give an address to all launchers; who uses it for the endpoint knows.
+        is_used = args.master_addr and args.master_addr in args.rdzv_endpoint
+        if not is_used and (ignored := given("--master-addr", "--master-port")):
             yield (
                 f"rendezvous backend {args.rdzv_backend!r} does not use {ignored}; only 'static' "
                 "does"
@@ -152,7 +161,7 @@ def _pointless(args: argparse.Namespace, max_nodes: int, is_range: bool) -> Iter
                 f"rendezvous backend 'static' knows no range of nodes: it waits for all "
                 f"{max_nodes} (--nnodes)"
             )
-    is_static = args.rdzv_backend == "static"
+    is_static = args.rdzv_backend == "static" and not _is_endpoint(args)
     if is_static and args.rdzv_endpoint and (ignored := given("--master-addr", "--master-port")):
         yield f"--rdzv-endpoint={args.rdzv_endpoint} is used, and {ignored} is not"
     if args.run_path and args.no_python:

@@ -12,7 +12,7 @@ import enum
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from plaunch.cli.stderr import STDERR
 
@@ -23,16 +23,12 @@ PATIENCE = 1.5  # seconds for threads and exit functions together
 _LAST_PATIENCE = 0.3  # seconds for what can still be done after that
 
 
-def end(code: int) -> NoReturn:
-    """End the process with `code`, within two seconds.
+def settle(code: int) -> None:
+    """Let what is left in the process end; the process ends with `code` if that takes too long.
 
-    With torch loaded the interpreter is not taken apart: that takes a second, in which a thread of
-    torch's that comes back aborts the process.
+    Returns within two seconds, or not at all. What is then left to do is `entry.end_at_once`.
     """
     _Ending(code).wait()
-    if "torch" in sys.modules:
-        os._exit(code)
-    sys.exit(code)
 
 
 class _Step(enum.Enum):
@@ -67,12 +63,15 @@ class _Ending:
     def _watch(self) -> None:
         if self._is_over.wait(PATIENCE):
             return
-        STDERR.write(f"plaunch: the launch is over; not waited for any longer: {self._held_by()}\n")
-        rest = threading.Thread(target=self._finish, name="plaunch-last", daemon=True)
-        with contextlib.suppress(RuntimeError):
+        try:
+            STDERR.write(
+                f"plaunch: the launch is over; not waited for any longer: {self._held_by()}\n"
+            )
+            rest = threading.Thread(target=self._finish, name="plaunch-last", daemon=True)
             rest.start()
             rest.join(_LAST_PATIENCE)
-        os._exit(self._code)
+        finally:  # nothing else ends the process
+            os._exit(self._code)
 
     def _finish(self) -> None:
         """Do what the main thread does not come to."""

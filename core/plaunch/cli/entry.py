@@ -7,6 +7,10 @@ import os
 import signal
 import sys
 
+# Not what takes its place to tell which plugin ends the launcher (plaunch.plugin.exits): when a
+# signal does so, whatever plugin happens to run then has no part in it.
+_exit = os._exit
+
 TYPE_CHECKING = False  # importing `typing` takes milliseconds, in which signals are lost; see below
 if TYPE_CHECKING:
     from types import FrameType
@@ -36,9 +40,9 @@ def entry_point() -> NoReturn:
     # All is said and done; the exit code stands, whoever presses Ctrl-C once more.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if _may_be_held():
-        from plaunch.cli.ending import end  # noqa: PLC0415 - most launches need none of it
+        from plaunch.cli.ending import settle  # noqa: PLC0415 - most launches need none of it
 
-        end(code)
+        settle(code)
     end_at_once(code)
 
 
@@ -46,7 +50,9 @@ def end_at_once(code: int) -> NoReturn:
     """Do what an interpreter does at its exit, but do not let it take itself apart.
 
     Nobody is left who needs that, and it takes up to half of the time from a worker's death to the
-    launcher's end. With `python -i`, or a profiler that writes at the end, the interpreter does it.
+    launcher's end. A thread that comes back meanwhile from C++ code, torch's or that of a plugin,
+    aborts the process. With `python -i`, or a profiler that writes at the end, the interpreter does
+    it.
     """
     if sys.flags.inspect or "profile" in sys.modules:
         sys.exit(code)
@@ -57,7 +63,7 @@ def end_at_once(code: int) -> NoReturn:
                 stream.flush()
     except (OSError, ValueError):
         sys.exit(code)  # the interpreter says what could not be written, and its exit code does
-    os._exit(code)
+    _exit(code)
 
 
 def _end_at_signals() -> None:
@@ -73,7 +79,7 @@ def _end_at_signals() -> None:
 
 def _end_by_signal(signum: int, frame: FrameType | None) -> None:
     del frame
-    os._exit(128 + signum)
+    _exit(128 + signum)
 
 
 def _may_be_held() -> bool:

@@ -102,8 +102,7 @@ NODES = (
     Option(
         ("--scheduler",),
         "take nodes, index, endpoint and run id from what a scheduler has set: slurm, kubernetes, "
-        "mpi, none, or a plugin's name (default: slurm inside a step of several nodes with one "
-        "task on each, else none)",
+        "mpi, none, or a plugin's name (default: none)",
         metavar="NAME",
         plugins="schedulers",
     ),
@@ -126,6 +125,12 @@ RENDEZVOUS = (
         ("--rdzv-id",),
         "id of the job, the same on all nodes (default: none; on one node, made up)",
         default="none",
+        metavar="ID",
+    ),
+    Option(
+        ("--job-id",),
+        "what workers find in PLAUNCH_JOB_ID: the id that a job keeps when it is started once more "
+        "under another run id (default: what the scheduler calls it, else the run id)",
         metavar="ID",
     ),
     Option(("--rdzv-conf",), "options of the backend", default="", metavar="K=V,..."),

@@ -155,6 +155,8 @@ def _default(option: Option, environ: Mapping[str, str]) -> Any:
     if text is None:
         return option.default
     if option.read is None:
+        if option.dest == "standalone" and not text:
+            return True  # Kubeflow's training operator turns it on in this way
         if text.lower() not in _OFF + _ON:
             raise UsageError(f"variable {option.variable} is {text!r}; write 0, 1, true or false")
         return text.lower() in _ON

@@ -131,6 +131,8 @@ def _resolved(dest: str, args: argparse.Namespace, config: LaunchConfig) -> Any:
     """What an option has come to; those that name a component keep its name."""
     if dest == "rdzv_id":
         return config.run_id
+    if dest == "job_id":
+        return config.job_id or config.run_id
     if dest in ("nproc_per_node", "rdzv_endpoint", "shutdown_timeout", "node_rank"):
         return _plain(getattr(config, dest))
     return _plain(getattr(args, dest))
@@ -161,6 +163,7 @@ def _workers(
         virtual_local_rank=config.virtual_local_rank,
         devices=config.devices,
         worker_store=config.worker_store,
+        job_id=config.job_id,
     )
     group = WorkerGroup(spec)
     is_known = _place(group, config)

@@ -16,10 +16,14 @@ from plaunch.errors import ExitCode, PlaunchError, PluginError, SignalException,
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from plaunch.config import LaunchConfig
     from plaunch.plugin.manager import PluginManager
+
+
+# One of these is set where there may be something to say of who has started this launcher.
+_STARTED_BY = ("SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 
 
 def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -> int:
@@ -32,8 +36,13 @@ def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -
         argv: the command line without the program's name; by default this process's.
         plugins: plugins for this call alone, beside the installed ones.
     """
+    return concluded(lambda: run(sys.argv[1:] if argv is None else argv, plugins=plugins))
+
+
+def concluded(launch: Callable[[], object]) -> int:
+    """Call `launch`, and say how it ended, if it was not well, on stderr; returns the exit code."""
     try:
-        run(sys.argv[1:] if argv is None else argv, plugins=plugins)
+        launch()
     except SystemExit as exit_request:
         # argparse, after --help and --version.
         return _exit_code(exit_request.code if isinstance(exit_request.code, int) else 1)
@@ -73,7 +82,7 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
         with STDOUT.reserved(is_launch=False):
             _consult_doctor(None, argv, plugins, error)
         raise
-    _set_up_logging()
+    set_up_logging()
     try:
         with STDOUT.reserved(is_launch=_is_launch(args)):
             return _perform(args, argv, plugins)
@@ -137,30 +146,49 @@ def _launch(args: argparse.Namespace, plugins: Sequence[object]) -> dict[int, An
         from plaunch.plugin.manager import PluginManager  # noqa: PLC0415
 
         manager = PluginManager.create(plugins, words=args.plugins)
-        taken = allocate(args, manager)
-        config = config_from_args(args, manager)
-        if args.dry_run is not None:
-            _print_plan(args, config, entrypoint, entrypoint_args, manager)
-            return {}
+        with _naming_culprits(manager):
+            taken = allocate(args, manager)
+            config = config_from_args(args, manager)
+            if args.dry_run is not None:
+                _print_plan(args, config, entrypoint, entrypoint_args, manager)
+                return {}
 
         from plaunch.cli.live import live_line  # noqa: PLC0415 - not for a plan
         from plaunch.launch import launch_agent  # noqa: PLC0415
     finally:
         if collects:
             gc.enable()
-    _introduce(config, taken)
+    _introduce(args, config, taken)
     STDOUT.hand_over()
-    try:
+    with _naming_culprits(manager):
         return launch_agent(
             config, entrypoint, entrypoint_args, manager=manager, show=live_line(STDERR)
         )
+
+
+@contextlib.contextmanager
+def _naming_culprits(manager: PluginManager) -> Iterator[None]:
+    """Run what calls plugins; what they raise without being asked by name is theirs.
+
+    `sys.exit` of theirs is no end of a launch, and nobody else calls it in plaunch's own process.
+    """
+    from plaunch.plugin.loading import one_line  # noqa: PLC0415 - loaded by now
+    from plaunch.process.reaping.marker import owns_process  # noqa: PLC0415
+
+    try:
+        yield
     except PlaunchError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         who = None if manager.culprits is None else manager.culprits.of_error(error)
-        if who is None:
+        if who is not None:
+            raise PluginError(f"{who} failed: {one_line(error)}") from error
+        if isinstance(error, Exception) or not owns_process():
             raise
-        raise PluginError(f"{who} failed: {type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"somebody has called sys.exit({error.code!r}) in the launcher; PLAUNCH_DEBUG=1 shows "
+            "where"
+        ) from error
 
 
 def _print_plan(
@@ -189,8 +217,11 @@ def _print(text: str) -> None:
     STDOUT.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def _introduce(config: LaunchConfig, taken: str) -> None:
-    """Say in one line what is started, with what, and how nodes meet; then what was `taken`."""
+def _introduce(args: argparse.Namespace, config: LaunchConfig, taken: str) -> None:
+    """Say in one line what is started, with what, and how nodes meet; then what was `taken`.
+
+    And what is odd about who has started this launcher.
+    """
     import logging  # noqa: PLC0415 - loaded by now
 
     from plaunch._version import __version__  # noqa: PLC0415
@@ -213,8 +244,22 @@ def _introduce(config: LaunchConfig, taken: str) -> None:
     if taken:
         logging.getLogger("plaunch").info("%s", taken)
 
+    if not any(variable in os.environ for variable in _STARTED_BY):
+        return
+    from plaunch.cli.surroundings import offer_scheduler, warn_of_hasty_stop  # noqa: PLC0415
 
-def _set_up_logging() -> None:
+    if offer := offer_scheduler(args, os.environ):
+        logging.getLogger("plaunch").info("%s", offer)
+    if warning := warn_of_hasty_stop(config.shutdown_timeout, os.environ):
+        logging.getLogger("plaunch").warning("%s", warning)
+
+
+def set_up_logging() -> None:
+    """Show plaunch's messages on stderr, from the level on that `LOGLEVEL` says.
+
+    Raises:
+        UsageError: there is no such level.
+    """
     import logging  # noqa: PLC0415 - not for --help
 
     logger = logging.getLogger("plaunch")
@@ -260,9 +305,12 @@ def _hand_up(error: PlaunchError) -> None:
 
 def _print_bug(error: Exception) -> None:
     _write(_traceback_of(error))
+    from plaunch.process.error_file import text_of_error  # noqa: PLC0415 - errors only
+
+    what = f"{type(error).__name__}: {text_of_error(error)}"
     _say(
-        f"internal error: {type(error).__name__}: {error}. This is a fault of plaunch or of a "
-        "plugin, not of the workers; please report it with the traceback above"
+        f"internal error: {what}. This is a fault of plaunch or of a plugin, not of the workers; "
+        "please report it with the traceback above"
     )
 
 
@@ -277,7 +325,5 @@ def _say(message: str) -> None:
 
 
 def _write(text: str) -> None:
-    if sys.stdout is not None:
-        with contextlib.suppress(OSError):  # nobody is left to read it
-            sys.stdout.flush()
+    STDOUT.flush()
     STDERR.write(text)

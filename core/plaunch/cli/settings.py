@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from plaunch.cli.contradictions import check_options
 from plaunch.config import LaunchConfig, make_run_id
-from plaunch.errors import UnknownNameError, UsageError
+from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
+from plaunch.plugin.answers import checked_count
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
 from plaunch.process.signals import parse_signals
 from plaunch.process.std import Std
@@ -85,6 +86,7 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
         start_timeout=args.start_timeout,
         event_conf=_event_conf(args),
         metrics_port=args.metrics_port,
+        job_id=args.job_id or "",
         worker_store=args.worker_store,
     )
 
@@ -93,20 +95,20 @@ def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
     """Parse `"4"` or `"2:4"`; the name is torchrun's.
 
     Raises:
-        UsageError: the text has another form, or 0 < minimum <= maximum does not hold.
+        NodeRangeError: the text has another form, or 0 < minimum <= maximum does not hold.
     """
     low, colon, high = nnodes.partition(":")
     try:
         min_nodes = whole(low)
         max_nodes = whole(high) if colon else min_nodes
     except ValueError:
-        raise UsageError(
+        raise NodeRangeError(
             f"--nnodes is {quote(nnodes)}; write a number, or MIN:MAX as in 2:4"
         ) from None
     if not 0 < min_nodes <= max_nodes:
-        raise UsageError(f"--nnodes is {nnodes!r}; it needs 0 < minimum <= maximum")
+        raise NodeRangeError(f"--nnodes is {nnodes!r}; it needs 0 < minimum <= maximum")
     if max_nodes > MOST_NODES:
-        raise UsageError(f"--nnodes is {nnodes!r}; a job has at most {MOST_NODES} nodes")
+        raise NodeRangeError(f"--nnodes is {nnodes!r}; a job has at most {MOST_NODES} nodes")
     return min_nodes, max_nodes
 
 
@@ -152,7 +154,7 @@ def _count_devices(name: str, manager: PluginManager) -> int:
             raise
         return count
     with _said_of(f"{DEVICE_COUNTS.flag}={name}"), manager.calling(DEVICE_COUNTS, name):
-        return counter()
+        return checked_count(counter())
 
 
 def _devices(args: argparse.Namespace) -> list[str] | None:

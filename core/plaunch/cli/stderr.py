@@ -47,8 +47,9 @@ class Stderr:
             return
         fd = _descriptor(stream)
         if fd is None:
-            stream.write(text)
-            stream.flush()
+            with contextlib.suppress(ValueError):  # it is closed
+                stream.write(text)
+                stream.flush()
             return
         data = text.encode(stream.encoding or "utf-8", "backslashreplace")
         with self._changed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, TextIO
 
 from plaunch.errors import PlaunchError
@@ -26,6 +27,8 @@ class Stdout:
     def __init__(self) -> None:
         self._first: TextIO | None = None  # what `sys.stdout` was
         self._own: TextIO | None = None
+        self._calls = 0  # how many want it to be theirs alone, in another program's process
+        self._lock = threading.Lock()
 
     @property
     def stream(self) -> TextIO:
@@ -50,13 +53,25 @@ class Stdout:
                 "not all of it"
             ) from error
 
+    def flush(self) -> None:
+        """Write out what is buffered, as far as it can be: it comes before what stderr says next.
+
+        A plugin that prints to a stderr which takes nothing keeps the lock of that stream for good;
+        so the stream is left alone if it is that one.
+        """
+        stream = sys.stdout if self._own is None else self._own
+        if stream is not None and stream is not sys.stderr:
+            with contextlib.suppress(OSError, ValueError):  # nobody is left to read it
+                stream.flush()
+
     @contextlib.contextmanager
     def reserved(self, *, is_launch: bool) -> Iterator[None]:
         """What is printed from now on goes to stderr, unless it is written with `write`.
 
         In the process of the command line that stays so to the end, and what C code and programs
-        write goes to stderr as well. Another program's process gets its stdout back; while
-        something is launched in it, its own prints are left as they are.
+        write goes to stderr as well. Another program's process gets its stdout back, at the end of
+        the last of several calls at once; while something is launched in it, its own prints are
+        left as they are.
 
         Args:
             is_launch: whether there will be workers, for which see `hand_over`.
@@ -65,16 +80,24 @@ class Stdout:
         if stream is None or sys.stderr is None or not (is_ours or not is_launch):
             yield
             return
-        self._first, self._own = stream, _copy(stream) if is_ours else stream
-        sys.stdout = sys.stderr
         if is_ours:
+            self._first, self._own = stream, _copy(stream)
+            sys.stdout = sys.stderr
             os.register_at_fork(after_in_child=self._give_back)
             yield
             return
+        with self._lock:
+            self._calls += 1
+            if self._calls == 1:
+                self._first = self._own = stream
+                sys.stdout = sys.stderr
         try:
             yield
         finally:
-            self._give_back()
+            with self._lock:
+                self._calls -= 1
+                if self._calls == 0:
+                    self._give_back()
 
     def hand_over(self) -> None:
         """Let the descriptor be stdout again, for workers to inherit."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+__all__ = ["launch", "main", "parse_args"]
+
 LOCAL_RANK_ARGUMENT = "--local-rank=${local_rank}"
 
 

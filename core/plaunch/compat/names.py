@@ -223,11 +223,7 @@ VARIABLES: dict[str, tuple[str, str, str]] = {  # name: what torchrun does, stat
     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": (_READ, "same", ""),
     "TORCHELASTIC_SIGNALS_TO_HANDLE": (_READ, "same", ""),
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": (_READ, "same", ""),
-    "TORCH_ELASTIC_WORKER_IDENTICAL": (
-        _READ,
-        "missing",
-        "saves a round trip for ranks, which plaunch never makes",
-    ),
+    "TORCH_ELASTIC_WORKER_IDENTICAL": (_READ, "different", "several-nodes"),
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": (
         _READ,
         "missing",

@@ -12,7 +12,7 @@ from plaunch.cli.settings import parse_min_max_nnodes
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from plaunch.cli.options import Option
 
@@ -53,6 +53,8 @@ class check_env(argparse.Action):  # noqa: N801 - the name is torchrun's
     def __init__(self, dest: str, default: bool = False, **kwargs: Any) -> None:
         variable = f"PET_{dest.upper()}"
         text = os.environ.get(variable, str(default)).lower()
+        if variable == "PET_STANDALONE" and not text:
+            text = _ON[0]  # Kubeflow's training operator turns it on in this way
         if text not in _OFF + _ON:
             raise UsageError(f"variable {variable} is {text!r}; write 0, 1, true or false")
         super().__init__(dest=dest, const=True, default=text in _ON, nargs=0, **kwargs)
@@ -127,11 +129,17 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
         )
 
 
-def own_arguments(args: argparse.Namespace) -> argparse.Namespace:
+def own_arguments(
+    args: argparse.Namespace, allocate: Callable[[argparse.Namespace], object] | None = None
+) -> argparse.Namespace:
     """The arguments in `args`, which may come from anywhere, as plaunch's command line has them.
 
     What is missing gets its default. Texts are read; what is no text stays as it is, but for
     numbers where a text is expected.
+
+    Args:
+        args: what `get_args_parser` makes, or any object with some of its attributes.
+        allocate: fills in what a scheduler says, where nothing was given.
 
     Raises:
         UsageError: a text is malformed.
@@ -148,23 +156,35 @@ def own_arguments(args: argparse.Namespace) -> argparse.Namespace:
     own.training_script = getattr(args, "training_script", None)
     own.training_script_args = list(getattr(args, "training_script_args", None) or [])
     own.is_divided, own.unknown_variables = True, []  # the caller's parser has decided
-    _settle(own)
+    defaults = _take_defaults(own)
+    if allocate is not None:
+        allocate(own)
+    _settle(own, defaults)
     return own
 
 
-def _settle(own: argparse.Namespace) -> None:
-    """Take torchrun's defaults, which are values like others, for what they mean."""
-    static = own.rdzv_backend == "static"
-    if own.master_addr == _DEFAULTS["master_addr"] and (
-        not static or parse_min_max_nnodes(own.nnodes)[1] == 1
-    ):
-        own.master_addr = None
-        own.sources["master_addr"] = DEFAULT
-    if static:
-        own.sources["node_rank"] = COMMAND_LINE
-    elif own.node_rank == _DEFAULTS["node_rank"]:
-        own.node_rank = None
-        own.sources["node_rank"] = DEFAULT
+def _take_defaults(own: argparse.Namespace) -> dict[str, object]:
+    """Take torchrun's defaults, which are values like others, for options that were not given."""
+    taken: dict[str, object] = {}
+    for dest in ("master_addr", "node_rank"):
+        value = getattr(own, dest)
+        if value == _DEFAULTS[dest]:
+            taken[dest] = value
+            setattr(own, dest, None)
+            own.sources[dest] = DEFAULT
+    return taken
+
+
+def _settle(own: argparse.Namespace, defaults: dict[str, object]) -> None:
+    """Give them back where they count, which is for `static`, if nobody has said otherwise."""
+    if own.rdzv_backend != "static":
+        return
+    if parse_min_max_nnodes(own.nnodes)[1] == 1:
+        defaults.pop("master_addr", None)
+    for dest, value in defaults.items():
+        if own.sources[dest] == DEFAULT:
+            setattr(own, dest, value)
+            own.sources[dest] = COMMAND_LINE
 
 
 def _read(option: Option, value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import UsageError
+from plaunch.errors import BackendNameError, UsageError
 from plaunch.plugin import hookimpl
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import RENDEZVOUS
@@ -52,7 +52,8 @@ class RendezvousHandlerRegistry:
         """Create a handler with the creator of `params.backend`.
 
         Raises:
-            UsageError: nobody has registered the backend, or the handler calls itself otherwise.
+            UsageError: nobody has registered the backend.
+        BackendNameError: the handler calls itself otherwise.
         """
         creator = self._creators.get(params.backend)
         if creator is None:
@@ -64,7 +65,7 @@ class RendezvousHandlerRegistry:
             )
         handler = creator(params)
         if handler.get_backend() != params.backend:
-            raise UsageError(
+            raise BackendNameError(
                 f"the handler of rendezvous backend {params.backend!r} calls itself "
                 f"{handler.get_backend()!r}; the two names must be the same"
             )
@@ -87,18 +88,21 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     return create_manager(params.backend).get(RENDEZVOUS, params.backend)(params)
 
 
-def create_manager(backend: str, plugins: Sequence[object] = ()) -> PluginManager:
+def create_manager(
+    backend: str, plugins: Sequence[object] = (), words: Sequence[str] = ()
+) -> PluginManager:
     """A plugin manager for a launch with `backend`, which may be a registered one.
 
-    torch's own registry is looked at as well, if torch has one in this process.
+    torch's own registry is looked at as well, if torch has one in this process. `words` are the
+    arguments of `-p`.
     """
-    manager = PluginManager.create(plugins)
+    manager = PluginManager.create(plugins, words=words)
     if backend in manager.names(RENDEZVOUS):
         return manager
     factory = _find(backend)
     if factory is None:
         return manager
-    return PluginManager.create([*plugins, _Registered({backend: factory})])
+    return PluginManager.create([*plugins, _Registered({backend: factory})], words=words)
 
 
 def _find(backend: str) -> RendezvousFactory | None:

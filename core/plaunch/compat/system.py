@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 
-from plaunch.errors import UsageError
+from plaunch.errors import LoopBackError, UsageError
 
 _LOG_LEVEL = "WARNING"
 
@@ -28,7 +28,7 @@ def get_socket_with_port() -> socket.socket:
     """A socket that listens on a free port of loop-back; the caller closes it.
 
     Raises:
-        OSError: there is no loop-back address to listen on.
+        LoopBackError: there is no loop-back address to listen on.
     """
     last: OSError | None = None
     for family, kind, protocol, _, _ in socket.getaddrinfo(
@@ -42,7 +42,7 @@ def get_socket_with_port() -> socket.socket:
         except OSError as error:
             listener.close()
             last = error
-    raise last or OSError("localhost has no address")
+    raise LoopBackError(f"localhost cannot be listened on: {last or 'it has no address'}") from last
 
 
 def get_free_port() -> int:

@@ -7,10 +7,12 @@ imported: see `plaunch.compat.exceptions`.
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.cli import settings
+from plaunch.cli.allocation import allocate
 from plaunch.cli.command import run_script_path, worker_command
 from plaunch.cli.settings import parse_min_max_nnodes
 from plaunch.compat.exceptions import torch_typed
@@ -19,6 +21,7 @@ from plaunch.compat.parser import check_env, env, get_args_parser, own_arguments
 from plaunch.compat.registry import create_manager
 from plaunch.compat.translate import own_config
 from plaunch.config import LaunchConfig
+from plaunch.errors import UsageError
 from plaunch.launch import elastic_launch as _elastic_launch
 from plaunch.launch import launch_agent as _launch_agent
 from plaunch.plugin.manager import PluginManager
@@ -50,6 +53,8 @@ __all__ = [
     "run",
     "run_script_path",
 ]
+
+logger = logging.getLogger("plaunch")
 
 
 class elastic_launch(_elastic_launch):  # noqa: N801 - the name is torchrun's
@@ -118,23 +123,49 @@ def config_from_args(
     """The configuration, the program and its arguments that `args` describe.
 
     `args` is what `get_args_parser` makes, or any object with some of its attributes; what is
-    missing has its default. A caller may launch them with `elastic_launch`.
+    missing has its default, or what a scheduler says, if one is to be asked (`--scheduler`). A
+    caller may launch them with `elastic_launch`.
 
     Raises:
-        UsageError: a value is malformed or out of range; the message names the option.
+        UsageError: a value is malformed or out of range; the message names the option. Or plugins
+            are named with `-p`, which a configuration does not carry.
     """
-    own = own_arguments(args)
+    words = list(getattr(args, "plugins", None) or [])
+    if words:
+        raise UsageError(
+            f"-p {words[0]} would have no effect: a configuration does not carry plugins; call "
+            "run with these arguments, or leave -p out and give elastic_launch the objects "
+            "themselves (plugins=[...])"
+        )
+    config, entrypoint, arguments, _ = _read(args)
+    return config, entrypoint, arguments
+
+
+def _read(
+    args: argparse.Namespace,
+) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str], PluginManager]:
+    """What `config_from_args` returns, and the plugins that have made it, which are to run it."""
+    backend = getattr(args, "rdzv_backend", None) or "static"
+    manager = create_manager(backend, words=getattr(args, "plugins", None) or ())
+
+    def ask_scheduler(own: argparse.Namespace) -> None:
+        taken = allocate(own, manager)
+        if taken:
+            logger.info("%s", taken)
+
+    own = own_arguments(args, ask_scheduler)
     entrypoint, arguments = worker_command(own)
     if not get_use_env(args):
         # After the script; a program without python has its arguments only.
         end = len(arguments) - len(own.training_script_args)
         arguments = [*arguments[:end], LOCAL_RANK_ARGUMENT, *arguments[end:]]
-    manager = create_manager(own.rdzv_backend)
-    return settings.config_from_args(own, manager), entrypoint, arguments
+    return settings.config_from_args(own, manager), entrypoint, arguments, manager
 
 
 def run(args: argparse.Namespace) -> None:
     """Launch what `args` describe, and wait for the end; see `config_from_args`.
+
+    Plugins that are named with `-p` take part.
 
     Raises:
         ChildFailedError: workers failed and no restart was left.
@@ -142,8 +173,8 @@ def run(args: argparse.Namespace) -> None:
         PlaunchError: the launch failed for another reason.
     """
     with torch_typed():
-        config, entrypoint, arguments = config_from_args(args)
-        elastic_launch(config, entrypoint)(*arguments)
+        config, entrypoint, arguments, manager = _read(args)
+        _launch_agent(config, entrypoint, arguments, manager=manager)
 
 
 @record

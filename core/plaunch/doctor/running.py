@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 from plaunch.doctor.findings import Finding, Status
-from plaunch.threads import start_thread
+from plaunch.errors import ThreadStartError
+from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,23 +25,17 @@ class NotDoneError(Exception):
 
 
 class Bounded:
-    """A call on a thread of its own, whose result is waited for no longer than allowed.
+    """A call whose result is waited for no longer than allowed.
 
-    A thread cannot be ended from outside; one that hangs is left behind as a daemon.
+    Where the system gives no thread, which is just what somebody may want to be told of, it is made
+    when its result is wanted, without a bound: Ctrl-C ends it.
     """
 
     def __init__(self, name: str, call: Callable[[], object]) -> None:
-        self._call = call
-        self._result: object = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"plaunch-{name}", daemon=True)
-        start_thread(self._thread)
-
-    def _run(self) -> None:
-        try:
-            self._result = self._call()
-        except BaseException as error:  # noqa: BLE001 - also SystemExit; it is raised in `result`
-            self._error = error
+        self._function = call
+        self._call: BoundedCall | None = None
+        with contextlib.suppress(ThreadStartError):
+            self._call = BoundedCall(name, call)
 
     def result(self, timeout: float) -> object:
         """What the call returned.
@@ -49,12 +44,13 @@ class Bounded:
             NotDoneError: it has not returned in `timeout` seconds.
             BaseException: what the call raised.
         """
-        self._thread.join(max(timeout, 0.0))
-        if self._thread.is_alive():
+        if self._call is None:
+            return self._function()
+        if not self._call.wait(timeout):
             raise NotDoneError("it has not come back")
-        if self._error is not None:
-            raise self._error
-        return self._result
+        if self._call.error is not None:
+            raise self._call.error
+        return self._call.result
 
 
 def run_checks(

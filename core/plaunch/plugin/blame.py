@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PlaunchError, PluginError
+from plaunch.plugin.loading import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,17 +19,16 @@ if TYPE_CHECKING:
 def blamed(kind: Kind[Any], name: str, origin: str = "") -> Iterator[None]:
     """Run a component's code; what it raises names the component, and `origin`, where it is from.
 
-    plaunch's own exceptions pass: whoever raises them has said what is wrong.
+    plaunch's own exceptions pass: whoever raises them has said what is wrong. So does Ctrl-C.
 
     Raises:
-        PluginError: the component raised anything else.
+        PluginError: the component raised anything else, such as SystemExit, which must not end the
+            launch as if all were well.
     """
     try:
         yield
-    except PlaunchError:
+    except (PlaunchError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         source = f"({kind.flag}) of {origin}" if origin else f"({kind.flag})"
-        raise PluginError(
-            f"{kind.label} {name!r} {source} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise PluginError(f"{kind.label} {name!r} {source} failed: {one_line(error)}") from error

@@ -6,10 +6,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PluginError
-from plaunch.plugin.bounded import BoundedCall
 from plaunch.plugin.dispositions import kept_dispositions
+from plaunch.plugin.loading import one_line
 from plaunch.process.logs import LogsDest, LogsSpecs
 from plaunch.process.signals import SignalAction
+from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     import signal
@@ -19,50 +20,74 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-ACTION_BOUND = 1.0  # seconds that a signal policy may think about one signal
-REIFY_BOUND = 60.0  # seconds that a logs spec may take to make its folders
+POLICY_BOUND = 1.0  # seconds that a signal policy may think, about one signal or about all
+LOGS_BOUND = 60.0  # seconds that a logs spec may take to make its folders, or to clear up
+HURRIED_CLOSE = 10.0  # seconds for clearing up when a signal has ended the job
 
 
 class BoundedPolicy:
     """A signal policy that is asked on a thread, and not again once it has not answered in time.
 
     A signal that it says nothing about stops the job.
+
+    Args:
+        policy: the policy.
+        who: the plugin, for messages.
     """
 
     def __init__(self, policy: SignalPolicy, who: str) -> None:
+        self.who = who
         self._policy = policy
-        self._who = who
+        self._listed: Collection[signal.Signals] | None = None
         self._is_off = False
 
     def signals(self) -> Collection[signal.Signals]:
-        """What the policy says."""
-        return self._policy.signals()
+        """What the policy says when it is first asked.
+
+        Raises:
+            PluginError: it has failed, or not answered in time.
+        """
+        if self._listed is None:
+            with kept_dispositions(self.who, "signals"):
+                call = BoundedCall("signal-policy", lambda: list(self._policy.signals()))
+                has_returned = call.wait(POLICY_BOUND)
+            if not has_returned:
+                raise PluginError(
+                    f"{self.who} has not said within {POLICY_BOUND:g} s which signals it handles"
+                )
+            if call.error is not None:
+                why = one_line(call.error)
+                raise PluginError(f"{self.who} failed in signals: {why}") from call.error
+            listed: Any = call.result
+            self._listed = listed
+        return self._listed or ()
 
     def action(self, signum: signal.Signals) -> SignalAction:
-        """What the policy says, or STOP; raises what the policy raises."""
+        """What the policy says, or STOP; raises what the policy raises.
+
+        Raises:
+            PluginError: it ends the process.
+        """
         if self._is_off:
             return SignalAction.STOP
-        with kept_dispositions(self._who, f"action, for {signum.name}"):
+        with kept_dispositions(self.who, f"action, for {signum.name}"):
             call = BoundedCall("signal-policy", lambda: self._policy.action(signum))
-            has_returned = call.wait(ACTION_BOUND)
+            has_returned = call.wait(POLICY_BOUND)
         if not has_returned:
             self._is_off = True
             logger.warning(
                 "%s has not said within %g s what %s means; it is not asked again, and every "
                 "signal that it lists stops the job",
-                self._who,
-                ACTION_BOUND,
+                self.who,
+                POLICY_BOUND,
                 signum.name,
             )
             return SignalAction.STOP
-        if call.error is not None:
-            raise call.error
-        action: Any = call.result
-        return action  # type: ignore[no-any-return]
+        return _result(call, self.who, "action")  # type: ignore[no-any-return]
 
 
 class BoundedLogsSpecs(LogsSpecs):
-    """A logs spec that makes its folders on a thread, which is waited for as long as is sensible.
+    """A logs spec that works on a thread, which is waited for as long as is sensible.
 
     Args:
         specs: the logs spec.
@@ -83,22 +108,13 @@ class BoundedLogsSpecs(LogsSpecs):
         """What the logs spec says.
 
         Raises:
-            PluginError: it has not returned in time, or by the time that the launch was to stop.
+            PluginError: it has not returned in time, or by the time that the launch was to stop; it
+                ends the process, or returns something else.
         """
-        with kept_dispositions(self._who, "reify"):
-            call = BoundedCall("logs-specs", lambda: self._specs.reify(envs))
-            has_returned = call.wait(REIFY_BOUND, self._is_unwanted)
-        if not has_returned:
-            when = f"within {REIFY_BOUND:g} s"
-            if self._is_unwanted():
-                # Nobody looks at why the workers did not start: they are not to start.
-                when = "when the launch was to stop"
-                logger.warning("%s had not returned from reify %s", self._who, when)
-            raise PluginError(f"{self._who} has not returned from reify {when}")
-        if call.error is not None:
-            raise call.error
-        dest: Any = call.result
-        return dest  # type: ignore[no-any-return]
+        dest: LogsDest = self._call("reify", lambda: self._specs.reify(envs))
+        if not hasattr(dest, "error_files"):
+            raise PluginError(f"{self._who} returned {dest!r} from reify, which is no LogsDest")
+        return dest
 
     @property
     def root_log_dir(self) -> str | None:
@@ -106,9 +122,49 @@ class BoundedLogsSpecs(LogsSpecs):
         return self._specs.root_log_dir
 
     def create_run_dir(self, run_id: str) -> str | None:
-        """What the logs spec does."""
-        return self._specs.create_run_dir(run_id)
+        """What the logs spec does.
+
+        Raises:
+            PluginError: as `reify`.
+        """
+        path: str | None = self._call("create_run_dir", lambda: self._specs.create_run_dir(run_id))
+        return path
 
     def close(self, succeeded: bool) -> None:
-        """What the logs spec does."""
-        self._specs.close(succeeded)
+        """What the logs spec does.
+
+        Raises:
+            PluginError: it has failed, or not returned in time.
+        """
+        with kept_dispositions(self._who, "close"):
+            call = BoundedCall("logs-specs", lambda: self._specs.close(succeeded))
+            has_returned = call.wait(HURRIED_CLOSE) or call.wait(
+                LOGS_BOUND - HURRIED_CLOSE, self._is_unwanted
+            )
+        if not has_returned:
+            raise PluginError(f"{self._who} has not returned from close; it is left to itself")
+        if call.error is not None:
+            why = one_line(call.error)
+            raise PluginError(f"{self._who} failed in close: {why}") from call.error
+
+    def _call(self, method: str, function: Callable[[], object]) -> Any:
+        with kept_dispositions(self._who, method):
+            call = BoundedCall("logs-specs", function)
+            has_returned = call.wait(LOGS_BOUND, self._is_unwanted)
+        if not has_returned:
+            when = f"within {LOGS_BOUND:g} s"
+            if self._is_unwanted():
+                # Nobody looks at why the workers did not start: they are not to start.
+                when = "when the launch was to stop"
+                logger.warning("%s had not returned from %s %s", self._who, method, when)
+            raise PluginError(f"{self._who} has not returned from {method} {when}")
+        return _result(call, self._who, method)
+
+
+def _result(call: BoundedCall, who: str, method: str) -> Any:
+    """What a call has returned; raises what it raised, unless that would end this process."""
+    if call.error is None:
+        return call.result
+    if isinstance(call.error, Exception):
+        raise call.error
+    raise PluginError(f"{who} failed in {method}: {one_line(call.error)}") from call.error

@@ -41,32 +41,30 @@ _STATUS_BYTES = 8192
 
 
 class Dispositions(NamedTuple):
-    """What each signal of `KEPT` does, as Python knows it and, where there is /proc, the kernel.
+    """What each signal of `KEPT` does, as Python knows it and as the kernel does.
 
-    `blocked` is what the main thread blocks, as a mask; None on another thread.
+    Args:
+        handlers: the handlers.
+        kernels: the masks of what is ignored and of what is caught; None if that is not known.
+        blocked: what this thread, the main one, blocks, as a mask.
     """
 
     handlers: tuple[Handler, ...]
-    ignored: int
-    caught: int
-    blocked: int | None
+    kernels: tuple[int, int] | None
+    blocked: int
 
     @classmethod
     def look(cls) -> Dispositions:
         """How it is now."""
-        on_main = threading.current_thread() is threading.main_thread()
-        ignored, caught = _kernels()
-        return cls(
-            tuple(map(signal.getsignal, KEPT)), ignored, caught, _blocked() if on_main else None
-        )
+        return cls(tuple(map(signal.getsignal, KEPT)), _kernels(), _blocked())
 
     def changed(self, now: Dispositions) -> list[signal.Signals]:
-        """Which signals do something else `now`."""
+        """Which signals do something else `now`, as far as is known."""
         if self == now:
             return []
-        differs = (self.ignored ^ now.ignored) | (self.caught ^ now.caught)
-        if self.blocked is not None and now.blocked is not None:
-            differs |= self.blocked ^ now.blocked
+        differs = self.blocked ^ now.blocked
+        if self.kernels is not None and now.kernels is not None:
+            differs |= (self.kernels[0] ^ now.kernels[0]) | (self.kernels[1] ^ now.kernels[1])
         return [
             signum
             for signum, before, after in zip(KEPT, self.handlers, now.handlers, strict=True)
@@ -77,7 +75,7 @@ class Dispositions(NamedTuple):
         """Let a signal do again what it did; False if Python cannot see to it here."""
         previous = self.handlers[KEPT.index(signum)]
         # None is a handler that was not installed from Python.
-        if previous is None or self.blocked is None:
+        if previous is None:
             return False
         signal.signal(signum, previous)
         how = signal.SIG_BLOCK if self.blocked & 1 << (signum - 1) else signal.SIG_UNBLOCK
@@ -89,10 +87,16 @@ class Dispositions(NamedTuple):
 def kept_dispositions(who: str, doing: str) -> Iterator[None]:
     """Run a plugin's code, or wait for it; what it changes about signals is put back, and said.
 
+    Only on the main thread. On another one of somebody's program, the main one does what it likes
+    meanwhile, also about signals, and nothing can be put back.
+
     Args:
         who: the plugin, for messages.
         doing: what it does meanwhile, such as the name of a hook.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = Dispositions.look()
     try:
         yield
@@ -112,12 +116,12 @@ def kept_dispositions(who: str, doing: str) -> Iterator[None]:
                 )
 
 
-def _kernels() -> tuple[int, int]:
-    """The masks of what is ignored and what is caught; zeros where the kernel does not tell."""
+def _kernels() -> tuple[int, int] | None:
+    """The masks of what is ignored and what is caught; None where the kernel does not tell."""
     try:
         fd = os.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return 0, 0
+        return None  # there is no /proc, or no descriptor is left
     try:
         status = os.read(fd, _STATUS_BYTES)
     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import PluginError
 from plaunch.plugin.loading import keeping_signals, one_line
+from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +30,7 @@ def contributions(
     who: Callable[[str], str],
     worker: WorkerInfo,
     env: Mapping[str, str],
-    is_unwanted: Callable[[], bool] | None = None,
+    is_unwanted: Callable[[], bool] = lambda: False,
 ) -> dict[str, str]:
     """Merge what the implementations of `plaunch_worker_env` add for one worker.
 
@@ -72,16 +73,14 @@ def _returned(
     plugin: str,
     implementation: pluggy.HookImpl,
     arguments: Mapping[str, object],
-    is_unwanted: Callable[[], bool] | None,
+    is_unwanted: Callable[[], bool],
 ) -> Mapping[str, str]:
-    from plaunch.plugin.bounded import BoundedCall  # noqa: PLC0415 - once there is a plugin
-
     wanted = [arguments[name] for name in implementation.argnames]
     with keeping_signals(plugin, HOOK):
         call = BoundedCall(f"hook-{HOOK}", lambda: implementation.function(*wanted))
         has_returned = call.wait(TIME_BOUND, is_unwanted)
     if not has_returned:
-        if is_unwanted is not None and is_unwanted():
+        if is_unwanted():
             # Nobody looks at why the workers did not start: they are not to start.
             text = f"{plugin} had not returned from {HOOK} when the launch was to stop"
             logger.warning("%s", text)

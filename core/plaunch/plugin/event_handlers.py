@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch._names import suggest
-from plaunch.agent.delivery import Delivery
+from plaunch.agent.delivery import Delivery, close_deliveries
 from plaunch.errors import PluginLoadError, UsageError
+from plaunch.plugin.answers import checked_event_handler
 from plaunch.plugin.registry import EVENT_HANDLERS, EventHandlerFactory
 
 if TYPE_CHECKING:
@@ -104,12 +105,19 @@ def create_deliveries(
         PluginError: a handler cannot be loaded, or failed.
         UsageError: as `find_event_handlers`, or a handler cannot use its options.
     """
-    deliveries = []
-    for name, (factory, options) in find_event_handlers(manager, names, conf).items():
-        with manager.calling(EVENT_HANDLERS, name):
-            handler = factory(replace(context, options=options))
-        if getattr(handler, "wants_events", True):
-            deliveries.append(Delivery(name, handler, origin=manager.origin(EVENT_HANDLERS, name)))
+    deliveries: list[Delivery] = []
+    try:
+        for name, (factory, options) in find_event_handlers(manager, names, conf).items():
+            with manager.calling(EVENT_HANDLERS, name):
+                handler = factory(replace(context, options=options))
+                if not getattr(handler, "wants_events", True):
+                    continue
+                checked_event_handler(handler)
+            origin = manager.origin(EVENT_HANDLERS, name)
+            deliveries.append(Delivery(name, handler, origin=origin))
+    except BaseException:
+        close_deliveries(deliveries)
+        raise
     return deliveries
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import PluginLoadError, SignalException
 from plaunch.plugin.hookspecs import hookimpl
 from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, Kind, T
+from plaunch.process.error_file import text_of_error
 from plaunch.process.logs import LogsSpecs
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def checked(kind: Kind[T], who: str, thing: object) -> T:
 
 def one_line(error: BaseException) -> str:
     """An exception as one line: its type and what it says."""
-    text = " ".join(str(error).split())
+    text = " ".join(text_of_error(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -193,11 +193,15 @@ class PluginManager:
         """Tell the plugins of a moment in the agent's life; none of them can harm the job."""
         self._teller.tell(moment)
 
+    def left_behind(self) -> list[str]:
+        """The plugins with a hook that has not returned and is not waited for, for messages."""
+        return self._teller.left_behind()
+
     def worker_env(
         self,
         worker: WorkerInfo,
         env: Mapping[str, str],
-        is_unwanted: Callable[[], bool] | None = None,
+        is_unwanted: Callable[[], bool] = lambda: False,
     ) -> dict[str, str]:
         """The variables that plugins add for `worker`, beside those in `env`.
 

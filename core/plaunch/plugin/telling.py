@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent import moments
 from plaunch.plugin.loading import keeping_signals, one_line
+from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +37,9 @@ class Teller:
 
     They run on a thread that is neither the caller's nor there between two calls, so that the
     process can be forked. One that raises, or does not return within `TIME_BOUND`, is reported
-    with its plugin's name and not called again; other hooks of the same plugin stay.
+    with its plugin's name and not called again; other hooks of the same plugin stay. While a call
+    has not returned, its plugin is told of nothing else: no two of its hooks are called at once.
+    Where the system gives no thread, nobody is told, as nothing would bound it.
 
     Args:
         implementations: the implementations of a hook, in the order in which they are called.
@@ -55,6 +58,8 @@ class Teller:
         self._who = who
         self._with_traceback = with_traceback
         self._switched_off: set[tuple[str, str]] = set()
+        self._out: dict[str, BoundedCall] = {}  # calls that were left behind, by plugin
+        self._lacks_threads = False
 
     def tell(self, moment: Moment) -> None:
         """Tell all plugins of `moment`, if it has a hook; nothing that they do is raised."""
@@ -62,24 +67,37 @@ class Teller:
         if hook is None:
             return
         for implementation in self._implementations(hook):
-            if (implementation.plugin_name, hook) not in self._switched_off:
+            name = implementation.plugin_name
+            if (name, hook) not in self._switched_off and not self._is_out(name):
                 self._call(hook, implementation, moment)
 
-    def _call(self, hook: str, implementation: pluggy.HookImpl, moment: Moment) -> None:
-        from plaunch.plugin.bounded import BoundedCall  # noqa: PLC0415 - once there is one
+    def left_behind(self) -> list[str]:
+        """The plugins of which a call has not returned that nobody waits for."""
+        return [self._who(name) for name in self._out if self._is_out(name)]
 
+    def _is_out(self, name: str) -> bool:
+        return name in self._out and self._out[name].is_out()
+
+    def _call(self, hook: str, implementation: pluggy.HookImpl, moment: Moment) -> None:
         who = self._who(implementation.plugin_name)
         arguments = [getattr(moment, name) for name in implementation.argnames]
         with keeping_signals(who, hook):
-            call = BoundedCall(f"hook-{hook}", lambda: implementation.function(*arguments))
+            try:
+                call = BoundedCall(f"hook-{hook}", lambda: implementation.function(*arguments))
+            except RuntimeError as error:  # no more threads, or the interpreter is ending
+                if not self._lacks_threads:
+                    self._lacks_threads = True
+                    logger.warning("%s is not told (%s), nor is anybody else: %s", who, hook, error)
+                return
             has_returned = call.wait(TIME_BOUND)
         if has_returned and call.error is None:
             return
         self._switched_off.add((implementation.plugin_name, hook))
         if not has_returned:
+            self._out[implementation.plugin_name] = call
             logger.warning(
-                "%s has not returned from %s within %g s; it is left to itself and not called for "
-                "that again, and the job goes on",
+                "%s has not returned from %s within %g s; it is left to itself, not told of "
+                "anything else until it has, and not called for that again; the job goes on",
                 who,
                 hook,
                 TIME_BOUND,

@@ -23,7 +23,7 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.plugin.loading import one_line
-from plaunch.process.logs import LogsDest, LogsSpecs
+from plaunch.process.logs import LogsDest, LogsSpecs, paths_by_rank
 from plaunch.process.std import Std
 from plaunch.rendezvous.api import (
     RendezvousHandler,
@@ -126,27 +126,24 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
     return BridgedLogsSpecs
 
 
-def _read_dest(dest: object) -> LogsDest:
+def _read_dest(dest: Any) -> LogsDest:
     """Torch's `LogsDest` as plaunch's."""
     return LogsDest(
-        stdouts=_paths(dest, "stdouts"),
-        stderrs=_paths(dest, "stderrs"),
-        tee_stdouts=_teed(dest, "tee_stdouts"),
-        tee_stderrs=_teed(dest, "tee_stderrs"),
-        error_files=_paths(dest, "error_files"),
+        stdouts=paths_by_rank(dest.stdouts),
+        stderrs=paths_by_rank(dest.stderrs),
+        tee_stdouts=_teed(dest.tee_stdouts),
+        tee_stderrs=_teed(dest.tee_stderrs),
+        error_files=paths_by_rank(dest.error_files),
         # The last two came to torch later than the rest.
-        filtered_stdout=os.fspath(getattr(dest, "filtered_stdout", "")),
-        filtered_stderr=os.fspath(getattr(dest, "filtered_stderr", "")),
+        filtered_stdout=os.fspath(getattr(dest, "filtered_stdout", None) or ""),
+        filtered_stderr=os.fspath(getattr(dest, "filtered_stderr", None) or ""),
     )
 
 
-def _paths(dest: object, field: str) -> dict[int, str]:
-    return {rank: os.fspath(path) for rank, path in getattr(dest, field).items()}
-
-
-def _teed(dest: object, field: str) -> dict[int, str]:
+def _teed(paths: Mapping[int, Any]) -> dict[int, str]:
     """The streams to tee; torch names `/dev/null` for every rank when there are no files."""
-    return {rank: path for rank, path in _paths(dest, field).items() if path != os.devnull}
+    told = paths_by_rank({rank: path for rank, path in paths.items() if path is not None})
+    return {rank: path for rank, path in told.items() if path != os.devnull}
 
 
 # --- rendezvous -----------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ import signal
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.durations import milliseconds
+from plaunch.process.pidfd import open_pidfd
+from plaunch.process.reaping.table import read_process, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,16 @@ class WorkerProcess(Protocol):
 
     def reap(self) -> None:
         """Let the system forget a process that has ended; its number may be used again."""
+
+    def owns_pid(self) -> bool:
+        """Whether the number cannot have been given to another process; may be True for long."""
+
+    def send_signal(self, signum: signal.Signals) -> None:
+        """Send it a signal, and nobody else; nothing happens if it has ended.
+
+        Raises:
+            PermissionError: it runs as another user.
+        """
 
     def exit_fd(self) -> int | None:
         """A descriptor that becomes readable when `poll` knows the code; None for a child."""
@@ -83,6 +95,20 @@ class ChildProcess:
         """Let the system forget the process, which has ended."""
         self._handle.poll()
 
+    def owns_pid(self) -> bool:
+        """Whether nobody has reaped it."""
+        return self._handle.returncode is None
+
+    def send_signal(self, signum: signal.Signals) -> None:
+        """Send it a signal, and nobody else; nothing happens if it has ended.
+
+        Raises:
+            PermissionError: it runs as another user.
+        """
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
+
     def exit_fd(self) -> int | None:
         """None: the kernel can be asked about a child."""
         return None
@@ -131,10 +157,8 @@ class ServedProcess:
         self.pid = handle.pid
         self._handle = handle
         self._release = release
-        self._pidfd: int | None = None
-        # An old kernel has none, and a worker that the server has reaped needs none.
-        with contextlib.suppress(AttributeError, OSError):
-            self._pidfd = os.pidfd_open(handle.pid)
+        self._process = read_process(handle.pid)  # its number and start; None without /proc
+        self._pidfd = open_pidfd(handle.pid)
 
     def poll(self) -> int | None:
         """The exit code once the server has sent it, or can send it no more."""
@@ -147,29 +171,49 @@ class ServedProcess:
     def reap(self) -> None:
         """Nothing to do: the server does it."""
 
+    def owns_pid(self) -> bool:
+        """Whether the server has not reaped it, as far as the system tells."""
+        if self._process is None:
+            return True
+        now = read_process(self.pid)
+        return now is not None and now.identity == self._process.identity
+
+    def send_signal(self, signum: signal.Signals) -> None:
+        """Send it a signal, and nobody else; nothing happens if it has ended.
+
+        Raises:
+            PermissionError: it runs as another user.
+        """
+        if self._process is not None:
+            send(self._process, signum)
+        elif self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signum)
+
     def exit_fd(self) -> int | None:
         """The descriptor on which the exit code comes."""
         return self._handle.sentinel
 
     def release(self) -> None:
         """Close what belongs to the process in the launcher."""
-        if self._pidfd is not None:
+        if self._pidfd >= 0:
             os.close(self._pidfd)
-            self._pidfd = None
+            self._pidfd = -1
         self._release()
 
     def _kill_if_alive(self) -> None:
-        if self._pidfd is None:
+        now = read_process(self.pid)
+        if self._process is None or now is None or now.identity != self._process.identity:
             return
-        poller = select.poll()
-        poller.register(self._pidfd, select.POLLIN)
-        if poller.poll(0):
+        if not now.is_alive:
             return
         _log.warning(
             "multiprocessing's fork server is gone, so that pid %d is watched by nobody; it is "
             "killed",
             self.pid,
         )
-        with contextlib.suppress(ProcessLookupError):  # it has ended in this very moment
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        poller.poll(milliseconds(_KILL_WAIT))
+        send(now, signal.SIGKILL)
+        if self._pidfd >= 0:
+            poller = select.poll()
+            poller.register(self._pidfd, select.POLLIN)
+            poller.poll(milliseconds(_KILL_WAIT))

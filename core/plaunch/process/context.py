@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import PATIENCE, PERIOD
-from plaunch.errors import UsageError
+from plaunch.errors import SignalException, UsageError
 from plaunch.process.arguments import validate_ranks, worker_args, worker_envs
+from plaunch.process.logs import paths_by_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from plaunch.process.stop_signals import StopSignals
 
 SHUTDOWN_TIMEOUT = 30.0
+_FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
 
 
 @dataclass
@@ -121,9 +123,9 @@ class PContext(abc.ABC):
         validate_ranks("stdouts", dest.stdouts, self.nprocs)
         validate_ranks("stderrs", dest.stderrs, self.nprocs)
         self.envs = worker_envs(self.envs, self.nprocs)  # a logs spec may have added any value
-        self.stdouts = {rank: os.fspath(path) for rank, path in dest.stdouts.items()}
-        self.stderrs = {rank: os.fspath(path) for rank, path in dest.stderrs.items()}
-        self.error_files = dict(dest.error_files)
+        self.stdouts = paths_by_rank(dest.stdouts)
+        self.stderrs = paths_by_rank(dest.stderrs)
+        self.error_files = paths_by_rank(dest.error_files)
         self.shutdown_timeout = shutdown_timeout
         self._logs_dest = dest
         self._logs_specs = logs_specs
@@ -146,7 +148,8 @@ class PContext(abc.ABC):
 
         On the main thread and unless the context was told otherwise, it first installs handlers for
         the signals in `TORCHELASTIC_SIGNALS_TO_HANDLE`, which raise `SignalException`; `close`
-        puts the previous ones back. If a worker cannot be started, those that were are stopped.
+        puts the previous ones back. If a worker cannot be started, those that were get a second at
+        most to stop: they have not done much, and an agent hears no signal before `start` returns.
 
         Raises:
             UsageError: the context was started before, or a worker cannot be bound to processors.
@@ -168,8 +171,11 @@ class PContext(abc.ABC):
                 self._bindings = self._binder.plan(self.nprocs)
             self._start()
             self._start_tails()
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            is_failure = isinstance(error, Exception) and not isinstance(error, SignalException)
+            self.close(
+                timeout=min(self.shutdown_timeout, _FAILED_START_GRACE) if is_failure else None
+            )
             raise
 
     def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
@@ -235,6 +241,15 @@ class PContext(abc.ABC):
     def take_exits(self) -> list[ProcessExit]:
         """The exits seen since the last call, in the order seen; empty where none are recorded."""
         return []
+
+    def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
+        """Send a signal to one worker itself, which has not ended as far as `take_exits` has told.
+
+        Raises:
+            PermissionError: it runs as another user.
+        """
+        with contextlib.suppress(ProcessLookupError):  # it has ended a moment ago
+            os.kill(self.pids()[local_rank], signum)
 
     def hurry(self) -> None:  # noqa: B027 - most subclasses have none
         """Skip the rest of the grace of a stop, now in progress or still to come.

@@ -86,7 +86,7 @@ def describe_exception(error: BaseException, now_ns: int) -> dict[str, Any]:
     import traceback  # noqa: PLC0415 - failures only
 
     summary = traceback.TracebackException(type(error), error, error.__traceback__)
-    text = _cut(f"{type(error).__name__}: {_text(error)}")
+    text = _cut(f"{type(error).__name__}: {text_of_error(error)}")
     return {
         "message": {
             "message": text,
@@ -151,7 +151,8 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _text(error: BaseException) -> str:
+def text_of_error(error: BaseException) -> str:
+    """What an exception says of itself, whatever its author has made of that."""
     try:
         return str(error)
     except Exception as failed:  # noqa: BLE001 - user code; the report must get through

@@ -79,14 +79,14 @@ class ProcessFailure:
         self.timestamp = time.time()
         self.error_file_data = {"message": _NO_MESSAGE}
         self.message = ""
-        if os.path.isfile(self.error_file):
+        if self.error_file and os.path.isfile(self.error_file):  # torch allows None
             try:
                 self.error_file_data = read_error_file(self.error_file)
                 self.message = self.error_file_data["message"]
                 written_at = os.stat(self.error_file).st_mtime
                 self.timestamp = timestamp_of(self.error_file_data, written_at, self.timestamp)
             except (ErrorFileError, OSError) as error:
-                self.message = f"{self.exit_sentence()}; {error}"
+                self.message = f"{self._exit_alone()}; {error}"
         else:
             self.error_file = NOT_AVAILABLE
         if not self.message:
@@ -100,7 +100,7 @@ class ProcessFailure:
     @property
     def has_reply(self) -> bool:
         """Whether the worker itself said, in its error file, why it failed."""
-        return self.error_file_data.get("message") not in ("", _NO_MESSAGE)
+        return self.error_file_data.get("message") not in ("", {}, _NO_MESSAGE)
 
     @property
     def began(self) -> float:
@@ -119,10 +119,16 @@ class ProcessFailure:
         return _signal_name(-self.exitcode) or NOT_AVAILABLE
 
     def timestamp_isoformat(self) -> str:
-        """The time of the failure on this host's clock, as `2026-01-31_08:15:00.250000`."""
+        """The time of the failure on this host's clock, as `2026-01-31_08:15:00.250000`.
+
+        `"<N/A>"` if it is none that a date can have.
+        """
         from datetime import datetime  # noqa: PLC0415 - failures only
 
-        return datetime.fromtimestamp(self.timestamp).isoformat(sep="_")
+        try:
+            return datetime.fromtimestamp(self.timestamp).isoformat(sep="_")
+        except (ValueError, OverflowError, OSError):
+            return NOT_AVAILABLE
 
     def describe_exit(self) -> str:
         """How the worker ended, in words: `"exit code 17"`, `"killed by SIGSEGV (signal 11)"`."""
@@ -133,8 +139,15 @@ class ProcessFailure:
     def exit_sentence(self) -> str:
         """The exit in torch's words; the `message` of a worker that said nothing itself."""
         if self.exitcode < 0:
+            return self._exit_alone()
+        if self.error_file == NOT_AVAILABLE:
+            return f"{self._exit_alone()} and wrote no error file"
+        return f"{self._exit_alone()} and said nothing in its error file"
+
+    def _exit_alone(self) -> str:
+        if self.exitcode < 0:
             return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
-        return f"PID {self.pid} ended with exit code {self.exitcode} and wrote no error file"
+        return f"PID {self.pid} ended with exit code {self.exitcode}"
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
@@ -153,6 +166,8 @@ class ChildFailedError(PlaunchError):
         stopped: the exit codes of the workers that plaunch stopped because of them, by global rank.
         first: the rank that failed first, where the nodes of a job have agreed on it; None means
             the one whose failure began first. A negative rank stands for a node's launcher.
+        counted: how many failures there are beside `failures`, by words for them; jobs of very
+            many workers do not tell each of them.
 
     `exit_code` is the first failing worker's own code, or 128+n if signal n ended it.
 
@@ -167,6 +182,7 @@ class ChildFailedError(PlaunchError):
         *,
         stopped: Mapping[int, int] | None = None,
         first: int | None = None,
+        counted: Mapping[str, int] | None = None,
     ) -> None:
         if not failures:
             raise UsageError(f"a ChildFailedError about {name!r} needs at least one failure")
@@ -175,6 +191,7 @@ class ChildFailedError(PlaunchError):
         self.name = name
         self.failures = failures
         self.stopped = dict(stopped or {})
+        self.counted = dict(counted or {})
         self._first = first
         code = self.get_first_failure()[1].exitcode
         # A class constant everywhere else; here every instance has the code of its own worker.
@@ -182,7 +199,7 @@ class ChildFailedError(PlaunchError):
         super().__init__(self.format_msg())
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.name, self.failures, self.stopped, self._first)
+        return _rebuild, (self.name, self.failures, self.stopped, self._first, self.counted)
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
         """The global rank that failed first, and how; of equal times, the one seen first."""
@@ -203,6 +220,7 @@ class ChildFailedError(PlaunchError):
             self.failures,
             first=self.get_first_failure()[0],
             stopped=self.stopped,
+            counted=self.counted,
             border=boarder_delim,
             section=section_delim,
         )
@@ -225,6 +243,10 @@ def _signal_name(number: int) -> str:
 
 
 def _rebuild(
-    name: str, failures: dict[int, ProcessFailure], stopped: dict[int, int], first: int | None
+    name: str,
+    failures: dict[int, ProcessFailure],
+    stopped: dict[int, int],
+    first: int | None,
+    counted: dict[str, int],
 ) -> ChildFailedError:
-    return ChildFailedError(name, failures, stopped=stopped, first=first)
+    return ChildFailedError(name, failures, stopped=stopped, first=first, counted=counted)

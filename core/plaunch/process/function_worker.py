@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pickle
+import select
 import signal
 import sys
 from dataclasses import dataclass
@@ -15,13 +17,11 @@ from plaunch.process.reaping.marker import JOBS_VARIABLE
 from plaunch.process.reaping.messages import own_line
 from plaunch.process.reaping.subreaper import become_subreaper
 from plaunch.process.reaping.title import blank_variables, set_title
+from plaunch.process.signals import DEFAULT_SIGNALS, parse_signals
 from plaunch.process.withheld import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 class InheritedFd:
@@ -119,6 +119,7 @@ class Task:
 
     def run(self) -> None:
         """Become the worker, call the function, send what it returns."""
+        siblings = None if self.siblings is None else _SiblingWait(self.siblings.fd)
         self._become_worker()
         from plaunch.process.error_handler import record  # noqa: PLC0415 - the streams are in place now
         from plaunch.process.results import send_result  # noqa: PLC0415 - as above
@@ -132,11 +133,13 @@ class Task:
         except KeyboardInterrupt:
             # A stop, not a failure: no traceback. The code is a shell's for SIGINT.
             raise SystemExit(128 + signal.SIGINT) from None
+        if siblings is not None:
+            siblings.begin()
         send_result(self.result.fd, pickle.dumps(None) if data is None else data)
         os.close(self.result.fd)
         _flush_c_streams()
-        if self.siblings is not None:
-            _wait_for_siblings(self.siblings.fd)
+        if siblings is not None:
+            siblings.wait()
 
     def _call_function(self) -> bytes:
         function, args = self.call.load()
@@ -171,28 +174,59 @@ class Task:
             _become_environment(self.env)
 
 
-class _StopRequestedError(Exception):
-    """A stop signal has come to a worker that is done."""
-
-
-def _wait_for_siblings(fd: int) -> None:
-    """Wait until all have returned, one has failed, they are stopped, or the launcher is gone.
+class _SiblingWait:
+    """A worker that is done waits until all have returned, one has failed, or they are stopped.
 
     As under torchrun: a worker that ends while others still talk to it, in torch's threads maybe,
-    takes them down. The launcher writes a byte for each; a signal to stop is as good.
+    takes them down. The launcher writes a byte for all; its end, and a signal to stop, are as good.
+    From `begin` on one such signal is only noted, for the worker ends by itself; after the wait the
+    next one does what it did before. It is created before anything else can ask to be called at the
+    end of the process.
+
+    Args:
+        fd: where the byte comes.
     """
 
-    def stop(signum: int, frame: object) -> None:
-        raise _StopRequestedError
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._previous: dict[int, Any] = {}
+        atexit.register(self._end)
 
-    with contextlib.suppress(_StopRequestedError):
-        for signum in _STOP_SIGNALS:
-            if signal.getsignal(signum) is not signal.SIG_IGN:
-                signal.signal(signum, stop)
-        os.read(fd, 1)
-    for signum in _STOP_SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)  # it ends by itself now
-    os.close(fd)
+    def begin(self) -> None:
+        """Take note of stop signals; called before the launcher hears that this worker is done."""
+        self._heard, self._said = os.pipe()
+        os.set_blocking(self._said, False)
+        for signum in parse_signals(DEFAULT_SIGNALS):
+            handler = signal.getsignal(signum)
+            if handler not in (signal.SIG_IGN, None):  # None: C code has it, and keeps it
+                self._previous[signum] = signal.signal(signum, self._note)
+
+    def wait(self) -> None:
+        """Wait; called once."""
+        poller = select.poll()
+        for fd in (self._fd, self._heard):
+            poller.register(fd, select.POLLIN)
+        has_heard = self._heard in dict(poller.poll())
+        for signum, handler in self._previous.items():
+            is_default = handler in (signal.SIG_DFL, signal.default_int_handler)
+            signal.signal(signum, self._put_back if is_default and not has_heard else handler)
+        for fd in (self._fd, self._heard, self._said):
+            os.close(fd)
+
+    def _note(self, signum: int, frame: object) -> None:
+        # It raises nothing: a second signal could do so anywhere.
+        with contextlib.suppress(BlockingIOError):  # it has been said often enough
+            os.write(self._said, b"\0")
+
+    def _put_back(self, signum: int, frame: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _end(self) -> None:
+        # The interpreter sets handlers of its own to the default before it takes itself apart.
+        for signum in self._previous:
+            if signal.getsignal(signum) == self._put_back:
+                signal.signal(signum, signal.SIG_IGN)
 
 
 def _tell_guard(line: int, local_rank: int) -> None:

@@ -43,8 +43,12 @@ class Session(Protocol):
     def ask_rest_to_end(self, signum: signal.Signals) -> None:
         """Send the soft signal to what is alive of a worker that has ended, once to each."""
 
-    def kill(self) -> None:
-        """Send SIGKILL to the worker and to everything that it started."""
+    def kill(self) -> Collection[int]:
+        """Send SIGKILL to the worker and to everything that it started.
+
+        Returns:
+            Those that this user may not signal: the process ids.
+        """
 
     def survivors(self) -> list[int]:
         """What is alive of a worker that has ended itself: the process ids."""
@@ -113,6 +117,7 @@ class StopLadder:
         self._kill_wait = kill_wait
         self._clock = clock
         self._is_hurried = death_sig is signal.SIGKILL
+        self._was_hurried = False  # before it began, so that nobody has had the soft signal
         self._began_at: float | None = None
         self._notice_at = self._kill_at = self._give_up_at = math.inf
         self._left_behind: dict[int, _LeftBehind] = {}
@@ -133,7 +138,7 @@ class StopLadder:
         if self._began_at is None:
             self._began_at = now
             self._begin(live, now)
-        awaited = [rank for rank in live if rank not in self._abandoned]
+        awaited = [rank for rank in live if rank not in self._abandoned | self._cleared]
         if awaited:
             self._step_leaders(awaited, now, now - self._began_at)
         for rank in self._sessions:
@@ -161,7 +166,8 @@ class StopLadder:
         self._stopped = tuple(sorted(live))
         for rank in self._abandoned & {*live}:
             self._kill(rank)
-        if self._is_hurried:
+        self._was_hurried = self._is_hurried
+        if self._was_hurried:
             return
         for rank in live:
             if rank in self._abandoned:
@@ -179,7 +185,7 @@ class StopLadder:
             for rank in live:
                 self._give_up(rank)
         elif self._give_up_at == math.inf and (self._is_hurried or now >= self._kill_at):
-            if self._death_sig is not signal.SIGKILL:
+            if not self._was_hurried:
                 _log.warning(
                     "%s: local ranks %s did not end within %.3g s of %s; they get SIGKILL",
                     self._name,
@@ -187,8 +193,11 @@ class StopLadder:
                     elapsed,
                     self._death_sig.name,
                 )
+            elif self._death_sig is not signal.SIGKILL:
+                _log.warning("%s: local ranks %s get SIGKILL at once", self._name, _format(live))
             for rank in live:
-                self._kill(rank)
+                if self._pid(rank) in self._kill(rank):
+                    self._give_up(rank)  # only its end by itself could come, and it has had time
             self._tell_step("killed", signal.SIGKILL, live)
             self._notice_at = math.inf
             self._give_up_at = now + self._kill_wait
@@ -222,7 +231,7 @@ class StopLadder:
         if left is None:
             left = self._left_behind[rank] = _LeftBehind(self._kill_left_behind_at(rank, now))
             _log.info("%s %d: ending what it left behind: pids %s", self._name, rank, _format(pids))
-        if now >= left.give_up_at:
+        if now >= left.give_up_at or left.refused.issuperset(pids):
             self.stuck[rank] = pids
             self._left_behind.pop(rank)
             self._cleared.add(rank)
@@ -231,7 +240,7 @@ class StopLadder:
         if is_soft:
             session.ask_rest_to_end(self._death_sig)
         elif not left.killed.issuperset(pids):
-            session.kill()  # again for those that it did not reach in time
+            left.refused.update(session.kill())  # again for those that it did not reach in time
             left.killed.update(pids)
             left.give_up_at = min(left.give_up_at, now + self._kill_wait)
             left.look_after = _SHORTEST_LOOK
@@ -254,9 +263,9 @@ class StopLadder:
             elapsed = self._clock() - self._began_at
             self._tell(StopStep(step, signum, tuple(sorted(ranks)), elapsed))
 
-    def _kill(self, rank: int) -> None:
+    def _kill(self, rank: int) -> Collection[int]:
         self._killed.add(rank)
-        self._sessions[rank].kill()
+        return self._sessions[rank].kill()
 
     def _give_up(self, rank: int) -> None:
         self.stuck[rank] = [self._pid(rank)]
@@ -273,6 +282,7 @@ class _LeftBehind:
         self.kill_at = kill_at
         self.give_up_at = math.inf
         self.killed: set[int] = set()
+        self.refused: set[int] = set()
         self.look_after = _SHORTEST_LOOK
         self.due_at = -math.inf
 

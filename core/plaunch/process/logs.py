@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,8 @@ class LogsDest:
 
     `stdouts` and `stderrs` name every local rank; an empty string leaves the stream where the
     launcher's own goes. A rank in `tee_stdouts` or `tee_stderrs` is also shown on the console, and
-    its path there is normally the one in `stdouts` or `stderrs`. `error_files` are where a worker
+    its path there is normally the one in `stdouts` or `stderrs`. None is no path anywhere, as some
+    specs for torchrun have it: an empty string, or no tee. `error_files` are where a worker
     reports its exception. The two `filtered_*` paths collect matching lines of all teed ranks.
     """
 
@@ -29,6 +31,14 @@ class LogsDest:
     error_files: dict[int, str] = field(default_factory=dict)
     filtered_stdout: str = ""
     filtered_stderr: str = ""
+
+
+def paths_by_rank(paths: Mapping[int, str | os.PathLike[str] | None]) -> dict[int, str]:
+    """A map of a third party's `LogsDest`, in which None and any kind of path may stand, as text.
+
+    None is the empty string, for torch opens no file for either.
+    """
+    return {rank: "" if path is None else os.fspath(path) for rank, path in paths.items()}
 
 
 class LogsSpecs(abc.ABC):
@@ -81,6 +91,8 @@ class LogsSpecs(abc.ABC):
     def close(self, succeeded: bool) -> None:
         """Drop what is not worth keeping after the job; called once, at its end.
 
-        torchrun has no such step. The default keeps everything.
+        A third party's is called on a thread, which is waited for a minute, or ten seconds after a
+        signal has ended the job. What it raises changes nothing of how the job has ended. torchrun
+        has no such step. The default keeps everything.
         """
         del succeeded

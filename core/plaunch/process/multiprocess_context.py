@@ -97,7 +97,7 @@ class MultiprocessContext(SupervisedContext):
         pipe = self._pipes[local_rank] = ResultPipe()
         call = Call(self._function, self.args[local_rank])
         if self._siblings is None and self.nprocs > 1:
-            self._siblings = SiblingGate(self.nprocs)
+            self._siblings = SiblingGate()
         task = Task(local_rank, call, InheritedFd(pipe.child_fd))
         if self._siblings is not None:
             task.siblings = InheritedFd(self._siblings.child_fd)
@@ -196,8 +196,11 @@ class MultiprocessContext(SupervisedContext):
             self._siblings.open()
 
     def _has_replied(self, local_rank: int) -> bool:
-        """Whether a worker that still runs has said how it ended: by itself, in any case."""
-        return local_rank in self._taken or super()._has_replied(local_rank)
+        """Whether a worker that still runs has failed already; also with a value that is none."""
+        return bool(self._taken.get(local_rank)) or super()._has_replied(local_rank)
+
+    def _has_returned(self, local_rank: int) -> bool:
+        return self._taken.get(local_rank) == ""
 
     def _stop_receiving(self, local_rank: int) -> None:
         pipe = self._coming.pop(local_rank, None)

@@ -12,6 +12,7 @@ from plaunch.process.failures import NOT_AVAILABLE, describe_exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from plaunch.process.failures import ProcessFailure
 
@@ -30,13 +31,17 @@ _CRASHES = frozenset(
         signal.SIGABRT,
     )
 )
+_NO_DATE = "an unknown time"
 _FAULT_HANDLER = "Fatal Python error: "
 
 # Colours and other control sequences: a pseudo-terminal makes Python 3.13 colour its tracebacks.
 _TERMINAL_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+# With those that take eight bits, which some terminals obey, and those that turn lines around.
+_CONTROL = re.compile(
+    "[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]"
+)
 
 
 def format_report(
@@ -45,24 +50,27 @@ def format_report(
     *,
     first: int,
     stopped: Mapping[int, int],
+    counted: Mapping[str, int] | None = None,
     border: str = "",
     section: str = "",
 ) -> str:
     """Write the report about `failures` (by global rank), of which rank `first` comes first.
 
     A negative rank stands for the launcher of a node, which failed itself.
-    `stopped` has the exit codes of the ranks that plaunch ended. `border` and `section`, if given,
-    are repeated into rules around and between the parts.
+    `stopped` has the exit codes of the ranks that plaunch ended, `counted` how many more failures
+    there are, by words for them. `border` and `section`, if given, are repeated into rules around
+    and between the parts.
     """
     root = failures[first]
-    what = f"the launcher on {root.host} failed"
+    host = _clean(root.host)
+    what = f"the launcher on {host} failed"
     if first >= 0:
-        what = f"rank {first} on {root.host}: {root.describe_exit()}"
+        what = f"rank {first} on {host}: {root.describe_exit()}"
     title = f"{name} FAILED: {what}"
     parts = [_first_failure(first, root)]
     others = [rank for rank in failures if rank != first]
-    if others:
-        parts.append(_other_failures(others, failures))
+    if others or counted:
+        parts.append(_other_failures(others, failures, counted or {}))
     if stopped:
         parts.append([_stopped_line(stopped)])
     width = min(len(title), 80)
@@ -91,22 +99,22 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
     if rank < 0:
         return [
             "First failure:",
-            f"  host:       {failure.host}",
+            f"  host:       {_clean(failure.host)}",
             f"  pid:        {failure.pid} (the launcher)",
             f"  time:       {_full_time(failure.timestamp)}",
             *_block("what it says:", text_of(failure.message).splitlines(), MAX_TRACEBACK_LINES),
         ]
     lines = [
         "First failure:",
-        f"  host:       {failure.host}",
+        f"  host:       {_clean(failure.host)}",
         f"  rank:       {rank} (local rank {failure.local_rank})",
         f"  pid:        {failure.pid}",
         f"  time:       {_full_time(failure.timestamp)}",
         f"  ended:      {failure.describe_exit()}",
-        *(f"  log file:   {path}" for path in failure.log_files),
+        *(f"  log file:   {_clean(path)}" for path in failure.log_files),
     ]
     if failure.error_file != NOT_AVAILABLE:
-        lines.append(f"  error file: {failure.error_file}")
+        lines.append(f"  error file: {_clean(failure.error_file)}")
     lines += [f"  hint:       {text}" for text in _hints(failure)]
     if failure.has_reply:
         callstack = traceback_of(failure.message)
@@ -141,31 +149,36 @@ def _hints(failure: ProcessFailure) -> Iterator[str]:
 
 def _is_on_full_disk(path: str) -> bool:
     try:
-        return os.statvfs(path).f_bavail == 0
+        status = os.statvfs(path)
     except OSError:  # a file of another host
         return False
+    # Some file systems, of FUSE above all, do not count; they say 0 of 0 blocks.
+    return status.f_bavail == 0 and status.f_blocks > 0
 
 
-def _other_failures(ranks: Sequence[int], failures: Mapping[int, ProcessFailure]) -> list[str]:
-    lines = [f"Other failures ({len(ranks)}):"]
+def _other_failures(
+    ranks: Sequence[int], failures: Mapping[int, ProcessFailure], counted: Mapping[str, int]
+) -> list[str]:
+    lines = [f"Other failures ({len(ranks) + sum(counted.values())}):"]
     by_time = sorted(ranks, key=lambda rank: failures[rank].timestamp)
     for rank in by_time[:MAX_OTHER_FAILURES]:
         failure = failures[rank]
         summary = _summary(failure)
         if rank < 0:
             lines.append(
-                f"  the launcher on {failure.host}, pid {failure.pid},"
+                f"  the launcher on {_clean(failure.host)}, pid {failure.pid},"
                 f" at {_clock_time(failure.timestamp)}: {summary}"
             )
             continue
         lines.append(
-            f"  rank {rank} (local rank {failure.local_rank}) on {failure.host}, pid {failure.pid},"
-            f" at {_clock_time(failure.timestamp)}: {failure.describe_exit()}"
+            f"  rank {rank} (local rank {failure.local_rank}) on {_clean(failure.host)},"
+            f" pid {failure.pid}, at {_clock_time(failure.timestamp)}: {failure.describe_exit()}"
             + (f": {summary}" if summary else "")
         )
     rest = by_time[MAX_OTHER_FAILURES:]
     if rest:
         lines.append(f"  and {len(rest)} more: {_ranks(rest)}")
+    lines += [f"  and {count} more: {_clean(words)}" for words, count in counted.items()]
     return lines
 
 
@@ -210,17 +223,30 @@ def _block(header: str, lines: Sequence[str], limit: int) -> list[str]:
 def _clean(line: str) -> str:
     """What a terminal would show of one line: no colours, and the last state of a progress bar."""
     visible = _TERMINAL_SEQUENCE.sub("", line.rstrip("\r\n")).rpartition("\r")[2]
-    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", visible)
+    return _CONTROL.sub(lambda match: _escape(match.group()), visible)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
 
 
 def _full_time(timestamp: float) -> str:
-    from datetime import datetime  # noqa: PLC0415 - failures only
-
-    moment = datetime.fromtimestamp(timestamp).astimezone()
-    return f"{moment:%Y-%m-%d %H:%M:%S.%f %z}"
+    moment = _moment(timestamp)
+    return _NO_DATE if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S.%f %z}"
 
 
 def _clock_time(timestamp: float) -> str:
+    moment = _moment(timestamp)
+    return _NO_DATE if moment is None else f"{moment:%H:%M:%S.%f}"
+
+
+def _moment(timestamp: float) -> datetime | None:
+    """The date on this host; None for a number that is none."""
     from datetime import datetime  # noqa: PLC0415 - failures only
 
-    return f"{datetime.fromtimestamp(timestamp):%H:%M:%S.%f}"
+    try:
+        moment = datetime.fromtimestamp(timestamp)
+        moment.astimezone()  # the first and the last day of all have no other zone
+    except (ValueError, OverflowError, OSError):
+        return None
+    return moment

@@ -55,19 +55,10 @@ def create_held(make: Callable[[str], str]) -> tuple[str, int]:
     while len(boot) == _DIGITS:
         path = make(boot)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue  # swept before it was locked
+            fd = _lock(path)
+        except (FileNotFoundError, BlockingIOError):
+            continue  # somebody who sweeps has it, or has removed it
         except OSError:
-            _remove_empty(path)
-            break
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)  # somebody who sweeps has it
-            continue
-        except OSError:
-            os.close(fd)
             _remove_empty(path)
             break
         if os.path.exists(path):
@@ -94,9 +85,8 @@ def find_stale(base: str, boot: str) -> list[str]:
     """The temporary folders in `base` of launchers of this user that are gone, and left them."""
     stale = []
     for path in _candidates(base, boot):
-        fd = _lock(path)
-        if fd >= 0:
-            os.close(fd)
+        with contextlib.suppress(OSError):
+            os.close(_lock(path))
             stale.append(path)
     return stale
 
@@ -108,8 +98,9 @@ def sweep(base: str) -> None:
     """
     swept = 0
     for path in _candidates(base, read_boot()):
-        fd = _lock(path)
-        if fd < 0:
+        try:
+            fd = _lock(path)
+        except OSError:
             continue
         try:
             if _has_error_files_only(path):
@@ -139,16 +130,18 @@ def _candidates(base: str, boot: str) -> Iterator[str]:
 
 
 def _lock(path: str) -> int:
-    """Take the lock of a folder that nobody holds; -1 if somebody does, or it is no folder."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return -1
+    """Take the lock of a folder; its descriptor.
+
+    Raises:
+        BlockingIOError: somebody holds it.
+        OSError: it is gone, no folder, or cannot be locked.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BaseException:
         os.close(fd)
-        return -1
+        raise
     return fd
 
 

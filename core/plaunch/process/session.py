@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -80,37 +81,37 @@ class WorkerSession:
         for each in (signum, signal.SIGCONT):
             self._signal_found(found, each)
 
-    def kill(self) -> None:
-        """Send SIGKILL to the worker and to everything that it started."""
-        if self._process.poll() is not None:
+    def kill(self) -> set[int]:
+        """Send SIGKILL to the worker and to everything that it started.
+
+        Returns:
+            Those that this user may not signal: the process ids.
+        """
+        if self._process.poll() is not None or not self._process.owns_pid():
             # Reaped or about to be, so that the number of the group may go to a stranger.
-            self._signal_found(self._kin.left_behind(self._rank), signal.SIGKILL)
-            return
+            return self._signal_found(self._kin.left_behind(self._rank), signal.SIGKILL)
         # Found before their parents are gone, which tell whose they are.
         found = self._kin.look(self._rank)
-        try:
+        # Forked a moment ago, a worker does not lead its group yet; and whether itself may be
+        # signalled is not told by its group, which is content with one that may.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            # Forked a moment ago, a worker does not lead its group yet.
-            self._signal_leader(signal.SIGKILL)
-        except PermissionError:
-            self._warn_not_permitted(self.pid, signal.SIGKILL)
-        self._signal_found(
-            [process for process in found if process.pgrp != self.pid], signal.SIGKILL
-        )
+        refused = self._signal_leader(signal.SIGKILL)
+        others = [process for process in found if process.pgrp != self.pid]
+        return refused | self._signal_found(others, signal.SIGKILL)
 
     def survivors(self) -> list[int]:
         """What is alive of a worker that has ended itself: the process ids."""
         self._process.reap()  # else its group has a member in any case
         return [process.pid for process in self._kin.left_behind(self._rank)]
 
-    def _signal_leader(self, signum: signal.Signals) -> None:
+    def _signal_leader(self, signum: signal.Signals) -> set[int]:
         try:
-            os.kill(self.pid, signum)
-        except ProcessLookupError:
-            pass  # it has ended by itself meanwhile
+            self._process.send_signal(signum)
         except PermissionError:
             self._warn_not_permitted(self.pid, signum)
+            return {self.pid}
+        return set()
 
     def _waits_for_child(self) -> bool:
         """Whether the worker is a shell, or its first thread only waits for a child to end."""
@@ -118,9 +119,11 @@ class WorkerSession:
             return True
         return _first_line(f"{self._proc}/{self.pid}/wchan").startswith("do_wait")
 
-    def _signal_found(self, processes: Collection[Process], signum: signal.Signals) -> None:
-        for process in self._kin.signal(processes, signum):
+    def _signal_found(self, processes: Collection[Process], signum: signal.Signals) -> set[int]:
+        refused = self._kin.signal(processes, signum)
+        for process in refused:
             self._warn_not_permitted(process.pid, signum)
+        return {process.pid for process in refused}
 
     def _warn_not_permitted(self, pid: int, signum: signal.Signals) -> None:
         _log.warning("may not send %s to %s", signum.name, describe_process(pid, self._proc))
@@ -133,6 +136,17 @@ def read_state(pid: int, proc: str = PROC) -> tuple[str, int]:
     """
     process = read_process(pid, proc)
     return ("", -1) if process is None else (process.state, process.pgrp)
+
+
+def may_signal(pid: int) -> bool:
+    """Whether this user may signal a process; also if it is gone."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except ProcessLookupError:
+        pass
+    return True
 
 
 def describe_process(pid: int, proc: str = PROC) -> str:

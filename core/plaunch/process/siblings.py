@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 
 class SiblingGate:
-    """The launcher's end of a pipe that each worker reads one byte from; `child_fd` is theirs.
+    """The launcher's end of a pipe at which workers wait for a byte; `child_fd` is theirs.
 
-    Bytes, and not the pipe's end, let workers go: somebody else may hold that.
-
-    Args:
-        count: how many workers there are.
+    A byte, which nobody takes out, and not the pipe's end lets them go: somebody else may hold
+    that.
     """
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self) -> None:
         self._is_open = False
         self.child_fd, self.fd = os.pipe()
-        os.set_blocking(self.fd, False)
 
     def open(self) -> None:
         """Let all workers go, those that come later as well."""
-        if not self._is_open:
+        if not self._is_open and self.fd >= 0:
             self._is_open = True
-            with contextlib.suppress(OSError):  # more workers than a pipe holds: its end, then
-                os.write(self.fd, bytes(self._count))
+            os.write(self.fd, b"\0")
 
     def close(self) -> None:
         """Release both ends; may be called more than once."""

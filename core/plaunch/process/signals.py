@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SignalAction", "SignalException", "SignalPolicy", "parse_signals"]
 
+DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # that stop, if nothing else is said; torchrun's
+
 
 class SignalAction(enum.Enum):
     """What the launcher does with a signal that it received."""

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from plaunch.errors import SignalException, UsageError
-from plaunch.process.signals import parse_signals
+from plaunch.process.signals import DEFAULT_SIGNALS, parse_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _log = logging.getLogger("plaunch")
-
-_DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # torchrun's
 
 
 class StopSignals:
@@ -127,7 +125,7 @@ class _Handler:
 
 def _signals_to_handle() -> list[signal.Signals]:
     found: list[signal.Signals] = []
-    for name in os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _DEFAULT_SIGNALS).split(","):
+    for name in os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS).split(","):
         try:
             found.extend(parse_signals(name))
         except UsageError as error:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from plaunch.process.ladder import StopLadder
-    from plaunch.process.reaping.reaper import Job
+    from plaunch.process.reaping.job import Job
     from plaunch.process.reaping.sweep import Sweep
 
 _LONGEST_LOOK = 0.02  # seconds between two looks at workers whose end nothing tells
@@ -41,7 +41,7 @@ class Stop:
         has_output: whether there is any.
         release: releases everything, given the processes that outlive SIGKILL, by local rank, and
             the others; it may raise.
-        wake: lets the driver's wait end; called from another thread.
+        wake: lets the driver's wait end; may be called from another thread, also after `release`.
         is_told: whether the end of a worker wakes the driver.
     """
 
@@ -67,6 +67,8 @@ class Stop:
         self._release = release
         self._wake = wake
         self._is_told = is_told
+        self._is_begun = False
+        self._is_clear = False  # the ladder itself has seen that there is nothing to sweep
         self._stuck: dict[int, list[int]] = {}
         self._left: list[int] = []
         self._sweep: Sweep | None = None
@@ -97,17 +99,25 @@ class Stop:
 
     def _stop_workers(self) -> float | None:
         assert self._ladder is not None  # noqa: S101 - or this is no stage
-        self._job.refresh()
-        delay = self._ladder.step(self._look())
+        if self._is_begun:  # or `note` has looked a moment ago
+            self._job.refresh()
+        self._is_begun = True
+        live = self._look()
+        delay = self._ladder.step(live)
+        self._job.hunt()
         if delay is None:
             self._stuck = dict(self._ladder.stuck)
+            self._is_clear = not (live or self._stuck) and self._job.is_clear()
             return None
         return delay if self._is_told() else min(delay, _LONGEST_LOOK)
 
     def _sweep_up(self) -> float | None:
+        if self._is_clear:
+            return None
         if self._sweep is None:
             given_up = {pid for pids in self._stuck.values() for pid in pids}
             self._sweep = self._job.begin_sweep(given_up, KILL_WAIT)
+        self._look()  # what has woken us is not to do so again
         delay = self._sweep.step()
         if delay is None:
             self._left = [process.pid for process in self._sweep.left]

@@ -23,6 +23,7 @@ from plaunch.process.outlets import (
     close_quietly,
 )
 from plaunch.process.prefix import encode_prefix, without_time
+from plaunch.process.replaced import TextWriter, find_replaced
 from plaunch.process.routes import Route, Way, choose_route, outliving
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class _Stream:
     name: str
     console_fd: int
     console: Console | None
+    teed: Console | None  # for lines that are teed
     needles: tuple[str, ...]
     needles_path: str
     routes: dict[int, Route] = field(default_factory=dict)
@@ -68,7 +70,8 @@ class Streams:
         stderr_filters: the same for stderr.
         capture_stderr: pass stderr that is neither redirected nor teed through the launcher, so
             that its last lines are known.
-        stdout_fd: the console for stdout.
+        stdout_fd: the console for stdout; teed lines go to what is in the place of `sys.stdout`
+            and `sys.stderr`, where that is something else.
         stderr_fd: the console for stderr; a terminal gets each worker a pseudo-terminal.
         name: the role, for the prefix of ranks that `prefixes` leaves out.
         traffic: counts what passes.
@@ -100,6 +103,7 @@ class Streams:
             "stdout",
             stdout_fd,
             self._find_console(stdout_fd, "stdout"),
+            self._find_teed(stdout_fd, "stdout"),
             tuple(stdout_filters),
             _needles_path(getattr(dest, "filtered_stdout", "")),
         )
@@ -107,6 +111,7 @@ class Streams:
             "stderr",
             stderr_fd,
             self._find_console(stderr_fd, "stderr"),
+            self._find_teed(stderr_fd, "stderr"),
             tuple(stderr_filters),
             _needles_path(getattr(dest, "filtered_stderr", "")),
         )
@@ -135,6 +140,17 @@ class Streams:
             self._consoles[key] = Console(fd, label, self._notices)
         return self._consoles[key]
 
+    def _find_teed(self, fd: int, label: str) -> Console | None:
+        stream = find_replaced(label, fd)
+        if stream is None:
+            return self._find_console(fd, label)
+        key = (-1, id(stream))
+        if key not in self._consoles:
+            self._consoles[key] = Console(
+                fd, f"sys.{label}", self._notices, write=TextWriter(stream)
+            )
+        return self._consoles[key]
+
     def _choose_routes(
         self,
         stream: _Stream,
@@ -146,7 +162,8 @@ class Streams:
     ) -> None:
         for rank in range(nprocs):
             path = _path(paths.get(rank))
-            tee_path = _path(tee_paths[rank]) if rank in tee_paths else None
+            teed = tee_paths.get(rank)
+            tee_path = None if teed is None else _path(teed)
             if path == "" and tee_path == os.devnull and not isinstance(dest, LogsDest):
                 # Torch's own spec says this of every stream when there are to be no files, and
                 # torchrun then leaves the stream alone.
@@ -188,12 +205,11 @@ class Streams:
             source.add(Plain(ring.write))
         if route.file:
             source.add(FileOutlet(open_log(route.file, label), route.file, self._notices))
-        if route.is_shown and stream.console is not None:
-            if route.way is Way.TEE:
-                lines = PrefixedLines(encode_prefix(self._prefixes[rank]))
-                source.add(LinesToConsole(lines, stream.console))
-            else:
-                source.add(RawToConsole(stream.console))
+        if route.way is Way.TEE and stream.teed is not None:
+            lines = PrefixedLines(encode_prefix(self._prefixes[rank]))
+            source.add(LinesToConsole(lines, stream.teed))
+        elif route.way is not Way.TEE and route.is_shown and stream.console is not None:
+            source.add(RawToConsole(stream.console))
         if route.way is Way.TEE and stream.needles and stream.needles_path:
             if stream.matches is None:
                 fd = open_log(stream.needles_path, f"the filtered lines of {stream.name}")
@@ -250,9 +266,9 @@ class Streams:
 
     def _is_used(self, console: Console) -> bool:
         return any(
-            (route.is_shown and route.way in (Way.TEE, Way.CAPTURE)) or route.tail
+            (stream.teed is console and (route.way is Way.TEE or route.tail))
+            or (stream.console is console and route.is_shown and route.way is Way.CAPTURE)
             for stream in (self._stdout, self._stderr)
-            if stream.console is console
             for route in stream.routes.values()
         )
 
@@ -264,7 +280,7 @@ class Streams:
             files = {rank: route.tail for rank, route in stream.routes.items() if route.tail}
             if files:
                 self._tails.follow(
-                    stream.name, files, stream.console, stream.needles, stream.needles_path
+                    stream.name, files, stream.teed, stream.needles, stream.needles_path
                 )
 
     def is_reading(self) -> bool:

@@ -21,8 +21,8 @@ from plaunch.process.context import SHUTDOWN_TIMEOUT, PContext, ProcessExit, Run
 from plaunch.process.failures import ProcessFailure
 from plaunch.process.ladder import StopLadder
 from plaunch.process.oom import OutOfMemoryWatch
-from plaunch.process.reaping.reaper import Job, Reaper
-from plaunch.process.session import WorkerSession, describe_process
+from plaunch.process.reaping.reaper import Reaper
+from plaunch.process.session import WorkerSession
 from plaunch.process.stopping import Stop
 from plaunch.process.streams import Streams
 from plaunch.process.watch import ExitWatch
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from plaunch.process.child import WorkerProcess
     from plaunch.process.ladder import StopStep
+    from plaunch.process.reaping.job import Job
     from plaunch.process.traffic import Traffic
 
 _log = logging.getLogger("plaunch")
@@ -122,6 +123,14 @@ class SupervisedContext(PContext):
             return []
         fd = None if self._watch is None else self._watch.fileno()
         return None if fd is None else [fd]
+
+    def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
+        """Send a signal to one worker itself, and nobody else; nothing happens if it has ended.
+
+        Raises:
+            PermissionError: it runs as another user.
+        """
+        self._workers[local_rank].send_signal(signum)
 
     def take_exits(self) -> list[ProcessExit]:
         """The exits seen since the last call, in the order seen."""
@@ -232,7 +241,9 @@ class SupervisedContext(PContext):
         self._note_exits()
         live = self._live()
         self._told_to_end = frozenset(live)
-        self._ended_by_us = frozenset(rank for rank in live if not self._has_replied(rank))
+        self._ended_by_us = frozenset(
+            rank for rank in live if not (self._has_replied(rank) or self._has_returned(rank))
+        )
         ladder = None if self._spares_what_is_left() else self._make_ladder(death_sig, timeout, job)
         if live:
             job.note()
@@ -350,6 +361,11 @@ class SupervisedContext(PContext):
         """
         return self._find_reply(local_rank) not in (None, self._old_replies.get(local_rank))
 
+    def _has_returned(self, local_rank: int) -> bool:
+        """Whether a worker that still runs has succeeded already, and only has to end."""
+        del local_rank
+        return False
+
     def _find_reply(self, local_rank: int) -> _Reply | None:
         path = self.error_files.get(local_rank)
         if not path or path == os.devnull:
@@ -372,8 +388,12 @@ class SupervisedContext(PContext):
             if exitcode is None:
                 raise RuntimeError(f"pid {worker.pid} has ended without an exit code")
             stopped = rank in self._ended_by_us
-            if exitcode < 0 and rank in self._told_to_end and not stopped:
-                exitcode = 1  # it had reported its exception, and only its end was hastened
+            if exitcode and rank in self._told_to_end and not stopped:
+                # Its end was hastened: after success, or after it had reported its exception.
+                if self._has_returned(rank):
+                    stopped = True
+                elif exitcode < 0:
+                    exitcode = 1
             seen = ProcessExit(rank, worker.pid, exitcode, time.time(), stopped)
             self._exits[rank] = seen
             self._untold.append(seen)
@@ -421,22 +441,14 @@ class SupervisedContext(PContext):
         return result
 
     def _unkillable(self, stuck: dict[int, list[int]], orphans: list[int]) -> UnkillableWorkerError:
-        by_owner = [(f"local rank {rank}", pids) for rank, pids in sorted(stuck.items())]
-        if orphans:
-            by_owner.append(("left behind", orphans))
-        named = "; ".join(
-            f"{owner}: {', '.join(describe_process(pid) for pid in pids)}"
-            for owner, pids in by_owner
-        )
+        from plaunch.process.unkillable import describe_unkillable  # noqa: PLC0415 - rare
+
         cause = "".join(
             f" They were stopped because local rank {rank} (pid {failure.pid}) failed: "
             f"{failure.describe_exit()}."
             for rank, failure in list(self._failures.items())[:1]
         )
-        message = (
-            f"processes of {self.name!r} outlive SIGKILL: {named}. A process in state D sleeps "
-            f"uninterruptibly in the kernel; this host probably needs a restart.{cause}"
-        )
+        message = describe_unkillable(self.name, stuck, orphans) + cause
         _log.error(message)
         return UnkillableWorkerError(message)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import threading
 import time
 from typing import TYPE_CHECKING
 
 from plaunch.durations import waitable
+from plaunch.process.pidfd import open_pidfd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,20 +24,17 @@ class ExitWatch:
 
     Where the kernel has pidfds, the end of a process wakes `wait` at once, and `fileno` becomes
     readable. Elsewhere `wait` looks again and again, less often while nothing happens. It is for
-    one thread; only `wake` may be called from a signal handler.
+    one thread; only `wake` may also be called from signal handlers and other threads.
 
     Args:
-        use_pidfds: False looks instead, as on systems without pidfds. None decides, and
-            `PLAUNCH_NO_PIDFD=1` in the environment makes it False.
+        use_pidfds: False looks instead, as where `open_pidfd` has none.
         clock: seconds that never go back.
     """
 
     def __init__(
-        self, *, use_pidfds: bool | None = None, clock: Callable[[], float] = time.monotonic
+        self, *, use_pidfds: bool = True, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if use_pidfds is None:
-            use_pidfds = os.environ.get("PLAUNCH_NO_PIDFD", "0") in ("", "0")
-        self._has_pidfds = use_pidfds and hasattr(os, "pidfd_open")
+        self._has_pidfds = use_pidfds
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._has_ended: dict[int, Callable[[], bool]] = {}
@@ -47,6 +46,9 @@ class ExitWatch:
         os.set_blocking(self._wake_w, False)
         self._selector.register(self._wake_r, selectors.EVENT_READ, None)
         self._is_closed = False
+        # Whoever wakes from another thread must not write to what is a stranger's file by then. A
+        # signal handler may come in the middle of closing, on the thread that has the lock.
+        self._wake_lock = threading.RLock()
 
     def add(
         self, key: int, pid: int, has_ended: Callable[[], bool], *, fd: int | None = None
@@ -64,12 +66,11 @@ class ExitWatch:
         """
         self._has_ended[key] = has_ended
         if fd is None and self._has_pidfds:
-            try:
-                fd = os.pidfd_open(pid)
-            except OSError:
-                # An old kernel, a container's filter, or no descriptors left: look instead.
-                self._has_pidfds = False
+            pidfd = open_pidfd(pid)
+            if pidfd < 0:
+                self._has_pidfds = False  # look instead
             else:
+                fd = pidfd
                 self._pidfds.add(fd)
         if fd is not None:
             self._fds[key] = fd
@@ -130,16 +131,18 @@ class ExitWatch:
                 return
 
     def wake(self) -> None:
-        """Let the `wait` in progress, or the next one, return at once."""
-        if not self._is_closed:
-            with contextlib.suppress(BlockingIOError):  # full, so it wakes in any case
-                os.write(self._wake_w, b"\0")
+        """Let the `wait` in progress, or the next one, return at once; nothing after `close`."""
+        with self._wake_lock:
+            if not self._is_closed:
+                with contextlib.suppress(BlockingIOError):  # full, so it wakes in any case
+                    os.write(self._wake_w, b"\0")
 
     def close(self) -> None:
         """Release every descriptor; may be called more than once."""
         if self._is_closed:
             return
-        self._is_closed = True
+        with self._wake_lock:
+            self._is_closed = True
         for key in list(self._has_ended):
             self._forget(key)
         self._selector.close()

@@ -52,10 +52,10 @@ class Admission:
             held = yield CompareSet(key, None, self._make_job_record())
             record = self._decode(key, held)
             keys = Keys(identity.run_id, record.text("incarnation", max_len=64))
-            state = yield from self._find_state(keys)
+            state, state_record = yield from self._find_state(keys)
             if state.phase is Phase.OVER and state.verdict is not None:
                 self._ask_how_it_ended(state.verdict)
-            elif state.phase is not Phase.REPLACED and keys.incarnation != self._ours.replaced:
+            elif state.phase is not Phase.REPLACED and keys.incarnation not in self._ours.past:
                 refusal = self._compare(record)
                 if not refusal:
                     break
@@ -67,16 +67,19 @@ class Admission:
                     identity.run_id,
                 )
             yield CompareSet(key, held, self._make_job_record())
-        self._ours.begin_anew(keys, state, held)
+        self._ours.begin_anew(keys, state, job_record=held, state_record=state_record)
 
     def _ask_how_it_ended(self, verdict: Verdict) -> None:
         run_id = self._ours.identity.run_id
         age = self._ours.wall_clock() - verdict.time
-        if 0 <= age < self._ours.timing.verdict_ttl:
+        # A verdict from the future comes from another clock, and may be as young as any. To run a
+        # finished job again is worse than to ask for another run id.
+        if max(age, 0.0) < self._ours.timing.verdict_ttl:
             self._ours.verdict = verdict
+            ahead = f" (by a clock that is {-age:.0f} s ahead of this node's)" if age <= -1 else ""
             raise RendezvousClosedError(
-                f"job {run_id!r} is over: {describe_verdict(verdict)}; start another one under "
-                "another run id (--rdzv-id)"
+                f"job {run_id!r} is over: {describe_verdict(verdict)}{ahead}; start another one "
+                "under another run id (--rdzv-id)"
             )
         _log.warning(
             "run id %r was used before by a job that %s; this one begins anew",
@@ -157,17 +160,18 @@ class Admission:
             f"{'; '.join(differences)}. Start all nodes with the same ones"
         )
 
-    def _find_state(self, keys: Keys) -> Routine[State]:
+    def _find_state(self, keys: Keys) -> Routine[tuple[State, bytes]]:
+        """The newest state that can be found at once, and its record."""
         versions = yield Add(keys.versions, 0)
         if versions > 0:
             key = keys.state(versions - 1)
             value = yield Wait(key, _PATIENCE)
             if value is not None:
-                return State.from_record(self._ours.codec.decode(key, value))
+                return State.from_record(self._ours.codec.decode(key, value), versions - 1), value
         first = states.first_state(self._ours.me, self._ours.attempt)
         key = keys.state(0)
         mine = self._ours.codec.encode(key, first.to_record())
         held = yield CompareSet(key, None, mine)
         if held == mine:
             yield Add(keys.versions)
-        return State.from_record(self._ours.codec.decode(key, held))
+        return State.from_record(self._ours.codec.decode(key, held), 0), held

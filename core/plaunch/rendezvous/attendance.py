@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from plaunch.durations import LONGEST
+from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous.state import Phase
 
 if TYPE_CHECKING:
@@ -86,13 +88,15 @@ class Attendance:
         here = ", ".join(node.describe() for node in nodes[:_MOST_NAMED])
         if len(nodes) > _MOST_NAMED:
             here += f" and {len(nodes) - _MOST_NAMED} more"
+        least = self._membership.identity.min_nodes
         given = {node.index for node in nodes if node.index is not None}
-        absent = [i for i in range(self._membership.identity.min_nodes) if i not in given]
-        if not given or not absent:
+        count = least - sum(index < least for index in given)
+        if not given or not count:
             return here
-        missing = ", ".join(map(str, absent[:_MOST_NAMED]))
-        if len(absent) > _MOST_NAMED:
-            missing += f" and {len(absent) - _MOST_NAMED} more"
+        absent = (index for index in range(least) if index not in given)
+        missing = ", ".join(map(str, itertools.islice(absent, _MOST_NAMED)))
+        if count > _MOST_NAMED:
+            missing += f" and {count - _MOST_NAMED} more"
         return f"{here}; missing: index {missing}"
 
     def _look(self, looked: threading.Event) -> None:
@@ -102,7 +106,12 @@ class Attendance:
             del speaker
             state = membership.state
             if state is not None:
-                nodes = yield from membership.joined_nodes(state.next_round)
+                try:
+                    nodes = yield from membership.joined_nodes(state.next_round)
+                except RendezvousStateError as error:
+                    # It is only said who has come; whoever must know will fail by it.
+                    membership.doubts.note("who has come", error)
+                    nodes = {}
                 present = [
                     node
                     for name, node in nodes.items()

@@ -61,7 +61,6 @@ class Crew:
         self._is_over = False
         self._glanced_at = 0.0
         membership.nudge = self._nudge
-        membership.connections = self._connections
 
     def start(self) -> None:
         """Start to speak, unless that has begun; the others follow when there is a job."""
@@ -93,10 +92,16 @@ class Crew:
         speaker = self._speaker
         if speaker is None or self._membership.state is None or self._is_over:
             return None
-        silent = time.monotonic() - speaker.last_contact
+        now = time.monotonic()
+        silent, problem = now - speaker.last_contact, speaker.problem
+        for runner in self._runners():
+            # One alone may have no answer, to what only it asks.
+            since = runner.failing_since
+            if since is not None and now - since > silent:
+                silent, problem = now - since, runner.problem
         if silent <= self._timing.unreachable_timeout:
             return None
-        cause = f": {speaker.problem}" if speaker.problem is not None else ""
+        cause = f": {problem}" if problem is not None else ""
         return (
             f"the store at {self._endpoint} has not answered for {silent:.0f} s "
             f"(--rdzv-conf unreachable_timeout={self._timing.unreachable_timeout:g}){cause}"
@@ -189,6 +194,3 @@ class Crew:
         self._lead()
         for runner in self._runners():
             runner.nudge()
-
-    def _connections(self) -> int:
-        return 1 if self._speaker is None else self._speaker.connections

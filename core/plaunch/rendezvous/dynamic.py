@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import (
@@ -15,6 +16,7 @@ from plaunch.errors import (
     RendezvousConnectionError,
     RendezvousError,
     RendezvousTimeoutError,
+    UsageError,
 )
 from plaunch.rendezvous.api import (
     ChangeKind,
@@ -36,7 +38,7 @@ from plaunch.rendezvous.token import read_token
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from plaunch.rendezvous.api import RendezvousParameters
+    from plaunch.rendezvous.api import NodeSettings, RendezvousParameters
     from plaunch.rendezvous.job import JobFailure, Verdict
     from plaunch.rendezvous.store import Connect
 
@@ -81,6 +83,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         options: Collection[str] = (),
     ) -> None:
         self._backend = params.backend
+        self._local_addr = params.local_addr
         self._run_id = params.run_id
         self._endpoint = endpoint or params.endpoint
         self._timing = Timing.from_parameters(params, options)
@@ -98,6 +101,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             job=params.job,
         )
         self._held: HeldPort | None = None
+        self._has_joined = False
         self._membership = Membership(
             self._identity,
             self._timing,
@@ -142,11 +146,37 @@ class DynamicRendezvousHandler(RendezvousHandler):
             state is not None and state.event.kind == "arrived" and not self._membership.wants_round
         )
 
+    def prepare(self, node: NodeSettings) -> None:
+        """Join with what the agent is going to run, whatever the parameters said of it.
+
+        Raises:
+            UsageError: the two have different addresses for this node; or it has joined already,
+                and not with `node`.
+        """
+        if node.local_addr and self._local_addr and node.local_addr != self._local_addr:
+            raise UsageError(
+                f"the rendezvous has local_addr={self._local_addr!r} for this node, its agent "
+                f"(WorkerSpec) has {node.local_addr!r}; give one, or the same twice"
+            )
+        with self._lock:
+            job, address = self._identity.job, node.local_addr or self._identity.address
+            names = ("role", "local_world_size", "max_restarts", "stop_timeout")
+            brought = replace(job, **{name: getattr(node, name) for name in names})
+            prepared = replace(self._identity, job=brought, address=address)
+            if self._has_joined and prepared != self._identity:
+                raise UsageError(
+                    f"this node has joined job {self._run_id!r} with {job}, and cannot go on with "
+                    f"{node}; an agent with another WorkerSpec needs a rendezvous handler of its "
+                    "own"
+                )
+            self._identity = self._membership.identity = prepared
+
     def next_rendezvous(self) -> JobRound:
         """Join the next round and return when it is complete; see `RendezvousHandler`."""
         membership = self._membership
         if membership.verdict is not None:
             raise verdict_error(self._run_id, membership.verdict)
+        self._has_joined = True
         membership.want_round()
         self._crew.start()
         began = time.monotonic()

@@ -43,8 +43,9 @@ class Follower:
         Raises:
             RendezvousStateError: the store holds something else.
         """
-        incarnation, keys = self._ours.incarnation, self._ours.keys
-        state = self._ours.state
+        with self._ours.lock:
+            incarnation, keys = self._ours.incarnation, self._ours.keys
+            state = self._ours.state
         while state is not None and incarnation == self._ours.incarnation:
             if state.phase in (Phase.OVER, Phase.REPLACED):
                 self._see_end(incarnation, state)
@@ -53,9 +54,9 @@ class Follower:
             value = yield Wait(key, _SLICE)
             if value is None:
                 continue
-            state = State.from_record(self._ours.codec.decode(key, value))
+            state = State.from_record(self._ours.codec.decode(key, value), state.version + 1)
             slot = yield from self._find_slot(keys, state)
-            self._enter(incarnation, state, slot)
+            self._enter(incarnation, state, value, slot)
 
     def _find_slot(self, keys: Keys, state: State) -> Routine[Record | None]:
         """What became of this node's ticket in a round that was just formed."""
@@ -76,17 +77,19 @@ class Follower:
                 return None  # this node was away so long that the round is deleted
         return self._ours.codec.decode(key, value)
 
-    def _enter(self, incarnation: int, state: State, slot: Record | None) -> None:
+    def _enter(self, incarnation: int, state: State, value: bytes, slot: Record | None) -> None:
         """Take note of another state of an incarnation, if that is still the present one."""
         with self._ours.lock:
             if incarnation != self._ours.incarnation:
                 return
             was_member = self._ours.is_member(self._ours.state)
-            self._ours.state = state
+            self._ours.state, self._ours.state_record = state, value
             if state.verdict is not None:
                 self._ours.verdict = state.verdict  # before anybody is told that there is one
             if state.phase is not Phase.SETTLING:
                 self._ours.settle_at = None
+            if state.event.kind == "formed":
+                self._ours.notices.clear()  # there are other workers
             if state.event.kind == "refused" and state.event.node == self._ours.me:
                 self._ours.refuse(state.event.reason)
             if state.event.kind == "arrived":
@@ -99,6 +102,7 @@ class Follower:
             if slot is not None and state.world is not None:
                 self._take_place(state, state.world, slot)
             elif was_member:
+                self._ours.attempt = max(self._ours.attempt, state.attempt)
                 if state.phase is Phase.SETTLING and self._ours.settled != state.round:
                     patience = _SECOND_LOOK if self._ours.is_active else 0.0
                     self._ours.settle_at = self._ours.clock() + patience
@@ -126,20 +130,22 @@ class Follower:
             master_port=world.master_port,
             reason=state.reason,
         )
-        self._ours.attempt = state.attempt
+        self._ours.attempt = max(self._ours.attempt, state.attempt)
         self._ours.clear_changes()
         self._ours.wants_round = self._ours.has_succeeded = False
         self._ours.is_active = True
 
     def _tell_change(self, state: State) -> None:
         event = state.event
+        kind = _CHANGES.get(event.kind)
+        if kind is ChangeKind.NOTICE and self._ours.notices.pop(event.signum, None) is not None:
+            return  # this node has passed it on by itself
         if event.kind == "formed":
             # The others have formed a round without this node.
             self._ours.is_active = False
             reason = f"the others have gone on without this node: {state.reason or 'it was away'}"
             self._ours.tell(MembershipChange(ChangeKind.LOST, self._ours.identity.host, reason))
             return
-        kind = _CHANGES.get(event.kind)
         is_own = event.node == self._ours.me and event.kind in ("notice", "failed", "left")
         if kind is None or is_own:
             return
@@ -153,7 +159,6 @@ class Follower:
                 return
             if state.phase is Phase.REPLACED:
                 self._ours.lose_job(f"the job begins anew: {state.event.reason}")
-                self._ours.replaced = self._ours.keys.incarnation
                 _log.warning(
                     "job %r begins anew: %s", self._ours.identity.run_id, state.event.reason
                 )

@@ -22,13 +22,33 @@ class JobFailure:
         began: when it began, in seconds since the epoch on the node's clock. The earliest is the
             job's first failure.
         summary: what happened, in one sentence.
-        detail: more, for whoever prints the report: values that JSON can hold.
+        detail: more, for whoever prints the report: values that JSON can hold. Of a job's first
+            failure, up to 160 KiB of it reach the other nodes, of others 8 KiB; texts are cut.
+        how: how it ended, in a few words that others may share: "exit code 1". By them, failures
+            are counted that are too many to be told one by one.
     """
 
     rank: int
     began: float
     summary: str
     detail: Mapping[str, object] = field(default_factory=dict)
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """Failures that are too many to be told one by one, and ended in the same way.
+
+    Args:
+        how: how they ended (`JobFailure.how`).
+        count: how many there are.
+        ranks: their global ranks, as the first and the last of each contiguous part; of very many
+            parts, the first ones. Failures of nodes themselves have none.
+    """
+
+    how: str
+    count: int
+    ranks: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,7 +60,8 @@ class Verdict:
         node: the node that found it.
         reason: why, in one sentence.
         time: when, in seconds since the epoch on that node's clock.
-        failures: all failures of the last round, the first one first.
+        failures: the failures of the last round, the first one first.
+        others: those that are too many to be told one by one.
     """
 
     outcome: str
@@ -48,6 +69,7 @@ class Verdict:
     reason: str
     time: float
     failures: tuple[JobFailure, ...] = ()
+    others: tuple[FailureGroup, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,6 +128,9 @@ class JobRendezvous(ObservableRendezvous, Protocol):
 
     def report_failure(self, failures: Sequence[JobFailure], *, is_final: bool = False) -> None:
         """Tell all nodes that workers of this node have failed in the current round.
+
+        `failures` are all of them, however many; a handler tells the others what it has room for:
+        the first one in detail, the others at least as numbers (`Verdict.others`).
 
         It counts once per round, whoever reports. `is_final` says that restarting cannot help.
         """

@@ -11,27 +11,26 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import state as states
-from plaunch.rendezvous.operations import Add, MultiSet, Routine, Set, Sleep
+from plaunch.rendezvous.failures import NOTHING_TOLD, Told, merge
+from plaunch.rendezvous.operations import MultiSet, Routine, Set, Sleep
 from plaunch.rendezvous.placement import place, with_claims, world_ranks
-from plaunch.rendezvous.records import RecordError
-from plaunch.rendezvous.roll import NodeRecord, RollReader, tickets
+from plaunch.rendezvous.records import MAX_NAME, RecordError
+from plaunch.rendezvous.roll import NODES_OF_A_PART, NodeRecord
 from plaunch.rendezvous.state import Phase, State, World
 from plaunch.rendezvous.tidying import Tidying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from plaunch.rendezvous.job import JobFailure
     from plaunch.rendezvous.membership import Membership
     from plaunch.rendezvous.node import Member
     from plaunch.rendezvous.placement import Refusal
 
 _log = logging.getLogger("plaunch")
 
-_HOLE_WAIT = (
-    0.05  # seconds to wait for a record whose ticket was taken, before others are looked at
-)
+_REPORTS_AT_ONCE = 8  # that are read in one operation; each has up to 700 kB
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,8 @@ class Leader:
         self._incarnation = membership.incarnation
         self._members: dict[str, Member] = {}
         self._members_of: World | None = None
-        self._spares = RollReader(membership.keys.joined(0))
-        self._tidying = Tidying(membership.keys, membership.codec)
+        self._spares = membership.roll(membership.keys.joined(0))
+        self._tidying = Tidying(membership)
 
     def lead(self) -> Routine[None]:
         """Lead for as long as this node is the leader.
@@ -130,7 +129,7 @@ class Leader:
             self._members = yield from self._membership.members(state)
             self._members_of = state.world
             self._membership.watched = set(self._members)
-            self._spares = RollReader(self._membership.keys.joined(state.next_round))
+            self._spares = self._membership.roll(self._membership.keys.joined(state.next_round))
 
     def _missing(self, nodes: Collection[str]) -> dict[str, tuple[str, str]]:
         """Those of `nodes` that are not there any more: left or lost, and why."""
@@ -172,13 +171,15 @@ class Leader:
             self._membership.identity,
             self._membership.timing,
         )
-        roll = RollReader(ours.keys.joined(forming.round))
+        roll = ours.roll(ours.keys.joined(forming.round))
         found: dict[int, NodeRecord] = {}
         since: float | None = None
         while self._leading(forming) is not None:
             fresh = yield from roll.read()
             if roll.is_forgotten:
-                ours.lose_job("the store has forgotten who has come")
+                with ours.lock:
+                    if self._leading(forming) is not None:
+                        ours.lose_job("the store has forgotten who has come")
                 yield Sleep(timing.keep_alive_interval)
                 return
             for ticket, key, value in fresh:
@@ -241,12 +242,14 @@ class Leader:
                 "role_first": world_rank.first_role,
                 "role_size": world_rank.role_world_size,
             }
-        world_key = keys.world(round_, term)
         described = [
             {"node": node.node, "host": node.host, "stop_timeout": node.stop_timeout}
             for node in members
         ]
-        yield Set(world_key, ours.codec.encode(world_key, {"nodes": described}))
+        for part, begin in enumerate(range(0, len(members), NODES_OF_A_PART)):
+            key = keys.world(round_, term, part)
+            nodes = described[begin : begin + NODES_OF_A_PART]
+            yield Set(key, ours.codec.encode(key, {"nodes": nodes}))
         yield MultiSet(
             {
                 (key := keys.slot(round_, term, ticket)): ours.codec.encode(key, slot)
@@ -282,38 +285,38 @@ class Leader:
     def _settle(self, settling: State) -> Routine[None]:
         """Hear from every member who failed on it; then decide what follows."""
         ours = self._membership
-        roll = RollReader(ours.keys.settled(settling.round))
-        said: dict[str, list[JobFailure]] = {}
-        is_final = False
+        roll = ours.roll(ours.keys.settled(settling.round))
+        told, said, unread, is_final = NOTHING_TOLD, set[str](), 0, False
         while self._leading(settling) is not None:
-            for _, key, value in (yield from roll.read()):
+            for _, key, value in (yield from roll.read(_REPORTS_AT_ONCE)):
                 try:
                     record = ours.codec.decode(key, value)
-                    node = record.text("node", max_len=300)
-                    failures = states.failures_of(record)
+                    node = record.text("node", max_len=MAX_NAME)
                     is_final = record.flag("is_final") or is_final
+                    if node not in said:
+                        told = merge([told, Told.from_record(record)])
                 except RecordError as error:
-                    _log.warning("a report of failures is not believed: %s", error)
+                    ours.doubts.note("a report of failures", error)
+                    unread += 1
                 else:
-                    said[node] = list(failures)
+                    said.add(node)
             missing = self._missing(self._members)
-            if all(node in said or node in missing for node in self._members):
-                yield from self._decide(settling, said, missing, is_final=is_final)
+            silent = sum(node not in said and node not in missing for node in self._members)
+            # Whoever has said something that cannot be read will not say it again.
+            if silent <= unread:
+                yield from self._decide(settling, told, missing, is_final=is_final)
                 return
             yield from roll.wait(ours.timing.keep_alive_interval)
 
     def _decide(
         self,
         settling: State,
-        said: Mapping[str, list[JobFailure]],
+        told: Told,
         missing: Mapping[str, tuple[str, str]],
         *,
         is_final: bool,
     ) -> Routine[None]:
         ours = self._membership
-        failures = sorted(
-            (failure for found in said.values() for failure in found), key=lambda f: f.began
-        )
         if missing and not is_final:
             # Workers fail when their peers vanish; that is no fault of theirs.
             node = min(missing)
@@ -325,7 +328,7 @@ class Leader:
             yield from self._change(
                 lambda state: states.settle_failed(
                     state,
-                    failures,
+                    told,
                     max_restarts=ours.identity.job.max_restarts,
                     by=ours.me,
                     is_final=is_final,
@@ -341,8 +344,11 @@ class Leader:
         ours = self._membership
         missing = self._missing(self._members)
         done: set[str] = set()
-        if (yield Add(tickets(ours.keys.done(running.round)), 0)) > 0:
+        try:
             done = yield from ours.done_nodes(running.round)
+        except RendezvousStateError as error:
+            # Whoever is lost must be noticed all the same; the next round has its own counter.
+            ours.doubts.note("who is done", error)
         if self._members and done >= set(self._members):
             yield from ours.find_success(running.round, self._incarnation)
         needed = sorted(set(missing) - done)

@@ -25,8 +25,8 @@ from plaunch.rendezvous.api import ChangeKind, MembershipChange
 from plaunch.rendezvous.job import JobFailure, Verdict
 from plaunch.rendezvous.node import Member
 from plaunch.rendezvous.operations import Add, CompareSet, Routine, Wait
-from plaunch.rendezvous.records import RecordError
-from plaunch.rendezvous.roll import Keys, NodeRecord, RollReader, entry, tickets
+from plaunch.rendezvous.records import MAX_NAME, Doubts, RecordError
+from plaunch.rendezvous.roll import NODES_OF_A_PART, Keys, NodeRecord, RollReader
 from plaunch.rendezvous.state import Phase, State
 
 if TYPE_CHECKING:
@@ -67,19 +67,20 @@ class Membership:
         self.codec = codec
         self.clock = clock
         self.wall_clock = wall_clock
+        self.doubts = Doubts()
         self.lock = threading.Condition(threading.RLock())
         # Set by whoever runs the routines:
         self.nudge: Callable[[], None] = _do_nothing  # wakes those that sleep
         self.told: Callable[[], None] = _do_nothing  # there are changes to take
-        self.connections: Callable[[], int] = _one  # how often the speaker has connected
         # The job, as far as this node knows:
         self.incarnation = 0  # counts how often this node has begun anew
         self.keys = Keys(identity.run_id, "-")
         self.job_record = b""
-        self.replaced = ""  # an incarnation that is known to be over
         self.state: State | None = None
+        self.state_record = b""  # what the store holds for it
+        self.past: set[str] = set()  # incarnations that this node was in, and never returns to
         self.verdict: Verdict | None = None
-        self.attempt = 0  # of the last round that this node was in
+        self.attempt = 0  # the highest one of a job that this node was a member of
         # The others, as far as the leader must know:
         self.watched: set[str] = set()
         self.lost: dict[str, str] = {}  # nodes that were given up, and why
@@ -101,6 +102,8 @@ class Membership:
         self.leaving = ""  # why this node goes, once it does
         self.is_closing = False  # nothing more will be wanted
         self.must_reopen = False  # the job is not the one that the store knows
+        # Notices that this node has sent and not heard yet, by signal: the state that it knew then.
+        self.notices: dict[int, int] = {}
         self.wanted: deque[Callable[[Speaker], Routine[None]]] = deque()
         self._changes: list[MembershipChange] = []
         self._writes = itertools.count()
@@ -176,11 +179,23 @@ class Membership:
         self.want(said)
 
     def send_notice(self, signum: int) -> None:
-        """Pass a signal on to all other nodes."""
+        """Pass a signal on to all other nodes.
+
+        What nodes send before they have heard of each other is one notice; none of them hears it.
+        """
+        with self.lock:
+            since = self.notices[signum] = -1 if self.state is None else self.state.version
+
+        def make(state: State) -> State | None:
+            event = state.event
+            is_told = event.kind == "notice" and event.signum == signum and state.version > since
+            if is_told or signum not in self.notices:
+                return None
+            return states.notify(state, self.me, signum)
 
         def notice(speaker: Speaker) -> Routine[None]:
             del speaker
-            yield from self.change(lambda state: states.notify(state, self.me, signum))
+            yield from self.change(make)
 
         self.want(notice)
 
@@ -214,15 +229,19 @@ class Membership:
 
     # --- for the routines -------------------------------------------------------------------------
 
-    def begin_anew(self, keys: Keys, state: State, job_record: bytes) -> None:
+    def begin_anew(
+        self, keys: Keys, state: State, *, job_record: bytes, state_record: bytes
+    ) -> None:
         """Be a node that has found a job, and has no part in it yet."""
         with self.lock:
             self.incarnation += 1
             self.former_place, self.place = self.place or self.former_place, None
             self.has_succeeded = False
-            self.keys, self.state, self.job_record = keys, state, job_record
+            self.keys, self.job_record = keys, job_record
+            self.state, self.state_record = state, state_record
             self.joined = self.asks = self.asked_in = self.settled = self.settle_at = None
             self.has_said_bye = self.must_reopen = False
+            self.notices.clear()
             self.watched, self.lost, self.gone, self.moving = set(), {}, {}, set()
             self.lock.notify_all()
 
@@ -239,21 +258,25 @@ class Membership:
         """Look for the job again, because the present one is not it any more."""
         with self.lock:
             self.must_reopen = True
+            self.past.add(self.keys.incarnation)
             if self.is_active:
                 self.is_active = False
                 self.tell(MembershipChange(ChangeKind.LOST, self.identity.host, reason))
 
     def done_nodes(self, round_: int) -> Routine[set[str]]:
         """The nodes that have said that they are done in a round."""
-        roll = self.keys.done(round_)
-        count = yield Add(tickets(roll), 0)
-        done = set()
-        for ticket in range(1, count + 1):
-            key = entry(roll, ticket)
+        roll = self.roll(self.keys.done(round_))
+        found = yield from roll.read()
+        if roll.has_holes:
             # Its writer is between its two operations, or has died between them.
-            value = yield Wait(key, self.timing.keep_alive_interval)
-            if value is not None:
-                done.add(self.codec.decode(key, value).text("node", max_len=300))
+            yield from roll.wait(self.timing.keep_alive_interval)
+            found += yield from roll.read()
+        done = set()
+        for _, key, value in found:
+            try:
+                done.add(self.codec.decode(key, value).text("node", max_len=MAX_NAME))
+            except RecordError as error:
+                self.doubts.note("who is done", error)
         return done
 
     def find_success(self, round_: int, incarnation: int | None = None) -> Routine[None]:
@@ -273,18 +296,22 @@ class Membership:
     def joined_nodes(self, round_: int) -> Routine[dict[str, NodeRecord]]:
         """The nodes on the roll of a round, as far as their records can be read."""
         found = {}
-        for ticket, key, value in (yield from RollReader(self.keys.joined(round_)).read()):
+        for ticket, key, value in (yield from self.roll(self.keys.joined(round_)).read()):
             record = self.read_node(ticket, key, value)
             if record is not None:
                 found[record.node] = record
         return found
+
+    def roll(self, key: str) -> RollReader:
+        """Read a roll of this job."""
+        return RollReader(key, self.identity.max_nodes)
 
     def read_node(self, ticket: int, key: str, value: bytes) -> NodeRecord | None:
         """Read a node's record; None, and a word in the log, if it is none."""
         try:
             return NodeRecord.from_record(ticket, self.codec.decode(key, value))
         except RecordError as error:
-            _log.warning("a node is not admitted: %s", error)
+            self.doubts.note("a node's record", error)
             return None
 
     def members(self, state: State) -> Routine[dict[str, Member]]:
@@ -292,17 +319,17 @@ class Membership:
         world = state.world
         if world is None:
             return {}
-        key = self.keys.world(world.round, world.term)
-        value = yield Wait(key, _PATIENCE)
-        if value is None:
-            return {}
-        record = self.codec.decode(key, value)
-        return {
-            found.text("node", max_len=300): Member(
-                found.text("host", max_len=300), found.number("stop_timeout")
-            )
-            for found in record.records("nodes")
-        }
+        members: dict[str, Member] = {}
+        for part in range(-(-world.nodes // NODES_OF_A_PART)):
+            key = self.keys.world(world.round, world.term, part)
+            value = yield Wait(key, _PATIENCE)
+            if value is None:
+                return {}
+            for found in self.codec.decode(key, value).records("nodes"):
+                name = found.text("node", max_len=MAX_NAME)
+                host = found.text("host", max_len=MAX_NAME)
+                members[name] = Member(host, found.number("stop_timeout"))
+        return members
 
     def change(
         self, make: Callable[[State], State | None], incarnation: int | None = None
@@ -328,13 +355,21 @@ class Membership:
                 return None
             new = replace(new, event=replace(new.event, by=f"{self.me}#{next(self._writes)}"))
             key = keys.state(new.version)
-            mine = self.codec.encode(key, new.to_record())
+            mine = self._encode(key, new)
             held = yield CompareSet(key, None, mine)
             if held == mine:
                 yield Add(keys.versions)
                 return new
-            state = State.from_record(self.codec.decode(key, held))
+            state = State.from_record(self.codec.decode(key, held), new.version)
         return None
+
+    def _encode(self, key: str, state: State) -> bytes:
+        try:
+            return self.codec.encode(key, state.to_record())
+        except RecordError as error:
+            # All must learn how the job has ended, even if not why.
+            _log.warning("it is written without its failures: %s", error)
+            return self.codec.encode(key, states.in_brief(state).to_record())
 
     def is_member(self, state: State | None) -> bool:
         """Whether this node is in the last round that was formed."""
@@ -354,7 +389,3 @@ class Membership:
 
 def _do_nothing() -> None:
     """Nobody is there yet."""
-
-
-def _one() -> int:
-    return 1

@@ -7,12 +7,17 @@ step in a test that decides about time, order and accidents.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from plaunch.errors import RendezvousStateError
+
 if TYPE_CHECKING:
     from plaunch.rendezvous.store import RendezvousStore
+
+_NUMBER = re.compile(rb"-?[0-9]{1,19}")
 
 T = TypeVar("T")
 
@@ -39,6 +44,19 @@ class Add:
     def run(self, store: RendezvousStore) -> int:
         """Do it."""
         return store.add(self.key, self.amount)
+
+    def check(self, store: RendezvousStore) -> None:
+        """See whether there is a number to add to; for when it fails, and it is not known why.
+
+        Raises:
+            RendezvousStateError: there is something else, which would make it fail for ever.
+        """
+        (held,) = store.multi_get([self.key])
+        if held is not None and not _NUMBER.fullmatch(held):
+            raise RendezvousStateError(
+                f"the counter under {self.key!r} holds {held[:40]!r}, which is no number; "
+                "something else has written it"
+            )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ import sys
 
 from plaunch.errors import UsageError
 
+# The states of sockets in /proc/net/tcp.
+_ESTABLISHED, _LISTENING = "01", "0A"
+
 
 class HeldPort:
     """A port that this process keeps from everybody who does not ask for it by number."""
@@ -114,14 +117,7 @@ def _bind_family(family: socket.AddressFamily, host: str, port: int) -> socket.s
 
 def port_owner(port: int) -> str:
     """Who listens on TCP `port` of this host: "pid 12 (python)"; empty if it cannot be told."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
-            next(lines, None)
-            for line in lines:
-                fields = line.split()
-                if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "0A":
-                    inodes.add(f"socket:[{fields[9]}]")
+    inodes = {f"socket:[{inode}]" for inode in _find_sockets(port, _LISTENING)}
     for pid in filter(str.isdecimal, os.listdir("/proc") if inodes else ()):
         # Other users' processes cannot be looked into, and any may end meanwhile.
         with contextlib.suppress(OSError):
@@ -130,3 +126,21 @@ def port_owner(port: int) -> str:
                     with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as comm:
                         return f"pid {pid} ({comm.read().strip()})"
     return ""
+
+
+def count_connections(port: int) -> int:
+    """How many connections to TCP `port` of this host there are; 0 where there is no /proc."""
+    return len(_find_sockets(port, _ESTABLISHED))
+
+
+def _find_sockets(port: int, state: str) -> list[str]:
+    """The numbers of this host's sockets with the local TCP `port` that are in a state."""
+    found: list[str] = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
+            next(lines, None)
+            for line in lines:
+                fields = line.split(None, 10)
+                if fields[3] == state and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.append(fields[9])
+    return found

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
 from plaunch.rendezvous.liveness import Observer
-from plaunch.rendezvous.operations import Beat, MultiGet, Routine
+from plaunch.rendezvous.operations import Beat, Delete, MultiGet, Routine
 from plaunch.rendezvous.records import RecordError
 from plaunch.rendezvous.roll import job_key
-from plaunch.rendezvous.state import Phase
+from plaunch.rendezvous.state import Phase, State
 
 if TYPE_CHECKING:
     from plaunch.rendezvous.membership import Membership
 
-_log = logging.getLogger("plaunch")
-
 
 class Pulse:
     """Beats for this node, and looks at others: the leader at all, everybody else at the leader.
+
+    With the same look it sees whether the store still holds the job. A store can lose it, all or
+    the last of it, and be there again without any connection of this node having been missed.
 
     A sign of life says by which lease it stays, if the store has such things; then it is the same
     each time, and it is enough that it is there. It also names the leader that its node knows: a
@@ -29,18 +29,27 @@ class Pulse:
     def __init__(self, ours: Membership) -> None:
         self._ours = ours
         self._beats = 0
-        self._seen_connections = 0
         self._observer = self._make_observer()
         self._signs: dict[str, bytes | None] = {}
         self._sign: bytes | None = None  # what this node has given last
+        self._sign_key = ""
+        self._seen: tuple[State, bytes] | None = None  # what the store held at the last look
         self._lease: float | None = None  # seconds for which it stays; None for ever
         self._is_replaced = False  # whether something else is there
 
     def begin_anew(self) -> None:
-        """Know nobody; called when the job, or the connection to it, is another one."""
-        self._seen_connections = self._ours.connections()
+        """Know nobody; called when the job is another one."""
         self._observer = self._make_observer()
         self._signs = {}
+        self._seen = None
+
+    def end(self) -> Routine[None]:
+        """Take the sign of life away, from a job in which this node does not live any more.
+
+        Where signs have leases it would stay as long as this node, and mislead others.
+        """
+        if self._sign_key:
+            yield Delete(self._sign_key)
 
     def _make_observer(self) -> Observer:
         timing = self._ours.timing
@@ -51,7 +60,7 @@ class Pulse:
         if self._lease is None or self._is_replaced:
             self._beats += 1
             self._is_replaced = False
-        key = self._ours.keys.beat(self._ours.me)
+        self._sign_key = key = self._ours.keys.beat(self._ours.me)
         record: dict[str, object] = {"beat": self._beats}
         state = self._ours.state
         if state is not None:
@@ -65,22 +74,22 @@ class Pulse:
 
     def look(self) -> Routine[None]:
         """See who is alive: the leader looks at all, everybody else at the leader."""
-        if self._ours.connections() != self._seen_connections:
-            seen = self._ours.connections()
-            held = (yield MultiGet([job_key(self._ours.identity.run_id)]))[0]
-            if held != self._ours.job_record:
-                self._forget_job()
-                return
-            self._seen_connections = seen
         with self._ours.lock:
-            state = self._ours.state
+            state, state_record = self._ours.state, self._ours.state_record
             if state is None or state.phase in (Phase.OVER, Phase.REPLACED):
                 return
             leads = state.leader == self._ours.me
             watched = sorted(self._ours.watched if leads else {state.leader})
+        must_hold = self._must_hold(state, state_record)
         nodes = [self._ours.me, *(node for node in watched if node and node != self._ours.me)]
-        values = yield MultiGet([self._ours.keys.beat(node) for node in nodes])
-        signs = dict(zip(nodes, values, strict=True))
+        beats = [self._ours.keys.beat(node) for node in nodes]
+        values = yield MultiGet([*must_hold, *beats])
+        loss = self._find_loss(dict(zip(must_hold, values, strict=False)), must_hold)
+        if loss:
+            self._ours.lose_job(loss)
+            return
+        self._seen = state, state_record
+        signs = dict(zip(nodes, values[len(must_hold) :], strict=True))
         self._is_replaced = signs[self._ours.me] != self._sign
         leases = self._read_signs(signs)
         self._ours.moving.update(
@@ -128,7 +137,7 @@ class Pulse:
                 lease = record.number("lease", default=None)
                 leader = record.text("leader", default="")
             except RecordError as error:
-                _log.warning("a sign of life is not believed: %s", error)
+                self._ours.doubts.note("a sign of life", error)
                 signs[node] = None
                 continue
             if lease is not None:
@@ -144,13 +153,31 @@ class Pulse:
         self._read_signs(signs)
         return {node for node, sign in signs.items() if sign is None or node in self._ours.gone}
 
-    def _forget_job(self) -> None:
-        """The store does not know the job any more, or knows another one under its name."""
-        with self._ours.lock:
-            self._seen_connections = self._ours.connections()
-            self._ours.lose_job(
-                "the store has forgotten the job, as after a restart without its data"
+    def _must_hold(self, state: State, state_record: bytes) -> dict[str, bytes]:
+        """What a store holds that has lost nothing: the job, its state, and that of the last look.
+
+        The last one as well, because somebody may have written the next state over a gap.
+        """
+        found = {job_key(self._ours.identity.run_id): self._ours.job_record}
+        if self._seen is not None:
+            seen, seen_record = self._seen
+            found[self._ours.keys.state(seen.version)] = seen_record
+        found[self._ours.keys.state(state.version)] = state_record
+        return found
+
+    def _find_loss(self, held: dict[str, bytes | None], must_hold: dict[str, bytes]) -> str:
+        """What the store has lost, in words; empty if nothing."""
+        if held == must_hold:
+            return ""
+        job = job_key(self._ours.identity.run_id)
+        if held[job] is None:
+            return "the store has forgotten the job, as after a restart without its data"
+        if held[job] != must_hold[job]:
+            return (
+                "another job has begun under its run id: the store had forgotten this one, or its "
+                "nodes seemed to be gone"
             )
+        return "the store has gone back to an older state of the job, as of a snapshot"
 
     def take_lead(self, gone: str, reason: str) -> Routine[None]:
         """Lead instead of the leader `gone`, unless somebody else is faster."""

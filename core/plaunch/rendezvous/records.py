@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,11 +19,19 @@ from plaunch.errors import RendezvousStateError
 
 PROTOCOL_VERSION = 1
 
+MAX_NAME = 400  # characters of a host's, a node's or a role's name
+MAX_REASON = 2000  # characters of a sentence about what happened
+MOST_SECONDS = 253_402_128_000.0  # since the epoch: no date is later, wherever one is (9999-12-30)
+
 _MAX_BYTES = 1 << 20  # of one record
+_MOST = (1 << 53) - 1  # of whole numbers: the largest that all readers of JSON have exactly
+_MOST_DOUBTS = 20  # records that are said not to be believed
 _MAX_DEPTH = 32  # of lists and objects in each other; what plaunch writes has about ten
 _VERSION = "v"
 _SIGNED = re.compile(rb"([0-9a-f]{64}):")
 _REQUIRED: Any = object()
+
+_log = logging.getLogger("plaunch")
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -30,6 +39,21 @@ V = TypeVar("V")
 
 class RecordError(RendezvousStateError):
     """The store holds something that is not a record of this job."""
+
+
+class Doubts:
+    """Says what in a store is no record of this job; not for ever, if there is ever more of it."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def note(self, what: str, error: RendezvousStateError) -> None:
+        """Say that `what` is not believed, and why."""
+        self._count += 1
+        if self._count <= _MOST_DOUBTS:
+            _log.warning("%s is not believed: %s", what, error)
+        if self._count == _MOST_DOUBTS:
+            _log.warning("further records that are not believed are not named")
 
 
 class Record(Mapping[str, object]):
@@ -51,14 +75,17 @@ class Record(Mapping[str, object]):
     def text(self, name: str, *, max_len: int | None = None, default: T = _REQUIRED) -> str | T:
         """A text of at most `max_len` characters.
 
-        What could disturb a terminal or break a line is written as an escape sequence.
+        What could disturb a terminal or break a line is written as an escape sequence, and counts
+        as such: what was read can be written, and read again.
         """
 
         def read(value: object) -> str:
             text = self._expect(name, value, str, "a text")
+            if max_len is None or len(text) <= max_len:
+                text = printable(text)
             if max_len is not None and len(text) > max_len:
                 raise self._wrong(name, f"has {len(text)} characters; {max_len} are the most")
-            return _printable(text)
+            return text
 
         return self._read(name, read, default)
 
@@ -67,7 +94,7 @@ class Record(Mapping[str, object]):
 
         def read(value: object) -> list[str]:
             items = self._expect(name, value, list, "a list")
-            return [_printable(self._expect(name, item, str, "a list of texts")) for item in items]
+            return [printable(self._expect(name, item, str, "a list of texts")) for item in items]
 
         return self._read(name, read, default)
 
@@ -79,7 +106,7 @@ class Record(Mapping[str, object]):
         high: int | None = None,
         default: T = _REQUIRED,
     ) -> int | T:
-        """A whole number, from `low` to `high` inclusive."""
+        """A whole number, from `low` to `high` inclusive; never one of more than 53 bits."""
 
         def read(value: object) -> int:
             number = self._expect(name, value, int, "a whole number")
@@ -87,6 +114,8 @@ class Record(Mapping[str, object]):
                 span = f"from {low} on" if high is None else f"from {low} to {high}"
                 span = f"up to {high}" if low is None else span
                 raise self._wrong(name, f"is {_excerpt(number)}, which is not {span}")
+            if abs(number) > _MOST:
+                raise self._wrong(name, f"is {_excerpt(number)}, which is too large")
             return number
 
         return self._read(name, read, default)
@@ -103,6 +132,10 @@ class Record(Mapping[str, object]):
                 raise self._wrong(name, "is too large") from None
 
         return self._read(name, read, default)
+
+    def date(self, name: str) -> float:
+        """Seconds since the epoch, as the nearest that is a date everywhere."""
+        return nearest_date(self.number(name))
 
     def flag(self, name: str, *, default: T = _REQUIRED) -> bool | T:
         """True or false."""
@@ -217,8 +250,8 @@ class RecordCodec:
         if version != PROTOCOL_VERSION:
             raise _error(
                 key,
-                f"was written by a plaunch of protocol version {version}; this one speaks "
-                f"{PROTOCOL_VERSION}; install the same version on all nodes",
+                f"was written by a plaunch of protocol version {_excerpt(version)}; this one "
+                f"speaks {PROTOCOL_VERSION}; install the same version on all nodes",
             )
         return Record(key, raw)
 
@@ -311,7 +344,13 @@ def _is_deep(value: object, limit: int) -> bool:
     return False
 
 
-def _printable(text: str) -> str:
+def nearest_date(seconds: float) -> float:
+    """The nearest to `seconds` since the epoch that is a date, in all time zones."""
+    return min(max(seconds, 0.0), MOST_SECONDS)
+
+
+def printable(text: str) -> str:
+    """`text` on one line, with escape sequences for what could disturb a terminal."""
     if text.isprintable():
         return text
     return "".join(

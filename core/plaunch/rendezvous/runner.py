@@ -3,7 +3,8 @@
 An operation that fails is repeated over a new connection. One that does not come back at all, as
 over a cut cable, keeps its thread busy for as long as the system likes: then `renew` gives the
 routine to a new thread, and what the old one brings in the end is thrown away. Every operation of
-a routine may therefore happen more than once.
+a routine may therefore happen more than once. What the store holds and nobody of this job has
+written is the routine's to judge: it gets the error where it asked.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous.operations import Operation, Sleep, Wait
+from plaunch.errors import RendezvousConnectionError, RendezvousStateError
+from plaunch.rendezvous.operations import Add, Operation, Sleep, Wait
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Runner:
         self.last_contact = clock()
         self.connections = 0
         self.problem: RendezvousConnectionError | None = None  # until the store answers again
+        self.failing_since: float | None = None
         self._routine = routine
         self._connect = connect
         self._ended = ended
@@ -133,7 +135,7 @@ class Runner:
                         return
                     if not is_first or self._operation is None:
                         # Under the lock: a routine is resumed by one thread only.
-                        self._operation = self._routine.send(result)
+                        self._operation = self._resume(result)
                     is_first = False
                     operation = self._operation
                 if isinstance(operation, Sleep):
@@ -152,6 +154,11 @@ class Runner:
             _close(store)
         self._ended(error)
 
+    def _resume(self, result: object) -> Operation:
+        if isinstance(result, RendezvousStateError):
+            return self._routine.throw(result)
+        return self._routine.send(result)
+
     def _perform(
         self, operation: Any, store: RendezvousStore | None, shift: int
     ) -> tuple[RendezvousStore, object]:
@@ -167,13 +174,22 @@ class Runner:
                     store = self._connect()
                     self.connections += 1
                 self._hold(store, shift)
+                if self.problem is not None and isinstance(operation, Add):
+                    operation.check(store)
                 result = operation.run(store)
+            except RendezvousStateError as error:
+                if store is None:
+                    self._finish(shift)
+                    raise
+                result = error
             except RendezvousConnectionError as error:
                 _close(store)
                 store = None
                 if not self._finish(shift):
                     raise _Relieved from None
                 self.problem = error
+                if self.failing_since is None:
+                    self.failing_since = self._clock()
                 # All nodes have lost the same store; they must not come back in step.
                 if self._rest(pause * random.uniform(0.5, 1.0)):  # noqa: S311
                     raise _Relieved from None
@@ -186,7 +202,7 @@ class Runner:
             if not self._finish(shift):
                 _close(store)
                 raise _Relieved
-            self.problem = None
+            self.problem = self.failing_since = None
             self.last_contact = self._clock()
             return store, result
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
+from plaunch.rendezvous.failures import cut, tell
 from plaunch.rendezvous.operations import Add, MultiGet, Routine, Set, Sleep
 from plaunch.rendezvous.pulse import Pulse
-from plaunch.rendezvous.roll import NodeRecord, RollReader, entry, tickets
+from plaunch.rendezvous.records import MAX_NAME, MAX_REASON, RecordError
+from plaunch.rendezvous.roll import NodeRecord, entry, tickets
 from plaunch.rendezvous.state import Phase, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from plaunch.rendezvous.admission import Admission
     from plaunch.rendezvous.job import JobFailure
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-_NOTHING_MORE: Mapping[str, object] = MappingProxyType({})
 _LEAST_SLEEP = 0.001  # seconds; a sum of times may be a little less than it should be
 _LINGER = 1.0  # seconds between two looks at who has said good-bye, if nobody does
 
@@ -54,18 +54,26 @@ class Speaker:
         while True:
             yield from self._admission.open()
             self._pulse.begin_anew()
+            self._offered = -1
+            yield from self._recall_attempt()
             yield from self._pulse.beat()
             opened()
             if (yield from self._serve()):
                 return
+            yield from self._pulse.end()
+
+    def _recall_attempt(self) -> Routine[None]:
+        """Tell a job that began anew without this node how many restarts were used before."""
+        attempt = self._ours.attempt
+        yield from self._ours.change(lambda state: states.recall(state, attempt, by=self._ours.me))
 
     def _serve(self) -> Routine[bool]:
         """Do what is to be done, when it is; True if that was all, False to open again."""
         interval = self._ours.timing.keep_alive_interval
         due = self._ours.clock() + interval
         while True:
-            if self._ours.must_reopen:
-                return False
+            if self._ours.must_reopen and not self._ours.leaving:
+                return self._ours.is_closing
             routine = self._next_routine()
             if routine is not None:
                 yield from routine()
@@ -242,8 +250,17 @@ class Speaker:
                 return
             self._ours.settled = round_
             self._ours.settle_at = None
-        said = {"is_final": is_final, "failures": states.failures_to_records(list(failures))}
-        yield from self._enrol(self._ours.keys.settled(round_), said)
+        told = tell(failures).to_record()
+        roll = self._ours.keys.settled(round_)
+        ticket: int = yield Add(tickets(roll))
+        key = entry(roll, ticket)
+        said = {"node": self._ours.me, "is_final": is_final}
+        try:
+            value = self._ours.codec.encode(key, {**said, **told})
+        except RecordError as error:
+            _log.warning("it is told without its failures: %s", error)
+            value = self._ours.codec.encode(key, {**said, "failures": []})
+        yield Set(key, value)
 
     def succeed(self, round_: int, nodes: int) -> Routine[None]:
         """Say that this node is done; the last one to say so finds the verdict."""
@@ -259,7 +276,7 @@ class Speaker:
         with self._ours.lock:
             if self._ours.leaving:
                 return
-            self._ours.leaving = reason or "for no reason given"
+            self._ours.leaving = cut(reason, MAX_REASON) or "for no reason given"
             self._ours.wants_round = False
         yield from self._pulse.beat()
 
@@ -275,11 +292,11 @@ class Speaker:
         self._ours.has_said_bye = True
         yield from self._enrol(self._ours.keys.byes)
 
-    def _enrol(self, roll: str, said: Mapping[str, object] = _NOTHING_MORE) -> Routine[int]:
-        """Be on a roll, with what this node has to say there; the result is its ticket."""
+    def _enrol(self, roll: str) -> Routine[int]:
+        """Be on a roll; the result is the ticket."""
         ticket: int = yield Add(tickets(roll))
         key = entry(roll, ticket)
-        yield Set(key, self._ours.codec.encode(key, {"node": self._ours.me, **said}))
+        yield Set(key, self._ours.codec.encode(key, {"node": self._ours.me}))
         return ticket
 
     def linger(self, seconds: float) -> Routine[None]:
@@ -292,9 +309,14 @@ class Speaker:
         for round_ in {state.round, state.next_round}:
             expected.update((yield from self._ours.joined_nodes(round_)))
         waiting = expected - {self._ours.me} - set(self._ours.lost) - set(self._ours.gone)
-        roll = RollReader(self._ours.keys.byes)
+        roll = self._ours.roll(self._ours.keys.byes)
         while waiting and self._ours.clock() < deadline:
             for _, key, value in (yield from roll.read()):
-                waiting.discard(self._ours.codec.decode(key, value).text("node", max_len=300))
+                try:
+                    node = self._ours.codec.decode(key, value).text("node", max_len=MAX_NAME)
+                except RecordError as error:
+                    self._ours.doubts.note("a good-bye", error)
+                else:
+                    waiting.discard(node)
             if waiting:
                 yield from roll.wait(min(_LINGER, self._ours.timing.keep_alive_interval))

@@ -18,15 +18,16 @@ from plaunch.errors import (
     RendezvousError,
     RendezvousGracefulExitError,
 )
-from plaunch.rendezvous.job import JobFailure, Verdict
+from plaunch.rendezvous.failures import Told, cut
+from plaunch.rendezvous.job import Verdict
+from plaunch.rendezvous.records import MAX_NAME, MAX_REASON
+from plaunch.rendezvous.roll import MAX_TICKETS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from plaunch.rendezvous.records import Record
 
-_MAX_TEXT = 2000  # characters of a reason
-_MAX_DETAILED = 16  # failures of which a verdict tells more than one sentence
+_MAX_WORD = 40  # characters of a kind or an outcome
+_MAX_WRITER = MAX_NAME + 40  # a node, and the number of what it has written
 
 
 class Phase(enum.Enum):
@@ -68,6 +69,7 @@ KINDS = frozenset(
         "failed",
         "refused",
         "restarted",
+        "recalled",  # a node knows of more attempts, from before the store lost the job
         "formed",
         "notice",
         "ended",
@@ -163,19 +165,21 @@ class State:
                 "node": self.verdict.node,
                 "reason": self.verdict.reason,
                 "time": self.verdict.time,
-                "failures": failures_to_records(self.verdict.failures),
+                **Told(self.verdict.failures, self.verdict.others).to_record(),
             }
         return record
 
     @classmethod
-    def from_record(cls, record: Record) -> State:
-        """Read a state.
+    def from_record(cls, record: Record, version: int) -> State:
+        """Read the state of a version, which its key names.
 
         Raises:
-            RecordError: it is none.
+            RecordError: it is none, or another one, copied from elsewhere.
         """
+        if record.integer("version") != version:
+            record.refuse("it is the state of another version; somebody has copied it here")
         event = record.record("event")
-        phase = record.text("phase")
+        phase = record.text("phase", max_len=_MAX_WORD)
         if phase not in _PHASES:
             record.refuse(f"there is no phase {phase!r}")
         world = verdict = None
@@ -184,36 +188,38 @@ class State:
             world = World(
                 round=found.integer("round", low=0),
                 term=found.integer("term", low=0),
-                nodes=found.integer("nodes", low=1),
-                roll=found.integer("roll", low=1),
-                master_addr=found.text("master"),
+                nodes=found.integer("nodes", low=1, high=MAX_TICKETS),
+                roll=found.integer("roll", low=1, high=MAX_TICKETS),
+                master_addr=found.text("master", max_len=MAX_NAME),
                 master_port=found.integer("port", low=0, high=65535),
             )
         if "verdict" in record:
             found = record.record("verdict")
+            told = Told.from_record(found)
             verdict = Verdict(
-                outcome=found.text("outcome"),
-                node=found.text("node"),
-                reason=found.text("reason"),
-                time=found.number("time"),
-                failures=failures_of(found),
+                outcome=found.text("outcome", max_len=_MAX_WORD),
+                node=found.text("node", max_len=MAX_NAME),
+                reason=found.text("reason", max_len=MAX_REASON),
+                time=found.date("time"),
+                failures=told.failures,
+                others=told.groups,
             )
         return cls(
-            version=record.integer("version", low=0),
+            version=version,
             phase=Phase(phase),
             round=record.integer("round", low=0),
             attempt=record.integer("attempt", low=0),
-            leader=record.text("leader"),
+            leader=record.text("leader", max_len=MAX_NAME),
             term=record.integer("term", low=0),
             event=Event(
-                kind=event.text("kind"),
-                node=event.text("node"),
-                reason=event.text("reason"),
-                by=event.text("by"),
+                kind=event.text("kind", max_len=_MAX_WORD),
+                node=event.text("node", max_len=MAX_NAME),
+                reason=event.text("reason", max_len=MAX_REASON),
+                by=event.text("by", max_len=_MAX_WRITER),
                 signum=event.integer("signum", low=0),
             ),
             world=world,
-            reason=record.text("reason"),
+            reason=record.text("reason", max_len=MAX_REASON),
             verdict=verdict,
         )
 
@@ -284,15 +290,16 @@ def settle_lost(state: State, kind: str, node: str, reason: str, *, by: str) -> 
 
 
 def settle_failed(
-    state: State, failures: Sequence[JobFailure], *, max_restarts: int, by: str, is_final: bool,
-    now: float,
-) -> State | None:  # fmt: skip
+    state: State, told: Told, *, max_restarts: int, by: str, is_final: bool, now: float
+) -> State | None:
     """After failures: another attempt if there is one left, else the end."""
     if state.phase is not Phase.SETTLING:
         return None
-    what = failures[0].summary if failures else state.event.reason
+    what = told.failures[0].summary if told.failures else state.event.reason
     if is_final or state.attempt >= max_restarts:
-        verdict = Verdict("failed", host_of(state.event.node), what, now, tuple(failures))
+        verdict = Verdict(
+            "failed", host_of(state.event.node), what, now, told.failures, told.groups
+        )
         return end(state, verdict, by=by)
     reason = f"{what}; restart {state.attempt + 1} of {max_restarts}"
     return _follow(
@@ -323,6 +330,14 @@ def refuse(state: State, node: str, reason: str, *, by: str) -> State | None:
     return _follow(state, Event("refused", node=node, reason=reason, by=by))
 
 
+def recall(state: State, attempt: int, *, by: str) -> State | None:
+    """Count as many attempts as a node knows of that was in the job before its store lost it."""
+    if state.phase in (Phase.OVER, Phase.REPLACED) or state.attempt >= attempt:
+        return None
+    reason = f"attempt {attempt} was reached before the store lost the job"
+    return _follow(state, Event("recalled", node=by, reason=reason, by=by), attempt=attempt)
+
+
 def notify(state: State, node: str, signum: int) -> State | None:
     """Pass a signal on to all nodes; None where there are no workers to get it."""
     if state.phase is not Phase.RUNNING:
@@ -334,6 +349,7 @@ def end(state: State, verdict: Verdict, *, by: str) -> State | None:
     """Find the verdict; None if there is one, which stands."""
     if state.phase in (Phase.OVER, Phase.REPLACED):
         return None
+    verdict = replace(verdict, reason=cut(verdict.reason, MAX_REASON))
     event = Event("ended", node=verdict.node, reason=verdict.reason, by=by)
     return _follow(state, event, phase=Phase.OVER, verdict=verdict)
 
@@ -346,42 +362,17 @@ def replace_job(state: State, reason: str, *, by: str) -> State | None:
     return _follow(state, event, phase=Phase.REPLACED)
 
 
+def in_brief(state: State) -> State:
+    """The same without what only a report needs, for when the whole cannot be written."""
+    if state.verdict is None:
+        return state
+    return replace(state, verdict=replace(state.verdict, failures=(), others=()))
+
+
 def _follow(state: State, event: Event, **changes: object) -> State:
-    event = replace(event, reason=event.reason[:_MAX_TEXT])
-    return replace(state, version=state.version + 1, event=event, **changes)  # type: ignore[arg-type]
-
-
-# --- failures -------------------------------------------------------------------------------------
-
-
-def failures_to_records(failures: Sequence[JobFailure]) -> list[Mapping[str, object]]:
-    """Failures as a record holds them; only the first few in detail."""
-    return [
-        {
-            "rank": failure.rank,
-            "began": failure.began,
-            "summary": failure.summary[:_MAX_TEXT],
-            "detail": failure.detail if index < _MAX_DETAILED else {},
-        }
-        for index, failure in enumerate(failures)
-    ]
-
-
-def failures_of(record: Record) -> tuple[JobFailure, ...]:
-    """The failures that a record holds.
-
-    Raises:
-        RecordError: it holds something else.
-    """
-    return tuple(
-        JobFailure(
-            rank=found.integer("rank", low=-1),
-            began=found.number("began"),
-            summary=found.text("summary"),
-            detail=found.record("detail").raw,
-        )
-        for found in record.records("failures")
-    )
+    event = replace(event, reason=cut(event.reason, MAX_REASON))
+    new = replace(state, version=state.version + 1, event=event, **changes)  # type: ignore[arg-type]
+    return replace(new, reason=cut(new.reason, MAX_REASON))
 
 
 # --- words ----------------------------------------------------------------------------------------

@@ -28,7 +28,12 @@ class RendezvousStore(abc.ABC):
 
     @abc.abstractmethod
     def add(self, key: str, amount: int) -> int:
-        """Add `amount` to the counter under `key`, which starts at 0, and return the sum."""
+        """Add `amount` to the counter under `key`, which starts at 0, and return the sum.
+
+        If somebody has written something there that is no number, it raises
+        `RendezvousStateError`, or `RendezvousConnectionError` if it cannot tell: then the key is
+        read, and what is there is named.
+        """
 
     @abc.abstractmethod
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:

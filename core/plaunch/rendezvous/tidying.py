@@ -7,23 +7,19 @@ begin another history.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from plaunch.rendezvous.operations import Add, Delete, MultiGet, Routine, Set
+from plaunch.errors import RendezvousStateError
+from plaunch.rendezvous.operations import Delete, MultiGet, Routine, Set
 from plaunch.rendezvous.records import RecordError
-from plaunch.rendezvous.roll import entry, tickets
+from plaunch.rendezvous.roll import NODES_OF_A_PART, entry, tickets
 
 if TYPE_CHECKING:
-    from plaunch.rendezvous.records import RecordCodec
-    from plaunch.rendezvous.roll import Keys
+    from plaunch.rendezvous.membership import Membership
     from plaunch.rendezvous.state import State
 
-_log = logging.getLogger("plaunch")
-
 _AT_ONCE = 200  # keys that are deleted in one turn, so that none keeps the leader from its work
-_MOST_TICKETS = 100_000  # of a roll; a counter that says more was not written by a job
 _TERMS = 64  # so many leaders before the present one may have left slots without a state
 
 
@@ -34,13 +30,13 @@ class Tidying:
     changes. Up to which round everything is gone is noted in the store, for the next leader.
 
     Args:
-        keys: those of the incarnation.
-        codec: reads and writes records.
+        membership: this node's part in the job; only its present incarnation is tidied.
     """
 
-    def __init__(self, keys: Keys, codec: RecordCodec) -> None:
-        self._keys = keys
-        self._codec = codec
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._keys = membership.keys
+        self._codec = membership.codec
         self._next: int | None = None  # the first round of which something may be left
         self._pending: deque[str] = deque()
 
@@ -68,7 +64,7 @@ class Tidying:
         try:
             return self._codec.decode(key, value).integer("round", low=0)
         except RecordError as error:
-            _log.warning("it is not believed which rounds are deleted: %s", error)
+            self._membership.doubts.note("which rounds are deleted", error)
             return 0
 
     def _left_of(self, round_: int, term: int) -> Routine[list[str]]:
@@ -76,16 +72,27 @@ class Tidying:
         rolls = [self._keys.joined(round_), self._keys.settled(round_), self._keys.done(round_)]
         counts = []
         for roll in rolls:
-            counts.append(min((yield Add(tickets(roll), 0)), _MOST_TICKETS))
+            counts.append((yield from self._count(roll)))
         terms = range(max(0, term - _TERMS), term + 1)
-        # A leader writes it before its slots, whether or not a state comes to name them.
+        # A leader writes its first part before all else, whether or not a state comes to name it.
         worlds = yield MultiGet([self._keys.world(round_, number) for number in terms])
         left = []
         for number, world in zip(terms, worlds, strict=True):
             if world is not None:
                 slots = range(1, counts[0] + 1)
                 left += [self._keys.slot(round_, number, ticket) for ticket in slots]
-                left.append(self._keys.world(round_, number))
+                # No more nodes than tickets; the first part last, as it shows that there is more.
+                parts = range(max(0, counts[0] - 1) // NODES_OF_A_PART, -1, -1)
+                left += [self._keys.world(round_, number, part) for part in parts]
         for roll, count in zip(rolls, counts, strict=True):
             left += [entry(roll, ticket) for ticket in range(1, count + 1)]
         return [*left, *(tickets(roll) for roll in rolls)]
+
+    def _count(self, roll: str) -> Routine[int]:
+        """How many tickets of a roll were given out; 0 if its counter cannot be one."""
+        try:
+            return (yield from self._membership.roll(roll).read_count())
+        except RendezvousStateError as error:
+            # It stops nobody that something is left; and what it says may be any number.
+            self._membership.doubts.note("what a past round has left", error)
+            return 0

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from plaunch.rendezvous.api import RendezvousParameters
 
-# Options of torchrun's backends that mean nothing here.
-_NOT_NEEDED = frozenset({"heartbeat_timeout", "cas_backoff_max_seconds", "rank", "timeout"})
 _ATTEMPTS = "keep_alive_max_attempt"
 _MOST_ATTEMPTS = 1_000_000
 _MAY_BE = {
@@ -73,9 +71,7 @@ class Timing:
             UsageError: an option is unknown, or its value cannot be used.
         """
         names = [f.name for f in fields(cls)]
-        params.refuse_unknown(
-            frozenset({*names, *options, "token_file"}), _NOT_NEEDED.difference(options)
-        )
+        params.refuse_unknown(frozenset({*names, *options, "token_file"}))
         values: dict[str, float] = {}
         if params.job.start_timeout is not None:
             values["join_timeout"] = params.job.start_timeout

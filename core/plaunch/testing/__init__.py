@@ -9,9 +9,9 @@ from plaunch._lazy import attach
 if TYPE_CHECKING:
     from plaunch.testing.certificates import Certificates as Certificates
     from plaunch.testing.certificates import create_certificates as create_certificates
-    from plaunch.testing.etcd import EtcdCluster as EtcdCluster
     from plaunch.testing.etcd import EtcdServer as EtcdServer
     from plaunch.testing.etcd import EtcdUnavailableError as EtcdUnavailableError
+    from plaunch.testing.etcd_cluster import EtcdCluster as EtcdCluster
     from plaunch.testing.job_rendezvous import FakeJobRendezvous as FakeJobRendezvous
     from plaunch.testing.plugins import plugin_manager as plugin_manager
     from plaunch.testing.rendezvous import FakeElasticRendezvous as FakeElasticRendezvous
@@ -23,7 +23,8 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".certificates": "Certificates create_certificates",
-        ".etcd": "EtcdCluster EtcdServer EtcdUnavailableError",
+        ".etcd": "EtcdServer EtcdUnavailableError",
+        ".etcd_cluster": "EtcdCluster",
         ".job_rendezvous": "FakeJobRendezvous",
         ".plugins": "plugin_manager",
         ".rendezvous": "FakeElasticRendezvous FakeRendezvous",

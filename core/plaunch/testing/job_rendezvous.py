@@ -13,6 +13,8 @@ from plaunch.testing.rendezvous import FakeElasticRendezvous
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from plaunch.rendezvous.api import NodeSettings
+
 
 class FakeJobRendezvous(FakeElasticRendezvous):
     """A handler with one attempt number, one budget and one verdict for the whole job.
@@ -28,8 +30,8 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         run_id: the id of the job.
         rank: this node's index in the rounds to come.
         world_size: the number of nodes in the rounds to come.
-        local_world_size: the number of workers of each node.
-        max_restarts: the budget of the job.
+        local_world_size: the number of workers of each node; an agent brings its own.
+        max_restarts: the budget of the job; an agent brings its own.
         ends: whether the success of this node is the end of the job; otherwise the test ends it.
         patience: how long `next_rendezvous` waits while held, in seconds.
     """
@@ -59,6 +61,11 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         self._failures: list[JobFailure] = []  # of the round that ran last
         self._is_final = False
         self._reason = ""
+
+    def prepare(self, node: NodeSettings) -> None:
+        """Count with what the agent under test brings."""
+        self.local_world_size = node.local_world_size
+        self.max_restarts = node.max_restarts
 
     @property
     def verdict(self) -> Verdict | None:

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from plaunch.errors import RendezvousConnectionError
+from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch.rendezvous.store import RendezvousStore
 
 if TYPE_CHECKING:
@@ -99,7 +99,10 @@ class MemoryStore(RendezvousStore):
         self._begin("add")
         with self._board.lock:
             self.check()
-            total = int(self._board.data.get(key, b"0")) + amount
+            try:
+                total = int(self._board.data.get(key, b"0")) + amount
+            except ValueError:
+                raise RendezvousStateError(f"{key!r} holds something that is no number") from None
             self._board.write({key: b"%d" % total})
             return total
 

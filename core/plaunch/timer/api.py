@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import PATIENCE, PERIOD
-from plaunch.errors import UsageError
+from plaunch.errors import TimerError
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
@@ -175,12 +175,13 @@ def expires(
         client: whom to ask; by default the one that `configure` was given.
 
     Raises:
-        UsageError: there is no client, or `after` is no duration.
+        TimerError: there is no client.
+        UsageError: `after` is no duration.
     """
     PATIENCE.check(after, "after")
     client = client or _Configured.client
     if client is None:
-        raise UsageError("there is no timer client; call plaunch.timer.configure first")
+        raise TimerError("there is no timer client; call plaunch.timer.configure first")
     if scope is None:
         # Behind this generator and contextlib's __enter__.
         frame = sys._getframe(2)

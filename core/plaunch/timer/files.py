@@ -10,7 +10,7 @@ import signal as signals
 import time
 from typing import Any
 
-from plaunch.errors import UsageError
+from plaunch.errors import TimerError
 from plaunch.timer.api import TimerClient, TimerRequest
 
 _PATIENCE = 1.0  # seconds that a client waits for a server to be there
@@ -92,7 +92,7 @@ class FileTimerClient(TimerClient):
 
         Raises:
             BrokenPipeError: there is no server.
-            UsageError: the name is too long for a pipe.
+            TimerError: the name is too long for a pipe.
         """
         self._send(FileTimerRequest(os.getpid(), scope_id, expiration_time, self.signal))
 
@@ -104,7 +104,7 @@ class FileTimerClient(TimerClient):
         line = (request.to_json() + "\n").encode()
         # The system keeps what is no longer than this in one piece, whoever else writes.
         if len(line) > select.PIPE_BUF:
-            raise UsageError(
+            raise TimerError(
                 f"the timer {request.scope_id[:40]!r}... makes a request of {len(line)} bytes; a "
                 f"pipe takes {select.PIPE_BUF}: give it a shorter name"
             )

@@ -143,9 +143,12 @@ class JsonlEventHandler:
         if self._keep == 0:
             os.unlink(self._path)
             return
-        for number in range(self._keep - 1, 0, -1):
-            if os.path.exists(f"{self._path}.{number}"):
-                os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")
+        # Up to the first number that is free, so that it takes as long as there are files.
+        last = 1
+        while last < self._keep and os.path.exists(f"{self._path}.{last}"):
+            last += 1
+        for number in range(last - 1, 0, -1):
+            os.replace(f"{self._path}.{number}", f"{self._path}.{number + 1}")
         os.replace(self._path, f"{self._path}.1")
 
     def _close_file(self) -> None:

@@ -7,10 +7,11 @@ number is one transaction that never conflicts. What it was set to otherwise is 
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import RendezvousConnectionError
+from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch.rendezvous import RendezvousStore
 
 from plaunch_rendezvous_etcd.leases import is_lease_gone
@@ -27,6 +28,7 @@ _MOST_BYTES = 1 << 20  # in one transaction; etcd takes requests of 1.5 MiB
 _ESCAPE = b"\0"  # begins what is not stored as it is
 _COUNTER = b"\0+"  # and the offset, in decimal digits
 _LITERAL = b"\0="  # and a value that begins with the escape
+_NUMBER = re.compile(rb"-?[0-9]{1,18}")  # what a counter holds; Python would read more as one
 
 
 class EtcdStore(RendezvousStore):
@@ -47,7 +49,11 @@ class EtcdStore(RendezvousStore):
         self._write([self._put(key, _encode(value))])
 
     def add(self, key: str, amount: int) -> int:
-        """Add `amount`; adding 1 is one transaction, however many do it at once."""
+        """Add `amount`; adding 1 is one transaction, however many do it at once.
+
+        Raises:
+            RendezvousStateError: there is something else than a number.
+        """
         if amount == 1:
             # What is there keeps its value, and its version counts.
             there = self._message("PutRequest")(
@@ -60,7 +66,7 @@ class EtcdStore(RendezvousStore):
             )
             (held,) = answer.responses[1].response_range.kvs
             if held.value.startswith(_COUNTER):
-                return int(_decode(held))
+                return _number_in(key, held)
         return self._add_to_value(key, amount)
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
@@ -212,7 +218,7 @@ class EtcdStore(RendezvousStore):
         while True:
             get = self._message("RangeRequest")(key=self._key(key))
             held = _first(self._ask("Range", get).kvs)
-            total = amount if held is None else int(_decode(held)) + amount
+            total = amount if held is None else _number_in(key, held) + amount
             if amount == 0:
                 return total
             version, revision = (0, 0) if held is None else (held.version, held.mod_revision)
@@ -254,8 +260,25 @@ def _decode(held: Any) -> bytes:
     """What a key holds, of etcd's KeyValue."""
     value: bytes = held.value
     if value.startswith(_COUNTER):
-        return b"%d" % (int(value[len(_COUNTER) :]) + held.version)
+        offset = value.removeprefix(_COUNTER)
+        # Whatever else somebody has put there is for the reader to refuse.
+        return b"%d" % (int(offset) + held.version) if _NUMBER.fullmatch(offset) else value
     return value.removeprefix(_LITERAL)
+
+
+def _number_in(key: str, held: Any) -> int:
+    """What a counter holds.
+
+    Raises:
+        RendezvousStateError: something else.
+    """
+    value = _decode(held)
+    if _NUMBER.fullmatch(value):
+        return int(value)
+    raise RendezvousStateError(
+        f"the counter under {key!r} holds {value[:40]!r}, which is no number; something else has "
+        "written it"
+    )
 
 
 def _first(found: Sequence[Any]) -> Any:

@@ -21,23 +21,8 @@ if TYPE_CHECKING:
 
 LOOP_BACK = "127.0.0.1"
 
-# Options that torchrun's backends know and that mean nothing where nobody is waited for.
-_NOT_NEEDED = frozenset(
-    {
-        "token_file",  # which the launcher refuses, where it would be missed
-        "arrival_delay",
-        "close_timeout",
-        "heartbeat_timeout",
-        "is_host",
-        "join_timeout",
-        "keep_alive_interval",
-        "keep_alive_max_attempt",
-        "last_call_timeout",
-        "read_timeout",
-        "store_type",
-        "timeout",
-    }
-)
+# Mean nothing where nobody is waited for; the launcher refuses a token, where it would be missed.
+_NOT_NEEDED = frozenset({"token_file", "arrival_delay"})
 
 
 def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
@@ -63,6 +48,8 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
             "--master-addr and --master-port, the same on all nodes"
         )
     host, port = parse_rendezvous_endpoint(params.endpoint, default_port=-1)
+    if params.max_nodes == 1 and port == 0:  # as accelerate's notebook_launcher asks for any
+        return SingleNodeRendezvous(params.run_id, host, params.job.port_range)
     if port <= 0:
         raise UsageError(
             f"endpoint {params.endpoint!r} of backend 'static' has no port that all nodes know; "

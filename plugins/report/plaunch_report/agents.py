@@ -29,6 +29,9 @@ _KEPT = frozenset(
 )
 
 
+_MOST_WORKERS = 65_536  # of one node
+
+
 class Agent:
     """One launcher and what it wrote; there is at least one event.
 
@@ -84,7 +87,7 @@ class Agent:
             node=-1,
             round=record.number("round"),
             attempt=record.number("attempt", 0),
-            local_rank=record.number("local_rank"),
+            local_rank=record.number("local_rank", most=_MOST_WORKERS),
             global_rank=record.number("global_rank"),
             pid=record.number("worker_pid"),
             begin=record.monotonic,
@@ -93,7 +96,8 @@ class Agent:
         self.lives.append(life)
 
     def _note_exit(self, record: Record) -> None:
-        life = self._running.pop((record.number("local_rank"), record.number("worker_pid")), None)
+        local_rank = record.number("local_rank", most=_MOST_WORKERS)
+        life = self._running.pop((local_rank, record.number("worker_pid")), None)
         if life is not None:
             life.end = record.monotonic
             life.exit_code = record.code

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import json
 import os
+import secrets
 import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -123,24 +124,35 @@ def _write(path: str, pieces: Iterable[str]) -> None:
     if path == "-":
         _write_to_stdout(pieces)
         return
-    partial = f"{path}.{os.getpid()}.partial"
-    if os.path.exists(path) and not os.path.isfile(path):
-        partial = path  # a device or a pipe, which must stay what it is
+    target = os.path.realpath(path)  # of a link, what it leads to
     try:
-        with open(partial, "w", encoding="utf-8", errors="replace") as file:
-            file.writelines(pieces)
-            file.flush()
-            if partial != path:
-                os.fsync(file.fileno())  # some file systems tell only now that they are full
-        if partial != path:
-            os.replace(partial, path)
+        if os.path.exists(target) and not os.path.isfile(target):
+            # A device or a pipe, which must stay what it is.
+            with open(target, "w", encoding="utf-8", errors="replace") as file:
+                file.writelines(pieces)
+        else:
+            _replace(target, pieces)
     except OSError as error:
-        if partial != path:
-            with contextlib.suppress(OSError):
-                os.unlink(partial)
         raise UsageError(
             f"cannot write the report to {path!r}: {error.strerror}; give another file with -o"
         ) from error
+
+
+def _replace(target: str, pieces: Iterable[str]) -> None:
+    # Whoever else may write to the folder cannot know the name, and so cannot lead it elsewhere.
+    partial = f"{target}.{secrets.token_hex(8)}.partial"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(partial, flags, 0o666)
+    try:
+        with open(fd, "w", encoding="utf-8", errors="replace") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(fd)  # some file systems tell only now that they are full
+        os.replace(partial, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
 
 
 def _write_to_stdout(pieces: Iterable[str]) -> None:

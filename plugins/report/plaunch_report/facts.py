@@ -44,7 +44,10 @@ class Life:
 
 @dataclass
 class Failure:
-    """A failure of a worker, which several nodes may have told of."""
+    """A failure of a worker or of a launcher, which several nodes may have told of.
+
+    A launcher has no rank: `global_rank` is -1, or lower.
+    """
 
     attempt: int
     round: int
@@ -59,6 +62,11 @@ class Failure:
     last_lines: str
     is_first: bool
     told_by: list[int] = field(default_factory=list)
+
+    @property
+    def who(self) -> str:
+        """What has failed: `rank 3`, or `the launcher`."""
+        return "the launcher" if self.global_rank < 0 else f"rank {self.global_rank}"
 
     @property
     def how(self) -> str:

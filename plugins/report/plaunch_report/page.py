@@ -64,7 +64,7 @@ def create_page(story: Story, table: Table) -> Iterator[str]:
         nodes=_choose_nodes(story),
         account=_account_of_all(story),
         parts=_PARTS,
-        began=datetime.datetime.fromtimestamp(story.began, datetime.timezone.utc),
+        began=_date(story.began),
     )
 
 
@@ -131,6 +131,15 @@ def _compact(story: Story, table: Table) -> dict[str, object]:
 def _cut_lines(text: str) -> str:
     """The end of it, if it is very long."""
     return text if len(text) <= _MOST_LINES else "...\n" + text[-_MOST_LINES:]
+
+
+def _date(seconds: float) -> str:
+    """When it began; of clocks that differ by thousands of years, no date need come."""
+    try:
+        date = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    except (ValueError, OverflowError, OSError):
+        return "at a time that is no date"
+    return f"{date:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _clock(seconds: float) -> str:

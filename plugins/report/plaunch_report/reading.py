@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,10 @@ Plain = str | int | float | bool | None
 _Key = tuple[str, str, int]
 
 _BEGIN = "plaunch.launcher.started"
+
+_MOST = 1 << 40  # of whole numbers: there are not as many workers, rounds or processes
+_ENDLESS = 1e12  # seconds that nothing has lasted
+_LAST_DATE = 253_402_128_000.0  # seconds since the epoch; no date is later (9999-12-30)
 
 _FILE = re.compile(r"(?P<base>.*\.jsonl)(\.(?P<number>\d+))?")
 
@@ -38,21 +43,23 @@ class Record:
         value = self.metadata.get(key)
         return "" if value is None else str(value)
 
-    def number(self, key: str, default: int = -1) -> int:
-        """The whole number under `key`; `default` if there is none."""
+    def number(self, key: str, default: int = -1, most: int = _MOST) -> int:
+        """The whole number under `key`; `default` if there is none, or one beyond `most`."""
         value = self.metadata.get(key)
-        return value if isinstance(value, int) else default
+        return value if type(value) is int and -most <= value <= most else default
 
     def seconds(self, key: str) -> float:
-        """The seconds under `key`; 0 if there are none."""
+        """The seconds under `key`; 0 if there are none, or so many that it cannot be."""
         value = self.metadata.get(key)
-        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return 0.0
+        return float(value) if abs(value) < _ENDLESS else 0.0
 
     @property
     def code(self) -> int | None:
         """The exit code, if there is one."""
         value = self.metadata.get("exit_code")
-        return value if isinstance(value, int) else None
+        return value if type(value) is int and abs(value) <= _MOST else None
 
 
 @dataclass
@@ -60,7 +67,8 @@ class Reading:
     """What was found below a folder: what its events come to, and where they are."""
 
     agents: list[Agent] = field(default_factory=list)
-    paths: list[list[str]] = field(default_factory=list)  # by agent, the oldest file first
+    paths: list[list[str]] = field(default_factory=list)  # of those rotated, the oldest file first
+    agents_of: list[list[Agent]] = field(default_factory=list)  # of each of these lists of files
     torn: int = 0  # files whose last line was cut
     unreadable: int = 0  # other lines that are no events
 
@@ -71,20 +79,21 @@ class Reading:
 
     def records(self) -> Iterator[tuple[Agent, Record]]:
         """All events once more, with their agents; none that have been written since."""
-        agents = iter(self.agents)
-        for paths in self.paths:
-            known: dict[_Key, tuple[Agent, int]] = {}
+        for paths, there in zip(self.paths, self.agents_of, strict=True):
+            # By their keys, and not as they come: others may have begun in these files since.
+            waiting: dict[_Key, deque[Agent]] = {}
+            for agent in there:
+                waiting.setdefault((agent.run_id, agent.host, agent.pid), deque()).append(agent)
+            known: dict[_Key, tuple[Agent | None, int]] = {}
             for record in _read_files(paths, None):
                 key = _key_of(record)
                 if key not in known or record.name == _BEGIN:
-                    agent = next(agents, None)
-                    if agent is None:
-                        return
-                    known[key] = agent, 0
-                agent, count = known[key]
-                known[key] = agent, count + 1
-                if count < agent.count:
-                    yield agent, record
+                    found = waiting.get(key)
+                    known[key] = found.popleft() if found else None, 0
+                agent_now, count = known[key]
+                known[key] = agent_now, count + 1
+                if agent_now is not None and count < agent_now.count:
+                    yield agent_now, record
 
 
 def read_folder(folder: str) -> Reading:
@@ -100,7 +109,9 @@ def read_folder(folder: str) -> Reading:
         )
     reading = Reading(paths=_find_files(folder))
     for paths in reading.paths:
-        _read_agents(paths, reading)
+        there = _read_agents(paths, reading)
+        reading.agents_of.append(there)
+        reading.agents.extend(there)
     if not reading.agents:
         raise UsageError(f"no events found in {folder!r}: {_explain_nothing(reading)}")
     return reading
@@ -136,16 +147,18 @@ def _find_files(folder: str) -> list[list[str]]:
     return [[path for _, path in sorted(found[base])] for base in sorted(found)]
 
 
-def _read_agents(paths: list[str], reading: Reading) -> None:
+def _read_agents(paths: list[str], reading: Reading) -> list[Agent]:
     known: dict[_Key, Agent] = {}
+    there = []
     for record in _read_files(paths, reading):
         key = _key_of(record)
         agent = known.get(key)
         # Numbers of processes come again, in containers as a rule.
         if agent is None or record.name == _BEGIN:
             agent = known[key] = Agent(*key)
-            reading.agents.append(agent)
+            there.append(agent)
         agent.note(record)
+    return there
 
 
 def _key_of(record: Record) -> _Key:
@@ -185,7 +198,8 @@ def _parse(line: bytes) -> Record | None:
     if not isinstance(fields, dict):
         return None
     name, metadata = fields.get("name"), fields.get("metadata")
-    date, monotonic = _seconds(fields.get("timestamp")), _seconds(fields.get("monotonic"))
+    date = _seconds(fields.get("timestamp"), 0.0, _LAST_DATE)
+    monotonic = _seconds(fields.get("monotonic"), -_ENDLESS, _ENDLESS)
     if not (isinstance(name, str) and name.startswith("plaunch.") and isinstance(metadata, dict)):
         return None
     if date is None or monotonic is None:
@@ -194,10 +208,10 @@ def _parse(line: bytes) -> Record | None:
     return Record(_clean(name), date, monotonic, plain)
 
 
-def _seconds(value: object) -> float | None:
+def _seconds(value: object, least: float, most: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if abs(value) < 1e12 else None  # neither infinite nor NaN, and a date
+    return float(value) if least <= value <= most else None  # which NaN is not
 
 
 def _cleaned(value: Plain) -> Plain:
@@ -212,4 +226,6 @@ def _clean(text: str) -> str:
 def _is_plain(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
-    return value is None or isinstance(value, (str, int, bool))
+    if isinstance(value, int):
+        return abs(value) <= _MOST  # what is not written by plaunch may be of any length
+    return value is None or isinstance(value, str)

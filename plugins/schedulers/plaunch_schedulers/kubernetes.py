@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
@@ -21,14 +22,24 @@ _NO_NAME = (
     "pod uses the host's network); set JOB_NAME in the manifest from the label "
     "batch.kubernetes.io/job-name, or give {option}"
 )
+_NO_SUBDOMAIN = (
+    "this pod has no subdomain, so that no pod of the Job has a name that others could find; set "
+    "subdomain in the pods' spec to the name of a headless Service that selects them, or give "
+    "--rdzv-endpoint"
+)
+
+# The kubelet writes it for each pod that does not use the host's network, with the pod's own name.
+_HOSTS = Path("/etc/hosts")
+_MANAGED = "# Kubernetes-managed hosts file."
 
 
-def find_kubernetes_allocation(environ: Mapping[str, str]) -> Allocation:
+def find_kubernetes_allocation(environ: Mapping[str, str], hosts: Path = _HOSTS) -> Allocation:
     """The pod of an Indexed Job: `JOB_COMPLETION_INDEX` and the Job's name.
 
     The name is in `JOB_NAME`, if the manifest sets it, else it is the host name without the index.
-    The endpoint is the pod with index 0, as a headless Service of the Job's own name makes it
-    known; Kubernetes does not tell a pod how many there are.
+    The endpoint is the pod with index 0, in the Service that `hosts` has this pod in, which for a
+    JobSet is another one than the Job's; else in a Service of the Job's own name. Kubernetes does
+    not tell a pod how many there are.
 
     Raises:
         UsageError: this is not a pod of an Indexed Job.
@@ -51,17 +62,41 @@ def find_kubernetes_allocation(environ: Mapping[str, str]) -> Allocation:
                 "run_id": _NO_NAME.format(option="--rdzv-id"),
             },
         )
+    service = _service(environ.get("HOSTNAME", "").partition(".")[0], hosts)
+    if service == "":
+        return Allocation(
+            node_rank=index.value,
+            run_id=name,
+            sources={"node_rank": index.variable, "run_id": variable},
+            missing={"nnodes": _NNODES, "endpoint": _NO_SUBDOMAIN},
+        )
+    where = "the Service of that name" if service is None else f"its Service in {hosts}"
     return Allocation(
         node_rank=index.value,
-        endpoint=f"{name}-0.{name}",
+        endpoint=f"{name}-0.{service or name}",
         run_id=name,
         sources={
             "node_rank": index.variable,
-            "endpoint": f"{variable}, and the Service of that name",
+            "endpoint": f"{variable}, and {where}",
             "run_id": variable,
         },
         missing={"nnodes": _NNODES},
     )
+
+
+def _service(host: str, hosts: Path) -> str | None:
+    """The Service that gives this pod a name; empty if none does, None if nobody says."""
+    try:
+        lines = hosts.read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    if not host or not lines or lines[0] != _MANAGED:
+        return None
+    names = [line.split()[1:] for line in lines[1:] if not line.startswith("#")]
+    for name, *_ in (found for found in names if host in found):
+        # A pod with a subdomain is there as HOST.SUBDOMAIN.NAMESPACE.svc.DOMAIN HOST.
+        return name.removeprefix(host).partition(".")[2].partition(".")[0]
+    return None
 
 
 def _job_name(environ: Mapping[str, str], index: int) -> tuple[str, str]:

@@ -31,8 +31,8 @@ _TASKS = re.compile(r"(\d+)(?:\(x\d+\))?")
 def find_slurm_allocation(environ: Mapping[str, str]) -> Allocation:
     """The job step that this launcher is a task of; in a job of one node also the batch script.
 
-    The run id has the ids of job and step, and how often the job was requeued. The endpoint is on
-    the first node of the step, at a port that follows from the two ids.
+    The job id has the ids of job and step; the run id also has how often the job was requeued. The
+    endpoint is on the first node of the step, at a port that follows from the two ids.
 
     Raises:
         UsageError: this is not a job of Slurm's, a variable of it is malformed or missing, or
@@ -44,13 +44,13 @@ def find_slurm_allocation(environ: Mapping[str, str]) -> Allocation:
             "--scheduler=slurm, but SLURM_JOB_ID is not set: this launcher runs outside of Slurm's "
             "jobs; start it with srun or sbatch, or leave the option out"
         )
+    _refuse_mpirun(environ)
     restarts = find_number(environ, "SLURM_RESTART_COUNT")
     again = f"-restart-{restarts.value}" if restarts is not None and restarts.value else ""
     step = find_number(environ, "SLURM_STEP_ID", "SLURM_STEPID")
     if step is None or step.value > _LAST_STEP:
-        return _outside_of_steps(environ, job, f"slurm-{job.value}{again}")
+        return _outside_of_steps(environ, job, again)
 
-    _refuse_mpirun(environ)
     nnodes = _number(environ, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", at_least=1)
     node_rank = _number(environ, "SLURM_NODEID")
     _refuse_several(environ, nnodes)
@@ -65,23 +65,32 @@ def find_slurm_allocation(environ: Mapping[str, str]) -> Allocation:
         node_rank=node_rank.value,
         endpoint=endpoint,
         run_id=f"slurm-{job.value}.{step.value}{again}",
+        job_id=f"slurm-{job.value}.{step.value}",
         sources={
             "nnodes": nnodes.variable,
             "node_rank": node_rank.variable,
             "endpoint": f"{variable}, {job.variable}, {step.variable}",
             "run_id": f"{job.variable}, {step.variable}"
             + (", SLURM_RESTART_COUNT" if again else ""),
+            "job_id": f"{job.variable}, {step.variable}",
         },
     )
 
 
-def _outside_of_steps(environ: Mapping[str, str], job: Number, run_id: str) -> Allocation:
+def _outside_of_steps(environ: Mapping[str, str], job: Number, again: str) -> Allocation:
     """A batch script or the shell of `salloc`: Slurm runs that once, not on every node."""
+    job_id = f"slurm-{job.value}"
+    run_id = f"{job_id}{again}"
+    sources = {
+        "run_id": job.variable + (", SLURM_RESTART_COUNT" if again else ""),
+        "job_id": job.variable,
+    }
     nnodes = _number(environ, "SLURM_JOB_NUM_NODES", "SLURM_NNODES", at_least=1)
     if nnodes.value > 1:
         return Allocation(
             run_id=run_id,
-            sources={"run_id": job.variable},
+            job_id=job_id,
+            sources=sources,
             missing={
                 "nnodes": (
                     f"job {job.value} has {nnodes.value} nodes ({nnodes.variable}), but this "
@@ -94,12 +103,16 @@ def _outside_of_steps(environ: Mapping[str, str], job: Number, run_id: str) -> A
         nnodes=1,
         node_rank=0,
         run_id=run_id,
-        sources={"nnodes": nnodes.variable, "node_rank": nnodes.variable, "run_id": job.variable},
+        job_id=job_id,
+        sources={"nnodes": nnodes.variable, "node_rank": nnodes.variable, **sources},
     )
 
 
 def _refuse_mpirun(environ: Mapping[str, str]) -> None:
-    """Open MPI and MPICH start their daemons with srun, and what they start sees those's step."""
+    """Open MPI and MPICH start their daemons with srun, and what they start sees those's step.
+
+    Those on the first node of a batch script see none. So all of them are told this, first of all.
+    """
     for variable, program in (
         ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"),
         ("MPI_LOCALNRANKS", "MPICH's mpiexec"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 
 import pytest
@@ -80,3 +81,17 @@ def test_who_has_the_port_is_named():
         port = other.getsockname()[1]
         with pytest.raises(WorkerStoreError, match=rf"127\.0\.0\.1:{port} .* taken by pid \d+"):
             listen("127.0.0.1", port, nodes=1)
+
+
+def test_a_port_that_there_is_not():
+    with pytest.raises(WorkerStoreError, match=r"there is no such port; choose another port$"):
+        listen("127.0.0.1", 70000, nodes=1)
+
+
+def test_a_port_that_only_root_may_have_is_no_better_for_a_worker(monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("plaunch.agent.worker_store.listening._listen", refuse)
+    with pytest.raises(WorkerStoreError, match=r"Permission denied; choose another port$"):
+        listen("127.0.0.1", 80, nodes=1)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from plaunch.agent.worker_store import loading
-from plaunch.errors import WorkerStoreError
+from plaunch.agent.worker_store import loading, serving
+from plaunch.agent.worker_store import store as store_module
+from plaunch.agent.worker_store.strangers import Doorkeeper
+from plaunch.errors import WorkerStoreError, WorkerStoreHostError
 
 from helpers.clock import Clock
 from helpers.processes import is_gone, is_reaped
@@ -187,6 +194,25 @@ def test_an_interpreter_without_torch_is_replaced_by_that_of_a_worker_with_it(
         worker.stdin.close()
 
 
+@contextlib.contextmanager
+def mapping(torch_folder, python):
+    """A process that maps a library of torch's once it is sent a line, and says so."""
+    library = torch_folder / "torch" / "lib" / "libtorch_cpu.so"
+    library.parent.mkdir(exist_ok=True)
+    library.write_bytes(b"x" * 4096)
+    code = (
+        "import mmap, sys; input(); f = open(sys.argv[1], 'rb')\n"
+        "m = mmap.mmap(f.fileno(), 0, access=1); print(1, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [python, "-c", code, str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
+        try:
+            yield worker
+        finally:
+            worker.kill()
+
+
 @pytest.fixture
 def bare(tmp_path):
     """A Python that has no torch: a virtual environment would find this one's."""
@@ -206,12 +232,123 @@ def test_without_torch_strangers_are_sent_away_and_nothing_is_said(stage, bare, 
     assert capfd.readouterr().err == ""
 
 
-def test_without_torch_a_client_of_torchs_is_told_apart(stage, bare):
+def test_without_torch_a_client_of_torchs_is_told_apart(stage, bare, monkeypatch):
+    monkeypatch.setattr(store_module, "_TORCH_WAIT", 0.0)
     stage.open(python=bare)
     stage.connect().sendall(GREETING)
     lost = stage.turn(lambda: False)
     assert f"{bare!r} has no torch, and a worker of torch's has connected from" in str(lost)
+    assert isinstance(lost, WorkerStoreHostError)  # which no restart mends
     assert "PYTHON_EXEC" in str(lost)
+
+
+def test_a_worker_that_loads_torch_later_than_others_come_is_waited_for(
+    stage, bare, torch_folder, monkeypatch
+):
+    """Others are faster, and a client of torch's that is sent away comes again."""
+    monkeypatch.setattr(store_module, "_SEARCH_INTERVAL", 0.0)
+    with mapping(torch_folder, sys.executable) as worker:
+        stage.open(python=bare, PYTHONPATH="")
+        stage.store.watch([worker.pid])
+        early = stage.connect()
+        early.sendall(GREETING)
+        assert stage.turn(lambda: stage.store._asked_at is not None) is None
+        worker.stdin.write(b"\n")
+        worker.stdin.flush()
+        assert stage.hear(early) == ""  # its end
+        assert stage.hear(stage.connect()) == "lean"
+
+
+def test_a_program_that_is_no_interpreter_is_not_started_once_more(tmp_path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "exe").symlink_to("/opt/app/my_trainer")
+    (tmp_path / "7" / "stat").write_text("7 (my_trainer) S 1 7 7 0 -1 0" + " 0" * 40)
+    (tmp_path / "7" / "maps").write_text("7f-80 r--p 0 0 0    /venv/torch/lib/libtorch.so\n")
+    assert loading._find_libraries(7, str(tmp_path)) == ["/venv/torch/lib/libtorch.so"]
+    assert loading.find_torch([7], str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("/home/me/libtorch-env/lib/libc.so", []),
+        ("/venv/torch/lib/libtorch.so (deleted)", []),
+        ("/home/me/libtorch-env/lib/torch/lib/libtorch_cpu.so", None),
+        ("/opt/lib/libtorch.so.2", None),
+    ],
+)
+def test_a_library_is_known_by_its_own_name(tmp_path, line, found):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "maps").write_text(
+        f"7f00-7f01 r--p 0 0 0    /lib/libc.so\n7f01-7f02 r--p 0 0 0    {line}\n"
+    )
+    expected = [line] if found is None else found
+    assert loading._find_libraries(7, str(tmp_path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("program", "answer"),
+    [
+        ("/usr/bin/python3.11", True),
+        ("python", True),
+        ("/opt/python3.13t", True),
+        ("/opt/app/my_trainer", False),
+        ("/usr/bin/pythonista", False),
+    ],
+)
+def test_an_interpreter_is_known_by_its_name(program, answer):
+    assert loading.is_python(program) is answer
+
+
+def test_a_client_that_has_gone_again_has_its_name_all_the_same():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        doorkeeper = Doorkeeper(listener)
+        client = socket.create_connection(listener.getsockname())
+        port = client.getsockname()[1]
+        client.sendall(GREETING)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()  # with a reset
+        assert doorkeeper.look() in ("", f"127.0.0.1 (port {port})")
+        doorkeeper.close()
+
+
+def test_without_descriptors_nobody_is_asked_in_for_a_while():
+    class Listener:
+        def accept(self):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        def setblocking(self, _):
+            pass
+
+        def fileno(self):
+            return 0
+
+    clock = Clock()
+    doorkeeper = Doorkeeper(Listener(), clock=clock)
+    assert doorkeeper.fds() == [0]
+    assert doorkeeper.look() == ""
+    assert doorkeeper.fds() == []
+    clock.now += doorkeeper.due()
+    assert doorkeeper.fds() == [0]
+
+
+def test_a_torch_that_cannot_be_loaded_in_time_is_said(stage, tmp_path, monkeypatch):
+    program = tmp_path / "serving.py"
+    text = Path(serving.__file__).read_text()
+    assert "START_TIMEOUT = 150" in text
+    program.write_text(text.replace("START_TIMEOUT = 150", "START_TIMEOUT = 1"))
+    monkeypatch.setattr(serving, "__file__", str(program))
+    stage.open(FAKE="hangs")
+    stage.connect()
+    lost = stage.turn(lambda: False)
+    assert "has not come to serve it within 150 s" in str(lost)
+
+
+def test_whoever_comes_while_torch_is_loaded_is_a_guest(stage):
+    stage.open(FAKE="hangs")
+    stage.connect()
+    assert stage.turn(lambda: stage.registry.pids) is None
+    assert stage.store._has_guests()
 
 
 def test_an_interpreter_that_is_not_there_is_named(stage):

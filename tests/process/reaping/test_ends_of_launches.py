@@ -326,6 +326,40 @@ def test_orphans_that_end_while_the_job_runs_leave_no_zombies(launch, family):
     launcher.communicate(timeout=BOUND)
 
 
+# Without the right of root to end all; other users do not have it in any case.
+DROP = """\
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(24, 5, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_KILL
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+LEAVES_OTHERS = """\
+import os, signal, sys
+import descendants
+reader, writer = os.pipe()
+if os.fork() == 0:
+    descendants.note(sys.argv[1], "other")
+    os.setgid(65534)
+    os.setuid(65534)
+    os.write(writer, b"x")
+    signal.pause()
+os.read(reader, 1)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_what_runs_as_another_user_is_no_reason_to_restart_the_host(run_program, family, tmp_path):
+    script = tmp_path / "leaves.py"
+    script.write_text(LEAVES_OTHERS)
+    launcher = run_program("-c", DROP, "-m", "plaunch", str(script), family.folder)
+    _, err = launcher.communicate(timeout=BOUND)
+    [other] = family.pids("other")
+    assert launcher.returncode == 114, err
+    assert f"cannot be ended: local rank 0: pid {other} (state S" in err
+    assert f"may send no signal to pid {other}, which runs as another user" in err
+    assert "outlive SIGKILL" not in err
+    assert "restart" not in err
+
+
 class Generations(LocalElasticAgent):
     """An agent that looks who is there whenever it starts workers."""
 

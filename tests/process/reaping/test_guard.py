@@ -10,14 +10,17 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 from plaunch.process import start_processes
 from plaunch.process.reaping import guard as guard_module
 from plaunch.process.reaping.guard import start_guard
+from plaunch.process.reaping.guard_process import clear
+from plaunch.process.reaping.job import Job
 from plaunch.process.reaping.messages import job_line, process_line
 from plaunch.process.reaping.reaper import Reaper
-from plaunch.process.reaping.table import read_process
+from plaunch.process.reaping.table import Process, read_process
 
 from helpers.clock import Clock
 from helpers.processes import wait_for_end
@@ -163,6 +166,62 @@ def test_the_system_has_no_more_processes(kind, monkeypatch, caplog):
     assert start_guard() is None
     assert set(os.listdir("/proc/self/fd")) == before
     assert "workers may outlive this launcher" in caplog.text
+
+
+def test_the_system_has_no_more_descriptors(kind, monkeypatch, caplog):
+    def refuse():
+        raise OSError(23, "Too many open files in system")
+
+    monkeypatch.setattr(os, "pipe", refuse)
+    assert start_guard() is None
+    assert "workers may outlive this launcher" in caplog.text
+
+
+def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "plaunch")
+    pipe = os.pipe
+    refused = []
+
+    def refuse():
+        refused.append(clock.now)
+        raise OSError(23, "Too many open files in system")
+
+    clock = Clock(0.0)
+    reaper = Reaper(clock=clock)
+    try:
+        reaper.begin()
+        os.kill(reaper.guard.pid, signal.SIGKILL)
+        wait_for_end(reaper.guard.pid)
+        monkeypatch.setattr(os, "pipe", refuse)
+        while clock.now < 60:
+            reaper.tend_guard()
+            assert reaper.guard is None
+            clock.now += 1
+        assert refused == [0, 10, 20, 30, 40, 50]
+        assert caplog.text.count("workers may outlive this launcher") == 1, "it is said once"
+        monkeypatch.setattr(os, "pipe", pipe)
+        reaper.tend_guard()
+        assert reaper.guard.is_alive()
+        assert f"there is a guard process (pid {reaper.guard.pid}) after all" in caplog.text
+    finally:
+        reaper.close()
+
+
+def test_a_first_guard_that_could_not_be_started_is_tried_again_too(monkeypatch):
+    def refuse():
+        raise OSError(23, "Too many open files in system")
+
+    clock = Clock(0.0)
+    reaper = Reaper(clock=clock)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pipe", refuse)
+            reaper.begin()
+        clock.now += 10
+        reaper.tend_guard()
+        assert reaper.guard.is_alive()
+    finally:
+        reaper.close()
 
 
 def test_a_program_with_threads_is_not_forked(monkeypatch):
@@ -427,6 +486,36 @@ def test_the_end_of_the_guard_wakes_whoever_waits_for_workers(family, programs):
         reaper.close()
 
 
+def test_the_end_of_the_guard_during_a_sweep_wakes_but_once(family, programs, monkeypatch):
+    sweep = types.SimpleNamespace(left=[], step=lambda: 60.0)
+    monkeypatch.setattr(Job, "begin_sweep", lambda *_: sweep)
+    monkeypatch.setattr(Job, "is_clear", lambda _: False)
+    reaper = Reaper()
+    argv = (os.path.join(programs, "descendants.py"), family.folder, "", "wait")
+    context = start_processes(
+        "t", sys.executable, {0: argv}, log_dir=os.devnull, handle_signals=False, reaper=reaper
+    )
+    poller = select.poll()
+    for fd in context.exit_fds():
+        poller.register(fd, select.POLLIN)
+    try:
+        stop = context.begin_stop(signal.SIGKILL, 0)
+        while (delay := stop.step()) != 60.0:
+            assert delay is not None
+            poller.poll(BOUND * 1000)
+        while poller.poll(0):
+            stop.step()
+        os.kill(reaper.guard.pid, signal.SIGKILL)
+        assert poller.poll(BOUND * 1000)
+        stop.step()
+        assert poller.poll(0) == []
+        assert reaper.guard.is_alive()
+    finally:
+        sweep.step = lambda: None
+        context.close()
+        reaper.close()
+
+
 def test_a_launcher_is_killed_soon_after_its_guard(run_program, programs, family):
     launcher = run_program(
         "-m", "plaunch", os.path.join(programs, "descendants.py"), family.folder, "child", "wait"
@@ -509,6 +598,41 @@ def test_a_second_guard_knows_what_the_first_was_told(run_program, family, progr
     launcher.stdin.flush()
     assert launcher.wait(BOUND) == -signal.SIGKILL
     family.wait_until_gone()
+
+
+def test_it_stays_until_it_can_tell_of_everybody():
+    """One in the middle of becoming another program shows no word, and is found a moment later."""
+    clock = Clock(0.0)
+    killed = []
+
+    class Tree:
+        def look(self):
+            return {0: [Process(5)]} if 0.15 < clock.now and not killed else {}
+
+        def is_sure(self):
+            return clock.now > 0.2
+
+        def signal(self, processes, signum):
+            killed.extend(process.pid for process in processes)
+            return []
+
+        def newcomers(self):
+            return {}
+
+        def has_missed(self):
+            return False
+
+    class Line:
+        is_over = True
+
+        def drain(self):
+            pass
+
+        def wait(self, seconds):
+            clock.now += seconds
+
+    clear(types.SimpleNamespace(tree=Tree()), Line(), clock=clock)
+    assert killed == [5]
 
 
 # --- what it is told ------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process.reaping import marker, subreaper
+from plaunch.process.reaping import evidence, marker, subreaper
 from plaunch.process.reaping.reaper import Reaper
 
 from helpers.clock import Clock
@@ -141,6 +141,81 @@ def test_what_was_seen_to_be_the_launchers_own_is_left_to_it():
     assert run(TEND + FORKED_BY_HAND, "own") == ["-9"]
 
 
+LEFT_BY_PLUGIN = """\
+# What a plugin's program leaves in the background, in a session that is not the launcher's.
+middle = subprocess.run(
+    ["sh", "-c", "sleep 600 <&- >&- 2>&- & echo $!"],
+    stdout=subprocess.PIPE, start_new_session=True)
+exporter = int(middle.stdout)
+job.tend_orphans()
+left = job.sweep((), 60)
+print(left, os.path.exists(f"/proc/{exporter}"))
+os.kill(exporter, 9)
+os.waitid(os.P_PID, exporter, os.WEXITED | os.WNOWAIT)
+job.tend_orphans()
+print(os.path.exists(f"/proc/{exporter}"))
+"""
+
+
+def test_what_a_plugins_program_leaves_is_not_ended_but_reaped():
+    assert run(TEND + LEFT_BY_PLUGIN, "own") == ["[]", "True", "False"]
+
+
+HIDDEN = """\
+# Programs that show nothing of themselves, as ssh-agent: one by a plugin, and one that is nobody's.
+hide = "import ctypes, time; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print(flush=True); "
+argv = [sys.executable, "-c", hide + "time.sleep(600)"]
+held = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True)
+held.stdout.readline()
+fork = "import os\\nif os.fork() == 0:\\n    os.setsid(); print(os.getpid(), flush=True)\\n    "
+middle = subprocess.Popen(
+    [sys.executable, "-c", fork + hide + "time.sleep(600)"], env={}, stdout=subprocess.PIPE)
+orphan = int(middle.stdout.readline())
+middle.stdout.readline()
+middle.wait()
+try:
+    open(f"/proc/{orphan}/environ").close()
+except PermissionError:
+    print("hidden")
+left = job.sweep((), 60)
+print(left, os.path.exists(f"/proc/{orphan}"), held.poll())
+held.kill()
+"""
+
+# The rights of root to see all, and to end all; other users do not have them in any case.
+DROP = """\
+import ctypes, os, sys
+for right in (5, 19, 21, 38):  # CAP_KILL, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_PERFMON
+    ctypes.CDLL(None).prctl(24, right, 0, 0, 0)  # PR_CAPBSET_DROP
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def test_a_hidden_program_is_the_launchers_if_an_object_stands_for_it():
+    assert run(DROP, "-c", TEND + HIDDEN, "own") == ["hidden", "[]", "False", "None"]
+
+
+OTHER_USERS = """\
+# A plugin's program that has become another user, and can neither be read nor ended.
+become = "import os, sys; os.setgid(65534); os.setuid(65534); print(flush=True); sys.stdin.read()"
+held = subprocess.Popen(
+    [sys.executable, "-c", become],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+held.stdout.readline()
+left = []
+end = time.monotonic() + 1.5
+while time.monotonic() < end:
+    left += job.sweep((), 60)
+print(left)
+held.communicate()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_users_program_is_not_taken_for_an_orphan():
+    assert run(DROP, "-c", TEND + OTHER_USERS, "own") == ["[]"]
+
+
 LEADERS = """\
 # Orphans that lead sessions, with nothing of anybody's environment: only seen to be ours alive.
 middle = subprocess.Popen(
@@ -178,12 +253,14 @@ def test_the_guard_is_told_of_orphans(run_program, family, programs):
     """Nobody else could know of those without a word, once the launcher is gone."""
     launcher = run_program(
         "-c",
-        "import os, subprocess, sys, descendants\n"
+        "import os, subprocess, sys, time, descendants\n"
         "os.environ['PLAUNCH_LAUNCHER'] = str(os.getpid())\n"
         "from plaunch.process.reaping.reaper import Reaper\n"
         "job = Reaper().begin()\n"
         f"argv = [sys.executable, descendants.__file__, {family.folder!r}, 'lost', 'return']\n"
         "subprocess.run(argv, start_new_session=True, check=True)\n"
+        "job.tend_orphans()\n"
+        "time.sleep(0.3)\n"  # it has no environment, indeed
         "job.tend_orphans()\n"
         "os.kill(os.getpid(), 9)\n",
     )
@@ -232,20 +309,21 @@ def test_a_sweep_says_what_outlives_it(monkeypatch):
 def blank(monkeypatch):
     """What to read instead of environments, by number; empty ones for so many times."""
     answers = {}
-    read_environ = marker.read_environ
+    find_environ = marker.find_environ
 
     def read(pid, proc):
         if answers.get(pid, 0) <= 0:
-            return read_environ(pid, proc)
+            return find_environ(pid, proc)
         answers[pid] -= 1
         return b""
 
-    monkeypatch.setattr(marker, "read_environ", read)
+    monkeypatch.setattr(marker, "find_environ", read)
     return answers
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_a_sweep_looks_again_at_who_becomes_another_program(blank, times):
+def test_a_sweep_looks_again_at_who_becomes_another_program(blank, monkeypatch, times):
+    monkeypatch.setattr(evidence, "_BLANK", 60.0)  # however long a look takes here
     job = Reaper(use_guard=False).begin()
     program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)})
     blank[program.pid] = times
@@ -323,3 +401,43 @@ def test_workers_do_not_get_the_launchers_variable(run_program, programs, family
     )
     assert launcher.communicate(timeout=60)[0] == "none 14\n"
     assert "PLAUNCH_LAUNCHER" not in os.environ
+
+
+# --- what the last look costs ---------------------------------------------------------------------
+
+LAST_LOOK = """\
+import plaunch.process.reaping.tree as tree_module
+from plaunch.process import start_processes
+
+counts = {"children": 0, "all": 0, "list": 0}
+
+def count(module, name, key):
+    function = getattr(module, name)
+    def counting(*args):
+        counts[key] += 1
+        return function(*args)
+    setattr(module, name, counting)
+
+context = start_processes(
+    "t", sys.executable, {0: ("-c", "raise SystemExit(7)")}, log_dir=os.devnull, reaper=reaper)
+daemon = subprocess.Popen(["sleep", "600"], start_new_session=sys.argv[2] == "own session")
+os.waitid(os.P_PID, context.pids()[0], os.WEXITED | os.WNOWAIT)
+count(tree_module, "read_children", "children")
+count(tree_module, "read_table", "all")
+count(tree_module, "list_processes", "list")
+context.wait(60)
+print(counts["children"], counts["all"], counts["list"], daemon.poll())
+daemon.kill()
+"""
+
+
+@pytest.mark.parametrize("daemon", ["launcher's session", "own session"])
+def test_if_nothing_is_left_children_are_read_once_and_no_other_processes(daemon):
+    """A plugin's program that still runs is no reason to look at all processes either."""
+    counts = run(TEND + LAST_LOOK, "own", daemon)
+    assert counts == ["1", "0", "0", "None"]
+
+
+def test_a_library_looks_at_all_processes_once_and_for_new_ones_twice():
+    counts = run(TEND + LAST_LOOK, "a user's", "own session")
+    assert counts == ["0", "1", "2", "None"]

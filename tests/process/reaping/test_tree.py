@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import threading
 
 import pytest
 from plaunch.process.reaping.groups import GroupTree
@@ -191,6 +193,69 @@ def test_sessions_that_a_worker_has_made_are_its_own(table):
     assert found(tree) == {0: [5000, 5009]}
 
 
+def test_a_session_is_kept_although_nobody_was_seen_in_it_at_one_moment(table):
+    """Its only member forked and ended while the table was read."""
+    clock = Clock()
+    table.add(5000, parent=ME)
+    table.add(5002, parent=5000)
+    tree = table.tree(clock=clock)
+    tree.add_leader(0, 5000, 100)
+    tree.look()
+    table.remove(5002)
+    tree.look()
+    clock.now += 0.9
+    table.add(5009, parent=1, session=5002)
+    assert newcomers(tree) == {0: [5009]}
+    table.remove(5009)
+    clock.now += 0.9
+    tree.look()
+    table.add(5010, parent=1, session=5002)
+    assert found(tree) == {0: [5000, 5010]}
+
+
+def test_a_session_that_stays_empty_is_forgotten(table):
+    """Its number is free, and may go to a stranger who has ended, too, before anybody looks."""
+    clock = Clock()
+    table.add(5000, parent=ME)
+    table.add(5002, parent=5000)
+    tree = table.tree(clock=clock)
+    tree.add_leader(0, 5000, 100)
+    tree.look()
+    table.remove(5002)
+    tree.look()
+    clock.now += 1.0
+    tree.look()
+    table.add(5009, parent=1, session=5002)
+    assert found(tree) == {0: [5000]}
+    table.add(5010, parent=1, session=5002)
+    assert newcomers(tree) == {}
+
+
+def test_the_session_of_a_worker_is_not_forgotten_before_it_has_made_it(table):
+    clock = Clock()
+    table.add(5000, parent=ME, session=MY_SESSION)
+    tree = table.tree(clock=clock)
+    tree.add_leader(0, 5000, 100)
+    for _ in range(3):
+        tree.look()
+        clock.now += 1.0
+    table.add(5000, parent=ME, state="Z")
+    table.add(5001, parent=1, session=5000)
+    assert found(tree) == {0: [5001]}
+
+
+def test_the_number_of_a_group_is_no_evidence(table):
+    """A group is always inside its session; in another one it is a stranger's."""
+    table.add(5000, parent=ME)
+    table.add(5002, parent=5000)
+    tree = table.tree()
+    tree.add_leader(0, 5000, 100)
+    tree.look()
+    table.remove(5002)
+    table.add(5009, parent=1, session=4000, group=5002)  # of whom number 5002 was the first
+    assert found(tree) == {0: [5000]}
+
+
 def test_the_launchers_session_is_nobodys(table):
     """A worker is in it for a moment, until it has made its own."""
     table.add(5000, parent=ME, session=MY_SESSION)
@@ -210,7 +275,21 @@ def test_this_process_and_its_ancestors_are_never_found(table):
 def test_who_is_spared_is_not_found_and_nor_are_its_children(table):
     table.add(5000, environ=word(0))
     table.add(5001, parent=5000)
-    assert found(table.tree(spared={5000})) == {}
+    assert found(table.tree(spared={(5000, 100)})) == {}
+
+
+def test_a_number_that_was_spared_is_not_spared_for_ever(table):
+    """A guard that was killed, a plugin's child that has ended: a worker's may get the number."""
+    tree = table.tree(adopter=ME, spared={(5000, 100), (5009, 100), (5010, 100)})
+    table.add(5000, start=200, environ=word(0))
+    assert found(tree) == {0: [5000]}
+    table.add(5009, start=200, environ=word(1))
+    assert newcomers(tree) == {1: [5009]}
+    table.add(5010, parent=ME, start=200, environ=word(2))
+    children(table, 5010)
+    assert [process.pid for process in tree.find_unknown()] == [5010]
+    table.add(5010, parent=ME, environ=word(2))
+    assert tree.find_unknown() == []
 
 
 def test_zombies_are_not_alive_but_have_a_place_in_the_tree(table):
@@ -245,7 +324,9 @@ def own(pid=None):
     ("child", "is_adopted"),
     [
         ({"session": MY_SESSION}, False),
-        ({"session": 4999}, True),
+        ({"session": 4999, "environ": "A=1\0"}, True),
+        ({"session": 4999, "environ": own()}, False),  # left behind by what a plugin has run
+        ({"session": 4999}, False),  # in the middle of becoming another program
         ({"environ": "A=1\0"}, True),  # leads a session, without the launcher's variable
         ({"environ": "HOME=/\0"}, False),  # forked by the launcher, and not yet another program
         ({"environ": own()}, False),
@@ -316,10 +397,12 @@ def test_the_descendants_of_orphans_are_orphans(table):
 def test_without_children_there_is_no_need_to_look(table):
     table.add(5000, parent=ME)
     table.add(7000, environ=word(0))  # cannot be: it would be a child
-    tree = table.tree(adopter=ME, spared={5009})
+    table.add(5009, parent=ME)
+    tree = table.tree(adopter=ME, spared={(5009, 100)})
     tree.add_leader(0, 5000, 100)
     children(table, 5000, 5009)
     assert tree.left_behind() == {}
+    table.add(7000, parent=ME, environ=word(0))
     children(table, 5000, 5009, 7000)
     assert [process.pid for process in tree.left_behind()[0]] == [5000, 7000]
 
@@ -330,7 +413,74 @@ def test_a_kernel_that_does_not_list_children_is_asked_for_all_processes(table):
     tree = table.tree(adopter=ME)
     tree.add_leader(0, 5000, 100)
     assert read_children(str(table.folder)) is None
-    assert tree.unknown_children() == {5001}
+    assert [process.pid for process in tree.find_unknown()] == [5001]
+
+
+def threads(table, **children):
+    """The children of each of this process's threads; None for a thread that is gone."""
+    for thread, pids in children.items():
+        folder = table.folder / str(ME) / "task" / thread.removeprefix("t")
+        folder.mkdir(parents=True, exist_ok=True)
+        if pids is not None:
+            (folder / "children").write_text(" ".join(map(str, pids)))
+
+
+@pytest.mark.parametrize("is_opened", [False, True])
+def test_a_thread_that_ends_while_children_are_read_does_not_hide_any(
+    table, monkeypatch, is_opened
+):
+    """Its children are another thread's then, which may have been asked already.
+
+    Who has opened its list by then finds it empty.
+    """
+    threads(table, t1=[5001], t2=[5002], **({"t3": []} if is_opened else {}))
+    listed = []
+
+    def list_tasks(path):
+        listed.append(path)
+        if len(listed) == 1:
+            return ["1", "2", "3"]
+        threads(table, t1=[5001, 5003])
+        return ["1", "2"]
+
+    monkeypatch.setattr(os, "listdir", list_tasks)
+    assert read_children(str(table.folder)) == {5001, 5002, 5003}
+
+
+def test_a_kernel_without_the_list_is_not_asked_again_and_again(table, monkeypatch):
+    threads(table, t1=None, t2=None)
+    listdir, listed = os.listdir, []
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or listdir(path))
+    assert read_children(str(table.folder)) is None
+    assert len(listed) == 1
+
+
+def test_children_of_all_threads_are_read_while_threads_come_and_go():
+    """In this very process: each of these has a child for longer than it lives."""
+    release = threading.Event()
+
+    def come_and_go():
+        while not release.is_set():
+            thread = threading.Thread(target=lambda: None)
+            thread.start()
+            thread.join()
+
+    busy = threading.Thread(target=come_and_go)
+    busy.start()
+    programs = []
+    try:
+        start = threading.Thread(target=lambda: programs.append(subprocess.Popen(["sleep", "600"])))
+        start.start()
+        start.join()
+        found = [read_children() for _ in range(200)]
+        assert any(children is not None for children in found)
+        assert all(children is None or programs[0].pid in children for children in found)
+    finally:
+        release.set()
+        busy.join()
+        for program in programs:
+            program.kill()
+            program.wait()
 
 
 # --- the first process of a container, which inherits what others leave behind, too ---------------
@@ -381,7 +531,7 @@ def test_newcomers_are_told_by_everything_that_a_look_goes_by(table):
     table.add(5010, parent=5000)
     table.add(5011, parent=1, session=5000)
     table.add(5012, parent=1, environ=word(3))
-    table.add(5013, parent=ME, session=4998)
+    table.add(5013, parent=ME, session=4998, environ="A=1\0")
     table.add(5014, parent=1, environ="A=1\0")
     table.add(5015, parent=5014)
     assert newcomers(tree) == {0: [5011, 5010], 3: [5012], ADOPTED: [5013]}

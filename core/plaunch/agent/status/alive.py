@@ -20,7 +20,8 @@ class Alive:
     A loop that sleeps is alive until its time is over, which may be never: while nodes meet, only
     the news that a round has formed may wake it, for hours. One that is awake is alive for `bound`
     seconds, which are more than a stop of workers may take, and for less while it is in a plugin's
-    code. One that was never heard of, or that has ended, is none of our business.
+    code that it cannot leave. One that was never heard of, or that has ended, is none of our
+    business.
 
     Args:
         bound: seconds.
@@ -53,6 +54,17 @@ class Alive:
 
     def wakes(self) -> None:
         """The loop is awake, and has something to do."""
+        self._expect_soon()
+
+    def waits(self) -> None:
+        """The loop is awake, and waits for code of others as long as each may take; said often.
+
+        Nothing where there is no loop, or none any more.
+        """
+        if self._due != math.inf:
+            self._expect_soon()
+
+    def _expect_soon(self) -> None:
         self._heard = now = self._clock()
         self._due = now + self.bound
 

@@ -6,13 +6,14 @@ import contextlib
 import os
 import select
 import subprocess
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from plaunch.agent.worker_store import serving
 from plaunch.durations import milliseconds
 from plaunch.process.failures import describe_exit
-from plaunch.process.reaping.guard import open_pidfd
+from plaunch.process.pidfd import open_pidfd
 from plaunch.process.reaping.marker import JOBS_VARIABLE
 from plaunch.process.withheld import without_withheld
 
@@ -126,11 +127,6 @@ class StoreHost:
         """Descriptors that are readable when `look` has something to do."""
         return [fd for fd in (self._pipe, self._pidfd) if fd >= 0]
 
-    def own_fds(self) -> list[int]:
-        """All descriptors that belong to it in the launcher, for a forked child to close."""
-        stdin = self._process.stdin
-        return [*self.fds(), *([] if stdin is None or stdin.closed else [stdin.fileno()])]
-
     def due(self) -> float | None:
         """Seconds until `look` wants to be called whatever happens, or None."""
         return _END_LOOK if self._pipe < 0 and self._pidfd < 0 else None
@@ -170,11 +166,12 @@ class StoreHost:
             self._pidfd = -1
 
     def _wait(self) -> None:
+        until = time.monotonic() + _END_WAIT
         if self._pidfd >= 0:
             poller = select.poll()
             poller.register(self._pidfd, select.POLLIN)
             poller.poll(milliseconds(_END_WAIT))
-        self._process.wait(_END_WAIT)
+        self._process.wait(max(until - time.monotonic(), _END_LOOK))
 
     def _read(self) -> None:
         while self._pipe >= 0:

@@ -10,6 +10,8 @@ from plaunch.errors import RendezvousConnectionError, WorkerStoreError
 
 _BACKLOG = 4096  # workers that may connect before anybody serves them
 
+_MOST_PORT = 65535
+
 _Place = tuple[socket.AddressFamily, str]
 # One dual-stack socket covers both families; hosts without IPv6 have only the other.
 _EVERYWHERE: tuple[_Place, ...] = ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0"))  # noqa: S104 - other nodes connect
@@ -31,6 +33,8 @@ def listen(address: str, port: int, *, nodes: int) -> socket.socket:
         WorkerStoreError: another program listens there, or this user may not.
     """
     problem: OSError | None = None
+    if not 0 < port <= _MOST_PORT:
+        raise _refused(address, port, None)
     for place in (*_find_places(address, port, nodes), *_EVERYWHERE):
         try:
             return _listen(*place, port)
@@ -84,7 +88,9 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
 
 
 def _refused(address: str, port: int, problem: OSError | None) -> WorkerStoreError:
-    where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    from plaunch.rendezvous.address import join_host_port  # noqa: PLC0415 - errors only
+
+    where = join_host_port(address, port)
     if problem is not None and problem.errno == errno.EADDRINUSE:
         from plaunch.rendezvous.ports import port_owner  # noqa: PLC0415 - errors only
 
@@ -93,8 +99,10 @@ def _refused(address: str, port: int, problem: OSError | None) -> WorkerStoreErr
             f"the workers' store at {where} (MASTER_ADDR, MASTER_PORT) cannot be hosted: the port "
             f"is taken{f' by {owner}' if owner else ''}; end that program, or choose another port"
         )
+    advice = "choose another port"
+    if problem is not None and problem.errno != errno.EACCES:  # a worker is the same user
+        advice += ", or let the worker of rank 0 host it (--worker-store=rank0)"
     return WorkerStoreError(
         f"the workers' store at {where} (MASTER_ADDR, MASTER_PORT) cannot be hosted: "
-        f"{problem.strerror if problem is not None else 'no address'}; choose another port, or let "
-        "the worker of rank 0 host it (--worker-store=rank0)"
+        f"{problem.strerror if problem is not None else 'there is no such port'}; {advice}"
     )

@@ -18,7 +18,7 @@ _LIBRARY = b"/libtorch"  # the first that torch loads has a longer name, as all 
 
 
 class TorchWatch:
-    """Looks for torch in one worker now and then, less and less often, and about 15 times in all.
+    """Looks for torch in one worker now and then, less and less often, and about 20 times in all.
 
     A look reads what the kernel says of the files that the worker has mapped, in a fraction of a
     millisecond. A worker that runs its program in a child is not seen to load it.
@@ -55,14 +55,20 @@ class TorchWatch:
         if self.due() != 0.0:
             return False
         self._next = max(self._clock() - self._began, _SHORTEST) * _GROWTH
-        return _find_library(self._pid, self._proc) != ""
+        return bool(_find_libraries(self._pid, self._proc))
+
+
+def is_python(program: str) -> bool:
+    """Whether the path of a program is that of a Python interpreter, by its name."""
+    return os.path.basename(program).rstrip("0123456789.td") == "python"
 
 
 def find_torch(workers: Collection[int], proc: str = PROC) -> tuple[str, str] | None:
-    """The program of a worker, or of what it has started, that has loaded torch, and where that is.
+    """The interpreter of a worker, or of what it has started, that has loaded torch, and where.
 
-    The place is the folder in which the package is. None if no worker has loaded it.
-    It looks at every process of theirs that can still be told by its parents.
+    The place is the folder in which the package is. None if no worker has loaded it, or only one
+    that is no interpreter. It looks at every process of theirs that can still be told by its
+    parents.
     """
     table = read_table(proc)
     of_workers = set(workers)
@@ -71,27 +77,35 @@ def find_torch(workers: Collection[int], proc: str = PROC) -> tuple[str, str] | 
         if table[pid].ppid in of_workers:
             of_workers.add(pid)
     for pid in sorted(of_workers):
-        library = _find_library(pid, proc)
-        package, marker, _ = library.rpartition("/lib/libtorch")
-        if marker and os.path.basename(package) == "torch":
+        for library in _find_libraries(pid, proc):
+            package, marker, _ = library.rpartition("/lib/libtorch")
+            if not marker or os.path.basename(package) != "torch":
+                continue
             try:
-                python = os.readlink(f"{proc}/{pid}/exe")
+                program = os.readlink(f"{proc}/{pid}/exe")
             except OSError:
-                continue  # it has ended meanwhile
-            return python, os.path.dirname(package)
+                break  # it has ended meanwhile
+            if is_python(program):
+                return program, os.path.dirname(package)
+            break
     return None
 
 
-def _find_library(pid: int, proc: str) -> str:
-    """The path of a library of torch's that a process has mapped; empty if there is none."""
+def _find_libraries(pid: int, proc: str) -> list[str]:
+    """The paths of libraries of torch's that a process has mapped, and that are still there."""
     try:
         with open(f"{proc}/{pid}/maps", "rb", buffering=0) as file:
             maps = file.readall()
     except OSError:
-        return ""  # it has ended, or may not be looked at
-    at = maps.find(_LIBRARY)
-    if at < 0:
-        return ""
-    begin, end = maps.rfind(b"\n", 0, at) + 1, maps.find(b"\n", at)
-    words = maps[begin : end if end >= 0 else None].split(None, 5)
-    return os.fsdecode(words[-1])
+        return []  # it has ended, or may not be looked at
+    found: list[str] = []
+    at = -1
+    while (at := maps.find(_LIBRARY, at + 1)) >= 0:
+        begin, end = maps.rfind(b"\n", 0, at) + 1, maps.find(b"\n", at)
+        line = maps[begin : end if end >= 0 else None]
+        # A folder may have such a name as well; a file that was replaced is marked as deleted.
+        if b"/" not in line[at + 1 - begin :] and not line.endswith(b" (deleted)"):
+            path = os.fsdecode(line.split(None, 5)[-1])
+            if path not in found:
+                found.append(path)
+    return found

@@ -49,7 +49,9 @@ def find_interpreter(entrypoint: object, env: Mapping[str, str]) -> Interpreter:
 
     environ = {**os.environ, **env}
     if isinstance(entrypoint, str):
-        if os.path.basename(entrypoint).rstrip("0123456789.") == "python":
+        from plaunch.agent.worker_store.loading import is_python  # noqa: PLC0415 - as above
+
+        if is_python(entrypoint):
             return Interpreter(entrypoint, environ)
         return Interpreter(os.environ.get("PYTHON_EXEC") or sys.executable, environ)
     # What multiprocessing starts finds modules where this process does.

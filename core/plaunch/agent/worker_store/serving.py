@@ -26,7 +26,7 @@ BINDING = "plaunch: this torch binds the port itself"  # once it may; it then ge
 NO_TORCH = 64  # exit code: this interpreter has no torch
 
 _CONNECT_TIMEOUT = 20  # seconds for the server to become its own first client
-_CREATE_TIMEOUT = 30  # seconds, for a torch that overlooks the other one
+START_TIMEOUT = 150  # seconds to load torch and to begin; the system ends it then, by SIGALRM
 
 
 def main(argv: list[str]) -> None:
@@ -38,6 +38,7 @@ def main(argv: list[str]) -> None:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(signum, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(START_TIMEOUT)
     _set_limits(is_lean=how == "lean")
     # Not the folder of this file: its modules are not to be taken for others of the same name.
     if sys.path and os.path.abspath(sys.path[0]) == os.path.dirname(os.path.abspath(__file__)):
@@ -47,7 +48,6 @@ def main(argv: list[str]) -> None:
     if importlib.util.find_spec("torch") is None:
         sys.exit(NO_TORCH)
     create = _load_lean() if how == "lean" else _load_whole()
-    signal.alarm(_CREATE_TIMEOUT)
     store = _serve(create, int(fd), host, int(port))
     signal.alarm(0)
     print(SERVING, flush=True)

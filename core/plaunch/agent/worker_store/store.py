@@ -1,4 +1,4 @@
-"""The workers' store of one round, for the agent's loop: it asks, and nothing here waits."""
+"""The workers' store of one round, for the agent's loop, which asks it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.errors import WorkerStoreError
+from plaunch.errors import WorkerStoreError, WorkerStoreHostError
+from plaunch.rendezvous.ports import count_connections
 
 if TYPE_CHECKING:
     import socket
@@ -29,15 +30,16 @@ _ADVICE = (
 _FIRST_LOOK = 0.1  # seconds after the start of workers, when an empty job is over
 _GUESTS_LOOK = 0.2  # seconds between two looks at who is still connected
 _GUESTS_SAID = 1.0  # seconds after which the wait for them is said
-_ESTABLISHED = "01"
+_SEARCH_INTERVAL = 0.5  # seconds between two searches for a worker that has loaded torch
+_TORCH_WAIT = 60.0  # seconds for one to load it, once a client of torch's has come
 
 
 class WorkerStore:
     """Listens for the workers of a round, and has a store host serve them once that is needed.
 
     It is needed when a worker has loaded torch, or when somebody connects. `fds` and `due` say
-    when to call `tend`, which never blocks. `open` begins a round and `close` ends it; both may be
-    called again and again.
+    when to call `tend`, which takes no longer than to start a process. `open` begins a round and
+    `close` ends it; both may be called again and again.
 
     Args:
         reaper: the agent's, which is told of store hosts.
@@ -66,7 +68,9 @@ class WorkerStore:
         self._watch: TorchWatch | None = None
         self._host: StoreHost | None = None
         self._doorkeeper: Doorkeeper | None = None
-        self._has_looked_elsewhere = False
+        self._is_workers = False  # whether the interpreter was found in a worker
+        self._asked_at: float | None = None  # when a client of torch's came that nobody can serve
+        self._searched_at = 0.0
 
     def open(
         self, address: str, port: int, *, nodes: int, interpreter: Callable[[], Interpreter]
@@ -92,7 +96,7 @@ class WorkerStore:
         self._address, self._port = own_address(self._listener), port
         self._name = f"the workers' store at {address}:{port}"
         self._find_interpreter, self._interpreter = interpreter, None
-        self._has_looked_elsewhere = False
+        self._is_workers, self._asked_at = False, None
 
     def watch(self, workers: Collection[int]) -> None:
         """Know of the workers of this node, by their process ids, the one of rank 0 first."""
@@ -147,12 +151,11 @@ class WorkerStore:
         return self._host is not None and self._host.is_serving
 
     def own_fds(self) -> list[int]:
-        """All descriptors that a forked worker must not keep."""
-        fds = [] if self._listener is None else [self._listener.fileno()]
-        return fds if self._host is None else fds + self._host.own_fds()
+        """The descriptors of a round that begins, which a forked worker must not keep."""
+        return [] if self._listener is None else [self._listener.fileno()]
 
     def close(self) -> None:
-        """End the store of this round; takes no more than a moment."""
+        """End the store of this round; it takes as long as a killed process does to end."""
         if self._doorkeeper is not None:
             self._doorkeeper.close()
         if self._host is not None:
@@ -190,8 +193,13 @@ class WorkerStore:
             self._sleep(_GUESTS_LOOK)
 
     def _has_guests(self) -> bool:
-        """Whether clients are connected beside the store host, which is one itself."""
-        return self.is_served and _count_connections(self._port) > 1
+        """Whether clients are connected beside the store host, which is one itself.
+
+        Or may be: whoever has come while the host still loads torch.
+        """
+        if self._host is None:
+            return False
+        return not self.is_served or count_connections(self._port) > 1
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -231,7 +239,7 @@ class WorkerStore:
                 is_lean=is_lean,
             )
         except OSError as error:
-            raise WorkerStoreError(
+            raise WorkerStoreHostError(
                 f"{self._name} cannot be hosted: {self._interpreter.python!r} cannot be started: "
                 f"{error}. {_ADVICE}"
             ) from error
@@ -249,7 +257,10 @@ class WorkerStore:
             host.bind()
 
     def _answer_end(self, host: StoreHost, exitcode: int) -> None:
-        from plaunch.agent.worker_store.serving import NO_TORCH  # noqa: PLC0415 - trouble only
+        from plaunch.agent.worker_store.serving import (  # noqa: PLC0415 - trouble only
+            NO_TORCH,
+            START_TIMEOUT,
+        )
 
         text = host.describe_end()
         host.close()
@@ -259,11 +270,17 @@ class WorkerStore:
             raise WorkerStoreError(f"{self._name} was lost: its process has ended ({text})")
         if exitcode == NO_TORCH:
             self._do_without_torch()
+        elif exitcode == -signal.SIGALRM:
+            raise WorkerStoreError(
+                f"{self._name} cannot be hosted: its process has not come to serve it within "
+                f"{START_TIMEOUT} s, which loading torch takes almost all of; see whether the file "
+                f"system that torch is on answers ({text})"
+            )
         elif host.is_lean:
             _log.debug("%s: the store host is started again (%s)", self._name, text)
             self._start(is_lean=False)
         else:
-            raise WorkerStoreError(
+            raise WorkerStoreHostError(
                 f"{self._name} cannot be hosted: its process has ended ({text})\n{_ADVICE}"
             )
 
@@ -271,36 +288,45 @@ class WorkerStore:
         """Take another interpreter that has torch; without one, see whether it is missed at all."""
         if self._interpreter is None or self._listener is None:
             raise RuntimeError("a store that is not open has lost its host")
-        from plaunch.agent.worker_store.hosting import Interpreter  # noqa: PLC0415 - trouble only
-
-        elsewhere = self._find_torch()
-        if elsewhere is not None:
-            python, folder = elsewhere
-            env = self._interpreter.env
-            paths = [folder, *filter(None, [env.get("PYTHONPATH")])]
-            self._interpreter = Interpreter(python, {**env, "PYTHONPATH": os.pathsep.join(paths)})
-            self._start(is_lean=True)
+        if not self._is_workers and self._take_workers_interpreter(self._interpreter):
             return
         _log.info("%s has no torch to host %s", self._interpreter.python, self._name)
         from plaunch.agent.worker_store.strangers import Doorkeeper  # noqa: PLC0415 - as above
 
         self._doorkeeper = Doorkeeper(self._listener, clock=self._clock)
 
-    def _find_torch(self) -> tuple[str, str] | None:
-        """The interpreter of a worker that has loaded torch, and where that is; once in a round."""
-        if self._has_looked_elsewhere:
-            return None
-        self._has_looked_elsewhere = True
+    def _take_workers_interpreter(self, own: Interpreter) -> bool:
+        """Start a host with the interpreter of a worker that has loaded torch, if there is one."""
+        from plaunch.agent.worker_store.hosting import Interpreter  # noqa: PLC0415 - trouble only
         from plaunch.agent.worker_store.loading import find_torch  # noqa: PLC0415 - as above
 
-        return find_torch(self._workers)
+        self._searched_at = self._clock()
+        found = find_torch(self._workers)
+        if found is None:
+            return False
+        python, folder = found
+        paths = [folder, *filter(None, [own.env.get("PYTHONPATH")])]
+        self._interpreter = Interpreter(python, {**own.env, "PYTHONPATH": os.pathsep.join(paths)})
+        self._is_workers = True
+        self._start(is_lean=True)
+        return True
 
     def _tend_door(self, doorkeeper: Doorkeeper) -> None:
-        guest = doorkeeper.look()
-        if guest and self._interpreter is not None:
-            raise WorkerStoreError(
+        client = doorkeeper.look()
+        if not client or self._interpreter is None:
+            return
+        now = self._clock()
+        if self._asked_at is None:
+            self._asked_at = now
+        # Workers of this node may be slower, and begin in a program that is no interpreter.
+        is_due = now - self._searched_at >= _SEARCH_INTERVAL
+        if is_due and not self._is_workers and self._take_workers_interpreter(self._interpreter):
+            doorkeeper.close()
+            self._doorkeeper = None
+        elif self._is_workers or now - self._asked_at >= _TORCH_WAIT:
+            raise WorkerStoreHostError(
                 f"{self._name} cannot be hosted: {self._interpreter.python!r} has no torch, and a "
-                f"worker of torch's has connected from {guest}. {_ADVICE}"
+                f"worker of torch's has connected from {client}. {_ADVICE}"
             )
 
     def _let_go(self) -> None:
@@ -308,19 +334,3 @@ class WorkerStore:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-
-
-def _count_connections(port: int) -> int:
-    """How many connections to a port of this machine there are; 0 where there is no /proc."""
-    count = 0
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table, encoding="ascii") as lines:
-                next(lines, None)
-                for line in lines:
-                    fields = line.split(None, 4)
-                    if fields[3] == _ESTABLISHED and int(fields[1].rpartition(":")[2], 16) == port:
-                        count += 1
-        except OSError:
-            continue
-    return count

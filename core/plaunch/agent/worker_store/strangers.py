@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +16,7 @@ _GREETING = b"\0" + (0x3C85F7CE).to_bytes(4, "little")
 _PATIENCE = 10.0  # seconds for somebody who connects and says nothing
 _LOOK = 0.1  # seconds between two looks at what they have said
 _MOST = 64  # connections that are looked at together
+_SHORTAGE = 1.0  # seconds without a look for more, when there are no descriptors for them
 
 
 class Doorkeeper:
@@ -31,46 +33,67 @@ class Doorkeeper:
         self._listener = listener
         self._listener.setblocking(False)
         self._clock = clock
-        self._until: dict[socket.socket, float] = {}
+        self._clients: dict[socket.socket, _Client] = {}
+        self._closed_until = 0.0  # on the clock: nobody is let in before
 
     def fds(self) -> list[int]:
         """Descriptors that are readable when `look` has something to do."""
-        return [self._listener.fileno()] if len(self._until) < _MOST else []
+        return [self._listener.fileno()] if self._lets_in() else []
 
     def due(self) -> float | None:
         """Seconds until `look` wants to be called whatever happens, or None."""
-        return _LOOK if self._until else None
+        if self._clients:
+            return _LOOK
+        return None if self._lets_in() else max(self._closed_until - self._clock(), 0.0)
 
     def look(self) -> str:
         """The address of a client of torch's store, if there is one; never waits."""
-        with contextlib.suppress(OSError):  # nobody more, or nobody any more
-            while len(self._until) < _MOST:
-                guest, _ = self._listener.accept()
-                guest.setblocking(False)
-                self._until[guest] = self._clock() + _PATIENCE
-        for guest, until in list(self._until.items()):
+        self._let_in()
+        for connection, client in list(self._clients.items()):
             said: bytes | None = None
             with contextlib.suppress(BlockingIOError):
-                said = _first_words(guest)
+                said = _first_words(connection)
             if said == _GREETING:
-                host, port = guest.getpeername()[:2]
-                return f"{host} (port {port})"
+                return client.name
             is_one_yet = said is None or (said and _GREETING.startswith(said))
-            if not is_one_yet or self._clock() >= until:
-                del self._until[guest]
-                guest.close()
+            if not is_one_yet or self._clock() >= client.until:
+                del self._clients[connection]
+                connection.close()
         return ""
 
     def close(self) -> None:
-        """Send everybody away."""
-        for guest in self._until:
-            guest.close()
-        self._until.clear()
+        """Send everybody away; clients of torch's store come again."""
+        for connection in self._clients:
+            connection.close()
+        self._clients.clear()
+
+    def _lets_in(self) -> bool:
+        return len(self._clients) < _MOST and self._clock() >= self._closed_until
+
+    def _let_in(self) -> None:
+        while self._lets_in():
+            try:
+                connection, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._closed_until = self._clock() + _SHORTAGE
+                    return
+                continue  # whoever it was has gone
+            connection.setblocking(False)
+            name = f"{address[0]} (port {address[1]})"
+            self._clients[connection] = _Client(name, self._clock() + _PATIENCE)
 
 
-def _first_words(guest: socket.socket) -> bytes:
+class _Client(NamedTuple):
+    name: str
+    until: float  # on the clock, when one that has said nothing is sent away
+
+
+def _first_words(connection: socket.socket) -> bytes:
     try:
-        return guest.recv(len(_GREETING), socket.MSG_PEEK)
+        return connection.recv(len(_GREETING), socket.MSG_PEEK)
     except BlockingIOError:
         raise
     except OSError:

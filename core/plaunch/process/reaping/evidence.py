@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.process.reaping import marker
-from plaunch.process.reaping.table import PROC, Process
+from plaunch.process.reaping.handles import HANDLE_WAIT, find_handled
+from plaunch.process.reaping.table import PROC, Identity, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,27 +39,28 @@ class Evidence:
         launcher: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.has_blanks = False  # whether somebody was in the middle of becoming another program
+        self.is_unsure = False  # whether somebody may turn out to be another one in a moment
         self._job = job.encode()
         self._proc = proc
         self._since = since  # most processes are older, and need no second look
         self._has_forked = has_forked
         self._launcher = launcher
         self._clock = clock
-        self._blank_since: dict[tuple[int, int], float] = {}
+        self._unclear_since: dict[Identity, float] = {}
+        self._hidden_own: set[Identity] = set()
 
     def find_rank(self, process: Process) -> int | None:
         """The local rank of a process by its word; None if it has none."""
         if not process.is_alive or process.start < self._since:
             return None
-        environ = marker.read_environ(process.pid, self._proc)
+        environ = marker.find_environ(process.pid, self._proc)
         if (
-            not environ
+            environ == b""
             and process.ppid != _KERNEL_THREADS
             and marker.read_user(process.pid, self._proc) == os.getuid()
         ):
-            self._note_blank(process)
-        rank = marker.find_rank(environ, self._job)
+            self._has_been(process, _BLANK)
+        rank = marker.find_rank(environ or b"", self._job)
         if rank is None and self._has_forked:
             title = marker.read_title(process.pid, self._proc)
             rank = marker.find_rank_in_title(title, self._job)
@@ -67,23 +69,51 @@ class Evidence:
         return rank
 
     def is_launchers(self, process: Process) -> bool:
-        """Whether the launcher itself has started a process that leads a session, or may have."""
-        environ = marker.read_environ(process.pid, self._proc)
+        """Whether the launcher, or what it has started, has started a living process, or may have.
+
+        Workers and what they have started are none of these.
+        """
+        environ = marker.find_environ(process.pid, self._proc)
+        if environ is None:
+            return self._is_hidden_launchers(process)
         if not environ:
-            return not self._note_blank(process)
+            return not self._has_been(process, _BLANK)
         if marker.is_started_by_launcher(environ, self._launcher):
             return True
         # Or a fork of the launcher, which is still to become another program.
         return not self._has_forked and environ == marker.read_environ(self._launcher, self._proc)
 
-    def _note_blank(self, process: Process) -> bool:
-        """Whether a process has indeed no environment.
+    def has_mark(self, process: Process) -> bool:
+        """Whether a process shows that the launcher, or what it has started, has started it."""
+        environ = marker.read_environ(process.pid, self._proc)
+        return marker.is_started_by_launcher(environ, self._launcher)
 
-        It may also be in the middle of becoming another program, and would be taken for a stranger:
-        the last look is not sure of it then.
+    def _is_hidden_launchers(self, process: Process) -> bool:
+        """The same of one that does not show its environment: ssh-agent, sudo, other users'."""
+        identity = process.identity
+        if identity in self._hidden_own:
+            return True
+        try:
+            os.kill(process.pid, 0)
+        except PermissionError:
+            return True  # if it is an orphan after all, nothing can be done about it
+        except ProcessLookupError:
+            return False
+        if not self._has_been(process, HANDLE_WAIT):
+            return True
+        if process.pid in find_handled():
+            self._hidden_own.add(identity)
+            return True
+        return False
+
+    def _has_been(self, process: Process, seconds: float) -> bool:
+        """Whether a process has been without an environment for so long, to be sure of it.
+
+        It may also be in the middle of becoming another program, and would be taken for a stranger,
+        or have been started a moment ago: the last look is not sure of it then.
         """
         now = self._clock()
-        since = self._blank_since.setdefault((process.pid, process.start), now)
-        is_blank = now - since >= _BLANK
-        self.has_blanks |= not is_blank
-        return is_blank
+        since = self._unclear_since.setdefault(process.identity, now)
+        has_been = now - since >= seconds
+        self.is_unsure |= not has_been
+        return has_been

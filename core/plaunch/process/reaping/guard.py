@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.durations import milliseconds
+from plaunch.process.pidfd import open_pidfd
 from plaunch.process.reaping.table import PROC
 
 if TYPE_CHECKING:
@@ -105,17 +106,22 @@ class Guard:
             return True  # somebody in this process waits for any child
 
 
-def start_guard(proc: str = PROC) -> Guard | None:
+def start_guard(proc: str = PROC, *, is_repeated: bool = False) -> Guard | None:
     """Start a guard of this process; None, and a warning, if the system refuses.
 
     A small process without threads is forked; otherwise another interpreter is started, which
     takes longer but happens beside the launcher's own work.
+
+    Args:
+        proc: where the system tells its processes.
+        is_repeated: whether the system has refused it before, which was said.
     """
-    reader, line = os.pipe()
-    launcher_fd = -1
+    reader = line = launcher_fd = -1
     try:
+        reader, line = os.pipe()
         # Not 0, 1 or 2, which the guard replaces: a launcher may have been started without them.
-        reader, line = _raised(reader), _raised(line)
+        reader = _raised(reader)
+        line = _raised(line)
         os.set_blocking(line, False)
         launcher_fd = _raised(open_pidfd(os.getpid()))
         if _is_forkable():
@@ -125,16 +131,18 @@ def start_guard(proc: str = PROC) -> Guard | None:
     except (OSError, ValueError) as error:
         from plaunch.capacity import explain  # noqa: PLC0415 - errors only
 
-        os.close(line)
-        _log.warning(
+        if line >= 0:
+            os.close(line)
+        _log.log(
+            logging.DEBUG if is_repeated else logging.WARNING,
             "no guard process, so that workers may outlive this launcher if it gets SIGKILL: %s",
             explain(error),
         )
         return None
     finally:
-        os.close(reader)
-        if launcher_fd >= 0:
-            os.close(launcher_fd)
+        for fd in (reader, launcher_fd):
+            if fd >= 0:
+                os.close(fd)
 
 
 def _fork_guard(reader: int, launcher_fd: int, proc: str) -> int:
@@ -193,16 +201,6 @@ def _is_forkable() -> bool:
     except (OSError, IndexError, ValueError):
         return False
     return resident <= _SMALL
-
-
-def open_pidfd(pid: int) -> int:
-    """A descriptor of a process, which is readable when it has ended; -1 if there is none."""
-    if os.environ.get("PLAUNCH_NO_PIDFD", "0") not in ("", "0") or not hasattr(os, "pidfd_open"):
-        return -1
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return -1  # an old kernel, or a container's filter
 
 
 def _raised(fd: int) -> int:

@@ -29,7 +29,7 @@ _SHORT_PAUSE = 0.002  # seconds between two passes, at first
 _LONG_PAUSE = 0.05
 _UNKILLABLE = 10.0  # seconds after which what outlives SIGKILL is left to its fate
 _MANY_DESCRIPTORS = 1 << 12
-_SETTLED = 0.05  # seconds without a find, for a process in the middle of becoming a program
+_SETTLED = 0.05  # seconds without a find, for who is started by one that was killed a moment ago
 _LATE_COMER = 10.0  # seconds for somebody who holds the pipe to become known
 
 
@@ -61,7 +61,7 @@ def clear(
     """Kill in passes until nothing is found, and nobody can come who is not known yet.
 
     Between its start and its first own step, a worker has nothing by which it could be found; but
-    it holds the pipe.
+    it holds the pipe. Who is in the middle of becoming another program can be told a moment later.
     """
     pause = _SHORT_PAUSE
     quiet_since = first_found = None
@@ -77,7 +77,8 @@ def clear(
         else:
             first_found = None
             quiet_since = now if quiet_since is None else quiet_since
-            if now - quiet_since > (_SETTLED if line.is_over else _LATE_COMER):
+            is_clear = line.is_over and (briefing.tree is None or briefing.tree.is_sure())
+            if now - quiet_since > (_SETTLED if is_clear else _LATE_COMER):
                 return
         line.wait(pause)
         pause = min(pause * 1.5, _LONG_PAUSE)
@@ -90,8 +91,8 @@ def _kill_all(briefing: Briefing) -> bool:
     found: list[Process] = []
     for processes in briefing.tree.look().values():
         found.extend(processes)
-    bag = hunt(briefing.tree, found)
-    return len(bag.found) > len(bag.refused)
+    result = hunt(briefing.tree, found)
+    return len(result.found) > len(result.refused)
 
 
 class _Line:

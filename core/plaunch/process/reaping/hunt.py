@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from plaunch.process.reaping.table import Process
     from plaunch.process.reaping.tree import Tree
 
-_QUIET = 2  # looks in a row that find nobody new, the second one for numbers that begin anew
+QUIET = 2  # looks in a row that find nobody new, the second one for numbers that begin anew
 _ROUNDS = 64  # looks that find nobody of ours, on a host where others come and go all the time
 _MOST = 512  # looks altogether; whoever calls looks at everything then, and at the clock
 
 
-class Bag:
+class HuntResult:
     """Whom a hunt has come upon: all of them, and those that this user may not signal."""
 
     def __init__(self, found: list[Process], refused: list[Process]) -> None:
@@ -24,7 +24,9 @@ class Bag:
         self.refused = refused
 
 
-def hunt(tree: Tree, found: Sequence[Process], *, ranks: Collection[int] | None = None) -> Bag:
+def hunt(
+    tree: Tree, found: Sequence[Process], *, ranks: Collection[int] | None = None
+) -> HuntResult:
     """Kill `found`, and those whom they have become before the signal came.
 
     A process that forks and ends is somewhere else at once, and a look at all processes takes
@@ -36,9 +38,9 @@ def hunt(tree: Tree, found: Sequence[Process], *, ranks: Collection[int] | None 
         found: the processes to begin with.
         ranks: the local ranks to whom the hunt is restricted; None is everybody.
     """
-    bag = Bag(list(found), tree.signal(found, signal.SIGKILL))
+    result = HuntResult(list(found), tree.signal(found, signal.SIGKILL))
     quiet = rounds = looks = 0
-    while quiet < _QUIET and rounds < _ROUNDS and looks < _MOST:
+    while quiet < QUIET and rounds < _ROUNDS and looks < _MOST:
         looks += 1
         new = [
             process
@@ -47,11 +49,11 @@ def hunt(tree: Tree, found: Sequence[Process], *, ranks: Collection[int] | None 
             for process in processes
         ]
         if new:
-            bag.found.extend(new)
-            bag.refused.extend(tree.signal(new, signal.SIGKILL))
+            result.found.extend(new)
+            result.refused.extend(tree.signal(new, signal.SIGKILL))
             quiet = rounds = 0
         elif tree.has_missed():
             quiet, rounds = 0, rounds + 1
         else:
             quiet += 1
-    return bag
+    return result

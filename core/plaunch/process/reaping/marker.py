@@ -75,9 +75,22 @@ def _rank_among(words: list[bytes], job: bytes) -> int | None:
     return None
 
 
+def find_environ(pid: int, proc: str = PROC) -> bytes | None:
+    """The environment that a program was started with; None if it may not be read.
+
+    It is empty if the process is gone, and while it becomes another program.
+    """
+    try:
+        return _read_all(f"{proc}/{pid}/environ")
+    except PermissionError:
+        return None
+    except OSError:
+        return b""
+
+
 def read_environ(pid: int, proc: str = PROC) -> bytes:
-    """The environment that a program was started with; empty if it is gone or not to be read."""
-    return _read(f"{proc}/{pid}/environ")
+    """The same, but empty if it may not be read."""
+    return find_environ(pid, proc) or b""
 
 
 def read_title(pid: int, proc: str = PROC) -> bytes:
@@ -95,7 +108,11 @@ def read_user(pid: int, proc: str = PROC) -> int:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.readall()[:_MAX_BYTES]
+        return _read_all(path)
     except OSError:
         return b""
+
+
+def _read_all(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()[:_MAX_BYTES]

@@ -54,17 +54,16 @@ class Sweep:
 
     def step(self) -> float | None:
         """Take a pass; the seconds until the next one, or None if there is none."""
-        bag = hunt(self._tree, self._relevant(self._all_left()))
+        result = hunt(self._tree, self._relevant(self._all_left()))
         has_reaped = self._tend_orphans()
-        found = self._relevant(bag.found)
-        is_late = self._clock() > self._deadline
-        if not (found or has_reaped):
-            if self._tree.is_sure() or is_late:
-                return None
-        elif found and not self._is_told:
+        found = self._relevant(result.found)
+        if not (found or has_reaped) and self._tree.is_sure():
+            return None
+        if found and not self._is_told:
             self._is_told = True
             _log.info("ending what was left behind: pids %s", [p.pid for p in found])
-        if found and (len(bag.refused) == len(found) or is_late):
+        is_refused = bool(found) and len(result.refused) == len(found)
+        if is_refused or self._clock() > self._deadline:
             self.left = found
             return None
         return _PAUSE

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import signal
 
+from plaunch.process.pidfd import open_pidfd
+
 PROC = "/proc"
+
+Identity = tuple[int, int]  # number and start
 
 _STAT_BYTES = 4096
 _ENDED = ("Z", "X", "x")
+_MOST_READS = 16  # of the lists of children, while threads end
 
 
 class Process:
@@ -38,6 +43,11 @@ class Process:
         self.state = state
         self.start = start
         self.is_alive = is_alive
+
+    @property
+    def identity(self) -> Identity:
+        """What no other process has: number and start."""
+        return self.pid, self.start
 
     def __repr__(self) -> str:
         return f"Process({self.pid}, ppid={self.ppid}, state={self.state!r}, start={self.start})"
@@ -91,15 +101,28 @@ def list_processes(proc: str = PROC) -> set[int]:
 
 
 def read_children(proc: str = PROC) -> set[int] | None:
-    """The numbers of this process's children; None if the kernel does not list them."""
-    children: set[int] = set()
-    try:
-        for task in os.listdir(f"{proc}/self/task"):
-            with open(f"{proc}/self/task/{task}/children", "rb") as file:
-                children.update(map(int, file.read().split()))
-    except (OSError, ValueError):
-        return None
-    return children
+    """The numbers of this process's children; None if the kernel does not list them.
+
+    Each thread has its own. When one ends, they become those of another thread, which may have been
+    asked already: then all are asked again. None as well if threads end all the time.
+    """
+    folder = f"{proc}/self/task"
+    for _ in range(_MOST_READS):
+        children: set[int] = set()
+        task = ""
+        try:
+            tasks = os.listdir(folder)
+            for task in tasks:
+                with open(f"{folder}/{task}/children", "rb") as file:
+                    children.update(map(int, file.read().split()))
+            if len(tasks) == 1 or set(tasks).issubset(os.listdir(folder)):
+                return children
+        except (FileNotFoundError, ProcessLookupError):
+            if os.path.exists(f"{folder}/{task}") or not os.path.exists(folder):
+                return None
+        except (OSError, ValueError):
+            return None
+    return None
 
 
 def send(process: Process, signum: signal.Signals, proc: str = PROC) -> bool:
@@ -111,12 +134,7 @@ def send(process: Process, signum: signal.Signals, proc: str = PROC) -> bool:
     Raises:
         PermissionError: it runs as another user.
     """
-    try:
-        pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pidfd = -1  # an old kernel, a container's filter, or no descriptors left
+    pidfd = open_pidfd(process.pid)
     try:
         now = read_process(process.pid, proc)
         if now is None or now.start != process.start:

@@ -9,9 +9,12 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.process.reaping.evidence import Evidence
+from plaunch.process.reaping.kinship import ancestors_of, children_by_parent, descend
 from plaunch.process.reaping.marker import ADOPTED
+from plaunch.process.reaping.sessions import Sessions
 from plaunch.process.reaping.table import (
     PROC,
+    Identity,
     Process,
     has_table,
     list_processes,
@@ -23,9 +26,6 @@ from plaunch.process.reaping.table import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
-
-
-_Identity = tuple[int, int]  # number and start
 
 
 class Tree(Protocol):
@@ -64,7 +64,7 @@ def make_tree(
     has_forked: bool = False,
     adopter: int = 0,
     is_init: bool = False,
-    spared: Collection[int] = (),
+    spared: Collection[Identity] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Tree:
     """The best `Tree` that the system allows.
@@ -77,7 +77,7 @@ def make_tree(
         adopter: the launcher, if it is plaunch's own process and inherits orphans; else 0.
         is_init: whether the adopter is the first process of a container, which inherits the
             orphans of strangers as well.
-        spared: numbers of processes that never belong to the workers; it may grow later.
+        spared: processes that never belong to the workers, by number and start; it may grow later.
         clock: seconds that never go back.
     """
     if not has_table(proc):
@@ -112,7 +112,7 @@ class ProcTree:
         has_forked: bool = False,
         adopter: int = 0,
         is_init: bool = False,
-        spared: Collection[int] = (),
+        spared: Collection[Identity] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.is_init = is_init
@@ -122,26 +122,31 @@ class ProcTree:
         self._evidence = Evidence(
             job, proc=proc, since=since, has_forked=has_forked, launcher=adopter, clock=clock
         )
-        self._leaders: dict[int, _Identity] = {}
-        self._known: dict[_Identity, int] = {}
-        self._sessions: dict[int, int] = {}
+        self._leaders: dict[int, Identity] = {}
+        self._known: dict[Identity, int] = {}
+        self._sessions = Sessions(clock)
         self._seen: set[int] = set()
         self._has_missed = False
-        self._is_childless = False  # an adopter without orphans: nobody can come any more
+        # An adopter that has inherited nobody, and has no worker either, will never do so.
+        self.inherits_nobody = False
 
     def add_leader(self, rank: int, pid: int, start: int) -> None:
         """Know of a worker, which leads its own session."""
         if rank >= 0:
             self._leaders[rank] = (pid, start)
-            self._sessions[pid] = rank
+            self._sessions.add(pid, rank)
         self._known[pid, start] = rank
 
     def look(self) -> dict[int, list[Process]]:
         """The living processes by local rank, workers included."""
-        self._evidence.has_blanks = self._is_childless = False
+        self._evidence.is_unsure = self.inherits_nobody = False
         table = read_table(self._proc)
         self._seen = set(table)
-        excluded = {os.getpid(), *self._spared, *_ancestors(table, os.getpid())}
+        excluded = {
+            os.getpid(),
+            *ancestors_of(table, os.getpid()),
+            *(pid for pid, start in self._spared if pid in table and table[pid].start == start),
+        }
         owners = {
             pid: rank
             for (pid, start), rank in self._known.items()
@@ -152,63 +157,82 @@ class ProcTree:
             for process in table.values()
             if process.pid not in owners and process.pid not in excluded
         ]
-        children = _children(table)
+        children = children_by_parent(table)
         self._claim(others, self._evidence.find_rank, owners)
-        _descend(owners, children, excluded)
+        descend(owners, children, excluded)
         if self._adopter and not self.is_init:
             for pid in children.get(self._adopter, ()):
                 if pid not in owners and pid not in excluded and self._is_adopted(table[pid]):
                     owners[pid] = ADOPTED
-            _descend(owners, children, excluded)
-        self._find_sessions(table, owners)
-        self._claim(others, self._find_session, owners)
-        _descend(owners, children, excluded)
+            descend(owners, children, excluded)
+        self._sessions.update(table, owners)
+        self._claim(others, self._sessions.find_rank, owners)
+        descend(owners, children, excluded)
         return self._remember(table, owners)
 
-    def left_behind(self) -> dict[int, list[Process]]:
+    def left_behind(self, inherited: Collection[Process] | None = None) -> dict[int, list[Process]]:
         """What is alive of workers that have ended.
 
         An adopter has all orphans as its children, so that it need not look any further if it has
         none.
+
+        Args:
+            inherited: what `read_inherited` has just told, if somebody has asked already.
         """
-        if not self._adopter or self.unknown_children():
+        if not self._adopter or self.find_unknown(inherited):
             return self.look()
-        self._evidence.has_blanks, self._is_childless = False, True
+        self._evidence.is_unsure, self.inherits_nobody = False, True
         return {}
 
-    def unknown_children(self) -> set[int]:
-        """The adopter's children that are neither workers nor spared, dead or alive.
+    def read_inherited(self) -> list[Process]:
+        """The adopter's children that are no workers, dead or alive; its own are among them.
 
         All that are alive and were not noticed before, if the kernel does not list children.
         """
-        return self.inherited().difference(self._spared)
+        children = read_children(self._proc)
+        if children is None:
+            found: Iterable[Process | None] = read_table(self._proc).values()
+        else:
+            leaders = {pid for pid, _ in self._leaders.values()}
+            found = (read_process(pid, self._proc) for pid in children.difference(leaders))
+        return [
+            process
+            for process in found
+            if process is not None
+            and process.ppid == self._adopter
+            and process.identity not in self._leaders.values()
+        ]
+
+    def find_unknown(self, inherited: Iterable[Process] | None = None) -> list[Process]:
+        """Those of `read_inherited` that may be the job's: that are not surely the launcher's own.
+
+        Of those in the launcher's session or with its mark, no worker's is any.
+        """
+        return [
+            process
+            for process in (self.read_inherited() if inherited is None else inherited)
+            if process.identity not in self._spared
+            and process.session != os.getsid(0)
+            and not self._evidence.has_mark(process)
+        ]
 
     @property
     def is_adopter(self) -> bool:
         """Whether this process inherits the orphans of the job."""
         return self._adopter != 0
 
-    def inherited(self) -> set[int]:
-        """The same with those who are spared."""
-        children = read_children(self._proc)
-        if children is None:
-            table = read_table(self._proc)
-            children = {p.pid for p in table.values() if p.ppid == self._adopter}
-        return children.difference(pid for pid, _ in self._leaders.values())
-
-    def orphans(self) -> list[Process]:
-        """The adopter's children that came from workers, also those that have ended."""
+    def orphans(self, inherited: Iterable[Process] | None = None) -> list[Process]:
+        """Those of `read_inherited` that came from workers, also those that have ended."""
         if not self._adopter:
             return []
         found = []
-        for pid in self.unknown_children():
-            process = read_process(pid, self._proc)
-            if process is None or process.ppid != self._adopter or not self._is_adopted(process):
+        for process in self.read_inherited() if inherited is None else inherited:
+            if process.identity in self._spared or not self._is_adopted(process):
                 continue
             found.append(process)
-            if (pid, process.start) not in self._known:
+            if process.identity not in self._known:
                 rank = self._find_rank(process)
-                self._known[pid, process.start] = ADOPTED if rank is None else rank
+                self._known[process.identity] = ADOPTED if rank is None else rank
         return found
 
     def newcomers(self) -> dict[int, list[Process]]:
@@ -218,21 +242,24 @@ class ProcTree:
         come first: whoever forks and ends again and again is among them.
         """
         self._has_missed = False
-        if self._is_childless:
+        if self.inherits_nobody:
             return {}
         pids = list_processes(self._proc)
         new, self._seen = pids - self._seen, pids
         found: dict[int, list[Process]] = {}
-        for pid in sorted(new.difference(self._spared, (os.getpid(),)), reverse=True):
+        for pid in sorted(new.difference((os.getpid(),)), reverse=True):
             process = read_process(pid, self._proc)
             if process is None or not process.is_alive:
                 self._has_missed = True
                 continue
+            if process.identity in self._spared:
+                continue
             rank = self._judge(process)
             if rank is not None:
-                self._known[pid, process.start] = rank
+                self._known[process.identity] = rank
                 if process.session == pid:
-                    self._sessions[pid] = rank
+                    self._sessions.add(pid, rank)
+                self._sessions.confirm(process)
                 found.setdefault(rank, []).append(process)
         return found
 
@@ -242,12 +269,12 @@ class ProcTree:
 
     def ranks_of(self, processes: Collection[Process]) -> set[int]:
         """The local ranks of what `look` has found."""
-        ranks = (self._known.get((process.pid, process.start)) for process in processes)
+        ranks = (self._known.get(process.identity) for process in processes)
         return {rank for rank in ranks if rank is not None}
 
     def is_orphan(self, process: Process) -> bool:
         """Whether a child of the adopter is known to be an orphan of the job."""
-        return (process.pid, process.start) in self._known
+        return process.identity in self._known
 
     def is_launchers(self, process: Process) -> bool:
         """Whether a living child of the adopter was started by itself, or may have been."""
@@ -272,9 +299,9 @@ class ProcTree:
     def is_sure(self) -> bool:
         """Whether the last look could tell of every process whether it belongs to the job.
 
-        If not, one that comes a fifth of a second later can.
+        If not, one that comes a second later can.
         """
-        return not self._evidence.has_blanks
+        return not self._evidence.is_unsure
 
     def _kill_groups(self, processes: Iterable[Process]) -> None:
         """Kill the groups in the workers' sessions, by a member of each that is still there.
@@ -295,12 +322,12 @@ class ProcTree:
 
     def _judge(self, process: Process) -> int | None:
         """The local rank of a process that was not there at the last look; None for strangers."""
-        for number in {process.session, process.pgrp} & self._sessions.keys():
-            leader = read_process(number, self._proc)
-            if leader is not None and (number, leader.start) not in self._known:
-                del self._sessions[number]  # it is no more, and its number a stranger's
+        if process.session in self._sessions:
+            leader = read_process(process.session, self._proc)
+            if leader is not None and leader.identity not in self._known:
+                self._sessions.forget(leader.pid)  # it is no more, and its number a stranger's
         parent = read_process(process.ppid, self._proc)
-        rank = None if parent is None else self._known.get((parent.pid, parent.start))
+        rank = None if parent is None else self._known.get(parent.identity)
         if rank is None:
             rank = self._find_rank(process)
         if rank is None and process.ppid == self._adopter and self._is_adopted(process):
@@ -309,20 +336,8 @@ class ProcTree:
 
     def _find_rank(self, process: Process) -> int | None:
         """The local rank of a process by its session, or by its word."""
-        rank = self._find_session(process)
+        rank = self._sessions.find_rank(process)
         return self._evidence.find_rank(process) if rank is None else rank
-
-    def _find_sessions(self, table: Mapping[int, Process], owners: Mapping[int, int]) -> None:
-        """Note the sessions that belong to workers; forget those whose number went to a stranger.
-
-        The number of a session stays taken as long as it has a member.
-        """
-        for pid, rank in owners.items():
-            if table[pid].session == pid:
-                self._sessions[pid] = rank
-        for session in list(self._sessions):
-            if session in table and session not in owners:
-                del self._sessions[session]
 
     @staticmethod
     def _claim(
@@ -337,27 +352,25 @@ class ProcTree:
                 if rank is not None:
                     owners[process.pid] = rank
 
-    def _find_session(self, process: Process) -> int | None:
-        """The local rank of a process by its session, or by the group of the worker itself."""
-        return self._sessions.get(process.session, self._sessions.get(process.pgrp))
-
     def _is_adopted(self, process: Process) -> bool:
         """Whether a child of the adopter came from a worker.
 
         The adopter's own children, of plugins for instance, are in its session, which no worker is,
-        or have a session of their own and the launcher's variable in their environment.
+        or have the launcher's variable in their environment; so has what they leave behind.
         """
-        if (process.pid, process.start) in self._known:
+        if process.identity in self._known:
             return True
         if process.session == os.getsid(0):
             return False
         if self.is_init:
             # Whoever was brought into the container from outside may have left it behind.
             return self._find_rank(process) is not None
-        if process.session != process.pid:
+        if self._sessions.find_rank(process) is not None:
             return True
-        # One that has ended might as well be a plugin's, which wants its exit code.
-        return process.is_alive and not self._evidence.is_launchers(process)
+        if not process.is_alive:
+            # One that leads a session might as well be a plugin's, which wants its exit code.
+            return process.session != process.pid
+        return not self._evidence.is_launchers(process)
 
     def _remember(
         self, table: Mapping[int, Process], owners: Mapping[int, int]
@@ -369,31 +382,3 @@ class ProcTree:
             if table[pid].is_alive:
                 found.setdefault(rank, []).append(table[pid])
         return found
-
-
-def _ancestors(table: Mapping[int, Process], pid: int) -> set[int]:
-    found: set[int] = set()
-    while pid in table and pid not in found:
-        found.add(pid)
-        pid = table[pid].ppid
-    return found
-
-
-def _children(table: Mapping[int, Process]) -> dict[int, list[int]]:
-    children: dict[int, list[int]] = {}
-    for process in table.values():
-        children.setdefault(process.ppid, []).append(process.pid)
-    return children
-
-
-def _descend(
-    owners: dict[int, int], children: Mapping[int, list[int]], excluded: Collection[int]
-) -> None:
-    """Give the descendants of what is owned to the same owners."""
-    open_ends = list(owners)
-    while open_ends:
-        pid = open_ends.pop()
-        for child in children.get(pid, ()):
-            if child not in owners and child not in excluded:
-                owners[child] = owners[pid]
-                open_ends.append(child)

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
-import sys
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.reaping.table import PROC, Process, read_process
+from plaunch.process.reaping.handles import HANDLE_WAIT, find_handled
+from plaunch.process.reaping.table import PROC, Identity, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
-
-# By the module where it is defined: what of the standard library stands for a started process.
-_HANDLES = (
-    ("subprocess", "Popen"),
-    ("multiprocessing.popen_fork", "Popen"),
-)
-
-_Identity = tuple[int, int]  # number and start
-
-_RIPE = 1.0  # seconds; who starts a process has an object that stands for it long before
 
 
 class Zombies:
@@ -40,12 +29,12 @@ class Zombies:
     def __init__(self, proc: str = PROC, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._proc = proc
         self._clock = clock
-        self._own: set[_Identity] = set()  # what the launcher itself has started
-        self._suspects: dict[_Identity, float] = {}
+        self._own: set[Identity] = set()  # what the launcher itself has started
+        self._suspects: dict[Identity, float] = {}
 
     def reap(
         self,
-        children: Iterable[int],
+        children: Iterable[Process],
         *,
         is_orphan: Callable[[Process], bool],
         is_launchers: Callable[[Process], bool],
@@ -53,19 +42,19 @@ class Zombies:
         """Reap those of the launcher's children that are orphans, and have ended; say how many.
 
         Args:
-            children: the numbers of the launcher's children, without workers and the guard.
+            children: the launcher's children, without workers and the guard.
             is_orphan: whether a child, also one that has ended, is known to be an orphan.
             is_launchers: whether a child that is alive is the launcher's own, or may be.
         """
         session = os.getsid(0)
-        own: set[_Identity] = set()
+        own: set[Identity] = set()
         unclear: list[Process] = []
         reaped = 0
-        for pid in children:
-            process = read_process(pid, self._proc)
-            if process is None or process.ppid != os.getpid() or process.session == session:
+        for process in children:
+            if process.session == session:
                 continue
-            identity = (pid, process.start)
+            pid = process.pid
+            identity = process.identity
             if identity in self._own:
                 own.add(identity)
             elif process.session != pid or is_orphan(process):
@@ -82,10 +71,10 @@ class Zombies:
         now = self._clock()
         self._suspects = {
             identity: self._suspects.get(identity, now)
-            for identity in ((process.pid, process.start) for process in ended)
+            for identity in (process.identity for process in ended)
         }
-        ripe = {pid for (pid, _), since in self._suspects.items() if now - since >= _RIPE}
-        return sum(map(reap, ripe - _held())) if ripe else 0
+        due = {pid for (pid, _), since in self._suspects.items() if now - since >= HANDLE_WAIT}
+        return sum(map(reap, due - find_handled())) if due else 0
 
 
 def reap(pid: int) -> bool:
@@ -96,19 +85,3 @@ def reap(pid: int) -> bool:
     with contextlib.suppress(ChildProcessError):
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
     return False
-
-
-def _held() -> set[int]:
-    """The numbers of all processes that some object of this process stands for."""
-    kinds = tuple(
-        kind
-        for module, name in _HANDLES
-        if isinstance(kind := getattr(sys.modules.get(module), name, None), type)
-    )
-    if not kinds:
-        return set()
-    return {
-        pid
-        for thing in gc.get_objects()
-        if issubclass(type(thing), kinds) and isinstance(pid := getattr(thing, "pid", None), int)
-    }

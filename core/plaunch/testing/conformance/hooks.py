@@ -12,6 +12,7 @@ import pytest
 from plaunch.agent import moments
 from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding
+from plaunch.doctor.running import CHECKS_TIMEOUT
 from plaunch.plugin import environment
 from plaunch.plugin.telling import HOOKS, TIME_BOUND
 from plaunch.process.failures import ProcessFailure
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     Hooks = Callable[[str], list[pluggy.HookImpl]]
 
 _CHECKS = "plaunch_doctor_checks"
-_CHECK_SECONDS = 15.0  # that a check of the doctor's may take
 
 _WORKERS = tuple(WorkerInfo(rank, 2 + rank, 2 + rank, 4, 4, pid=4242 + rank) for rank in range(2))
 _FORMED = GroupInfo(
@@ -179,7 +179,7 @@ class HooksConformance(PluginSuite):
         """They are `plaunch.doctor.Finding`, and come within fifteen seconds."""
         for item in self.hooks()(_CHECKS):
             ask = partial(_findings, item, [DoctorContext()][: len(item.argnames)])
-            for finding in within(_CHECK_SECONDS, _CHECKS, ask):
+            for finding in within(CHECKS_TIMEOUT, _CHECKS, ask):
                 assert isinstance(finding, Finding), f"it gives {finding!r}, which is no Finding"
 
     def test_it_leaves_the_process_as_it_was(self) -> None:

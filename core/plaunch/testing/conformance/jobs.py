@@ -12,7 +12,7 @@ from plaunch.errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from plaunch.rendezvous.api import ChangeKind
+from plaunch.rendezvous.api import ChangeKind, NodeSettings
 from plaunch.rendezvous.job import JobFailure
 from plaunch.testing.conformance.nodes import eventually, meet, met
 from plaunch.testing.conformance.suite import FAILURE, Suite
@@ -36,6 +36,31 @@ class Jobs(Suite):
     """What all nodes of a job know alike, and how it ends."""
 
     # --- one job ----------------------------------------------------------------------------------
+
+    def test_what_the_agents_bring_counts(self) -> None:
+        """Roles, workers and budget are those of `prepare`, whatever a handler was created with."""
+        nodes = self.nodes(2, 2, 2, nproc=1, max_restarts=0)
+        for node, count in zip(nodes, (2, 3), strict=True):
+            node.handler.prepare(NodeSettings("trainer", count, 1, stop_timeout=1.0))
+        for attempt in (0, 1):
+            rounds = meet(*nodes)
+            assert {one.attempt for one in rounds} == {attempt}
+            assert {(one.ranks.world_size, one.ranks.role_world_size) for one in rounds} == {(5, 5)}
+            leader = next(index for index, one in enumerate(rounds) if one.rank == 0)
+            assert (rounds[leader].ranks.first_global, rounds[leader].ranks.first_role) == (0, 0)
+            other = rounds[1 - leader].ranks
+            assert (other.first_global, other.first_role) == ((2, 3)[leader],) * 2
+            nodes[0].report(FAILURE)
+            nodes[1].wait_for(ChangeKind.FAILED)
+
+    def test_another_budget_of_an_agent_is_refused(self) -> None:
+        """As another one that was given to the launch."""
+        nodes = self.in_order(2, 2, 3)
+        stranger = self.node(2, 3)
+        stranger.handler.prepare(NodeSettings("default", 1, 5, stop_timeout=1.0))
+        with pytest.raises(RendezvousClosedError, match="restarts"):
+            stranger.join().round()
+        assert not any(node.handler.is_closed() for node in nodes)
 
     def test_a_failure_is_everybodys(self) -> None:
         """All form a new round, with one attempt more, and know why."""
@@ -73,6 +98,26 @@ class Jobs(Suite):
             assert node.verdict is not None
             assert node.verdict.outcome == "failed"
             assert node.verdict.failures == (FAILURE,)
+
+    def test_many_failures_with_much_to_tell_end_the_job_all_the_same(self) -> None:
+        """The first one is told in detail, and all others are at least counted, on all nodes."""
+        nodes = self.in_order(2, 2, 2, max_restarts=0)
+        detail = {"message": "\u00e9" * 6000, "last_lines": ["\u00e9" * 1000] * 20}
+        for first, node in enumerate(nodes):
+            ranks = range(1000 * first, 1000 * (first + 1))
+            node.report(
+                *(JobFailure(n, 1000.0 + n, f"rank {n} failed", detail, "exit 1") for n in ranks)
+            )
+        for node in nodes:
+            node.join()
+        for node in nodes:
+            with pytest.raises(RendezvousClosedError, match="rank 0 failed"):
+                node.round()
+            verdict = node.verdict
+            assert verdict is not None
+            assert verdict.failures[0].detail["message"] == detail["message"]
+            counted = sum(group.count for group in verdict.others)
+            assert len(verdict.failures) + counted in (1000, 2000)  # the others may be too late
 
     def test_the_job_succeeds_when_all_nodes_have(self) -> None:
         """And not before."""

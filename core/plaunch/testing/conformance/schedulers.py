@@ -49,10 +49,12 @@ class SchedulerConformance(PluginSuite):
     """Derive from it, say what the `plugin` is, and let pytest collect the class.
 
     `environments` are what launchers have been started with, as examples: each of them must give
-    an `Allocation`. Without any, only the answers to garbage are looked at.
+    an `Allocation`. Without any, only the answers to garbage are looked at. `files` are the paths
+    of files that the scheduler itself writes on each node, for the launchers of it to read.
     """
 
     environments: ClassVar[Sequence[Mapping[str, str]]] = ()
+    files: ClassVar[Sequence[str]] = ()
 
     def plugin(self) -> Scheduler:
         """What the scheduler's name gives; to be overridden."""
@@ -150,12 +152,13 @@ class SchedulerConformance(PluginSuite):
         assert not asked.services, f"it asks {asked.services}"
 
     def test_it_opens_no_file_but_those_that_variables_name(self) -> None:
-        """Whatever else is on this node may be another thing on the next one."""
+        """And `files`: whatever else is on this node may be another thing on the next one."""
         self.use_once()
         for environ in ({}, *self.environments):
             with Asked() as asked:
                 self.find(environ)
             named = {os.path.abspath(value) for value in environ.values() if value}
+            named.update(self.files)
             others = {path for path in asked.files if os.path.abspath(path) not in named}
             assert not others, f"it opens {sorted(others)}"
 

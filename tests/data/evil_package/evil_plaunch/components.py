@@ -2,9 +2,11 @@
 
 import os
 import signal
+import sys
 import threading
 
 from plaunch.process import LogsDest, LogsSpecs, SignalAction
+from plaunch.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from evil_plaunch.hooks import stand
 
@@ -22,6 +24,77 @@ def count_ignoring_children():
 
 def count_and_exit():
     os._exit(9)
+
+
+def count_and_leave():
+    sys.exit(0)
+
+
+def count_and_leave_a_message():
+    sys.exit("the driver is broken")
+
+
+def return_nothing(*args, **kwargs):
+    return None
+
+
+def leave(*args, **kwargs):
+    sys.exit(0)
+
+
+class LeavingPolicy:
+    def __init__(self, context):
+        pass
+
+    def signals(self):
+        return [signal.SIGTERM]
+
+    def action(self, signum):
+        sys.exit(0)
+
+
+class LeavingLogs(LogsSpecs):
+    @property
+    def root_log_dir(self):
+        return None
+
+    def reify(self, envs):
+        sys.exit(0)
+
+
+class LeavingHandler(RendezvousHandler):
+    """A plain handler one method of which leaves."""
+
+    def __init__(self, params):
+        self._params = params
+
+    def get_backend(self):
+        return self._params.backend
+
+    def get_run_id(self):
+        return self._params.run_id
+
+    def next_rendezvous(self):
+        self._leave("next_rendezvous")
+        return RendezvousInfo(None, 0, 1, RendezvousStoreInfo("127.0.0.1", 1))
+
+    def is_closed(self):
+        return False
+
+    def set_closed(self):
+        pass
+
+    def num_nodes_waiting(self):
+        self._leave("num_nodes_waiting")
+        return 0
+
+    def shutdown(self):
+        self._leave("shutdown")
+        return True
+
+    def _leave(self, place):
+        if place == os.environ["EVIL_PLACE"]:
+            sys.exit(0)
 
 
 class StandingPolicy:
@@ -44,6 +117,19 @@ class StandingLogs(LogsSpecs):
     def reify(self, envs):
         stand()
         return LogsDest()
+
+
+class LogsThatFailToClose(LogsSpecs):
+    @property
+    def root_log_dir(self):
+        return None
+
+    def reify(self, envs):
+        return LogsDest({0: ""}, {0: ""}, {}, {}, {0: ""})
+
+    def close(self, succeeded):
+        print(f"evil: close {succeeded}")
+        raise ValueError("no such folder")
 
 
 class FailingLogs(LogsSpecs):

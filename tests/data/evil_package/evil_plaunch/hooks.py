@@ -42,6 +42,16 @@ class StandsInWorkerEnv:
         stand()
 
 
+class StandsInARestart:
+    is_first = True
+
+    @hookimpl
+    def plaunch_worker_env(self):
+        if not self.is_first:
+            stand()
+        self.is_first = False
+
+
 class FailsWhenStarted:
     @hookimpl
     def plaunch_workers_started(self):
@@ -59,6 +69,12 @@ class IgnoresChildren:
     def plaunch_workers_started(self):
         # Not signal.signal, which works on the main thread only.
         ctypes.CDLL(None).signal(signal.SIGCHLD, ctypes.c_void_p(1))
+
+
+class PrintsWhenStarted:
+    @hookimpl
+    def plaunch_workers_started(self):
+        print("evil: print", flush=True)
 
 
 class Exits:

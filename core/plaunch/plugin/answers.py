@@ -1,0 +1,57 @@
+"""What the functions behind the names of plugins return, looked at where their plugin is known.
+
+Each raises TypeError for what is nothing of the kind; `PluginManager.calling` says whose it is.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from plaunch.scheduling import Allocation
+
+if TYPE_CHECKING:
+    from plaunch.events import EventHandler
+    from plaunch.process.signals import SignalPolicy
+    from plaunch.rendezvous.api import RendezvousHandler
+
+    T = TypeVar("T")
+
+
+def checked_count(answer: Any) -> int:
+    """The number that a device counter has returned."""
+    if not isinstance(answer, bool):
+        try:
+            return operator.index(answer)
+        except TypeError:
+            pass
+    raise TypeError(f"it returned {answer!r}, which is no whole number")
+
+
+def checked_allocation(answer: Any) -> Allocation:
+    """What a scheduler has returned."""
+    if isinstance(answer, Allocation):
+        return answer
+    raise TypeError(f"it returned {answer!r}, which is no plaunch.scheduling.Allocation")
+
+
+def checked_policy(answer: SignalPolicy) -> SignalPolicy:
+    """The signal policy that was made."""
+    return _with_methods(answer, "signals", "action")
+
+
+def checked_event_handler(answer: EventHandler) -> EventHandler:
+    """The event handler that was made."""
+    return _with_methods(answer, "handle", "close")
+
+
+def checked_handler(answer: RendezvousHandler) -> RendezvousHandler:
+    """The rendezvous handler that was made."""
+    return _with_methods(answer, "next_rendezvous", "num_nodes_waiting", "get_run_id", "shutdown")
+
+
+def _with_methods(answer: T, *names: str) -> T:
+    for name in names:
+        if not callable(getattr(answer, name, None)):
+            raise TypeError(f"it returned {answer!r}, which has no method {name!r}")
+    return answer

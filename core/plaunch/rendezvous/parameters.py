@@ -1,0 +1,251 @@
+"""What a rendezvous backend is told: of the user's wishes, of the launch, and of this node.
+
+Names are torchrun's where it has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from plaunch.durations import PERIOD
+from plaunch.errors import UsageError
+from plaunch.numbers import quote, whole
+
+if TYPE_CHECKING:
+    from plaunch.durations import Duration
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """What a backend must know of the launch, beside its own parameters.
+
+    Args:
+        role: the role of this node's workers.
+        local_world_size: how many workers this node runs.
+        max_restarts: the job's budget; all nodes must agree.
+        node_rank: the index that this node was given, or None.
+        stop_timeout: how long this node may need to stop its workers before it can be in another
+            round, in seconds; the others wait for it that long.
+        port_range: the first and the last port that may be picked on this node, or None for any.
+        start_timeout: seconds until the first worker of this node must run, or None; the default of
+            the option `join_timeout`, then.
+    """
+
+    role: str = "default"
+    local_world_size: int = 1
+    max_restarts: int = 0
+    node_rank: int | None = None
+    stop_timeout: float = 0.0
+    port_range: tuple[int, int] | None = None
+    start_timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What one node brings to a job, as its agent is going to run it.
+
+    Args:
+        role: the role of this node's workers.
+        local_world_size: how many workers this node runs.
+        max_restarts: the job's budget; all nodes must agree.
+        stop_timeout: how long this node may need to stop its workers before it can be in another
+            round, in seconds.
+        local_addr: this node's address, if its agent was given one.
+    """
+
+    role: str
+    local_world_size: int
+    max_restarts: int
+    stop_timeout: float
+    local_addr: str | None = None
+
+
+# What any backend of torchrun's takes; with torchrun one that does not need an option ignores it.
+TORCHRUN_OPTIONS = frozenset(
+    {
+        "ca_cert",
+        "cacert",
+        "cas_backoff_max_seconds",
+        "cert",
+        "close_timeout",
+        "etcd_prefix",
+        "heartbeat_timeout",
+        "is_host",
+        "join_timeout",
+        "keep_alive_interval",
+        "keep_alive_max_attempt",
+        "key",
+        "last_call_timeout",
+        "protocol",
+        "rank",
+        "read_timeout",
+        "ssl_cert",
+        "ssl_cert_key",
+        "store_type",
+        "timeout",
+    }
+)
+
+_TRUE = frozenset({"1", "true", "t", "yes", "y"})
+_FALSE = frozenset({"0", "false", "f", "no", "n"})
+
+
+@dataclass(init=False)
+class RendezvousParameters:
+    """What a backend is created with. Names are torchrun's.
+
+    Args:
+        backend: the backend's name.
+        endpoint: where its store is, as `host[:port]`, or whatever the backend takes.
+        run_id: the id of the job.
+        min_nodes: how few nodes may form a round.
+        max_nodes: how many nodes a round has at most.
+        local_addr: this node's address as given by the user, or None.
+        job: what the backend must know of the launch; torchrun has no such argument.
+        kwargs: backend options (`--rdzv-conf`), kept in `config`; values are strings from the
+            command line and may be anything in code.
+
+    Raises:
+        UsageError: the backend or the run id is empty, or the node range is.
+    """
+
+    backend: str
+    endpoint: str
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    local_addr: str | None = None
+    config: dict[str, object] = field(default_factory=dict)
+    job: JobSettings = field(default_factory=JobSettings)
+    secrets_read: set[str] = field(default_factory=set, repr=False, compare=False)
+
+    def __init__(
+        self,
+        backend: str,
+        endpoint: str,
+        run_id: str,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        *,
+        job: JobSettings | None = None,
+        **kwargs: object,
+    ) -> None:
+        if not backend:
+            raise UsageError("the rendezvous backend has no name")
+        if not run_id:
+            raise UsageError("the run id is empty; give one with --rdzv-id")
+        if min_nodes < 1:
+            raise UsageError(f"the minimum number of nodes is {min_nodes}; it must be at least 1")
+        if max_nodes < min_nodes:
+            raise UsageError(
+                f"the maximum number of nodes ({max_nodes}) is below the minimum ({min_nodes})"
+            )
+        self.backend = backend
+        self.endpoint = endpoint
+        self.run_id = run_id
+        self.min_nodes = min_nodes
+        self.max_nodes = max_nodes
+        self.local_addr = local_addr
+        self.config = dict(kwargs)
+        self.job = JobSettings() if job is None else job
+        self.secrets_read = set()  # names of those that the backend has asked for; copies share it
+
+    def get(self, key: str, default: object = None) -> object:
+        """The value of option `key` as it was given, or `default`."""
+        return self.config.get(key, default)
+
+    def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
+        """The value of option `key` as a boolean: 1/0, true/false, t/f, yes/no, y/n, any case.
+
+        Raises:
+            UsageError: the value is something else.
+        """
+        value = self.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool):
+            return value
+        word = str(value).lower()
+        if word in _TRUE:
+            return True
+        if word in _FALSE:
+            return False
+        raise self._not("a boolean (true or false)", key, value)
+
+    def get_as_int(self, key: str, default: int | None = None) -> int | None:
+        """The value of option `key` as an integer.
+
+        Raises:
+            UsageError: the value is not one.
+        """
+        value = self.get(key)
+        if value is None:
+            return default
+        try:
+            return whole(str(value))
+        except ValueError:
+            raise self._not("an integer", key, value) from None
+
+    def get_as_float(self, key: str, default: float | None = None) -> float | None:
+        """The value of option `key` as a number; torchrun has no such getter.
+
+        Raises:
+            UsageError: the value is not one.
+        """
+        value = self.get(key)
+        if value is None:
+            return default
+        try:
+            return float(str(value))
+        except ValueError:
+            raise self._not("a number", key, value) from None
+
+    def get_as_seconds(
+        self, key: str, default: float | None = None, duration: Duration = PERIOD
+    ) -> float | None:
+        """The value of option `key` as a duration, by default above 0 and not endless.
+
+        Raises:
+            UsageError: the value is none.
+        """
+        value = self.get(key)
+        name = f"option {key!r} of rendezvous backend {self.backend!r} (--rdzv-conf)"
+        return default if value is None else duration.read(str(value), name)
+
+    def refuse_unknown(self, known: frozenset[str], ignored: frozenset[str] = frozenset()) -> None:
+        """Refuse options outside `known`, naming the closest match.
+
+        Options of torchrun's backends that this one does not need get a warning instead, and so do
+        those in `ignored`.
+
+        Raises:
+            UsageError: an option is neither known nor ignored.
+        """
+        for key in sorted(self.config):
+            if key in known:
+                continue
+            if key in ignored or key in TORCHRUN_OPTIONS:
+                _warn_ignored(self.backend, key)
+                continue
+            from plaunch._names import suggest  # noqa: PLC0415 - errors only
+
+            raise UsageError(
+                f"rendezvous backend {self.backend!r} has no option {key!r} (--rdzv-conf)"
+                f"{suggest(key, known)}"
+            )
+
+    def _not(self, what: str, key: str, value: object) -> UsageError:
+        return UsageError(
+            f"option {key!r} of rendezvous backend {self.backend!r} is {quote(value)}, "
+            f"which is not {what}"
+        )
+
+
+def _warn_ignored(backend: str, key: str) -> None:
+    import logging  # noqa: PLC0415 - a warning is rare
+
+    logging.getLogger("plaunch").warning(
+        "rendezvous backend %r does not need option %r; it is ignored", backend, key
+    )

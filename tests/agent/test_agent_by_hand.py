@@ -1,0 +1,207 @@
+"""Agents that are built by hand, with torchrun's calls, as PyTorch's own tests of agents do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from plaunch.agent import LocalElasticAgent, WorkerSpec
+from plaunch.errors import PluginError, UsageError
+from plaunch.rendezvous import DynamicRendezvousHandler, RendezvousParameters
+from plaunch.testing import FakeJobRendezvous, MemoryBoard
+from plaunch.testing.etcd_fixtures import etcd_server  # noqa: F401 - a fixture
+
+from helpers.ports import free_port
+
+BOUND = 120.0  # seconds; a hang is a failure, however slow the machine
+
+# One node: its settings are the argument, and what its workers and its agent found is written.
+NODE = """\
+import json, os, sys
+from plaunch.agent import LocalElasticAgent, WorkerSpec
+from plaunch.compat import get_rendezvous_handler
+from plaunch.process import LogsSpecs
+from plaunch.rendezvous import RendezvousParameters
+
+WORKER = '''
+import json, os, sys
+names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME GROUP_RANK"
+names += " GROUP_WORLD_SIZE TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS"
+facts = {name: os.environ[name] for name in names.split()}
+os.write(1, (json.dumps(facts) + chr(10)).encode())
+fail = [int(word) for word in sys.argv[1].split(",") if word]
+sys.exit(int(int(facts["TORCHELASTIC_RESTART_COUNT"]) in fail and facts["RANK"] == "1"))
+'''
+given = json.loads(sys.argv[1])
+params = RendezvousParameters(
+    backend=given["backend"],
+    endpoint=given["endpoint"],
+    run_id=given["run_id"],
+    min_nodes=given["nodes"],
+    max_nodes=given["nodes"],
+    last_call_timeout=1,
+)
+spec = WorkerSpec(
+    role=given["role"],
+    local_world_size=given["local_world_size"],
+    entrypoint=sys.executable,
+    args=("-c", WORKER, given["fail"]),
+    rdzv_handler=get_rendezvous_handler(params),
+    max_restarts=given["max_restarts"],
+    monitor_interval=0.01,
+)
+result = LocalElasticAgent(spec, exit_barrier_timeout=30).run()
+spec.rdzv_handler.shutdown()
+sys.stdout.write(json.dumps({"state": result.state.value, "ranks": sorted(result.return_values)}))
+"""
+
+
+class Job:
+    """The nodes of one job, each an agent in a process of its own."""
+
+    def __init__(self, backend, endpoint, run_id):
+        self.common = {
+            "backend": backend,
+            "endpoint": endpoint,
+            "run_id": run_id,
+            "role": "trainer",
+            "max_restarts": 0,
+            "fail": "",
+        }
+
+    def run(self, *nodes):
+        """Run nodes, which are settings, to their end; what each of them has written."""
+        with contextlib.ExitStack() as stack:
+            started = []
+            for node in nodes:
+                given = {**self.common, "nodes": len(nodes), **node}
+                process = stack.enter_context(
+                    subprocess.Popen(
+                        [sys.executable, "-c", NODE, json.dumps(given)],
+                        env={**os.environ, "LOGLEVEL": "WARNING"},
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        text=True,
+                    )
+                )
+                stack.callback(process.kill)
+                started.append(process)
+            return [(process, *process.communicate(timeout=BOUND)) for process in started]
+
+    def facts(self, *nodes):
+        """The workers' environments, and the results of the agents, which must succeed."""
+        workers, results = [], []
+        for process, out, err in self.run(*nodes):
+            assert process.returncode == 0, err
+            lines = [json.loads(line) for line in out.splitlines()]
+            results += [line for line in lines if "state" in line]
+            workers += [line for line in lines if "RANK" in line]
+        assert {result["state"] for result in results} == {"SUCCEEDED"}
+        return sorted(workers, key=lambda worker: int(worker["RANK"])), results
+
+
+@pytest.fixture(params=["c10d", "etcd-v2"])
+def job(request, tmp_path):
+    if request.param == "c10d":
+        pytest.importorskip("torch.distributed")
+        endpoint = f"localhost:{free_port()}"
+    else:
+        endpoint = request.getfixturevalue("etcd_server").endpoint
+    return Job(request.param, endpoint, f"by-hand-{tmp_path.name}")
+
+
+def values(workers, name):
+    return [worker[name] for worker in workers]
+
+
+def test_one_node_has_the_ranks_and_the_restarts_of_its_spec(job):
+    workers, results = job.facts({"local_world_size": 2, "max_restarts": 2, "fail": "0,1"})
+    last = [worker for worker in workers if worker["TORCHELASTIC_RESTART_COUNT"] == "2"]
+    assert values(last, "RANK") == ["0", "1"]
+    assert set(values(workers, "WORLD_SIZE")) == {"2"}
+    assert set(values(workers, "TORCHELASTIC_MAX_RESTARTS")) == {"2"}
+    assert results[0]["ranks"] == [0, 1]
+
+
+@pytest.mark.slow
+def test_nodes_alike(job):
+    workers, results = job.facts({"local_world_size": 2}, {"local_world_size": 2})
+    assert values(workers, "RANK") == ["0", "1", "2", "3"]
+    assert set(values(workers, "WORLD_SIZE")) == {"4"}
+    assert sorted(result["ranks"] for result in results) == [[0, 1], [2, 3]]
+
+
+@pytest.mark.slow
+def test_nodes_with_roles_and_sizes_of_their_own(job):
+    workers, _ = job.facts(
+        {"role": "master", "local_world_size": 1},
+        {"role": "trainer", "local_world_size": 2},
+        {"role": "trainer", "local_world_size": 3},
+    )
+    assert values(workers, "RANK") == [str(rank) for rank in range(6)]
+    assert set(values(workers, "WORLD_SIZE")) == {"6"}
+    trainers = [worker for worker in workers if worker["ROLE_NAME"] == "trainer"]
+    assert sorted(values(trainers, "ROLE_RANK")) == [str(rank) for rank in range(5)]
+    assert set(values(trainers, "ROLE_WORLD_SIZE")) == {"5"}
+    assert sorted(values(workers, "LOCAL_WORLD_SIZE")) == ["1", "2", "2", "3", "3", "3"]
+
+
+@pytest.mark.slow
+def test_a_failure_anywhere_restarts_all_nodes(job):
+    nodes = [{"local_world_size": 1, "max_restarts": 1, "fail": "0"}] * 2
+    workers, _ = job.facts(*nodes)
+    again = [worker for worker in workers if worker["TORCHELASTIC_RESTART_COUNT"] == "1"]
+    assert values(again, "RANK") == ["0", "1"]
+
+
+def agent_for(handler, **settings):
+    values = {"role": "r", "local_world_size": 2, "entrypoint": "/bin/true", **settings}
+    return LocalElasticAgent(WorkerSpec(rdzv_handler=handler, **values))
+
+
+@pytest.fixture
+def create():
+    """Make handlers over a store of this process."""
+    board = MemoryBoard()
+    handlers = []
+
+    def create(local_addr=None):
+        params = RendezvousParameters("memory", "board", "job", 1, 1, local_addr)
+        handler = DynamicRendezvousHandler(params, board.connect, address=local_addr or "127.0.0.1")
+        handlers.append(handler)
+        return handler
+
+    yield create
+    for handler in handlers:
+        handler.shutdown()
+
+
+def test_an_address_that_differs_is_refused(create):
+    with pytest.raises(UsageError, match=r"local_addr='10\.0\.0\.1'.*'10\.0\.0\.2'"):
+        agent_for(create("10.0.0.1"), local_addr="10.0.0.2")
+
+
+def test_the_address_of_the_spec_counts_where_there_is_no_other(create):
+    handler = create()
+    agent_for(handler, local_addr="10.0.0.2")
+    assert handler.next_rendezvous().bootstrap_store_info.master_addr == "10.0.0.2"
+
+
+def test_a_handler_that_has_joined_takes_no_other_spec(create):
+    handler = create()
+    agent_for(handler)
+    handler.next_rendezvous()
+    agent_for(handler)
+    with pytest.raises(UsageError, match="needs a rendezvous handler of its own"):
+        agent_for(handler, local_world_size=3)
+
+
+def test_ranks_of_a_handler_that_takes_no_notice_are_refused():
+    with FakeJobRendezvous() as handler:
+        handler.prepare = lambda node: None
+        with pytest.raises(PluginError, match=r"'fake' gives the 2 workers .*prepare"):
+            agent_for(handler).run()

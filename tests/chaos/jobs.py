@@ -1,0 +1,425 @@
+"""Jobs to whose nodes things happen at random, and what must be true of them all the same.
+
+    python tests/chaos/jobs.py [--backend c10d|etcd-v2] [--runs N] [--seed N] [--cables]
+
+Each run is a job of several agents with small workers; its seed decides how many there are and
+what happens when: nodes arrive, leave, are killed or paused, workers are killed, an etcd server is
+killed and comes back, and with `--cables` each node is a namespace (which needs root) whose cable
+is cut. Then the workers may succeed. What must hold is in `check`. A finding is printed with its
+seed, and the folder of its run is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from plaunch.testing.etcd import EtcdServer
+
+from helpers.network import Network
+from helpers.ports import free_port
+from helpers.processes import is_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+BOUND = 90.0  # seconds for whatever must happen, on a busy machine
+CONF = "keep_alive_interval=0.5,keep_alive_max_attempt=6,last_call_timeout=1,join_timeout=60"
+LOOK = 0.05  # seconds between two looks at what workers have said
+QUIET = 3.0  # seconds for which a world must stand still to be the last one
+
+# A worker says who it is in one write, and stays until it may succeed.
+WORKER = """\
+import json, os, sys, time
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+         "TORCHELASTIC_RESTART_COUNT", "PLAUNCH_ROUND")
+me = {name: int(os.environ[name]) for name in names}
+me |= {"pid": os.getpid(), "node": int(sys.argv[1]), "store": os.environ["MASTER_PORT"]}
+fd = os.open("said", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+os.write(fd, json.dumps(me).encode() + b"\\n")
+while not os.path.exists("finish"):
+    time.sleep(0.05)
+"""
+
+
+class Finding(Exception):
+    """What must not be."""
+
+
+@dataclass
+class Node:
+    """One agent, and what was done to it."""
+
+    number: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    done: list[str] = field(default_factory=list)
+
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+
+class Job:
+    """One job in a folder of its own.
+
+    Args:
+        folder: for its files.
+        backend: the option `--rdzv-backend`.
+        chance: decides everything.
+        network: of the nodes, if they have one.
+        etcd: the server, if the backend needs one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        backend: str,
+        chance: random.Random,
+        network: Network | None,
+        etcd: EtcdServer | None,
+    ) -> None:
+        self.folder, self.chance, self.network, self.etcd = folder, chance, network, etcd
+        self.least = chance.randint(1, 2)
+        self.most = self.least + chance.randint(0, 2)
+        self.restarts = chance.randint(0, 2)
+        self.workers = chance.randint(1, 2)  # of each node
+        self.failures = 0  # that were made
+        self.nodes: list[Node] = []
+        self.story: list[str] = []
+        host = "127.0.0.1" if network is None else network.address(0)
+        port = free_port()
+        if etcd is not None:
+            host, _, text = etcd.endpoint.rpartition(":")
+            host, port = (host if network is None else network.own_address()), int(text)
+        self._options = [
+            f"--nnodes={self.least}:{self.most}",
+            f"--nproc-per-node={self.workers}",
+            f"--max-restarts={self.restarts}",
+            f"--rdzv-backend={backend}",
+            f"--rdzv-endpoint={host}:{port}",
+            f"--rdzv-id=chaos-{folder.name}",
+            "--exit-barrier-timeout=30",
+        ]
+        self._backend = backend
+        (folder / "worker.py").write_text(WORKER)
+
+    # --- what can happen --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Another node comes."""
+        number = len(self.nodes)
+        conf = CONF
+        within: tuple[str, ...] = ()
+        environ = {**os.environ, "LOGLEVEL": "INFO"}
+        if self.network is not None:
+            within = self.network.within(number)
+        if self._backend == "c10d":
+            conf += f",is_host={'false' if number else 'true'}"
+        log = self.folder / f"node{number}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [
+                    *(*within, sys.executable, "-m", "plaunch"),
+                    *(*self._options, f"--rdzv-conf={conf}", "--no-python"),
+                    *(sys.executable, "-S", "-E", "worker.py", str(number)),
+                ],
+                cwd=self.folder,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self.nodes.append(Node(number, process, log))
+        self._note(f"node {number} starts")
+
+    def kill(self, node: Node) -> None:
+        """A machine fails."""
+        self._note(f"node {node.number} is killed")
+        node.done.append("kill")
+        node.process.kill()
+        node.process.wait()
+
+    def leave(self, node: Node) -> None:
+        """A machine is taken away with a word."""
+        self._note(f"node {node.number} gets SIGTERM")
+        node.done.append("leave")
+        node.process.terminate()
+
+    def pause(self, node: Node) -> None:
+        """A machine stands still for a while; its workers do not, as containers' may."""
+        length = self.chance.choice((0.3, 1.0, 2.0, 5.0))
+        self._note(f"node {node.number} is paused for {length} s")
+        node.done.append("pause")
+        node.process.send_signal(signal.SIGSTOP)
+        time.sleep(length)
+        node.process.send_signal(signal.SIGCONT)
+
+    def cut(self, node: Node) -> None:
+        """A cable is cut for a while."""
+        if self.network is None:
+            return
+        length = self.chance.choice((0.3, 2.0, 6.0))
+        self._note(f"the cable of node {node.number} is cut for {length} s")
+        node.done.append("cut")
+        self.network.cut(node.number)
+        time.sleep(length)
+        self.network.mend(node.number)
+
+    def fail(self, node: Node) -> None:
+        """A worker of a node is killed."""
+        last = [said for said in self.said() if said["node"] == node.number]
+        alive = [said for said in last if not is_gone(said["pid"])]
+        if not alive:
+            return
+        said = self.chance.choice(alive)
+        self._note(f"rank {said['RANK']} (pid {said['pid']}) on node {node.number} is killed")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(said["pid"], signal.SIGKILL)
+            self.failures += 1
+            node.done.append("fail")
+
+    def restart_etcd(self) -> None:
+        """The server is killed, and comes back with its data."""
+        if self.etcd is not None:
+            self._note("etcd is killed, and comes back")
+            self.etcd.kill()
+            time.sleep(self.chance.choice((0.0, 0.5, 2.0)))
+            self.etcd.start()
+
+    def hurt(self) -> None:
+        """Something happens, of which the job can recover."""
+        # The host of a store on one node is the job's one weak point, which is documented.
+        first = 1 if self._backend == "c10d" else 0
+        running = [node for node in self.nodes if node.is_running()]
+        others = [node for node in running if node.number >= first]
+        what = ["start", "pause", "fail", "restart_etcd", "cut"]
+        if len(running) > self.least and others:
+            what += ["kill", "kill", "leave"]
+        if self.network is not None and len(self.nodes) == NODES:
+            what.remove("start")
+        kind = self.chance.choice(what)
+        if kind == "restart_etcd":
+            self.restart_etcd()
+        elif kind == "start":
+            if len(running) < self.most + 1:  # one spare
+                self.start()
+        elif running and kind in ("pause", "fail"):
+            getattr(self, kind)(self.chance.choice(running))
+        elif others:
+            getattr(self, kind)(self.chance.choice(others))
+
+    # --- what is seen -----------------------------------------------------------------------------
+
+    def said(self) -> list[dict[str, Any]]:
+        """All that workers have said, in order."""
+        path = self.folder / "said"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + BOUND
+        while not condition():
+            if time.monotonic() > deadline:
+                raise Finding(f"not within {BOUND:g} s: {what}")
+            time.sleep(LOOK)
+
+    def world(self) -> list[dict[str, Any]]:
+        """The workers that are alive, if they are all of one world and all of it is there."""
+        alive = [said for said in self.said() if not is_gone(said["pid"])]
+        rounds = {
+            (said["PLAUNCH_ROUND"], said["WORLD_SIZE"], said["TORCHELASTIC_RESTART_COUNT"])
+            for said in alive
+        }
+        is_whole = len(rounds) == 1 and sorted(said["RANK"] for said in alive) == list(
+            range(alive[0]["WORLD_SIZE"])
+        )
+        return alive if is_whole else []
+
+    def has_settled(self) -> bool:
+        """Whether the same world has stood for a while, or nobody runs any more."""
+        before = self.world()
+        if not before:
+            return not any(node.is_running() for node in self.nodes)
+        until = time.monotonic() + QUIET
+        while time.monotonic() < until:
+            time.sleep(LOOK)
+            if self.world() != before:
+                return False
+        running = sum(node.is_running() for node in self.nodes)
+        return len(before) // self.workers == min(running, self.most)
+
+    def run(self) -> None:
+        """Let it happen, and then let the workers succeed."""
+        for _ in range(self.chance.randint(self.least, self.most)):
+            self.start()
+        if self.chance.random() < 0.8:  # else it happens before there is a world
+            self.until(self.world, "a first world")
+        for _ in range(self.chance.randint(1, 6)):
+            self.hurt()
+            time.sleep(self.chance.choice((0.0, 0.2, 1.0, 2.5)))
+        self.until(self.has_settled, "one world of all nodes, or the end")
+        self._note("the workers may succeed")
+        (self.folder / "finish").touch()
+        self.until(
+            lambda: not any(node.is_running() for node in self.nodes),
+            "the end of all launchers",
+        )
+        self.check()
+
+    def check(self) -> None:
+        """What must be true when it is over.
+
+        Raises:
+            Finding: something is not.
+        """
+        said = self.said()
+        by_round = defaultdict(list)
+        for worker in said:
+            by_round[worker["PLAUNCH_ROUND"]].append(worker)
+        attempt = 0
+        for number, workers in sorted(by_round.items()):
+            ranks = Counter(worker["RANK"] for worker in workers)
+            for name in ("WORLD_SIZE", "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):
+                if len({worker[name] for worker in workers}) != 1:
+                    raise Finding(f"round {number} has workers that differ in {name}: {workers}")
+            world = workers[0]["WORLD_SIZE"]
+            if max(ranks.values()) > 1 or not set(ranks) <= set(range(world)):
+                raise Finding(f"round {number} of a world of {world} has ranks {dict(ranks)}")
+            if world != workers[0]["GROUP_WORLD_SIZE"] * self.workers:
+                raise Finding(f"round {number} has a world of {world}: {workers[0]}")
+            if not self.least * self.workers <= world <= self.most * self.workers:
+                raise Finding(f"round {number} has a world of {world}")
+            for worker in workers:
+                expected = worker["GROUP_RANK"] * self.workers + worker["LOCAL_RANK"]
+                if worker["RANK"] != expected:
+                    raise Finding(f"round {number} has a worker of another rank: {worker}")
+            now = workers[0]["TORCHELASTIC_RESTART_COUNT"]
+            if not attempt <= now <= self.restarts:
+                raise Finding(f"round {number} is attempt {now}, after attempt {attempt}")
+            attempt = now
+        if attempt > self.failures:
+            raise Finding(f"{attempt} restarts after {self.failures} failures")
+        self._check_ends()
+        time.sleep(0.5)
+        left = [worker["pid"] for worker in said if not is_gone(worker["pid"])]
+        if left:
+            raise Finding(f"workers are left: {left}")
+
+    def _check_ends(self) -> None:
+        codes = {node.number: node.process.returncode for node in self.nodes}
+        failed = {code for code in codes.values() if code == 128 + signal.SIGKILL}
+        if failed and self.failures <= self.restarts:
+            raise Finding(f"{self.failures} failures ended the job, which had {self.restarts}")
+        for node in self.nodes:
+            text = node.log.read_text(errors="replace")
+            for word in ("Traceback", "internal error"):
+                if word in text:
+                    raise Finding(f"node {node.number} says {word!r}")
+            code = codes[node.number]
+            if "kill" in node.done:
+                continue
+            allowed = {128 + signal.SIGKILL} if failed else {0}
+            if failed and self._backend == "c10d" and "pause" in node.done:
+                allowed.add(113)  # the host of the store was gone before it could hear of the end
+            if failed and node.number not in {worker["node"] for worker in self.said()}:
+                allowed |= {112, 113}  # it came when the job was over
+            if "leave" in node.done:
+                # Before it has loaded what it needs, a launcher ends as any program does.
+                allowed = {0, 128 + signal.SIGTERM, -signal.SIGTERM, *allowed}
+            if code not in allowed:
+                raise Finding(f"node {node.number} ended with {code}, and not {sorted(allowed)}")
+
+    def end(self) -> None:
+        """End what still runs."""
+        for node in self.nodes:
+            if node.is_running():
+                node.process.send_signal(signal.SIGCONT)
+                node.process.kill()
+                node.process.wait()
+
+    def _note(self, text: str) -> None:
+        self.story.append(f"{time.strftime('%H:%M:%S')} {text}")
+
+
+NODES = 6  # of a network
+
+
+@contextlib.contextmanager
+def surroundings(backend: str, cables: bool) -> Iterator[tuple[Network | None, EtcdServer | None]]:
+    """What a job needs beside its agents."""
+    with contextlib.ExitStack() as stack:
+        network = None
+        if cables:
+            network = Network(NODES)
+            stack.callback(network.remove)
+            network.build()
+        etcd = None
+        if backend != "c10d":
+            host = "127.0.0.1" if network is None else network.own_address()
+            etcd = stack.enter_context(EtcdServer(host=host))
+        yield network, etcd
+
+
+def run(backend: str, seed: int, *, cables: bool = False) -> str:
+    """Run one job; empty if there is no finding, else what it is, and where to look."""
+    folder = Path(tempfile.mkdtemp(prefix=f"chaos-{backend}-{seed}-"))
+    with surroundings(backend, cables) as (network, etcd):
+        job = Job(folder, backend, random.Random(seed), network, etcd)
+        try:
+            job.run()
+        except Finding as finding:
+            story = "".join(f"\n    {line}" for line in job.story)
+            return f"seed {seed} ({backend}): {finding}{story}\n    logs: {folder}"
+        finally:
+            job.end()
+    shutil.rmtree(folder)
+    return ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run jobs; the exit code is 1 if there is a finding."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--backend", choices=["c10d", "etcd-v2"], action="append")
+    parser.add_argument("--runs", type=int, default=10, help="of each backend (10)")
+    parser.add_argument("--seed", type=int, default=1, help="of the first run (1)")
+    parser.add_argument("--at-once", type=int, default=2, help="runs at the same time (2)")
+    parser.add_argument("--cables", action="store_true", help="cut the cables of namespaces")
+    args = parser.parse_args(argv)
+    backends = args.backend or ["c10d", "etcd-v2"]
+    jobs = [(b, seed) for seed in range(args.seed, args.seed + args.runs) for b in backends]
+    began = time.monotonic()
+    findings = 0
+    with ThreadPoolExecutor(args.at_once) as pool:
+        for (backend, seed), found in zip(
+            jobs,
+            pool.map(lambda job: run(*job, cables=args.cables), jobs),
+            strict=True,
+        ):
+            findings += bool(found)
+            if found:
+                print(found, flush=True)
+            elif seed % 10 == 0:
+                print(f"seed {seed} ({backend}) is done", flush=True)
+    print(f"{len(jobs)} runs in {time.monotonic() - began:.0f} s, {findings} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

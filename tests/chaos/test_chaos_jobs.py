@@ -1,0 +1,137 @@
+"""Jobs to whose nodes things happen at random; see `jobs.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from types import SimpleNamespace
+
+import chaos.jobs as chaos_jobs
+import pytest
+from chaos.jobs import Finding, Job, Node
+from plaunch.testing.etcd import EtcdUnavailableError, find_etcd
+
+SEEDS = 3  # runs of each backend in each run of the suite; `python tests/chaos/jobs.py` has more
+
+
+def skip_without(backend):
+    if backend == "c10d":
+        pytest.importorskip("torch.distributed")
+    else:
+        try:
+            find_etcd()
+        except EtcdUnavailableError as error:
+            pytest.skip(str(error))
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
+@pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
+def test_a_job_is_what_it_must_be_whatever_happens_to_its_nodes(backend, seed):
+    skip_without(backend)
+    assert chaos_jobs.run(backend, seed) == ""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.heavy
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("cables", [False, True], ids=["", "cables"])
+@pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
+def test_many_jobs(backend, cables):
+    skip_without(backend)
+    if cables and shutil.which("ip") is None:
+        pytest.skip("there is no program `ip` on PATH, which makes networks")
+    found = [chaos_jobs.run(backend, seed, cables=cables) for seed in range(100, 120)]
+    assert not any(found), "\n".join(found)
+
+
+# --- what would be found --------------------------------------------------------------------------
+
+GONE = 2**22 + 1  # no process has this number
+
+
+def worker(rank, round_=0, attempt=0, world=2, **other):
+    return {
+        "RANK": rank,
+        "WORLD_SIZE": world,
+        "LOCAL_RANK": 0,
+        "GROUP_RANK": rank,
+        "GROUP_WORLD_SIZE": world,
+        "TORCHELASTIC_RESTART_COUNT": attempt,
+        "PLAUNCH_ROUND": round_,
+        "pid": GONE,
+        "node": rank,
+        **other,
+    }
+
+
+FINE = [worker(0), worker(1)]
+
+
+@pytest.fixture
+def job(tmp_path):
+    job = Job(tmp_path, "c10d", random.Random(1), None, None)
+    job.least, job.most, job.restarts, job.workers = 1, 2, 1, 1
+    for number in range(2):
+        log = tmp_path / f"{number}.log"
+        log.write_text("all is well")
+        job.nodes.append(Node(number, SimpleNamespace(returncode=0, poll=lambda: 0), log))
+    return job
+
+
+def say(job, *workers):
+    (job.folder / "said").write_text("".join(json.dumps(worker) + "\n" for worker in workers))
+
+
+def test_a_job_as_it_must_be(job):
+    say(job, *FINE, worker(0, 1, 0, 1), worker(0, 2, 1, 1))
+    job.failures = 1
+    job.check()
+
+
+@pytest.mark.parametrize(
+    ("workers", "found"),
+    [
+        ([*FINE, worker(1)], "ranks {0: 1, 1: 2}"),
+        ([worker(0), worker(1, world=1)], "differ in WORLD_SIZE"),
+        ([worker(0), worker(1, attempt=1)], "differ in TORCHELASTIC_RESTART_COUNT"),
+        ([worker(2)], "of a world of 2 has ranks"),
+        ([worker(0, world=3)], "a world of 3"),
+        ([worker(0, GROUP_RANK=1)], "another rank"),
+        ([worker(0, attempt=1), worker(0, 1, 0)], "attempt 0, after attempt 1"),
+        ([worker(0, attempt=2)], "attempt 2"),
+        ([worker(0, attempt=1)], "1 restarts after 0 failures"),
+    ],
+)
+def test_workers_that_must_not_be(job, workers, found):
+    say(job, *workers)
+    with pytest.raises(Finding, match=found):
+        job.check()
+
+
+def test_a_worker_that_is_left(job):
+    say(job, worker(0, world=1, pid=os.getpid()))
+    with pytest.raises(Finding, match="workers are left"):
+        job.check()
+
+
+@pytest.mark.parametrize("text", ["Traceback (most recent call last)", "an internal error"])
+def test_what_no_launcher_may_say(job, text):
+    say(job, *FINE)
+    job.nodes[1].log.write_text(text)
+    with pytest.raises(Finding, match="node 1 says"):
+        job.check()
+
+
+@pytest.mark.parametrize(("code", "done"), [(113, []), (143, []), (137, []), (113, ["leave"])])
+def test_an_end_that_must_not_be(job, code, done):
+    say(job, *FINE)
+    job.nodes[1].process.returncode = code
+    job.nodes[1].done += done
+    with pytest.raises(Finding):
+        job.check()

@@ -1,0 +1,221 @@
+"""The real accelerate and torchx over plaunch, in an environment that the tests make.
+
+torchx wants an older urllib3 than others that are tested here, and both bring a dozen packages that
+nothing else needs, so they are in no extra. Without a package index these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from helpers.ports import free_port
+from helpers.waiting import wait_until
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(600)]
+
+WANTED = ("accelerate==1.15.0", "torchx==0.7.0")
+BOUND = 120.0  # seconds
+
+WORKER = """\
+import json, os, sys
+names = "RANK WORLD_SIZE GROUP_RANK PLAUNCH_ROUND TORCHELASTIC_RUN_ID MASTER_ADDR".split()
+os.write(1, (json.dumps({name: os.environ.get(name) for name in names}) + "\\n").encode())
+sys.exit(int(os.environ.get("CODE", "0")))
+"""
+COLLECTIVE = """\
+import os, torch, torch.distributed as dist
+from accelerate import PartialState
+state = PartialState(cpu=True)
+total = torch.tensor([state.process_index + 1.0])
+dist.all_reduce(total)
+who = "plaunch" if "PLAUNCH_ROUND" in os.environ else "torchrun"
+os.write(1, f"{state.process_index} of {state.num_processes}: {total.item():g}, {who}\\n".encode())
+dist.destroy_process_group()
+"""
+NOTEBOOK = """\
+from accelerate import notebook_launcher
+def train(word):
+    import os
+    who = "plaunch" if "PLAUNCH_ROUND" in os.environ else "torchrun"
+    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    os.write(1, f"{rank} of {size}: {word}, {who}\\n".encode())
+if __name__ == "__main__":
+    notebook_launcher(train, ("word",), num_processes=2, use_port="0")
+"""
+
+
+def outer_folders():
+    """Where this interpreter finds what is not its own library, such as plaunch and torch."""
+    own = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    return [
+        path
+        for path in sys.path
+        if path and ("site-packages" in path or not path.startswith(own)) and os.path.isdir(path)
+    ]
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory):
+    """An interpreter with the callers, and all that this one has."""
+    folder = tmp_path_factory.mktemp("callers")
+    venv.create(folder, with_pip=True)
+    python = folder / "bin/python"
+    site = next((folder / "lib").glob("python*/site-packages"))
+    (site / "outer.pth").write_text("".join(f"{path}\n" for path in outer_folders()))
+    words = ["-m", "pip", "install", "-q", "--disable-pip-version-check", *WANTED]
+    done = subprocess.run(
+        [python, *words], capture_output=True, text=True, check=False, timeout=300
+    )
+    if done.returncode != 0:
+        pytest.skip(f"{' and '.join(WANTED)} cannot be installed here: {done.stderr[-300:]}")
+    return python
+
+
+@pytest.fixture
+def start(python, tmp_path):
+    """Start `python -m plaunch.compat ...` in a folder with the scripts."""
+    for name, text in (("train", WORKER), ("sum", COLLECTIVE), ("notebook", NOTEBOOK)):
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "home").mkdir()
+    started = []
+
+    def start(*words, **environ):
+        out = tmp_path / f"{len(started)}.out"
+        with out.open("wb") as file:
+            process = subprocess.Popen(
+                [python, "-m", "plaunch.compat", *words],
+                cwd=tmp_path,
+                env={
+                    **os.environ,
+                    "HF_HOME": str(tmp_path / "home"),
+                    "HOME": str(tmp_path / "home"),
+                    "LOGLEVEL": "WARNING",
+                    **environ,
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        process.out = out
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def end(process):
+    """Its exit code and what it and its workers have written."""
+    return process.wait(BOUND), process.out.read_text()
+
+
+def accelerate(*words):
+    common = ["--mixed_precision", "no", "--dynamo_backend", "no", "--multi_gpu"]
+    return ["accelerate", "launch", *common, *words]
+
+
+def facts(text):
+    found = [json.loads(line[line.index("{") :]) for line in text.splitlines() if '{"RANK' in line]
+    assert all(worker["PLAUNCH_ROUND"] == "0" for worker in found), "not plaunch's workers"
+    return sorted(found, key=lambda worker: int(worker["RANK"]))
+
+
+def test_accelerate_on_one_machine(start):
+    code, text = end(start(*accelerate("--num_processes=2", "--num_machines=1", "sum.py")))
+    assert code == 0, text
+    said = sorted(line for line in text.splitlines() if " of " in line)
+    assert said == ["0 of 2: 3, plaunch", "1 of 2: 3, plaunch"], text
+
+
+def test_a_failure_under_accelerate(start):
+    words = accelerate("--num_processes=2", "--num_machines=1", "train.py")
+    code, text = end(start(*words, CODE="17"))
+    assert code == 17, text
+    assert "First failure:" in text
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_accelerate_on_two_machines(start, backend):
+    port = free_port()
+    machines = []
+    for rank in (0, 1):
+        machines.append(
+            start(
+                *accelerate(
+                    "--num_processes=4",
+                    "--num_machines=2",
+                    f"--machine_rank={rank}",
+                    "--main_process_ip=127.0.0.1",
+                    f"--main_process_port={port}",
+                    f"--rdzv_backend={backend}",
+                    "train.py",
+                )
+            )
+        )
+        if (rank, backend) == (0, "c10d"):
+            # accelerate itself refuses the port on machine 0 once somebody listens there.
+            wait_until(lambda: is_taken(port) or machines[0].poll() is not None, "it listens")
+    ended = [end(machine) for machine in machines]
+    assert [code for code, _ in ended] == [0, 0], ended
+    workers = facts("\n".join(text for _, text in ended))
+    assert [worker["RANK"] for worker in workers] == ["0", "1", "2", "3"]
+    assert {worker["WORLD_SIZE"] for worker in workers} == {"4"}
+    assert "--master-addr is not" not in ended[0][1]
+
+
+def is_taken(port):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def test_accelerates_notebook_launcher(start):
+    code, text = end(start("notebook.py"))
+    assert code == 0, text
+    said = sorted(line for line in text.splitlines() if " of " in line)
+    assert said == ["0 of 2: word, plaunch", "1 of 2: word, plaunch"], text
+
+
+@pytest.mark.parametrize("shape", ["1x2", "2x1"])
+def test_torchx(start, shape):
+    # Several nodes of local_cwd are processes of one machine, which meet at localhost.
+    words = ["run", "-s", "local_cwd", "dist.ddp", "-j", shape, "--script", "train.py"]
+    code, text = end(start("torchx", *words))
+    assert code == 0, text
+    workers = facts(text)
+    assert [worker["RANK"] for worker in workers] == ["0", "1"], text
+    assert len({worker["TORCHELASTIC_RUN_ID"] for worker in workers}) == 1
+
+
+def test_torchx_says_that_a_job_has_failed(start):
+    words = ["run", "-s", "local_cwd", "dist.ddp", "-j", "1x1", "--script", "train.py"]
+    code, text = end(start("torchx", *words, "--env", "CODE=17"))
+    assert code != 0, text
+    assert "exit code 17" in text
+
+
+def test_the_environment_is_apart(python):
+    """What the callers want in other versions does not get into the tests' own environment."""
+    where = subprocess.run(
+        [python, "-c", "import urllib3; print(urllib3.__file__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(where.stdout.strip()).is_relative_to(Path(python).parents[1])

@@ -1,0 +1,346 @@
+"""A real Slurm of three nodes, and launchers in its jobs; docs/slurm.md says all of this.
+
+Skipped where this user may not make name spaces, or Slurm is not installed (Debian's packages
+slurmctld, slurmd and slurm-client; openmpi-bin for `mpirun`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.waiting import wait_until
+
+pytest.importorskip("torch.distributed")
+
+pytestmark = [pytest.mark.slow, pytest.mark.heavy]
+
+SCRIPT = Path(__file__).parents[1] / "schedulers/slurm_cluster.sh"
+PAGE = Path(__file__).parents[2] / "docs/slurm.md"
+NAME_SPACES = "unshare --net --uts --mount --pid --fork --kill-child --mount-proc".split()
+UP = ["sh", "-c", "echo up; exec sleep infinity"]
+TIMEOUT = 60.0  # seconds
+QUICK = "--rdzv-conf=keep_alive_interval=0.4,keep_alive_max_attempt=8"
+
+# Says who it is, tells of SIGUSR1, and ends once there is a file `exit`, with the code in it.
+WORKER = """\
+import json, os, signal, socket, sys, time
+def say(**facts):
+    os.write(1, (json.dumps(facts) + "\\n").encode())
+rank = os.environ["RANK"]
+signal.signal(signal.SIGUSR1, lambda signum, frame: say(notice=rank))
+names = "RANK WORLD_SIZE PLAUNCH_ROUND PLAUNCH_JOB_ID TORCHELASTIC_RUN_ID"
+say(host=socket.gethostname(), pid=os.getpid(), **{n: os.environ[n] for n in names.split()})
+while True:
+    for name in (f"exit.{rank}", "exit"):
+        if os.path.exists(name):
+            with open(name) as file:
+                sys.exit(int(file.read()))
+    time.sleep(0.02)
+"""
+
+
+def why_not():
+    """Why there can be no cluster here; empty if there can."""
+    if shutil.which("slurmctld-wlm") is None or shutil.which("slurmd-wlm") is None:
+        return "Slurm is not installed"
+    tried = subprocess.run([*NAME_SPACES, "true"], capture_output=True, timeout=20, check=False)
+    return "" if tried.returncode == 0 else "this user may not make name spaces"
+
+
+class Cluster:
+    """A Slurm of its own, whose jobs run in `folder`, where `worker.py` is."""
+
+    def __init__(self, folder, environ):
+        self.folder = folder / "jobs"
+        self.folder.mkdir()
+        (self.folder / "worker.py").write_text(WORKER)
+        self._environ = {
+            **environ,
+            "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}",
+            "SLURM_CONF": str(folder / "slurm/etc/slurm.conf"),
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "LOGLEVEL": "INFO",
+        }
+        self._process = subprocess.Popen(
+            [*NAME_SPACES, "bash", str(SCRIPT), str(folder / "slurm"), *UP],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        said = self._process.stdout.readline()
+        if said != "up\n":
+            pytest.fail(f"the cluster does not start: {said}{self._process.stdout.read()}")
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        self._first = children.read_text().split()[0]
+
+    def close(self):
+        """End the cluster, and all that runs in it."""
+        self._process.kill()
+        self._process.wait(TIMEOUT)
+        self._process.stdout.close()
+
+    def run(self, *words, **environ):
+        """Run a command as a user of the cluster does."""
+        inside = ["nsenter", f"--target={self._first}", "--net", "--uts", "--mount", "--pid"]
+        return subprocess.run(
+            [*inside, f"--wd={self.folder}", *words],
+            env={**self._environ, **environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+
+    def submit(self, script, *options):
+        """Submit a batch script, and give the job that it is."""
+        (self.folder / "job.sh").write_text(script)
+        done = self.run("sbatch", "--parsable", *options, "--output=job.out", "job.sh")
+        assert done.returncode == 0, done.stderr
+        return Job(self, done.stdout.strip())
+
+    def lose(self, node):
+        """End all that runs on a node at once, as a failing machine does, and let Slurm know."""
+        spaces = {}
+        for path in Path("/proc").glob("[0-9]*/ns/net"):
+            try:
+                spaces[int(path.parts[2])] = os.readlink(path)
+            except OSError:
+                continue
+        daemon = self._pid_of(f"-N {node}")
+        for pid, space in spaces.items():
+            if space == spaces[daemon]:
+                os.kill(pid, signal.SIGKILL)
+        done = self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+        assert done.returncode == 0, done.stderr
+
+    def _pid_of(self, words):
+        ours = os.readlink(f"/proc/{self._first}/ns/pid")
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (path / "cmdline").read_text().replace("\0", " ")
+                if "slurmd" in command and words in command and "bash" not in command:
+                    if os.readlink(path / "ns/pid") == ours:
+                        return int(path.name)
+            except OSError:
+                continue
+        pytest.fail(f"no daemon {words}")
+
+
+class Job:
+    """A batch job that was submitted."""
+
+    def __init__(self, cluster, number):
+        self.number = number
+        self._cluster = cluster
+        self._output = cluster.folder / "job.out"
+
+    @property
+    def output(self):
+        """All that it has written."""
+        return self._output.read_text() if self._output.exists() else ""
+
+    def said(self, key):
+        """What its workers have said, of the lines that have this key."""
+        lines = [line for line in self.output.splitlines(keepends=True) if line.endswith("}\n")]
+        found = [json.loads(line[line.index("{") :]) for line in lines]
+        return [facts for facts in found if key in facts]
+
+    def until(self, condition, what):
+        """Wait until something has happened."""
+        wait_until(condition, lambda: f"{what}\n{self.output}")
+
+    def until_world(self, size, round_=0):
+        """Wait until workers of a world of this size are there; they are the answer, by rank."""
+
+        def workers():
+            found = [w for w in self.said("RANK") if int(w["PLAUNCH_ROUND"]) == round_]
+            return sorted(found, key=lambda worker: int(worker["RANK"]))
+
+        self.until(lambda: len(workers()) >= size, f"a world of {size} in round {round_}")
+        assert [(w["RANK"], w["WORLD_SIZE"]) for w in workers()] == [
+            (str(rank), str(size)) for rank in range(size)
+        ]
+        return workers()
+
+    def tell(self, name, code):
+        """Let workers exit; see `WORKER`."""
+        part = self._cluster.folder / ".part"
+        part.write_text(str(code))
+        part.rename(self._cluster.folder / name)
+
+    def end(self):
+        """Wait for its end; what `srun` ended with."""
+        self.until(lambda: "srun ended with" in self.output, "the job is over")
+        return int(re.search(r"srun ended with (\d+)", self.output)[1])
+
+
+@pytest.fixture
+def cluster(tmp_path, plaunch):
+    """A cluster of three nodes, node01 to node03."""
+    if reason := why_not():
+        pytest.skip(reason)
+    cluster = Cluster(tmp_path, plaunch.environ)
+    yield cluster
+    cluster.close()
+
+
+def batch(launch, srun="srun"):
+    """A batch script that launches the worker with these words."""
+    return f'#!/bin/bash\n{srun} plaunch {launch} worker.py\necho "srun ended with $?"\n'
+
+
+def test_a_sweep_stays_a_sweep_and_is_one_job_if_the_user_says_so(cluster):
+    (cluster.folder / "exit").write_text("0")
+    words = ["srun", "--nodes=3", "--ntasks-per-node=1", "plaunch"]
+    alone = cluster.run(*words, "worker.py")
+    assert alone.returncode == 0, alone.stderr
+    told = [json.loads(line) for line in alone.stdout.splitlines()]
+    assert [(w["RANK"], w["WORLD_SIZE"]) for w in told] == [("0", "1")] * 3
+    assert {w["host"] for w in told} == {"node01", "node02", "node03"}
+    assert (
+        alone.stderr.count("srun has started 3 launchers, each of which is a job of its own") == 3
+    )
+    together = cluster.run(*words, "--scheduler=slurm", "worker.py")
+    assert together.returncode == 0, together.stderr
+    told = [json.loads(line) for line in together.stdout.splitlines()]
+    assert sorted((w["RANK"], w["WORLD_SIZE"]) for w in told) == [(str(r), "3") for r in range(3)]
+    assert "is a job of its own" not in together.stderr
+
+
+def test_the_batch_script_of_the_page(cluster):
+    (script,) = re.findall(r"<!-- file: train.sbatch -->\n```sh\n(.*?)```", PAGE.read_text(), re.S)
+    for found, replacement in [
+        ("--nodes=4", "--nodes=3"),
+        ("--gpus-per-node=8", "--exclusive"),
+        ("--cpus-per-task=64", "--cpus-per-task=2"),
+        ("--nproc-per-node=gpu", "--nproc-per-node=2"),
+        ("train.py", "worker.py"),
+    ]:
+        assert found in script
+        script = script.replace(found, replacement)
+    job = cluster.submit(script + 'echo "srun ended with $?"\n')
+    workers = job.until_world(6)
+    assert [w["host"] for w in workers] == [f"node0{n}" for n in (1, 1, 2, 2, 3, 3)]
+    job.tell("exit", 0)
+    assert job.end() == 0
+
+
+def test_a_batch_script_without_srun_uses_one_node_and_says_so(cluster):
+    (cluster.folder / "exit").write_text("0")
+    job = cluster.submit(batch("", srun=""), "--nodes=3", "--ntasks-per-node=1")
+    assert job.end() == 0
+    assert [(w["host"], w["WORLD_SIZE"]) for w in job.said("RANK")] == [("node01", "1")]
+    assert "has 3 nodes, of which this launcher uses one" in job.output
+
+
+def test_a_requeued_job_is_the_same_job_in_another_run(cluster):
+    job = cluster.submit(
+        batch("--scheduler=slurm"), "--nodes=2", "--ntasks-per-node=1", "--requeue"
+    )
+    before = job.until_world(2)
+    assert cluster.run("scontrol", "requeue", job.number).returncode == 0
+    state = ("squeue", "--noheader", "--format=%T", f"--jobs={job.number}")
+    job.until(lambda: cluster.run(*state).stdout == "PENDING\n", "it is back in the queue")
+    # It would rest for two minutes.
+    done = cluster.run("scontrol", "update", f"JobId={job.number}", "StartTime=now")
+    assert done.returncode == 0, done.stderr
+    restarted = f"slurm-{job.number}.0-restart-1"
+    job.until(
+        lambda: [w["TORCHELASTIC_RUN_ID"] for w in job.said("RANK")] == [restarted] * 2,
+        "it runs once more",
+    )
+    after = job.until_world(2)
+    assert {w["TORCHELASTIC_RUN_ID"] for w in before} == {f"slurm-{job.number}.0"}
+    assert {w["PLAUNCH_JOB_ID"] for w in before + after} == {f"slurm-{job.number}.0"}
+    job.tell("exit", 0)
+    assert job.end() == 0
+
+
+def test_each_worker_gets_a_warning_of_slurms_once(cluster):
+    job = cluster.submit(
+        batch("--scheduler=slurm --signal-policy=notify --nproc-per-node=2"),
+        "--nodes=3",
+        "--ntasks-per-node=1",
+    )
+    job.until_world(6)
+    for times in (1, 2):
+        assert cluster.run("scancel", "--signal=USR1", job.number).returncode == 0
+        job.until(lambda: len(job.said("notice")) >= 6 * times, f"warning {times}")  # noqa: B023
+        # Longer than what counts as one and the same; whatever the first has led to is there then.
+        subprocess.run(["sleep", "1.5"], check=True)
+        assert sorted(f["notice"] for f in job.said("notice")) == sorted([*"012345"] * times)
+    job.tell("exit", 0)
+    assert job.end() == 0
+
+
+def test_the_loss_of_a_node_is_outlived(cluster):
+    job = cluster.submit(
+        batch(f"--scheduler=slurm --nnodes=2:3 {QUICK}", "srun --no-kill --kill-on-bad-exit"),
+        "--nodes=3",
+        "--ntasks-per-node=1",
+        "--no-kill",
+    )
+    job.until_world(3)
+    cluster.lose("node03")
+    workers = job.until_world(2, round_=1)
+    assert [w["host"] for w in workers] == ["node01", "node02"]
+    job.tell("exit", 0)
+    assert job.end() == 0
+
+
+def test_a_launcher_that_ends_alone_ends_the_job_with_kill_on_bad_exit(cluster):
+    """Without it, the others wait for another node for as long as `join_timeout`."""
+    job = cluster.submit(
+        # On the last node there is no such script.
+        "#!/bin/bash\nsrun --kill-on-bad-exit bash -c 'test $SLURM_NODEID = 2 && cd /; "
+        'exec plaunch --scheduler=slurm worker.py\'\necho "srun ended with $?"\n',
+        "--nodes=3",
+        "--ntasks-per-node=1",
+    )
+    # Whichever of the two codes srun has seen first.
+    assert job.end() in (2, 128 + signal.SIGTERM)
+    assert "the script 'worker.py' does not exist" in job.output
+
+
+def test_the_code_of_a_worker_is_that_of_srun(cluster):
+    job = cluster.submit(
+        batch("--scheduler=slurm", "srun --kill-on-bad-exit"), "--nodes=3", "--ntasks-per-node=1"
+    )
+    job.until_world(3)
+    job.tell("exit.1", 7)
+    assert job.end() == 7
+    assert "rank 1 on node02" in job.output
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
+def test_ranks_of_mpirun_in_a_batch_script(cluster):
+    (cluster.folder / "exit").write_text("0")
+    mpirun = "mpirun --map-by ppr:1:node -x MASTER_ADDR=node01"
+    job = cluster.submit(
+        f"#!/bin/bash\n{mpirun} bash -c 'plaunch --scheduler=slurm worker.py; true'\n"
+        f"{mpirun} plaunch --scheduler=mpi worker.py\necho patiently\n"
+        f"{mpirun} --mca odls_base_sigkill_timeout 40 plaunch --scheduler=mpi worker.py\n"
+        'echo "srun ended with $?"\n',
+        "--nodes=3",
+        "--ntasks-per-node=1",
+    )
+    assert job.end() == 0
+    assert job.output.count("error: --scheduler=slurm, but this launcher was started by Open") == 3
+    assert "is no task of a step" not in job.output
+    hasty, patient = job.output.split("patiently")
+    for output in (hasty, patient):
+        assert sorted(re.findall(r'"RANK": "(\d)", "WORLD_SIZE": "3"', output)) == [*"012"]
+    assert "mpirun kills what it has started 1 s after SIGTERM" in hasty
+    assert "kills what it has started" not in patient

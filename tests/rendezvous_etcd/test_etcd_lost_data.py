@@ -1,0 +1,123 @@
+"""An etcd that loses what it holds: all nodes of a job notice, and are in one world again."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+from plaunch.rendezvous import ChangeKind
+from plaunch.testing.conformance.nodes import Node, close_all, eventually
+from plaunch_rendezvous_etcd import create_etcd_handler
+
+QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 5, "last_call_timeout": 0.2}
+JOB_TTL = 7200
+
+
+@contextlib.contextmanager
+def job(params_of, endpoint, min_nodes, **config):
+    """Two nodes that obey."""
+    run_id = f"lost-{time.monotonic_ns()}"
+    nodes = []
+    for _ in range(2):
+        params = params_of(endpoint, run_id, max_nodes=2, **{**QUICK, **config})
+        params.min_nodes = min_nodes
+        nodes.append(Node(create_etcd_handler(params)).obey())
+    try:
+        yield nodes
+    finally:
+        close_all(nodes)
+
+
+def incarnations(nodes):
+    return {node._membership.keys.incarnation for node in nodes}
+
+
+def are_in_one_world(nodes):
+    rounds = [node.present for node in nodes]
+    return (
+        None not in rounds
+        and len({one.bootstrap_store_info for one in rounds}) == 1
+        and sorted(one.rank for one in rounds) == [0, 1]
+        and all((one.world_size, one.attempt) == (2, 0) for one in rounds)
+    )
+
+
+def begin(nodes):
+    eventually(lambda: are_in_one_world(nodes), "both are in one world")
+    (incarnation,) = incarnations(nodes)
+    return incarnation
+
+
+def check(nodes, incarnation):
+    """Both have noticed, are in one world, and stay in it."""
+
+    def has_begun_anew():
+        return (
+            are_in_one_world(nodes)
+            and len(incarnations(nodes)) == 1
+            and incarnation not in incarnations(nodes)
+        )
+
+    eventually(has_begun_anew, "both have begun anew, in one world")
+    send_notice(nodes)
+    assert has_begun_anew()
+
+
+def send_notice(nodes):
+    """Bring about another state of the job."""
+    nodes[0].job.send_notice(10)
+    eventually(lambda: nodes[1]._membership.state.event.kind == "notice", "one hears the other")
+
+
+def end_lease_of_the_job(server):
+    """Let the time of the job's keys be over, as it is when all agents were away for `job_ttl`."""
+    for lease in server.ask("lease/leases")["leases"]:
+        if int(server.ask("lease/timetolive", ID=lease["ID"])["grantedTTL"]) >= JOB_TTL:
+            server.ask("lease/revoke", ID=lease["ID"])
+
+
+@pytest.mark.parametrize("min_nodes", [1, 2])
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+def test_a_server_that_comes_back_empty(params_of, own_etcd_server, min_nodes, seconds):
+    with job(params_of, own_etcd_server.endpoint, min_nodes) as nodes:
+        incarnation = begin(nodes)
+        own_etcd_server.forget()
+        time.sleep(seconds)  # in which nobody might ask it for anything
+        own_etcd_server.start()
+        check(nodes, incarnation)
+
+
+@pytest.mark.parametrize("min_nodes", [1, 2])
+def test_the_keys_of_the_job_are_gone_and_the_server_is_not(params_of, own_etcd_server, min_nodes):
+    with job(params_of, own_etcd_server.endpoint, min_nodes) as nodes:
+        incarnation = begin(nodes)
+        end_lease_of_the_job(own_etcd_server)
+        check(nodes, incarnation)
+
+
+@pytest.mark.parametrize("min_nodes", [1, 2])
+def test_an_older_snapshot_is_restored(params_of, own_etcd_server, min_nodes):
+    with job(params_of, own_etcd_server.endpoint, min_nodes) as nodes:
+        incarnation = begin(nodes)
+        saved = own_etcd_server.save()
+        send_notice(nodes)
+        own_etcd_server.restore(saved)
+        own_etcd_server.start()
+        check(nodes, incarnation)
+
+
+def test_all_are_told_why(params_of, own_etcd_server):
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for _ in range(2):
+            params = params_of(own_etcd_server.endpoint, "told", max_nodes=2, **QUICK)
+            params.min_nodes = 2
+            nodes.append(Node(create_etcd_handler(params)).join())
+        stack.callback(close_all, nodes)
+        for node in nodes:
+            node.round()
+        end_lease_of_the_job(own_etcd_server)
+        for node in nodes:
+            change = node.wait_for(ChangeKind.LOST)
+            assert "forgotten" in change.reason

@@ -1,0 +1,84 @@
+"""Many nodes of one job over a real etcd, all of which fail at once and have much to tell."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from plaunch.agent.job_failures import describe_groups, from_job_failures, to_job_failures
+from plaunch.process import ChildFailedError, ProcessFailure
+from plaunch.rendezvous import JobSettings, RendezvousParameters
+from plaunch_rendezvous_etcd.backend import create_etcd_handler
+
+from helpers.waiting import wait_until
+
+NODES = 20
+WORKERS = 4
+LINE = "é" * 60
+STACK = f"Traceback (most recent call last):\n{f'  {LINE}' * 30}\n" * 200
+
+
+def failure(rank):
+    found = ProcessFailure(rank % WORKERS, 100 + rank, 1, "", host=f"host-{rank // WORKERS}")
+    # The first one of each node comes before all others, and is told with everything.
+    found.global_rank = rank
+    found.timestamp = 1_800_000_000.0 + rank % WORKERS * 1000 + rank // WORKERS
+    text = f"ValueError: batch {rank} is bad {LINE * 90}"
+    stack = f"{STACK}{text}\nthe end of {rank}"
+    found.message = {"message": text, "extraInfo": {"py_callstack": stack, "timestamp": "1"}}
+    found.error_file_data = {"message": found.message}
+    found.last_lines = ["ö" * 500] * 20
+    return found
+
+
+@pytest.fixture
+def handlers(etcd_server):
+    """One for each node, in one round."""
+    made = []
+    for _ in range(NODES):
+        params = RendezvousParameters(
+            "etcd-v2",
+            etcd_server.endpoint,
+            "many-failures",
+            NODES,
+            NODES,
+            job=JobSettings(local_world_size=WORKERS),
+            keep_alive_interval="5",
+        )
+        made.append(create_etcd_handler(params))
+    threads = [threading.Thread(target=handler.next_rendezvous) for handler in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    yield made
+    for handler in made:
+        handler.leave()
+
+
+def test_all_get_the_verdict_and_the_whole_first_cause(handlers):
+    own = [
+        {rank: failure(rank) for rank in range(WORKERS * node, WORKERS * (node + 1))}
+        for node in range(NODES)
+    ]
+    for node, handler in enumerate(handlers):
+        handler.report_failure(to_job_failures(own[node]))
+    said = to_job_failures(own[0])[0].detail
+    assert 16 * len(json.dumps(said)) > 1 << 20, "16 such are more than a record may take"
+    for handler in handlers:
+        wait_until(handler.is_closed, "there is a verdict")
+    verdict = handlers[0].verdict
+    assert all(handler.verdict == verdict for handler in handlers)
+    told, first = from_job_failures(verdict.failures, own[12])
+    counted = describe_groups(verdict.others, told)
+    report = str(ChildFailedError("train.py", told, first=first, counted=counted))
+    assert report.startswith("train.py FAILED: rank 0 on host-0: exit code 1\n")
+    assert "the end of 0\n" in report
+    assert report.count(LINE) > 60
+    assert f"Other failures ({NODES * WORKERS - 1}):" in report
+    assert "rank 76 (local rank 0) on host-19, pid 176" in report
+    assert "rank 49 (local rank 1) on host-12, pid 149" in report
+    assert "and 2 more: ranks 50-51\n" in report, "those of this node are known"
+    assert "and 45 more: ranks 2-3,6-7,10-11," in report
