@@ -346,6 +346,7 @@ def test_stores_of_torch_get_a_time_that_they_know():
     [
         "join_timeout",
         "last_call_timeout",
+        "arrival_delay",
         "close_timeout",
         "keep_alive_interval",
         "unreachable_timeout",
@@ -358,7 +359,13 @@ def test_times_of_all_backends(name, text):
 
 
 def test_times_of_all_backends_without_an_end():
-    names = ("join_timeout", "last_call_timeout", "close_timeout", "unreachable_timeout")
+    names = (
+        "join_timeout",
+        "last_call_timeout",
+        "arrival_delay",
+        "close_timeout",
+        "unreachable_timeout",
+    )
     timing = Timing.from_parameters(parameters(**dict.fromkeys(names, "inf")))
     assert {getattr(timing, name) for name in names} == {INF}
     for name in ("keep_alive_interval", "verdict_ttl"):

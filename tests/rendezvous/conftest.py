@@ -14,7 +14,8 @@ from plaunch.rendezvous.api import ChangeKind, JobSettings
 from plaunch.rendezvous.crew import Crew
 from plaunch.rendezvous.follower import Follower
 from plaunch.rendezvous.leader import Leader
-from plaunch.rendezvous.membership import Identity, Membership
+from plaunch.rendezvous.membership import Membership
+from plaunch.rendezvous.node import Identity
 from plaunch.rendezvous.operations import Sleep, Wait
 from plaunch.rendezvous.records import RecordCodec
 from plaunch.rendezvous.runner import Runner

@@ -14,7 +14,7 @@ from plaunch.rendezvous.state import Phase
 
 from .conftest import Simulation
 
-ACCIDENTS = ("arrive", "kill", "pause", "go on", "leave", "fail", "succeed", "nothing")
+ACCIDENTS = ("arrive", "kill", "pause", "go on", "leave", "fail", "succeed", "forget", "nothing")
 STEPS = st.lists(
     st.tuples(st.sampled_from(ACCIDENTS), st.integers(0, 7), st.integers(0, 120)), max_size=25
 )
@@ -88,6 +88,8 @@ def test_whatever_happens_there_is_one_truth_and_nobody_waits_for_ever(steps, se
             node.want_round()
         elif accident == "succeed" and node.place is not None:
             node.membership.succeed()
+        elif accident == "forget":
+            job.board.wipe()
         job.run(tenths / 10)
         check_rounds(job)
     for node in job.nodes:

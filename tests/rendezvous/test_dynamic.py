@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import threading
 import time
@@ -310,8 +311,8 @@ def test_a_job_that_the_store_has_forgotten_begins_anew(create, board):
 
 def test_the_end_leaves_nothing_behind(create, board):
     create().leave()
-    before = set(os.listdir("/proc/self/fd"))
-    threads = threading.active_count()
+    # Not their number: those of other tests may end meanwhile.
+    before, threads = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
     released = []
     handler = create(run_id="another", _is_host=True, _release=lambda: released.append(True))
     handler.next_rendezvous()
@@ -321,10 +322,65 @@ def test_the_end_leaves_nothing_behind(create, board):
     assert handler.shutdown()
     assert handler.leave()
     assert released == [True]
-    assert set(os.listdir("/proc/self/fd")) == before
-    assert threading.active_count() == threads
+    assert set(os.listdir("/proc/self/fd")) <= before
+    wait_until(lambda: set(threading.enumerate()) <= threads, "its threads have ended")
     assert handler.fileno() == -1
     assert list(handler.changes()) == []
+
+
+def test_who_waits_for_a_round_is_told_that_its_node_has_left(create):
+    handler = create(2, 2)
+    call = Background(handler.next_rendezvous)
+    wait_until(lambda: "1 came" in handler.describe_wait(), "it waits")
+    assert handler.leave()
+    with pytest.raises(RendezvousClosedError, match="left job 'job'"):
+        call.get()
+
+
+def ends_at(board, part):
+    """Connections over which the store goes down when a key with this part is written."""
+
+    def connect():
+        store = board.connect()
+        add, compare_set = store.add, store.compare_set
+
+        def check(key):
+            if part in key:
+                board.down = True
+
+        def checked_add(key, amount):
+            check(key)
+            return add(key, amount)
+
+        def checked_compare_set(key, expected, desired):
+            check(key)
+            return compare_set(key, expected, desired)
+
+        store.add, store.compare_set = checked_add, checked_compare_set
+        return store
+
+    return connect
+
+
+def test_a_store_that_ends_with_the_job_is_a_normal_end(create, board):
+    """Its host has seen this node's good-bye before this node knows that it was written."""
+    handler = create(connect=ends_at(board, "/byes"))
+    handler.next_rendezvous()
+    handler.report_success()
+    assert [change.kind for change in changes(handler)] == [ChangeKind.CLOSED]
+    assert handler.shutdown()
+    assert board.down
+
+
+def test_a_store_that_ends_before_this_node_is_a_normal_end(create, board, caplog):
+    """As when all nodes are told to stop, and the store's host is the fastest."""
+    caplog.set_level("INFO", "plaunch")
+    handler = create(connect=ends_at(board, "/state/2"))
+    handler.next_rendezvous()
+    assert handler.leave()
+    assert board.down
+    assert "nobody could be told that this node leaves job 'job'" in caplog.text
+    assert "memory store is down" in caplog.text
 
 
 def test_the_host_stays_until_the_others_know(create, board):
@@ -491,6 +547,38 @@ def test_a_spare_says_that_there_is_no_place(create):
     Background(second.next_rendezvous)
     text = "a place in job 'job', which has all the nodes that it takes"
     wait_until(lambda: second.describe_wait() == text, text)
+
+
+def test_a_node_that_waits_for_others_to_arrive_says_for_how_long(create):
+    create(1, 3).next_rendezvous()
+    late = create(1, 3, arrival_delay="100")
+    Background(late.next_rendezvous)
+    text = r"the next round of job 'job', in \d\d s or as soon as 3 nodes have come"
+    wait_until(lambda: re.fullmatch(text, late.describe_wait()), text)
+
+
+def test_nodes_that_arrive_late_are_in_the_same_round(create):
+    """The last one makes it full, so that nobody waits for the delay."""
+    job = JobSettings(stop_timeout=BOUND)  # the others wait for it
+    first = create(1, 4, last_call_timeout="0", arrival_delay="inf", job=job)
+    assert first.next_rendezvous().round == 0
+    late = [create(1, 4, arrival_delay="inf") for _ in range(3)]
+    calls = [Background(handler.next_rendezvous) for handler in late]
+    assert [change.kind for change in changes(first)] == [ChangeKind.ARRIVED]
+    again = [first.next_rendezvous(), *(call.get() for call in calls)]
+    assert {(found.round, found.world_size) for found in again} == {(1, 4)}
+
+
+def test_a_node_that_nobody_needs_any_more_says_so(create):
+    first = create(1, 2, last_call_timeout="0.1")
+    first.next_rendezvous()
+    first._membership.wants_round = True  # else its success would be the end of the job
+    roll = first._membership.keys.done(0)
+    first._crew.connect().add(f"{roll}/tickets", 1)
+    late = create(1, 2)
+    Background(late.next_rendezvous)
+    text = "a place in job 'job', of which some nodes have finished their part"
+    wait_until(lambda: late.describe_wait() == text, text)
 
 
 def test_a_store_that_does_not_answer_is_what_is_waited_for(create):

@@ -80,8 +80,8 @@ def test_whoever_is_refused_is_told_also_if_the_others_go_on(simulate):
     job.settle(first)
 
 
-def test_a_late_node_is_admitted_at_once(simulate):
-    job = simulate(min_nodes=1, max_nodes=3)
+def test_a_late_node_is_admitted_at_once_if_nobody_is_to_wait_for_others(simulate):
+    job = simulate(min_nodes=1, max_nodes=3, arrival_delay=0.0)
     first = job.add()
     job.settle(first)
     began = job.now
@@ -215,6 +215,24 @@ def test_two_failures_in_one_round_cost_one_attempt(simulate):
         node.want_round()
     job.settle(*nodes)
     assert nodes[0].place.attempt == 1
+
+
+def test_only_a_spare_says_that_it_waits_for_a_place(simulate, caplog):
+    """A member whose worker has failed joins the next round before it hears of its own failure."""
+    job = simulate(min_nodes=2, max_nodes=2)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    deaf = nodes[1].tasks.pop("follower")
+    nodes[1].membership.report([failure(rank=1)], is_final=False)
+    nodes[1].want_round()
+    job.run(1.0)
+    assert nodes[1].membership.joined[0] == 1
+    nodes[1].tasks["follower"] = deaf
+    job.settle(*nodes)
+    assert "waits for a place" not in caplog.text
+    job.add()
+    job.run(1.0)
+    assert "waits for a place" in caplog.text
 
 
 def test_a_final_failure_ends_the_job_whatever_is_left(simulate):

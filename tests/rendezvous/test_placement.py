@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.rendezvous import WorldRanks
-from plaunch.rendezvous.placement import Newcomer, place, world_ranks
+from plaunch.rendezvous.placement import Newcomer, place, with_claims, world_ranks
 
 
 def nodes(*words):
@@ -93,6 +94,25 @@ def test_of_two_with_the_same_index_the_one_of_the_round_before_stays():
 def test_a_refused_node_takes_nobodys_place():
     placement = place(nodes("a@0", "b@0", "c"), 2)
     assert (names(placement.members), names(placement.spares)) == ("a c", "")
+
+
+def claims(crowd, ranks=None):
+    return {node.node: node.previous for node in with_claims(crowd, ranks)}
+
+
+def test_who_had_which_rank_is_known_from_the_round_before_alone():
+    crowd = nodes("a<0", "b<0", "c", "d<2")
+    assert claims(crowd, {"b": 0, "c": 1}) == {"a": None, "b": 0, "c": 1, "d": None}
+    assert claims(crowd, {}) == dict.fromkeys("abcd")
+
+
+def test_where_there_was_no_round_those_of_the_latest_one_elsewhere_are_believed():
+    crowd = [
+        replace(node, previous_round=round_)
+        for node, round_ in zip(nodes("a<0", "b<0", "c<1", "d"), (3, 4, 4, None), strict=True)
+    ]
+    assert claims(crowd) == {"a": None, "b": 0, "c": 1, "d": None}
+    assert claims(nodes("a", "b")) == {"a": None, "b": None}
 
 
 @st.composite

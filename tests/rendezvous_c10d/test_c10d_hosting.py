@@ -85,8 +85,26 @@ def test_loop_back_in_any_spelling_is_hosted_and_joined(prepare, host, max_nodes
 
 
 def test_several_nodes_are_served_on_all_interfaces(prepare):
-    with prepare("127.0.0.1:0", max_nodes=2) as backend:
+    with prepare(f"{os.uname().nodename}:0", max_nodes=2, is_host=True) as backend:
         assert listeners(port_of(backend)) == {"0" * 32}
+
+
+@pytest.mark.parametrize(
+    ("host", "listens"),
+    [
+        ("localhost", "0100007F"),
+        ("LocalHost", "0100007F"),
+        ("127.0.0.1", "0100007F"),
+        ("127.0.1.1", "0101007F"),
+        ("[::1]", "0" * 24 + "01000000"),
+    ],
+)
+@pytest.mark.parametrize("is_host", [None, True])
+def test_an_endpoint_on_loop_back_is_served_there_alone(prepare, host, listens, is_host):
+    config = {} if is_host is None else {"is_host": is_host}
+    with prepare(f"{host}:0", max_nodes=2, **config) as backend:
+        assert listeners(port_of(backend)) == {listens}
+        backend.connect().set("key", b"x")
 
 
 def test_an_interface_of_this_machine_is_hosted(prepare):
@@ -110,7 +128,7 @@ def test_a_machine_without_ipv6_serves_the_other_family(prepare, monkeypatch):
         return listen(family, address, port)
 
     monkeypatch.setattr(hosting, "_listen", without_ipv6)
-    with prepare("127.0.0.1:0", max_nodes=2) as backend:
+    with prepare(f"{os.uname().nodename}:0", max_nodes=2, is_host=True) as backend:
         assert listeners(port_of(backend)) == {"00000000"}
         backend.connect().set("key", b"x")
 

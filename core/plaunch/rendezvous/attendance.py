@@ -7,7 +7,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.durations import LONGEST
 from plaunch.errors import RendezvousStateError
+from plaunch.rendezvous.state import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,12 +18,30 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.operations import Routine
     from plaunch.rendezvous.roll import NodeRecord
     from plaunch.rendezvous.speaker import Speaker
+    from plaunch.rendezvous.state import State
 
 _GLANCE = 0.1  # seconds for the first look, which is all that a wait may cost the caller
 _LOOK_AROUND = 2.0  # seconds to find out who has come, when it took too long
 _LEAST_REST = 2.0  # seconds between two looks
 _REST_PER_NODE = 0.02  # seconds, so that a thousand nodes that wait do not keep the store busy
 _MOST_NAMED = 16  # nodes, and indices
+
+
+def describe_parking(ours: Membership, state: State) -> str:
+    """What a node waits for while the job runs without it."""
+    job = f"job {ours.identity.run_id!r}"
+    most = ours.identity.max_nodes
+    if state.phase is not Phase.RUNNING or state.world is None or ours.is_member(state):
+        return f"the next round of {job}"
+    if state.world.nodes >= most:
+        return f"a place in {job}, which has all the nodes that it takes"
+    if ours.asked_in == state.round:
+        return f"a place in {job}, of which some nodes have finished their part"
+    if ours.asks is None or ours.asks[0] != state.round:
+        return f"the next round of {job}"
+    left = ours.asks[1] - ours.clock()
+    when = f"in {max(left, 0.0):.0f} s or " if left < LONGEST else ""
+    return f"the next round of {job}, {when}as soon as {most} nodes have come"
 
 
 class Attendance:

@@ -107,12 +107,13 @@ class Crew:
         """End all threads, the speaker when it is through.
 
         Returns:
-            Whether the speaker has said all that it had to, within `patience` seconds.
+            Whether the speaker has said all that it had to, within `patience` seconds. So it has if
+            the store has gone first, as it does when its host does: nobody is left to be told.
         """
         with self._lock:
             self._is_over = True
             speaker = self._speaker
-        is_through = True
+        is_through, problem = True, None
         if speaker is not None:
             is_in = self._membership.state is not None
             if not is_in:
@@ -120,9 +121,16 @@ class Crew:
             clock = self._membership.clock
             deadline = clock() + patience
             while not (is_through := speaker.join(0.05)) and clock() < deadline:
-                if speaker.problem is not None:
-                    break  # nobody can be told
-            is_through = is_through or not is_in  # who has never come need not say good-bye
+                if (problem := speaker.problem) is not None:
+                    break
+            if problem is not None and is_in and self._membership.verdict is None:
+                _log.info(
+                    "nobody could be told that this node leaves job %r: %s",
+                    self._membership.identity.run_id,
+                    problem,
+                )
+            # Who has never come need not say good-bye.
+            is_through = is_through or problem is not None or not is_in
         for runner in self._runners():
             runner.stop()
         for runner in self._runners():

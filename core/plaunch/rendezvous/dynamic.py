@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import (
+    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
     RendezvousTimeoutError,
@@ -23,12 +24,13 @@ from plaunch.rendezvous.api import (
     RendezvousHandler,
     RendezvousStoreInfo,
 )
-from plaunch.rendezvous.attendance import Attendance
+from plaunch.rendezvous.attendance import Attendance, describe_parking
 from plaunch.rendezvous.awake import AwakeClock
 from plaunch.rendezvous.crew import Crew
 from plaunch.rendezvous.job import JobRound
 from plaunch.rendezvous.liveness import late_after
-from plaunch.rendezvous.membership import Identity, Membership
+from plaunch.rendezvous.membership import Membership
+from plaunch.rendezvous.node import Identity
 from plaunch.rendezvous.ports import HeldPort
 from plaunch.rendezvous.records import RecordCodec
 from plaunch.rendezvous.state import Phase, verdict_error
@@ -195,6 +197,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         while True:
             self._crew.supervise()
             with self._lock:
+                if self._is_over:
+                    raise RendezvousClosedError(f"this node has left job {self._run_id!r}")
                 self._raise_error()
                 is_formed, place = not membership.wants_round, membership.place
                 if membership.is_parked:
@@ -229,7 +233,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             return f"the store at {self._endpoint}"
         if state.phase is Phase.FORMING:
             return self._attendance.describe()
-        return f"a place in job {self._run_id!r}, which has all the nodes that it takes"
+        return describe_parking(self._membership, state)
 
     def shutdown(self) -> bool:
         """Say good-bye and release everything.
@@ -383,7 +387,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def _end(self, patience: float) -> bool:
         """Stop all threads, the speaker when it is through, and release what is held."""
-        self._is_over = True
+        with self._lock:
+            self._is_over = True
+            self._lock.notify_all()  # a call that waits for a round is told so
         is_clean = self._crew.dismiss(patience)
         with self._lock:
             pipe, self._pipe = self._pipe, None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 from plaunch.rendezvous.job import WorldRanks
-from plaunch.rendezvous.membership import Place
-from plaunch.rendezvous.operations import Routine, Wait
+from plaunch.rendezvous.node import Place
+from plaunch.rendezvous.operations import MultiGet, Routine, Wait
 from plaunch.rendezvous.state import Phase, State, World, host_of, verdict_error
 
 if TYPE_CHECKING:
@@ -70,9 +70,11 @@ class Follower:
         ):
             return None
         key = keys.slot(world.round, world.term, joined[1])
-        value = None
+        value, following = None, [keys.state(state.version + 1)]
         while value is None:
             value = yield Wait(key, _SLICE)
+            if value is None and (yield MultiGet(following))[0] is not None:
+                return None  # this node was away so long that the round is deleted
         return self._ours.codec.decode(key, value)
 
     def _enter(self, incarnation: int, state: State, value: bytes, slot: Record | None) -> None:
@@ -90,6 +92,11 @@ class Follower:
                 self._ours.notices.clear()  # there are other workers
             if state.event.kind == "refused" and state.event.node == self._ours.me:
                 self._ours.refuse(state.event.reason)
+            if state.event.kind == "arrived":
+                # Whatever the last look has shown: it has just said that it is there.
+                self._ours.lost = {
+                    node: why for node, why in self._ours.lost.items() if node != state.event.node
+                }
             if state.event.kind == "left":
                 self._ours.gone[state.event.node] = state.event.reason
             if slot is not None and state.world is not None:

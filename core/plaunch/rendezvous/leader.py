@@ -15,17 +15,18 @@ from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import state as states
 from plaunch.rendezvous.failures import NOTHING_TOLD, Told, merge
 from plaunch.rendezvous.operations import MultiSet, Routine, Set, Sleep
-from plaunch.rendezvous.placement import place, world_ranks
+from plaunch.rendezvous.placement import place, with_claims, world_ranks
 from plaunch.rendezvous.records import MAX_NAME, RecordError
 from plaunch.rendezvous.roll import NODES_OF_A_PART, NodeRecord
 from plaunch.rendezvous.state import Phase, State, World
+from plaunch.rendezvous.tidying import Tidying
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch.rendezvous.membership import Membership
+    from plaunch.rendezvous.node import Member
     from plaunch.rendezvous.placement import Refusal
-    from plaunch.rendezvous.roll import Member
 
 _log = logging.getLogger("plaunch")
 
@@ -77,6 +78,7 @@ class Leader:
         self._members: dict[str, Member] = {}
         self._members_of: World | None = None
         self._spares = membership.roll(membership.keys.joined(0))
+        self._tidying = Tidying(membership)
 
     def lead(self) -> Routine[None]:
         """Lead for as long as this node is the leader.
@@ -118,6 +120,10 @@ class Leader:
             return None
         return state
 
+    def _change(self, make: Callable[[State], State | None]) -> Routine[State | None]:
+        """Bring about the next state of the incarnation that this routine is for."""
+        return (yield from self._membership.change(make, self._incarnation))
+
     def _know_members(self, state: State) -> Routine[None]:
         if self._members_of != state.world:
             self._members = yield from self._membership.members(state)
@@ -153,7 +159,7 @@ class Leader:
             f"the {len(self._members)} nodes that knew it are gone: "
             f"{', '.join(sorted({member.host for member in self._members.values()})[:8])}"
         )
-        yield from ours.change(lambda state: states.replace_job(state, reason, by=ours.me))
+        yield from self._change(lambda state: states.replace_job(state, reason, by=ours.me))
         yield Sleep(ours.timing.keep_alive_interval)
 
     # --- forming ----------------------------------------------------------------------------------
@@ -170,6 +176,12 @@ class Leader:
         since: float | None = None
         while self._leading(forming) is not None:
             fresh = yield from roll.read()
+            if roll.is_forgotten:
+                with ours.lock:
+                    if self._leading(forming) is not None:
+                        ours.lose_job("the store has forgotten who has come")
+                yield Sleep(timing.keep_alive_interval)
+                return
             for ticket, key, value in fresh:
                 node = ours.read_node(ticket, key, value)
                 if node is not None:
@@ -196,7 +208,9 @@ class Leader:
                 now=now,
             )
             if left == 0.0:
-                placement = place(list(present.values()), identity.max_nodes)
+                ranks = {name: rank for rank, name in enumerate(self._members)}
+                claims = with_claims(list(present.values()), ranks if forming.world else None)
+                placement = place(claims, identity.max_nodes)
                 for refusal in placement.refused:
                     del found[refusal.node.ticket]
                     yield from self._refuse(refusal)
@@ -243,7 +257,7 @@ class Leader:
             }
         )
         world = World(round_, term, len(members), count, members[0].address, members[0].port)
-        formed = yield from ours.change(lambda state: states.form(state, world, by=ours.me))
+        formed = yield from self._change(lambda state: states.form(state, world, by=ours.me))
         if formed is not None:
             _log.info(
                 "round %d of job %r: %s",
@@ -259,7 +273,7 @@ class Leader:
         ours = self._membership
         _log.warning("%s", refusal.reason)
         node, reason = refusal.node.node, refusal.reason
-        yield from ours.change(lambda state: states.refuse(state, node, reason, by=ours.me))
+        yield from self._change(lambda state: states.refuse(state, node, reason, by=ours.me))
 
     def _await_state(self, before: State) -> Routine[None]:
         """Let `follow` see the state that was just written, or that somebody else was faster."""
@@ -307,11 +321,11 @@ class Leader:
             # Workers fail when their peers vanish; that is no fault of theirs.
             node = min(missing)
             kind, reason = missing[node]
-            yield from ours.change(
+            yield from self._change(
                 lambda state: states.settle_lost(state, kind, node, reason, by=ours.me)
             )
         else:
-            yield from ours.change(
+            yield from self._change(
                 lambda state: states.settle_failed(
                     state,
                     told,
@@ -336,12 +350,12 @@ class Leader:
             # Whoever is lost must be noticed all the same; the next round has its own counter.
             ours.doubts.note("who is done", error)
         if self._members and done >= set(self._members):
-            yield from ours.find_success(running.round)
+            yield from ours.find_success(running.round, self._incarnation)
         needed = sorted(set(missing) - done)
         if needed:
             node = needed[0]
             kind, reason = missing[node]
-            yield from ours.change(
+            yield from self._change(
                 lambda state: states.call(
                     state, kind, node, reason, by=ours.me, from_round=running.round
                 )
@@ -349,6 +363,7 @@ class Leader:
             yield from self._await_state(running)
             return
         yield from self._know_spares()
+        yield from self._tidying.tidy(running)
         yield Sleep(ours.timing.keep_alive_interval)
 
     def _know_spares(self) -> Routine[None]:

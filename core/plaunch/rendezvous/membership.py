@@ -16,22 +16,23 @@ import logging
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
 from plaunch.rendezvous import state as states
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
-from plaunch.rendezvous.job import JobFailure, Verdict, WorldRanks
+from plaunch.rendezvous.job import JobFailure, Verdict
+from plaunch.rendezvous.node import Member
 from plaunch.rendezvous.operations import Add, CompareSet, Routine, Wait
 from plaunch.rendezvous.records import MAX_NAME, Doubts, RecordError
-from plaunch.rendezvous.roll import NODES_OF_A_PART, Keys, Member, NodeRecord, RollReader
+from plaunch.rendezvous.roll import NODES_OF_A_PART, Keys, NodeRecord, RollReader
 from plaunch.rendezvous.state import Phase, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from plaunch.rendezvous.api import JobSettings
+    from plaunch.rendezvous.node import Identity, Place
     from plaunch.rendezvous.records import RecordCodec
     from plaunch.rendezvous.speaker import Speaker
     from plaunch.rendezvous.timing import Timing
@@ -39,47 +40,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _PATIENCE = 5.0  # seconds to wait for a record that is there
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who this node is.
-
-    Args:
-        node: its name, which no other node has, in printable ASCII without slashes.
-        host: its host's name.
-        pid: the agent's process id.
-        address: under which other nodes reach it.
-        is_host: whether this process hosts the store.
-        run_id: the id of the job.
-        min_nodes: how few nodes may form a round.
-        max_nodes: how many a round has at most.
-        job: the rest of the launch's settings.
-    """
-
-    node: str
-    host: str
-    pid: int
-    address: str
-    is_host: bool
-    run_id: str
-    min_nodes: int
-    max_nodes: int
-    job: JobSettings
-
-
-@dataclass(frozen=True)
-class Place:
-    """This node's place in a round that was formed."""
-
-    round: int
-    attempt: int
-    rank: int
-    nodes: int
-    ranks: WorldRanks
-    master_addr: str
-    master_port: int
-    reason: str
 
 
 class Membership:
@@ -127,13 +87,15 @@ class Membership:
         self.gone: dict[str, str] = {}  # nodes that have said that they go, and why
         self.moving: set[str] = set()  # nodes that were seen to be alive
         # This node's part:
-        self.place: Place | None = None  # in the last round that it was in
+        self.place: Place | None = None  # in the last round of this incarnation that it was in
+        self.former_place: Place | None = None  # in an incarnation before; a wish, and no claim
         self.error: BaseException | None = None
         self.wants_round = False
         self.is_active = False  # whether the agent runs, or may run, the round of `place`
         self.has_succeeded = False  # in the round of `place`
         self.joined: tuple[int, int] | None = None  # round and ticket
-        self.asked_in: int | None = None  # the round in whose course it has asked to join
+        self.asks: tuple[int, float] | None = None  # a round with room, and when it asks to join
+        self.asked_in: int | None = None  # the round in whose course it has asked, or must not
         self.settled: int | None = None  # the last round of which it has said who failed
         self.settle_at: float | None = None  # when it will say so if the agent does not
         self.has_said_bye = False
@@ -191,8 +153,9 @@ class Membership:
             place = self.place
             if place is None or not self.is_active:
                 return
-            round_ = place.round
-        self.want(lambda speaker: speaker.report(round_, failures, is_final=is_final))
+        self._want_of(
+            place, lambda speaker: speaker.report(place.round, failures, is_final=is_final)
+        )
 
     def succeed(self) -> None:
         """Say that all workers of the present round have succeeded on this node."""
@@ -200,9 +163,20 @@ class Membership:
             place = self.place
             if place is None or not self.is_active:
                 return
-            round_, nodes = place.round, place.nodes
             self.has_succeeded = True
-        self.want(lambda speaker: speaker.succeed(round_, nodes))
+        self._want_of(place, lambda speaker: speaker.succeed(place.round, place.nodes))
+
+    def _want_of(self, place: Place, wish: Callable[[Speaker], Routine[None]]) -> None:
+        """Have something said of the round of `place`, unless that is not this node's any more.
+
+        The next incarnation has a round of the same number, of which it would not be true.
+        """
+
+        def said(speaker: Speaker) -> Routine[None]:
+            if self.place is place:
+                yield from wish(speaker)
+
+        self.want(said)
 
     def send_notice(self, signum: int) -> None:
         """Pass a signal on to all other nodes.
@@ -261,9 +235,11 @@ class Membership:
         """Be a node that has found a job, and has no part in it yet."""
         with self.lock:
             self.incarnation += 1
+            self.former_place, self.place = self.place or self.former_place, None
+            self.has_succeeded = False
             self.keys, self.job_record = keys, job_record
             self.state, self.state_record = state, state_record
-            self.joined = self.asked_in = self.settled = self.settle_at = None
+            self.joined = self.asks = self.asked_in = self.settled = self.settle_at = None
             self.has_said_bye = self.must_reopen = False
             self.notices.clear()
             self.watched, self.lost, self.gone, self.moving = set(), {}, {}, set()
@@ -303,7 +279,7 @@ class Membership:
                 self.doubts.note("who is done", error)
         return done
 
-    def find_success(self, round_: int) -> Routine[None]:
+    def find_success(self, round_: int, incarnation: int | None = None) -> Routine[None]:
         """Find the verdict of a round that still runs, and in which all nodes are done."""
         verdict = Verdict(
             "succeeded", self.identity.host, "all workers have succeeded", self.wall_clock()
@@ -313,7 +289,8 @@ class Membership:
                 states.end(state, verdict, by=self.me)
                 if state.phase is Phase.RUNNING and state.round == round_
                 else None
-            )
+            ),
+            incarnation,
         )
 
     def joined_nodes(self, round_: int) -> Routine[dict[str, NodeRecord]]:
@@ -338,7 +315,7 @@ class Membership:
             return None
 
     def members(self, state: State) -> Routine[dict[str, Member]]:
-        """The nodes of the last round that was formed."""
+        """The nodes of the last round that was formed, in order of their ranks."""
         world = state.world
         if world is None:
             return {}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from plaunch.rendezvous.job import WorldRanks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,12 @@ class Newcomer:
         node: its name, which no other node has.
         host: its host's name, for messages.
         index: the index that it was given (`--node-rank`), or None.
-        previous: its rank in the round before, or None if it was not in it.
+        previous: its rank in the round before, or None if it was not in it. In a record of its
+            own it is the rank that it had last, in whatever round; see `with_claims`.
         is_host: whether it hosts the store.
         local_world_size: how many workers it runs.
         role: the role of its workers.
+        previous_round: the number of the round in which it had the rank `previous`.
     """
 
     ticket: int
@@ -34,6 +36,7 @@ class Newcomer:
     is_host: bool = False
     local_world_size: int = 1
     role: str = "default"
+    previous_round: int | None = None
 
 
 N = TypeVar("N", bound=Newcomer)
@@ -71,6 +74,25 @@ def place(nodes: Sequence[N], max_nodes: int) -> Placement[N]:
     accepted, refused = _without_doubles(sorted(nodes, key=_claim))
     members = accepted[:max_nodes]
     return Placement(_in_ranks(members), accepted[max_nodes:], refused)
+
+
+def with_claims(nodes: Sequence[N], ranks: Mapping[str, int] | None) -> list[N]:
+    """The nodes, each with the rank that it had in the round before, whatever it says itself.
+
+    A node that was away and comes back does not know that somebody else has its rank by now.
+
+    Args:
+        nodes: those that have come.
+        ranks: the rank of each node in the round before; None if this incarnation of the job has
+            not had a round. Then the nodes are believed that had a rank in the latest of the rounds
+            that they tell of.
+    """
+    if ranks is not None:
+        return [replace(node, previous=ranks.get(node.node)) for node in nodes]
+    latest = max((n.previous_round for n in nodes if n.previous_round is not None), default=None)
+    return [
+        node if node.previous_round == latest else replace(node, previous=None) for node in nodes
+    ]
 
 
 def world_ranks(nodes: Iterable[tuple[str, int]]) -> list[WorldRanks]:

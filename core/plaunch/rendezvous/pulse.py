@@ -148,6 +148,11 @@ class Pulse:
                 self._ours.gone[node] = gone
         return leases
 
+    def read_leaves(self, signs: dict[str, bytes | None]) -> set[str]:
+        """Who of these nodes goes, by its sign of life, or has none."""
+        self._read_signs(signs)
+        return {node for node, sign in signs.items() if sign is None or node in self._ours.gone}
+
     def _must_hold(self, state: State, state_record: bytes) -> dict[str, bytes]:
         """What a store holds that has lost nothing: the job, its state, and that of the last look.
 

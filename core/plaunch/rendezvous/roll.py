@@ -77,6 +77,11 @@ class Keys:
         """The roll of the nodes whose workers have all succeeded."""
         return f"{self._prefix}/round/{round_}/done"
 
+    @property
+    def tidied(self) -> str:
+        """Up to which round everything is deleted."""
+        return f"{self._prefix}/tidied"
+
     def beat(self, node: str) -> str:
         """A node's last sign of life."""
         return f"{self._prefix}/beat/{node}"
@@ -108,11 +113,26 @@ class RollReader:
     def __init__(self, roll: str, max_nodes: int) -> None:
         self._most = max(_FEW_TICKETS, _TICKETS_PER_NODE * max_nodes)
         self.count = 0  # of the tickets that were given out, as far as they have been looked at
+        self.is_forgotten = False  # whether the store knows of fewer than it did
         self._roll = roll
         self._holes: deque[int] = deque()  # those that were not looked at for longest come first
         self._hasty_looks = 0
         self._has_more = False
         self._untaken = 0  # the ticket of a record that somebody has written without taking it
+
+    def read_count(self) -> Routine[int]:
+        """How many tickets were given out.
+
+        Raises:
+            RecordError: its counter cannot be one.
+        """
+        count: int = yield Add(tickets(self._roll), 0)
+        if not 0 <= count <= self._most:
+            raise RecordError(
+                f"the counter under {tickets(self._roll)!r} says {count}, which is not from 0 to "
+                f"{self._most}, as nodes are counted; something else has written it"
+            )
+        return count
 
     def read(self, most: int = MAX_TICKETS) -> Routine[list[tuple[int, str, bytes]]]:
         """What was written since the last time: ticket, key and value.
@@ -123,12 +143,8 @@ class RollReader:
         Raises:
             RecordError: its counter cannot be one.
         """
-        count = yield Add(tickets(self._roll), 0)
-        if not 0 <= count <= self._most:
-            raise RecordError(
-                f"the counter under {tickets(self._roll)!r} says {count}, which is not from 0 to "
-                f"{self._most}, as nodes are counted; something else has written it"
-            )
+        count = yield from self.read_count()
+        self.is_forgotten |= count < self.count
         last = min(count, self.count + most)
         self._has_more = last < count
         wanted = [self._holes.popleft() for _ in range(min(len(self._holes), _MOST_HOLES))]
@@ -196,6 +212,7 @@ class NodeRecord(Newcomer):
             "port": self.port,
             "index": self.index,
             "previous": self.previous,
+            "previous_round": self.previous_round,
             "role": self.role,
             "nproc": self.local_world_size,
             "is_host": self.is_host,
@@ -215,6 +232,7 @@ class NodeRecord(Newcomer):
             host=record.text("host", max_len=MAX_NAME),
             index=record.integer("index", low=0, default=None),
             previous=record.integer("previous", low=0, default=None),
+            previous_round=record.integer("previous_round", low=0, default=None),
             is_host=record.flag("is_host"),
             local_world_size=record.integer("nproc", low=1, high=_MOST_WORKERS),
             role=record.text("role", max_len=MAX_NAME),
@@ -228,11 +246,3 @@ class NodeRecord(Newcomer):
         """The node in messages: its host, and its index if it was given one."""
         index = "" if self.index is None else f" (index {self.index})"
         return f"{self.host}{index}"
-
-
-@dataclass(frozen=True)
-class Member:
-    """A node of a round that was formed: its host, and how long it may need to come back."""
-
-    host: str
-    stop_timeout: float

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import state as states
 from plaunch.rendezvous.failures import cut, tell
-from plaunch.rendezvous.operations import Add, Routine, Set, Sleep
+from plaunch.rendezvous.operations import Add, MultiGet, Routine, Set, Sleep
 from plaunch.rendezvous.pulse import Pulse
 from plaunch.rendezvous.records import MAX_NAME, MAX_REASON, RecordError
 from plaunch.rendezvous.roll import NodeRecord, entry, tickets
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
+_LEAST_SLEEP = 0.001  # seconds; a sum of times may be a little less than it should be
 _LINGER = 1.0  # seconds between two looks at who has said good-bye, if nobody does
 _MOST_NAMED = 16  # nodes
 _SAID_AFTER = 2.0  # seconds of lingering after which it is said for whom
@@ -87,8 +88,11 @@ class Speaker:
                 yield from self._pulse.beat()
                 yield from self._pulse.look()
                 continue
-            alarm = due if self._ours.settle_at is None else min(due, self._ours.settle_at)
-            yield Sleep(max(0.0, alarm - now))
+            settle_at, asks = self._ours.settle_at, self._ours.asks
+            alarm = due if settle_at is None else min(due, settle_at)
+            if asks is not None and asks[1] > now:
+                alarm = min(alarm, asks[1])
+            yield Sleep(max(_LEAST_SLEEP, alarm - now))
 
     def _next_routine(  # noqa: PLR0911 - a list of cases
         self,
@@ -122,8 +126,9 @@ class Speaker:
                 and state.world is not None
                 and state.world.nodes < self._ours.identity.max_nodes
                 and self._ours.asked_in != state.round
+                and not self._waits_for_others(state.round)
             ):
-                return lambda: self._ask_in(state.round)
+                return lambda: self._ask_in(state)
         return None
 
     def _is_settling(self, state: State) -> bool:
@@ -142,12 +147,14 @@ class Speaker:
         with self._ours.lock:
             self._ours.joined = (round_, ticket)
         identity = self._ours.identity
+        before = self._ours.place or self._ours.former_place
         record = NodeRecord(
             ticket=ticket,
             node=identity.node,
             host=identity.host,
             index=identity.job.node_rank,
-            previous=None if self._ours.place is None else self._ours.place.rank,
+            previous=None if before is None else before.rank,
+            previous_round=None if before is None else before.round,
             is_host=identity.is_host,
             local_world_size=identity.job.local_world_size,
             role=identity.job.role,
@@ -166,6 +173,8 @@ class Speaker:
             and state.phase is Phase.RUNNING
             and state.world is not None
             and state.world.nodes >= identity.max_nodes
+            # Or it has failed in this round, and its follower has yet to read that.
+            and not self._ours.is_member(state)
         ):
             _log.warning(
                 "job %r runs on %d nodes, which is its maximum; this node waits for a place",
@@ -173,20 +182,56 @@ class Speaker:
                 state.world.nodes,
             )
 
-    def _ask_in(self, round_: int) -> Routine[None]:
-        """End a round that has room for this node, unless some nodes have finished already."""
-        self._ours.asked_in = round_
-        if (yield Add(tickets(self._ours.keys.done(round_)), 0)) > 0:
+    def _waits_for_others(self, round_: int) -> bool:
+        """Whether more nodes may come before the round is ended that has room for this one."""
+        asks = self._ours.asks
+        return asks is not None and asks[0] == round_ and self._ours.clock() < asks[1]
+
+    def _ask_in(self, running: State) -> Routine[None]:
+        """End a round that has room for this node, unless some nodes have finished already.
+
+        The workers of all others stop then, so other nodes are given time to come as well. The time
+        of who came first is over first, and who comes last need not wait if that makes it full.
+        """
+        ours, round_ = self._ours, running.round
+        # It has asked, and the next round was formed without it all the same: not at once again.
+        is_left_out = ours.asked_in == round_ - 1
+        if ours.asks is None or ours.asks[0] != round_:
+            patience = ours.timing.arrival_patience
+            if is_left_out:
+                patience = max(patience, ours.timing.keep_alive_interval)
+            ours.asks = (round_, ours.clock() + patience)
+        if (
+            ours.clock() < ours.asks[1]
+            and not ours.is_member(running)
+            and (is_left_out or not (yield from self._makes_full(running)))
+        ):
+            return
+        ours.asked_in = round_
+        if (yield Add(tickets(ours.keys.done(round_)), 0)) > 0:
             _log.warning(
                 "nodes of job %r have finished their part; this node waits in case it is needed",
                 self._ours.identity.run_id,
             )
             return
+        yield from self._pulse.beat()  # the leader may have given it up before it came back
         yield from self._ours.change(
             lambda state: states.call(
                 state, "arrived", self._ours.me, "", by=self._ours.me, from_round=round_
             )
         )
+
+    def _makes_full(self, running: State) -> Routine[bool]:
+        """Whether as many nodes are there, with those that wait, as a round may have."""
+        ours, world = self._ours, running.world
+        room = ours.identity.max_nodes - (0 if world is None else world.nodes)
+        # Most need not read who the others are.
+        if (yield Add(tickets(ours.keys.joined(running.next_round)), 0)) < room:
+            return False
+        waiting = sorted((yield from ours.joined_nodes(running.next_round)))
+        signs = yield MultiGet([ours.keys.beat(node) for node in waiting])
+        leaves = self._pulse.read_leaves(dict(zip(waiting, signs, strict=True)))
+        return len(waiting) - len(leaves) >= room
 
     def report(
         self, round_: int, failures: Sequence[JobFailure], *, is_final: bool
@@ -235,12 +280,15 @@ class Speaker:
                 return
             self._ours.leaving = cut(reason, MAX_REASON) or "for no reason given"
             self._ours.wants_round = False
-            # Whoever is done may go without ending the round of those who are not.
-            is_member = self._ours.is_member(self._ours.state) and not self._ours.has_succeeded
         yield from self._pulse.beat()
-        yield from self._ours.change(
-            lambda state: states.leave(state, self._ours.me, reason, is_member=is_member)
-        )
+
+        def go(state: State) -> State | None:
+            # Asked of each state: the others may have formed a round without this node by now. And
+            # whoever is done may go without ending the round of those who are not.
+            is_member = self._ours.is_member(state) and not self._ours.has_succeeded
+            return states.leave(state, self._ours.me, reason, is_member=is_member)
+
+        yield from self._ours.change(go)
 
     def _say_bye(self) -> Routine[None]:
         self._ours.has_said_bye = True

@@ -18,6 +18,7 @@ _MOST_ATTEMPTS = 1_000_000
 _MAY_BE = {
     "join_timeout": LIMIT,
     "last_call_timeout": PATIENCE,
+    "arrival_delay": PATIENCE,
     "close_timeout": PATIENCE,
     "unreachable_timeout": LIMIT,
     "verdict_ttl": Duration(may_be_zero=True),  # other programs keep it, which know no endless one
@@ -32,13 +33,16 @@ class Timing:
         join_timeout: for enough nodes to arrive; the start time-out of the launch, if there is one
             and nothing else was said.
         last_call_timeout: for further nodes, once there are enough.
+        arrival_delay: for further nodes, once one has come while a round runs that has room for it;
+            None: as long as `last_call_timeout`.
         close_timeout: for saying good-bye.
         keep_alive_interval: between two signs of life.
         keep_alive_max_attempt: how many may be missed before a node is lost; a number, no seconds.
         unreachable_timeout: without any answer from the store before the workers are stopped.
         verdict_ttl: for which a run id that is over answers how it ended.
 
-    The defaults of the first three are torchrun's. Its keep-alive defaults are 5 s and 3.
+    The defaults of the first two, and of `close_timeout`, are torchrun's. Its keep-alive defaults
+    are 5 s and 3.
     """
 
     join_timeout: float = 600.0
@@ -48,6 +52,12 @@ class Timing:
     keep_alive_max_attempt: int = 5
     unreachable_timeout: float = 60.0
     verdict_ttl: float = 600.0
+    arrival_delay: float | None = None
+
+    @property
+    def arrival_patience(self) -> float:
+        """How long a round with room goes on after a node has come, so that others may come too."""
+        return self.last_call_timeout if self.arrival_delay is None else self.arrival_delay
 
     @classmethod
     def from_parameters(cls, params: RendezvousParameters, options: Collection[str] = ()) -> Timing:

@@ -14,6 +14,7 @@ from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch.rendezvous import (
     HeldPort,
     find_node_address,
+    is_loop_back,
     join_host_port,
     parse_rendezvous_endpoint,
 )
@@ -31,6 +32,7 @@ from plaunch_rendezvous_c10d.hosting import (
 from plaunch_rendezvous_c10d.stores import FileStore
 from plaunch_rendezvous_c10d.torch_import import load_distributed
 from plaunch_rendezvous_c10d.torch_log import torch_log
+from plaunch_rendezvous_c10d.torchrun import Guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,7 +123,8 @@ def prepare_backend(params: RendezvousParameters) -> C10dBackend:
             backend = _on_file(params, read_timeout, stack)
         else:
             backend = _on_tcp(params, read_timeout, is_host, stack)
-        return replace(backend, release=stack.pop_all().close)
+        guarded = Guarded(backend.connect, params.run_id, backend.endpoint)
+        return replace(backend, connect=guarded.connect, release=stack.pop_all().close)
 
 
 def _on_tcp(
@@ -156,7 +159,8 @@ def _on_tcp(
                 host,
                 number,
                 params.run_id,
-                is_local=is_local,
+                # Nobody else can mean this machine by such an endpoint.
+                is_local=is_local or host.lower() == "localhost" or is_loop_back(host),
                 is_asked=is_host is True,
             )
     if hosted is not None:

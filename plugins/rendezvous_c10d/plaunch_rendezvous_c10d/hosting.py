@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError, RendezvousError, UsageError
 from plaunch.rendezvous import (
+    is_loop_back,
     is_own_address,
     join_host_port,
     names_this_machine,
@@ -42,7 +43,7 @@ class HostedStore:
         address = listener.getsockname()
         self.port: int = address[1]
         # The server is its own first client. A wildcard is reached over loop-back.
-        self.loop_back = "::1" if address[0] == "::1" else "127.0.0.1"
+        self.loop_back = address[0] if is_loop_back(address[0]) else "127.0.0.1"
         uname = os.uname()
         self.identity = f"{uname.nodename} (pid {os.getpid()}, {secrets.token_hex(4)})"
 
@@ -109,6 +110,8 @@ def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
         places = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
         if host == "::1":
             places.reverse()
+        elif is_loop_back(host):
+            places[0] = (socket.AF_INET, host)
     else:
         places = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]  # noqa: S104 - other nodes
     first, second = places

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 LOOP_BACK = "127.0.0.1"
 
-# Means nothing where nobody is waited for; the launcher refuses it, where it would be missed.
-_NOT_NEEDED = frozenset({"token_file"})
+# Mean nothing where nobody is waited for; the launcher refuses a token, where it would be missed.
+_NOT_NEEDED = frozenset({"token_file", "arrival_delay"})
 
 
 def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:

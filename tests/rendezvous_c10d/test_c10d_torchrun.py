@@ -1,0 +1,110 @@
+"""torchrun's agents and plaunch's on one store, with torch's own classes and with its launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+from plaunch.errors import RendezvousClosedError
+from plaunch.rendezvous import RendezvousParameters
+from plaunch_rendezvous_c10d import create_c10d_handler
+from torch.distributed import FileStore, TCPStore
+from torch.distributed.elastic.rendezvous.api import RendezvousStateError
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+
+from helpers.ports import free_port
+
+SAYS = r"torchrun.*'job'.*start all nodes with plaunch"
+
+
+def torchruns(port=0, *, is_master=True):
+    return TCPStore(
+        "127.0.0.1",
+        port,
+        is_master=is_master,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=30),
+    )
+
+
+def test_a_store_of_torchruns_is_refused(prepare):
+    store = torchruns()
+    C10dRendezvousBackend(store, "job")
+    with prepare(f"127.0.0.1:{store.port}", max_nodes=2) as backend:
+        assert not backend.is_host
+        with pytest.raises(RendezvousClosedError, match=SAYS):
+            backend.connect()
+
+
+def test_a_store_in_which_torchrun_has_a_job_of_another_run_id_is_none_of_this_one(prepare):
+    store = torchruns()
+    C10dRendezvousBackend(store, "another")
+    with prepare(f"127.0.0.1:{store.port}", max_nodes=2) as backend:
+        backend.connect().set("key", b"x")
+
+
+def test_a_file_of_torchruns_is_refused(prepare, tmp_path):
+    path = str(tmp_path / "store")
+    C10dRendezvousBackend(FileStore(path), "job")
+    with (
+        prepare(path, max_nodes=2, store_type="file") as backend,
+        pytest.raises(RendezvousClosedError, match=SAYS),
+    ):
+        backend.connect()
+
+
+def test_torchrun_does_not_form_a_world_of_its_own_on_a_store_of_plaunchs(prepare):
+    with prepare("127.0.0.1:0", max_nodes=2) as backend:
+        backend.connect()
+        port = int(backend.endpoint.rpartition(":")[2])
+        theirs = C10dRendezvousBackend(torchruns(port, is_master=False), "job")
+        with pytest.raises(RendezvousStateError):
+            theirs.get_state()
+        backend.connect().set("key", b"x")  # and it takes nothing away
+
+
+@pytest.mark.slow
+def test_a_newcomer_in_a_job_that_torchrun_runs_ends_with_what_is_wrong(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print('up', flush=True); sys.stdin.read()\n")
+    endpoint = f"127.0.0.1:{free_port()}"
+    options = ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=job"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", *options]
+    with contextlib.ExitStack() as stack:
+        torchrun = stack.enter_context(
+            subprocess.Popen(
+                [*command, "--rdzv-conf=last_call_timeout=1", str(script)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        )
+        stack.callback(torchrun.terminate)
+        assert torchrun.stdout.readline() == "up\n"
+        ended = subprocess.run(
+            [sys.executable, "-m", "plaunch", "--nnodes=1:2", *options, str(script)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert ended.returncode == 112
+    assert "start all nodes with plaunch" in ended.stderr
+    assert ended.stdout == ""
+
+
+def test_the_handler_tells_it_when_a_round_is_wanted():
+    store = torchruns()
+    C10dRendezvousBackend(store, "job")
+    handler = create_c10d_handler(
+        RendezvousParameters("c10d", f"127.0.0.1:{store.port}", "job", 1, 2)
+    )
+    try:
+        with pytest.raises(RendezvousClosedError, match=SAYS):
+            handler.next_rendezvous()
+    finally:
+        handler.leave()
