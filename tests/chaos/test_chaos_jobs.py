@@ -13,7 +13,7 @@ import pytest
 from chaos.jobs import Finding, Job, Node
 from plaunch.testing.etcd import EtcdUnavailableError, find_etcd
 
-SEEDS = 3  # runs of each backend in each run of the suite; `python tests/chaos/jobs.py` has more
+SEEDS = 1  # runs of each backend in each run of the suite; `python tests/chaos/jobs.py` has more
 
 
 def skip_without(backend):

@@ -161,6 +161,7 @@ def test_a_server_that_stays_away_ends_the_nodes_after_a_bound(agents, own_etcd_
         assert "Traceback" not in node.stderr
 
 
+@pytest.mark.exhaustive
 @pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.timeout(240)
