@@ -6,11 +6,14 @@ No connection breaks in most of these tests: nodes must find out from what the s
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from plaunch.rendezvous.follower import Follower
 from plaunch.rendezvous.job import JobFailure
 from plaunch.rendezvous.state import Phase, notify
+
+from .conftest import Simulation
 
 
 def kinds(node):
@@ -336,3 +339,22 @@ def test_a_clock_that_is_behind_does_not_run_a_finished_job_again(simulate, seco
     assert "succeeded" in str(late.error)
     assert "clock" in str(late.error)
     assert late.membership.verdict.outcome == "succeeded"
+
+
+def test_data_that_are_lost_while_a_node_comes_begin_no_incarnation_twice():
+    """Found at random: the job's key was read before the loss, its states after that."""
+    order = random.Random(382)
+    job = Simulation(order.randrange, min_nodes=1, max_nodes=1, max_restarts=0)
+    job.repeat = lambda: order.randrange(100) < 1
+    job.add(is_alone=False)
+    for seconds in (8.1, 0.0):
+        job.add(is_alone=False)
+        job.run(seconds)
+    job.kill(job.nodes[0])
+    job.run(3.9)
+    job.add(is_alone=False)
+    job.run(0.0)
+    job.board.wipe()
+    job.run(60.0)
+    formed = Counter((name, place.round) for node in job.nodes for name, place in node.places)
+    assert max(formed.values()) == 1

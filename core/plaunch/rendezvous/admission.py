@@ -53,6 +53,12 @@ class Admission:
             record = self._decode(key, held)
             keys = Keys(identity.run_id, record.text("incarnation", max_len=64))
             state, state_record = yield from self._find_state(keys)
+            if state.version == 0 and state.leader == self._ours.me:
+                # No state was there. If the store has lost its data since the job's key was read,
+                # this would be a second beginning of an incarnation that others are still in.
+                (now,) = yield MultiGet([key])
+                if now != held:
+                    continue
             if state.phase is Phase.OVER and state.verdict is not None:
                 self._ask_how_it_ended(state.verdict)
             elif state.phase is not Phase.REPLACED and keys.incarnation not in self._ours.past:

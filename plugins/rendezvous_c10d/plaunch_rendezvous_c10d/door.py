@@ -17,6 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.durations import milliseconds
 from plaunch.process import raise_descriptor_limit
 
 from plaunch_rendezvous_c10d.guests import find_guests, hang_up_guest, open_descriptors
@@ -113,7 +114,7 @@ class Doorkeeper:
         poller = select.poll()
         poller.register(self._end, select.POLLIN)
         poller.register(self._bell, select.POLLIN)
-        while self._end not in dict(poller.poll(_GLANCE * 1000)):
+        while self._end not in dict(poller.poll(milliseconds(_GLANCE))):
             with contextlib.suppress(OSError):
                 self.look()
             time.sleep(_REST)
