@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -187,13 +188,19 @@ class Job:
 
 
 @pytest.fixture
-def cluster(tmp_path, plaunch):
+def cluster(plaunch):
     """A cluster of three nodes, node01 to node03."""
     if reason := why_not():
         pytest.skip(reason)
-    cluster = Cluster(tmp_path, plaunch.environ)
-    yield cluster
-    cluster.close()
+    # Slurm keeps sockets in its folder, whose paths must be short: no job would ever start.
+    with tempfile.TemporaryDirectory(
+        prefix="slurm-", dir="/tmp", ignore_cleanup_errors=True
+    ) as folder:
+        cluster = Cluster(Path(folder), plaunch.environ)
+        try:
+            yield cluster
+        finally:
+            cluster.close()
 
 
 def batch(launch, srun="srun"):
