@@ -1,7 +1,8 @@
-"""How a name that was not found is answered: the closest match, and the sorted choices."""
+"""What names tell: what was probably meant, and whether a program is Python."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,3 +44,8 @@ def closest(name: str, choices: Iterable[str]) -> str | None:
 
 def _word(name: str) -> str:
     return name.lower().strip("-_").replace("_", "-")
+
+
+def is_python(program: str) -> bool:
+    """Whether the path of a program is that of a Python interpreter, by its name."""
+    return os.path.basename(program).rstrip("0123456789.td") == "python"

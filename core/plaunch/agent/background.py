@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from plaunch.agent.signals import WakeUp
 
@@ -53,13 +51,3 @@ class BackgroundCall:
         self.duration = time.monotonic() - began
         self._done = True
         self._wake_up.wake()
-
-
-@contextlib.contextmanager
-def signals_blocked() -> Iterator[None]:
-    """Start a thread that no signal is delivered to: it inherits this thread's mask."""
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)

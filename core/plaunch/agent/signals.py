@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.reaping.marker import owns_process
 from plaunch.process.reaping.table import PROC
+from plaunch.process.signal_masks import read_masks
 from plaunch.process.signals import DEFAULT_SIGNALS, SignalAction, SignalPolicy, parse_signals
 
 if TYPE_CHECKING:
@@ -190,7 +191,8 @@ class SignalInbox:
         for signum in listed:
             self._handle(signum)
         self._listed = frozenset(listed)
-        handled = _handled_elsewhere(self._proc)
+        masks = read_masks(f"{self._proc}/self/status")
+        handled = 0 if masks is None else masks[1]  # else Python's own knowledge has to do
         for name in _FATAL:
             fatal = getattr(signal.Signals, name, None)
             if fatal is None or fatal in self._listed:
@@ -298,15 +300,3 @@ class _Late:
             return
         signal.signal(self._signum, self.before)
         signal.raise_signal(self._signum)
-
-
-def _handled_elsewhere(proc: str) -> int:
-    """The signals that this process handles, as a mask with bit n-1 for signal n."""
-    try:
-        with open(f"{proc}/self/status", "rb", buffering=0) as status:
-            for line in status.readall().splitlines():
-                if line.startswith(b"SigCgt:"):
-                    return int(line.split()[1], 16)
-    except (OSError, ValueError, IndexError):
-        pass  # then Python's own knowledge has to do
-    return 0

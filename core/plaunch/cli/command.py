@@ -93,14 +93,13 @@ def _check_program(program: str, who: str = "--no-python runs") -> None:
 
 def _what_was_meant(script: str) -> str:
     """The end of the message about a script that does not exist."""
-    from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
+    from plaunch._names import did_you_mean, is_python  # noqa: PLC0415 - errors only
 
     try:
         here = os.getcwd()
     except OSError:
         return ", and neither does the current folder any more; go to another one"
-    name = os.path.basename(script)
-    if name.rstrip("0123456789.") == "python":
+    if is_python(script):
         return "; plaunch starts python itself: leave the word out"
     first, *rest = script.split()
     if rest and os.path.exists(first):

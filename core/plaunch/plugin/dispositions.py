@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch.process.signal_masks import STATUS, read_masks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +37,7 @@ KEPT = (
     signal.SIGXCPU,
 )
 _MASK: int = sum(1 << (signum - 1) for signum in KEPT)
-_STATUS = "/proc/self/status"
-_STATUS_BYTES = 8192
+_STATUS = STATUS
 
 
 class Dispositions(NamedTuple):
@@ -118,21 +118,8 @@ def kept_dispositions(who: str, doing: str) -> Iterator[None]:
 
 def _kernels() -> tuple[int, int] | None:
     """The masks of what is ignored and what is caught; None where the kernel does not tell."""
-    try:
-        fd = os.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None  # there is no /proc, or no descriptor is left
-    try:
-        status = os.read(fd, _STATUS_BYTES)
-    finally:
-        os.close(fd)
-    return _mask(status, b"SigIgn:"), _mask(status, b"SigCgt:")
-
-
-def _mask(status: bytes, field: bytes) -> int:
-    _, _, rest = status.partition(field)
-    value = rest.partition(b"\n")[0].strip()
-    return int(value, 16) & _MASK if value else 0
+    masks = read_masks(_STATUS)
+    return None if masks is None else (masks[0] & _MASK, masks[1] & _MASK)
 
 
 def _blocked() -> int:

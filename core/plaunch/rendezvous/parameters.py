@@ -6,14 +6,18 @@ Names are torchrun's where it has them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from plaunch.durations import PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import quote, whole
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from plaunch.durations import Duration
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -180,13 +184,7 @@ class RendezvousParameters:
         Raises:
             UsageError: the value is not one.
         """
-        value = self.get(key)
-        if value is None:
-            return default
-        try:
-            return whole(str(value))
-        except ValueError:
-            raise self._not("an integer", key, value) from None
+        return self._get_as(whole, "an integer", key, default)
 
     def get_as_float(self, key: str, default: float | None = None) -> float | None:
         """The value of option `key` as a number; torchrun has no such getter.
@@ -194,13 +192,18 @@ class RendezvousParameters:
         Raises:
             UsageError: the value is not one.
         """
+        return self._get_as(float, "a number", key, default)
+
+    def _get_as(
+        self, convert: Callable[[str], T], what: str, key: str, default: T | None
+    ) -> T | None:
         value = self.get(key)
         if value is None:
             return default
         try:
-            return float(str(value))
+            return convert(str(value))
         except ValueError:
-            raise self._not("a number", key, value) from None
+            raise self._not(what, key, value) from None
 
     def get_as_seconds(
         self, key: str, default: float | None = None, duration: Duration = PERIOD

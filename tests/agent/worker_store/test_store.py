@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from plaunch._names import is_python
 from plaunch.agent.worker_store import loading, serving
 from plaunch.agent.worker_store import store as store_module
 from plaunch.agent.worker_store.strangers import Doorkeeper
@@ -297,7 +298,7 @@ def test_a_library_is_known_by_its_own_name(tmp_path, line, found):
     ],
 )
 def test_an_interpreter_is_known_by_its_name(program, answer):
-    assert loading.is_python(program) is answer
+    assert is_python(program) is answer
 
 
 def test_a_client_that_has_gone_again_has_its_name_all_the_same():
@@ -408,3 +409,19 @@ def test_guests_who_stay_are_not_waited_for_longer_than_asked(stage, caplog):
 def test_nobody_is_waited_for_who_never_came(stage):
     stage.open()
     stage.store.wait_for_guests(patience=0)
+
+
+def test_an_error_that_stays_is_no_reason_to_ask_in_for_ever():
+    class Listener:
+        def accept(self):
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+        def setblocking(self, _):
+            pass
+
+        def fileno(self):
+            return 0
+
+    doorkeeper = Doorkeeper(Listener(), clock=Clock())
+    assert doorkeeper.look() == ""
+    assert doorkeeper.fds() == []

@@ -6,13 +6,13 @@ import contextlib
 import logging
 import os
 import select
+import signal
 import socket
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plaunch.agent.background import signals_blocked
 from plaunch.agent.status.address import LOOPBACK, describe_address
 from plaunch.durations import milliseconds
 from plaunch.threads import start_thread
@@ -100,8 +100,12 @@ class StatusServer:
         if self._thread is not None or self._is_over:
             return
         thread = threading.Thread(target=self._run, name="plaunch-status", daemon=True)
-        with signals_blocked():  # signals must reach the main thread; other threads inherit this
+        # Signals must reach the main thread; a thread inherits the mask of the one that starts it.
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
             start_thread(thread)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
         self._thread = thread
 
     def rest(self) -> None:

@@ -6,6 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from plaunch._names import is_python
+from plaunch.process.reaping.kinship import children_by_parent, descend
 from plaunch.process.reaping.table import PROC, read_table
 
 if TYPE_CHECKING:
@@ -58,11 +60,6 @@ class TorchWatch:
         return bool(_find_libraries(self._pid, self._proc))
 
 
-def is_python(program: str) -> bool:
-    """Whether the path of a program is that of a Python interpreter, by its name."""
-    return os.path.basename(program).rstrip("0123456789.td") == "python"
-
-
 def find_torch(workers: Collection[int], proc: str = PROC) -> tuple[str, str] | None:
     """The interpreter of a worker, or of what it has started, that has loaded torch, and where.
 
@@ -70,12 +67,8 @@ def find_torch(workers: Collection[int], proc: str = PROC) -> tuple[str, str] | 
     that is no interpreter. It looks at every process of theirs that can still be told by its
     parents.
     """
-    table = read_table(proc)
-    of_workers = set(workers)
-    # A child may have a smaller number than its parent, but hardly ever has one.
-    for pid in sorted(table):
-        if table[pid].ppid in of_workers:
-            of_workers.add(pid)
+    of_workers = {pid: pid for pid in workers}
+    descend(of_workers, children_by_parent(read_table(proc)), ())
     for pid in sorted(of_workers):
         for library in _find_libraries(pid, proc):
             package, marker, _ = library.rpartition("/lib/libtorch")

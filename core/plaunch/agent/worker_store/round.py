@@ -49,7 +49,7 @@ def find_interpreter(entrypoint: object, env: Mapping[str, str]) -> Interpreter:
 
     environ = {**os.environ, **env}
     if isinstance(entrypoint, str):
-        from plaunch.agent.worker_store.loading import is_python  # noqa: PLC0415 - as above
+        from plaunch._names import is_python  # noqa: PLC0415 - as above
 
         if is_python(entrypoint):
             return Interpreter(entrypoint, environ)

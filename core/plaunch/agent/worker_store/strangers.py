@@ -77,10 +77,11 @@ class Doorkeeper:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._closed_until = self._clock() + _SHORTAGE
-                    return
-                continue  # whoever it was has gone
+                if error.errno == errno.ECONNABORTED:
+                    continue  # whoever it was has gone
+                # No descriptors, above all; the next call would say the same.
+                self._closed_until = self._clock() + _SHORTAGE
+                return
             connection.setblocking(False)
             name = f"{address[0]} (port {address[1]})"
             self._clients[connection] = _Client(name, self._clock() + _PATIENCE)
