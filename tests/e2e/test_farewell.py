@@ -34,13 +34,10 @@ def phase_at(port):
         return json.load(answer)["phase"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("before", [0.0, 3.0], ids=["for the end", "and lost already"])
-def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
-    """It has done its part, and the host stays for it, as long as its connection is there."""
+def pause_one_that_is_done(agents, conf):
+    """The host of a job's store, and the other node, which is paused once it has done its part."""
     pytest.importorskip("prometheus_client")
     endpoint, port = f"127.0.0.1:{free_port()}", free_port()
-    conf = f"{CONF},unreachable_timeout=3"
     joins = f"{conf},is_host=false"
     host = agents.start(*options(endpoint, conf=f"{conf},is_host=true"), name="host")
     other = agents.start(*options(endpoint, f"--metrics-port={port}", conf=joins), name="other")
@@ -49,6 +46,14 @@ def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
     agents.until(lambda: phase_at(port) == "lingering", "the other is done")
     time.sleep(SAID)
     other.process.send_signal(signal.SIGSTOP)
+    return host, other
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [0.0, 3.0], ids=["for the end", "and lost already"])
+def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
+    """It has done its part, and the host stays for it, as long as its connection is there."""
+    host, other = pause_one_that_is_done(agents, f"{CONF},unreachable_timeout=3")
     time.sleep(before)
     agents.tell("exit.host", 0)
     agents.until(
@@ -62,17 +67,7 @@ def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
 
 @pytest.mark.slow
 def test_nobody_stays_for_a_node_that_died_at_the_end(agents):
-    pytest.importorskip("prometheus_client")
-    endpoint, port = f"127.0.0.1:{free_port()}", free_port()
-    conf = f"{CONF},close_timeout=600"
-    joins = f"{conf},is_host=false"
-    host = agents.start(*options(endpoint, conf=f"{conf},is_host=true"), name="host")
-    other = agents.start(*options(endpoint, f"--metrics-port={port}", conf=joins), name="other")
-    agents.until_round(0, host, other)
-    agents.tell("exit.other", 0)
-    agents.until(lambda: phase_at(port) == "lingering", "the other is done")
-    time.sleep(SAID)
-    other.process.send_signal(signal.SIGSTOP)
+    host, other = pause_one_that_is_done(agents, f"{CONF},close_timeout=600")
     agents.tell("exit.host", 0)
     agents.until(lambda: "how the job has ended" in host.stderr, "the host waits")
     other.kill()
