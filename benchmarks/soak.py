@@ -26,7 +26,7 @@ from pathlib import Path
 from measuring import positive
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ("tests/process/test_chaos*.py", "tests/e2e/test_chaos*.py")
+TESTS = ("tests/process/functions/test_chaos*.py", "tests/e2e/test_chaos*.py")
 LIMIT = 1800.0  # seconds for one run
 GRACE = 5.0  # seconds for helpers (multiprocessing's, a guard) that end when the test run has
 MARK = "PLAUNCH_SOAK"

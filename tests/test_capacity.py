@@ -16,7 +16,7 @@ from plaunch.capacity import describe_shortage, explain, find_rooms
 from plaunch.cli.program import main
 from plaunch.errors import ThreadStartError, WorkerStartError
 from plaunch.process import start_processes
-from plaunch.process.reaping.guard import start_guard
+from plaunch.process.stopping.guard.guard import start_guard
 from plaunch.threads import start_thread
 
 TIMEOUT = 60.0  # seconds

@@ -35,8 +35,8 @@ from plaunch.durations import (
 )
 from plaunch.errors import UsageError
 from plaunch.process import start_processes
-from plaunch.process.uninterruptible import uninterruptible_timeout_of
-from plaunch.process.watch import ExitWatch
+from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
+from plaunch.process.kernel.watch import ExitWatch
 from plaunch.rendezvous import RendezvousParameters
 from plaunch.rendezvous.timing import Timing
 from plaunch.testing.rendezvous import FakeRendezvous

@@ -14,7 +14,7 @@ from plaunch.numbers import MOST_NODES, MOST_WORKERS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch.process.logs import LogsSpecs
+    from plaunch.process.streams.logs import LogsSpecs
 
 START_METHODS = ("spawn", "fork", "forkserver")
 SHUTDOWN_TIMEOUT_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"

@@ -26,7 +26,7 @@ from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
-from plaunch.process.failures import ChildFailedError
+from plaunch.process.failures.failure import ChildFailedError
 from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from plaunch.agent.status.service import Service
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.config import LaunchConfig
-    from plaunch.process.logs import LogsSpecs
-    from plaunch.process.signals import SignalPolicy
+    from plaunch.process.stopping.signals import SignalPolicy
+    from plaunch.process.streams.logs import LogsSpecs
 
 logger = logging.getLogger("plaunch")
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from plaunch.agent import LocalElasticAgent, RunResult, WorkerSpec, WorkerState
-from plaunch.process.layout import RunLayout
+from plaunch.process.streams.layout import RunLayout
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 
 INTERVAL = 0.005  # seconds

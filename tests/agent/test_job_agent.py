@@ -20,8 +20,8 @@ from plaunch.errors import (
     UnkillableWorkerError,
     WorkerStartError,
 )
-from plaunch.process.failures import ProcessFailure
-from plaunch.process.signals import SignalAction
+from plaunch.process.failures.failure import ProcessFailure
+from plaunch.process.stopping.signals import SignalAction
 from plaunch.rendezvous import JobFailure, JobRendezvous, WorldRanks
 from plaunch.testing import FakeJobRendezvous
 

@@ -13,7 +13,7 @@ import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, agent, moments
 from plaunch.errors import PlaunchError, RendezvousConnectionError, SignalException
 from plaunch.process import ChildFailedError, SignalAction
-from plaunch.process.layout import RunLayout
+from plaunch.process.streams.layout import RunLayout
 from plaunch.rendezvous import JobFailure
 from plaunch.testing import FakeJobRendezvous
 

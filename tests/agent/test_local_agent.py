@@ -22,7 +22,7 @@ from plaunch.errors import (
     WorkerStoreHostError,
 )
 from plaunch.process import SignalAction, Std
-from plaunch.process.layout import RunLayout
+from plaunch.process.streams.layout import RunLayout
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 
 from helpers.processes import is_reaped

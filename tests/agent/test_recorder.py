@@ -16,9 +16,9 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.events import COMMON_KEYS, SCHEMA, Event, to_torchrun
-from plaunch.process.failures import ChildFailedError, ProcessFailure
-from plaunch.process.ladder import StopStep
-from plaunch.process.signals import SignalAction
+from plaunch.process.failures.failure import ChildFailedError, ProcessFailure
+from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.stopping.stop_sequence import StopStep
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 
 from helpers.clock import Clock

@@ -10,7 +10,7 @@ import time
 import pytest
 from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
 from plaunch.errors import PlaunchError, UsageError
-from plaunch.process.signals import SignalAction
+from plaunch.process.stopping.signals import SignalAction
 
 # SIGALRM is what bounds each test.
 CAUGHT = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})

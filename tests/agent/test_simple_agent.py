@@ -16,8 +16,8 @@ from plaunch.errors import (
     SignalException,
     UnkillableWorkerError,
 )
-from plaunch.process.failures import ProcessFailure
-from plaunch.process.signals import SignalAction
+from plaunch.process.failures.failure import ProcessFailure
+from plaunch.process.stopping.signals import SignalAction
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 
 from helpers.clock import Clock

@@ -10,7 +10,7 @@ import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
 from plaunch.errors import ExitCode, UnkillableWorkerError, UsageError
 from plaunch.process import RunLayout
-from plaunch.process.uninterruptible import TIMEOUT_VARIABLE, UninterruptibleWatch
+from plaunch.process.kernel.uninterruptible import TIMEOUT_VARIABLE, UninterruptibleWatch
 from plaunch.testing.rendezvous import FakeRendezvous
 
 SLEEP = "import signal; signal.pause()"

@@ -20,7 +20,7 @@ from plaunch.errors import LogDirectoryError, PlaunchError, UsageError
 from plaunch.folders import absolute
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
 from plaunch.process import RunLayout
-from plaunch.process.std import Std
+from plaunch.process.streams.std import Std
 
 DIGITS = "9" * 5000  # more than Python reads as a number
 ODD = [

@@ -9,7 +9,7 @@ import re
 import pytest
 from plaunch.agent.status.figures import BOUNDS, Figures
 from plaunch.agent.status.picture import Picture
-from plaunch.process.traffic import Traffic
+from plaunch.process.streams.traffic import Traffic
 from streams import Stream
 
 pytest.importorskip("prometheus_client")

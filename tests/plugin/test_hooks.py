@@ -21,7 +21,7 @@ from plaunch.plugin.registry import (
     SIGNAL_POLICIES,
 )
 from plaunch.plugin.telling import HOOKS as TOLD
-from plaunch.process.logs import LogsSpecs
+from plaunch.process.streams.logs import LogsSpecs
 from plaunch.testing import plugin_manager
 
 from helpers.groups import make_group

@@ -21,8 +21,8 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS
-from plaunch.process.logs import LogsDest, LogsSpecs
-from plaunch.process.std import Std
+from plaunch.process.streams.logs import LogsDest, LogsSpecs
+from plaunch.process.streams.std import Std
 from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
 
 PACKAGE = Path(__file__).parent.parent / "data" / "torchrun_package"

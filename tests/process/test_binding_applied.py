@@ -55,7 +55,7 @@ def _launcher_is_never_bound():
 @pytest.fixture
 def functions(monkeypatch):
     """The module of worker functions, where a new process finds it too."""
-    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "functions"))
+    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "modules"))
     return importlib.import_module("binding_functions")
 
 

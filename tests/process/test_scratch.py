@@ -11,8 +11,8 @@ import sys
 
 import pytest
 from plaunch.process import scratch
-from plaunch.process.layout import RunLayout
 from plaunch.process.scratch import create_held, find_stale, read_boot, sweep
+from plaunch.process.streams.layout import RunLayout
 
 from helpers.waiting import wait_until
 
@@ -59,7 +59,7 @@ def test_a_folder_is_held_until_it_is_removed(base):
 
 MAKE = """\
 import os, sys
-from plaunch.process.layout import RunLayout
+from plaunch.process.streams.layout import RunLayout
 layout = RunLayout()
 layout.reify({0: {"TORCHELASTIC_RUN_ID": "run"}})
 print(layout.temporary_dir, flush=True)
@@ -199,7 +199,7 @@ def test_a_launch_that_is_killed_leaves_nothing_for_long(base):
     """At any moment: what the guard does not remove, the next launch does."""
     command = [sys.executable, "-m", "plaunch", "--no-python", "true"]
     env = {**os.environ, "PLAUNCH_GUARD": "0"}
-    stop = "import os, signal, plaunch.process.supervised as s\n"
+    stop = "import os, signal, plaunch.process.contexts.supervised as s\n"
     stop += "s.SupervisedContext._start = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
     stop += "from plaunch.cli import entry_point\nentry_point()\n"
     killed = subprocess.run(

@@ -41,7 +41,7 @@ from plaunch.errors import (
     SignalException,
     UnkillableWorkerError,
 )
-from plaunch.process.signals import SignalAction, SignalPolicy
+from plaunch.process.stopping.signals import SignalAction, SignalPolicy
 from plaunch.rendezvous.api import ChangeKind, MembershipChange, ObservableRendezvous
 from plaunch.rendezvous.job import JobRound
 

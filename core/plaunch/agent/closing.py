@@ -7,15 +7,15 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PlaunchError
-from plaunch.process.error_file import text_of_error
-from plaunch.process.failures import NOT_AVAILABLE
-from plaunch.process.reaping.marker import owns_process
+from plaunch.process.failures.error_file import text_of_error
+from plaunch.process.failures.failure import NOT_AVAILABLE
+from plaunch.process.stopping.reaping.job_tag import owns_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.agent.worker import RunResult
-    from plaunch.process.logs import LogsSpecs
+    from plaunch.process.streams.logs import LogsSpecs
 
 logger = logging.getLogger("plaunch")
 

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from plaunch.process.error_file import text_of_error
+from plaunch.process.failures.error_file import text_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

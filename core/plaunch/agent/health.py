@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import digits
-from plaunch.process.uninterruptible import TIMEOUT_VARIABLE
+from plaunch.process.kernel.uninterruptible import TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ from plaunch.rendezvous.job import JobRendezvous
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.process.failures import ProcessFailure
+    from plaunch.process.failures.failure import ProcessFailure
     from plaunch.rendezvous.api import MembershipChange, RendezvousHandler
 
 logger = logging.getLogger("plaunch")

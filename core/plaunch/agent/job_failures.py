@@ -12,8 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError
-from plaunch.process.error_file import text_of, traceback_of
-from plaunch.process.failures import NOT_AVAILABLE, ProcessFailure
+from plaunch.process.failures.error_file import text_of, traceback_of
+from plaunch.process.failures.failure import NOT_AVAILABLE, ProcessFailure
 from plaunch.rendezvous.job import JobFailure
 from plaunch.rendezvous.records import MAX_NAME, nearest_date, printable
 

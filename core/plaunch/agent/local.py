@@ -32,13 +32,13 @@ from plaunch.agent.worker_store.store import WorkerStore
 from plaunch.durations import PATIENCE
 from plaunch.errors import UnkillableWorkerError, UsageError, WorkerStoreHostError
 from plaunch.metrics import prof
-from plaunch.process.context import RunProcsResult
-from plaunch.process.reaping.reaper import Reaper
-from plaunch.process.session import describe_process
-from plaunch.process.start import start_processes
-from plaunch.process.std import Std
-from plaunch.process.supervised import SupervisedContext
-from plaunch.process.uninterruptible import UninterruptibleWatch, uninterruptible_timeout_of
+from plaunch.process.contexts.context import RunProcsResult
+from plaunch.process.contexts.start import start_processes
+from plaunch.process.contexts.supervised import SupervisedContext
+from plaunch.process.kernel.uninterruptible import UninterruptibleWatch, uninterruptible_timeout_of
+from plaunch.process.stopping.reaping.reaper import Reaper
+from plaunch.process.stopping.session import describe_process
+from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from plaunch.agent.status.alive import Alive
     from plaunch.agent.stopping import WorkersStop
     from plaunch.agent.waiting import Waiting
-    from plaunch.process.context import PContext, ProcessExit
-    from plaunch.process.failures import ProcessFailure
-    from plaunch.process.ladder import StopStep
-    from plaunch.process.logs import LogsSpecs
-    from plaunch.process.signals import SignalPolicy
-    from plaunch.process.traffic import Traffic
+    from plaunch.process.contexts.context import PContext, ProcessExit
+    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.stopping.signals import SignalPolicy
+    from plaunch.process.stopping.stop_sequence import StopStep
+    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.streams.traffic import Traffic
 
 logger = logging.getLogger("plaunch")
 
@@ -451,7 +451,7 @@ def _has_older_arguments(spec: WorkerSpec) -> bool:
 
 
 def _logs_specs_of(spec: WorkerSpec) -> LogsSpecs:
-    from plaunch.process.layout import RunLayout  # noqa: PLC0415 - agents built by hand only
+    from plaunch.process.streams.layout import RunLayout  # noqa: PLC0415 - agents built by hand only
 
     return RunLayout(
         log_dir=spec.log_dir,

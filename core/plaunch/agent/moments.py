@@ -13,9 +13,9 @@ from plaunch.agent.values import Value
 from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
 
 if TYPE_CHECKING:
-    from plaunch.process.failures import ProcessFailure
-    from plaunch.process.ladder import StopStep
-    from plaunch.process.signals import SignalAction
+    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.stopping.signals import SignalAction
+    from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.rendezvous.api import MembershipChange
 
 

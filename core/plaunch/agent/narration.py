@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.agent.states import Again, Outcome, Phase, State
-from plaunch.process.error_file import text_of
-from plaunch.process.failures import first_failure
+from plaunch.process.failures.error_file import text_of
+from plaunch.process.failures.failure import first_failure
 from plaunch.rendezvous.job import JobRound
 
 if TYPE_CHECKING:

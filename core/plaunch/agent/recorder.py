@@ -18,16 +18,16 @@ from plaunch.errors import (
     SignalException,
 )
 from plaunch.events import SCHEMA, Event
-from plaunch.process.error_file import text_of
-from plaunch.process.failures import NOT_AVAILABLE, ChildFailedError
-from plaunch.process.signals import SignalAction
+from plaunch.process.failures.error_file import text_of
+from plaunch.process.failures.failure import NOT_AVAILABLE, ChildFailedError
+from plaunch.process.stopping.signals import SignalAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from plaunch.agent.worker import GroupInfo, WorkerInfo
     from plaunch.events import EventMetadataValue
-    from plaunch.process.failures import ProcessFailure
+    from plaunch.process.failures.failure import ProcessFailure
 
     Metadata = dict[str, EventMetadataValue]
 
@@ -369,6 +369,6 @@ def _first_line(text: str) -> str:
 
 
 def _format(ranks: Iterable[int]) -> str:
-    from plaunch.process.report import format_ranks  # noqa: PLC0415
+    from plaunch.process.failures.report import format_ranks  # noqa: PLC0415
 
     return format_ranks(ranks)

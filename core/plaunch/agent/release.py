@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from plaunch.agent.background import BackgroundCall
 from plaunch.agent.signals import SignalInbox, WakeUp
 from plaunch.errors import ThreadStartError
-from plaunch.process.signals import SignalAction
+from plaunch.process.stopping.signals import SignalAction
 from plaunch.rendezvous.job import JobRendezvous
 
 if TYPE_CHECKING:
-    from plaunch.process.signals import SignalPolicy
+    from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")

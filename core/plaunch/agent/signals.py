@@ -12,10 +12,15 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import PlaunchError, UsageError
-from plaunch.process.reaping.marker import owns_process
-from plaunch.process.reaping.table import PROC
-from plaunch.process.signal_masks import read_masks
-from plaunch.process.signals import DEFAULT_SIGNALS, SignalAction, SignalPolicy, parse_signals
+from plaunch.process.kernel.processes import PROC
+from plaunch.process.kernel.signal_masks import read_masks
+from plaunch.process.stopping.reaping.job_tag import owns_process
+from plaunch.process.stopping.signals import (
+    DEFAULT_SIGNALS,
+    SignalAction,
+    SignalPolicy,
+    parse_signals,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

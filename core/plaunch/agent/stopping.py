@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class WorkersStop(Protocol):
-    """A stop in progress; see `plaunch.process.stopping.Stop`."""
+    """A stop in progress; see `plaunch.process.stopping.stop.Stop`."""
 
     def step(self) -> float | None:
         """Do what is due and return the seconds until more is; None when all is over.

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 from plaunch.agent import moments
 from plaunch.agent.rounds import Round, describe_group
-from plaunch.process.failures import first_failure
-from plaunch.process.signals import SignalAction
+from plaunch.process.failures.failure import first_failure
+from plaunch.process.stopping.signals import SignalAction
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from plaunch.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch.process.failures import ProcessFailure
+    from plaunch.process.failures.failure import ProcessFailure
     from plaunch.timer import FileTimerServer
 
 TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch.process.failures import ProcessFailure
-    from plaunch.process.std import Std
+    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.streams.std import Std
     from plaunch.rendezvous.api import RendezvousHandler, Store
 
 

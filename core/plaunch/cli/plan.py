@@ -18,7 +18,7 @@ from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worke
 from plaunch.cli.options import OPTIONS
 from plaunch.plugin.event_handlers import find_event_handlers
 from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES
-from plaunch.process.layout import RunLayout
+from plaunch.process.streams.layout import RunLayout
 from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
 

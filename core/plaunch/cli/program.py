@@ -173,7 +173,7 @@ def _naming_culprits(manager: PluginManager) -> Iterator[None]:
     `sys.exit` of theirs is no end of a launch, and nobody else calls it in plaunch's own process.
     """
     from plaunch.plugin.loading import one_line  # noqa: PLC0415 - loaded by now
-    from plaunch.process.reaping.marker import owns_process  # noqa: PLC0415
+    from plaunch.process.stopping.reaping.job_tag import owns_process  # noqa: PLC0415
 
     try:
         yield
@@ -296,8 +296,8 @@ def _hand_up(error: PlaunchError) -> None:
     """Tell whoever launched us why workers failed, as torchrun does."""
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
-    from plaunch.process.error_handler import dump_root_cause  # noqa: PLC0415 - failures only
-    from plaunch.process.failures import ChildFailedError  # noqa: PLC0415
+    from plaunch.process.failures.error_handler import dump_root_cause  # noqa: PLC0415 - failures only
+    from plaunch.process.failures.failure import ChildFailedError  # noqa: PLC0415
 
     if isinstance(error, ChildFailedError):
         dump_root_cause(error)
@@ -305,7 +305,7 @@ def _hand_up(error: PlaunchError) -> None:
 
 def _print_bug(error: Exception) -> None:
     _write(_traceback_of(error))
-    from plaunch.process.error_file import text_of_error  # noqa: PLC0415 - errors only
+    from plaunch.process.failures.error_file import text_of_error  # noqa: PLC0415 - errors only
 
     what = f"{type(error).__name__}: {text_of_error(error)}"
     _say(

@@ -13,15 +13,15 @@ from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
 from plaunch.plugin.answers import checked_count
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
-from plaunch.process.signals import parse_signals
-from plaunch.process.std import Std
+from plaunch.process.stopping.signals import parse_signals
+from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
     from plaunch.plugin.manager import PluginManager
-    from plaunch.process.logs import LogsSpecs
+    from plaunch.process.streams.logs import LogsSpecs
 
 logger = logging.getLogger("plaunch")
 

@@ -76,7 +76,7 @@ SAME: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     f"{ELASTIC}.multiprocessing.tail_log": (
         ("plaunch.process", "TailLog"),
-        ("plaunch.process.tail", "tail_logfile"),
+        ("plaunch.process.streams.tail", "tail_logfile"),
     ),
     f"{ELASTIC}.rendezvous.api": (
         (

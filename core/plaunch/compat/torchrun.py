@@ -25,8 +25,8 @@ from plaunch.errors import UsageError
 from plaunch.launch import elastic_launch as _elastic_launch
 from plaunch.launch import launch_agent as _launch_agent
 from plaunch.plugin.manager import PluginManager
-from plaunch.process.error_handler import record
-from plaunch.process.std import Std
+from plaunch.process.failures.error_handler import record
+from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
     import argparse

@@ -8,7 +8,7 @@ from typing import Any
 from plaunch.config import LaunchConfig
 from plaunch.errors import UsageError
 from plaunch.plugin.torchrun import TorchLogsSpecs
-from plaunch.process.logs import LogsSpecs
+from plaunch.process.streams.logs import LogsSpecs
 
 _TIMEOUT = 900  # seconds; torch puts it among the options of every backend if nobody else does
 

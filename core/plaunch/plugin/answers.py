@@ -12,7 +12,7 @@ from plaunch.scheduling import Allocation
 
 if TYPE_CHECKING:
     from plaunch.events import EventHandler
-    from plaunch.process.signals import SignalPolicy
+    from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.rendezvous.api import RendezvousHandler
 
     T = TypeVar("T")

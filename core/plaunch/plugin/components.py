@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import PluginError
 from plaunch.plugin.dispositions import kept_dispositions
 from plaunch.plugin.loading import one_line
-from plaunch.process.logs import LogsDest, LogsSpecs
-from plaunch.process.signals import SignalAction
+from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.streams.logs import LogsDest, LogsSpecs
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection
 
-    from plaunch.process.signals import SignalPolicy
+    from plaunch.process.stopping.signals import SignalPolicy
 
 logger = logging.getLogger("plaunch")
 

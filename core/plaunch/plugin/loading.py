@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import PluginLoadError, SignalException
 from plaunch.plugin.hookspecs import hookimpl
 from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, Kind, T
-from plaunch.process.error_file import text_of_error
-from plaunch.process.logs import LogsSpecs
+from plaunch.process.failures.error_file import text_of_error
+from plaunch.process.streams.logs import LogsSpecs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

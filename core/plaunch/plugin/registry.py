@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 from plaunch.events import EventHandler
 from plaunch.plugin.context import PluginContext
-from plaunch.process.logs import LogsSpecs
-from plaunch.process.signals import SignalPolicy
+from plaunch.process.stopping.signals import SignalPolicy
+from plaunch.process.streams.logs import LogsSpecs
 from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
 from plaunch.scheduling import Allocation
 

@@ -23,8 +23,8 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.plugin.loading import one_line
-from plaunch.process.logs import LogsDest, LogsSpecs, paths_by_rank
-from plaunch.process.std import Std
+from plaunch.process.streams.logs import LogsDest, LogsSpecs, paths_by_rank
+from plaunch.process.streams.std import Std
 from plaunch.rendezvous.api import (
     RendezvousHandler,
     RendezvousInfo,

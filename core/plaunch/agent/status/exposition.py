@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.status.figures import Figures
     from plaunch.agent.status.picture import Picture
-    from plaunch.process.traffic import Traffic
+    from plaunch.process.streams.traffic import Traffic
 
 _Labels = tuple[str, ...]
 

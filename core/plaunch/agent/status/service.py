@@ -18,7 +18,7 @@ from plaunch.agent.status.picture import Picture
 from plaunch.agent.status.server import Page, StatusServer, health_page
 from plaunch.agent.waiting import describe_wait
 from plaunch.errors import UsageError
-from plaunch.process.traffic import Traffic
+from plaunch.process.streams.traffic import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.worker_store import serving
 from plaunch.durations import milliseconds
-from plaunch.process.failures import describe_exit
-from plaunch.process.pidfd import open_pidfd
-from plaunch.process.reaping.marker import JOBS_VARIABLE
-from plaunch.process.withheld import without_withheld
+from plaunch.process.contexts.secrets import without_withheld
+from plaunch.process.failures.failure import describe_exit
+from plaunch.process.kernel.pidfd import open_pidfd
+from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 
 if TYPE_CHECKING:
     import socket

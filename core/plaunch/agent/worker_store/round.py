@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from plaunch.errors import ExitCode
-from plaunch.process.failures import ProcessFailure
+from plaunch.process.failures.failure import ProcessFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

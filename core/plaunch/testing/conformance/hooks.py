@@ -15,7 +15,7 @@ from plaunch.doctor import DoctorContext, Finding
 from plaunch.doctor.running import CHECKS_TIMEOUT
 from plaunch.plugin import environment
 from plaunch.plugin.telling import HOOKS, TIME_BOUND
-from plaunch.process.failures import ProcessFailure
+from plaunch.process.failures.failure import ProcessFailure
 from plaunch.testing.conformance.plugins import PluginSuite
 from plaunch.testing.conformance.surroundings import inherited, left_alone, within
 from plaunch.testing.plugins import plugin_manager

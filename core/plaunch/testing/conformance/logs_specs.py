@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 
 from plaunch.errors import UsageError
-from plaunch.process.logs import LogsDest, LogsSpecs
-from plaunch.process.std import Std
+from plaunch.process.streams.logs import LogsDest, LogsSpecs
+from plaunch.process.streams.std import Std
 from plaunch.testing.conformance.plugins import PluginSuite
 from plaunch.testing.conformance.surroundings import inherited, left_alone
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from plaunch.errors import UsageError
-from plaunch.process.signals import SignalAction, SignalPolicy
+from plaunch.process.stopping.signals import SignalAction, SignalPolicy
 from plaunch.testing.conformance.plugins import PluginSuite
 from plaunch.testing.conformance.surroundings import inherited, left_alone
 

@@ -1,0 +1,1 @@
+"""Process contexts: the workers of one start, as torch's `start_processes` gives them."""

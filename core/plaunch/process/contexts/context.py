@@ -1,0 +1,318 @@
+"""What every process context is: workers that are started, waited for and closed together.
+
+`PContext` and `RunProcsResult` have torchrun's names and meaning. A subclass that defines only
+torchrun's four methods (`_start`, `_poll`, `pids`, `_close`) works: it is polled.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from plaunch.durations import PATIENCE, PERIOD
+from plaunch.errors import SignalException, UsageError
+from plaunch.process.contexts.arguments import validate_ranks, worker_args, worker_envs
+from plaunch.process.streams.logs import paths_by_rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from plaunch.process.binding.binder import Binder, RankBinding
+    from plaunch.process.contexts.stop_signals import StopSignals
+    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.streams.log_tails import LogTails
+    from plaunch.process.streams.logs import LogsSpecs
+
+SHUTDOWN_TIMEOUT = 30.0
+_FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
+
+
+@dataclass
+class RunProcsResult:
+    """How a set of workers ended, by local rank; the first four fields are torchrun's.
+
+    `return_values` has every rank when all succeeded (None for programs) and is empty otherwise.
+    `failures` has the ranks that failed by themselves, in the order in which that was seen.
+    `stdouts` and `stderrs` are the paths that streams were redirected to, or empty strings.
+    `stopped` is plaunch's: the exit code of every rank that the context ended because of another
+    one, or because it was closed (-15 for SIGTERM); these are not failures.
+    """
+
+    return_values: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, ProcessFailure] = field(default_factory=dict)
+    stdouts: dict[int, str] = field(default_factory=dict)
+    stderrs: dict[int, str] = field(default_factory=dict)
+    stopped: dict[int, int] = field(default_factory=dict)
+
+    def is_failed(self) -> bool:
+        """Whether at least one worker failed by itself."""
+        return bool(self.failures)
+
+
+@dataclass(frozen=True)
+class ProcessExit:
+    """One worker's end as its context saw it.
+
+    `exitcode` is negative for a signal (-9 for SIGKILL). `timestamp` is the time of detection in
+    seconds since the epoch. `stopped` says that the context ended the worker.
+    """
+
+    local_rank: int
+    pid: int
+    exitcode: int
+    timestamp: float
+    stopped: bool
+
+
+class PContext(abc.ABC):
+    """A set of worker processes; the name, the template methods and their meaning are torchrun's.
+
+    Args:
+        name: what the workers are; part of the default console prefix.
+        entrypoint: a function, or the path of a program.
+        args: arguments by local rank; a bare string is one argument.
+        envs: variables to add to the launcher's environment, by local rank.
+        logs_specs: decides where the streams go; asked once, here.
+        log_line_prefixes: console prefixes of teed streams by local rank.
+        duplicate_stdout_filters: teed lines that contain one of these are also collected in a file.
+        duplicate_stderr_filters: the same for stderr.
+        shutdown_timeout: seconds that workers get between the soft signal and SIGKILL, on every
+            path on which `close` is not told otherwise.
+        handle_signals: whether `start` installs torchrun's signal handlers. An agent that owns the
+            signals says no.
+        close_logs: whether the logs spec is closed along with the context. An agent, which uses one
+            for several contexts, says no.
+        numa_options: how workers are bound to processors near their devices; None leaves them.
+        binder: an agent's own, in the place of `numa_options`.
+
+    Raises:
+        RankMappingError: a mapping does not name exactly the local ranks 0 to n-1.
+        UsageError: `shutdown_timeout` cannot be used, or a variable cannot be given to a process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        entrypoint: Callable[..., Any] | str,
+        args: Mapping[int, Any],
+        envs: Mapping[int, Mapping[str, Any]],
+        logs_specs: LogsSpecs,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        *,
+        shutdown_timeout: float = SHUTDOWN_TIMEOUT,
+        handle_signals: bool = True,
+        close_logs: bool = False,
+        numa_options: object = None,
+        binder: Binder | None = None,
+    ) -> None:
+        PATIENCE.check(shutdown_timeout, "shutdown_timeout")
+        self.name = name
+        self.entrypoint = entrypoint
+        self.args = worker_args(args)
+        self.nprocs = len(self.args)
+        self.envs = worker_envs(envs, self.nprocs)
+        dest = logs_specs.reify(self.envs)
+        validate_ranks("stdouts", dest.stdouts, self.nprocs)
+        validate_ranks("stderrs", dest.stderrs, self.nprocs)
+        self.envs = worker_envs(self.envs, self.nprocs)  # a logs spec may have added any value
+        self.stdouts = paths_by_rank(dest.stdouts)
+        self.stderrs = paths_by_rank(dest.stderrs)
+        self.error_files = paths_by_rank(dest.error_files)
+        self.shutdown_timeout = shutdown_timeout
+        self._logs_dest = dest
+        self._logs_specs = logs_specs
+        self._logs_to_close = logs_specs if close_logs else None
+        self._log_line_prefixes = {
+            rank: (log_line_prefixes or {}).get(rank, f"[{name}{rank}]:")
+            for rank in range(self.nprocs)
+        }
+        self._stdout_filters = tuple(duplicate_stdout_filters or ())
+        self._stderr_filters = tuple(duplicate_stderr_filters or ())
+        self._handle_signals = handle_signals
+        self._binder = _binder_of(numa_options) if binder is None else binder
+        self._bindings: dict[int, RankBinding] = {}
+        self._stop_signals: StopSignals | None = None
+        self._tails: LogTails | None = None
+        self._is_started = False
+
+    def start(self) -> None:
+        """Start all workers.
+
+        On the main thread and unless the context was told otherwise, it first installs handlers for
+        the signals in `TORCHELASTIC_SIGNALS_TO_HANDLE`, which raise `SignalException`; `close`
+        puts the previous ones back. If a worker cannot be started, those that were get a second at
+        most to stop: they have not done much, and an agent hears no signal before `start` returns.
+
+        Raises:
+            UsageError: the context was started before, or a worker cannot be bound to processors.
+            WorkerStartError: a worker cannot be started; for programs that do not exist or may not
+                be executed there are subclasses of their own.
+        """
+        if self._is_started:
+            raise UsageError(
+                f"the workers of {self.name!r} were already started; make a new context"
+            )
+        self._is_started = True
+        if self._handle_signals:
+            from plaunch.process.contexts.stop_signals import StopSignals  # noqa: PLC0415 - direct use only
+
+            self._stop_signals = StopSignals(self.hurry)
+            self._stop_signals.install()
+        try:
+            if self._binder is not None:
+                self._bindings = self._binder.plan(self.nprocs)
+            self._start()
+            self._start_tails()
+        except BaseException as error:
+            is_failure = isinstance(error, Exception) and not isinstance(error, SignalException)
+            self.close(
+                timeout=min(self.shutdown_timeout, _FAILED_START_GRACE) if is_failure else None
+            )
+            raise
+
+    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
+        """Wait until all workers have succeeded or one has failed, at most `timeout` seconds.
+
+        Args:
+            timeout: seconds; 0 only looks, a negative number waits without an end.
+            period: seconds between two looks where the end of a worker cannot be waited for.
+
+        Returns:
+            The result, or None if the workers still run.
+
+        Raises:
+            SignalException: a handled signal arrived; the workers still run, and the caller is
+                expected to `close` with that signal.
+            UnkillableWorkerError: a worker had to be stopped and outlives even SIGKILL.
+        """
+        PERIOD.check(period, "period")
+        if not timeout < 0:
+            PATIENCE.check(timeout, "timeout")
+        deadline = None if timeout < 0 else time.monotonic() + timeout
+        while True:
+            result = self._poll()
+            if result is not None:
+                return result
+            remaining = None if deadline is None else deadline - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                return None
+            self._idle(remaining, period)
+
+    def close(self, death_sig: signal.Signals | None = None, timeout: float | None = None) -> None:
+        """Stop what still runs and release everything; may be called more than once.
+
+        Args:
+            death_sig: the soft signal; None means SIGTERM.
+            timeout: seconds until SIGKILL; None means the context's `shutdown_timeout`.
+
+        Raises:
+            UnkillableWorkerError: a worker outlives even SIGKILL; everything else is released.
+        """
+        if timeout is not None:
+            timeout = max(timeout, 0.0)
+            PATIENCE.check(timeout, "timeout")
+        try:
+            self._close(
+                death_sig=death_sig or signal.SIGTERM,
+                timeout=self.shutdown_timeout if timeout is None else timeout,
+            )
+        finally:
+            if self._tails is not None:
+                self._tails.stop()
+            if self._stop_signals is not None:
+                self._stop_signals.restore()
+
+    def exit_fds(self) -> list[int] | None:
+        """Descriptors that become readable when `wait(0)` has something to do.
+
+        They stay the same from `start` to `close`. None means that there are none and the context
+        must be polled, as a subclass written for torchrun must.
+        """
+        return None
+
+    def take_exits(self) -> list[ProcessExit]:
+        """The exits seen since the last call, in the order seen; empty where none are recorded."""
+        return []
+
+    def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
+        """Send a signal to one worker itself, which has not ended as far as `take_exits` has told.
+
+        Raises:
+            PermissionError: it runs as another user.
+        """
+        with contextlib.suppress(ProcessLookupError):  # it has ended a moment ago
+            os.kill(self.pids()[local_rank], signum)
+
+    def hurry(self) -> None:  # noqa: B027 - most subclasses have none
+        """Skip the rest of the grace of a stop, now in progress or still to come.
+
+        It may be called from a signal handler on the thread that uses the context. A subclass
+        written for torchrun has no such step.
+        """
+
+    def _bound(self, local_rank: int) -> AbstractContextManager[None]:
+        """Bind the calling thread, and so what it starts, to the processors of this worker."""
+        binding = self._bindings.get(local_rank)
+        return contextlib.nullcontext() if binding is None else binding.applied()
+
+    def _log_files(self, local_rank: int) -> list[str]:
+        """The files that the streams of this worker go to."""
+        paths = (self.stdouts.get(local_rank, ""), self.stderrs.get(local_rank, ""))
+        return [path for path in dict.fromkeys(paths) if path not in ("", os.devnull)]
+
+    @abc.abstractmethod
+    def pids(self) -> dict[int, int]:
+        """The process ids of the workers by local rank."""
+
+    @abc.abstractmethod
+    def _start(self) -> None:
+        """Start the workers; called once."""
+
+    @abc.abstractmethod
+    def _poll(self) -> RunProcsResult | None:
+        """Look, without waiting.
+
+        None while workers run, the result once all have succeeded or one has failed. A failure
+        ends the other workers before it is returned.
+        """
+
+    @abc.abstractmethod
+    def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:
+        """Stop the workers that still run: `death_sig`, `timeout` seconds, SIGKILL."""
+
+    def _idle(self, remaining: float | None, period: float) -> None:
+        """Wait between two looks, at most `remaining` seconds if that is not None."""
+        time.sleep(period if remaining is None else min(period, remaining))
+
+    def _start_tails(self) -> None:
+        """Show on the console what a subclass's workers write to the files of teed streams.
+
+        Contexts whose workers write into the launcher's own pipes have nothing to do here.
+        """
+        if self._logs_dest.tee_stdouts or self._logs_dest.tee_stderrs:
+            from plaunch.process.streams.log_tails import LogTails  # noqa: PLC0415 - torchrun's kind only
+
+            self._tails = LogTails(
+                self.name,
+                self._logs_dest,
+                self._log_line_prefixes,
+                stdout_filters=self._stdout_filters,
+                stderr_filters=self._stderr_filters,
+            )
+            self._tails.start()
+
+
+def _binder_of(numa_options: object) -> Binder | None:
+    if numa_options is None:
+        return None
+    from plaunch.process.binding.binder import Binder  # noqa: PLC0415 - binding only
+
+    return Binder(numa_options)

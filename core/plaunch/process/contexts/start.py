@@ -1,0 +1,125 @@
+"""`start_processes`, the front door of the process contexts; the name is torchrun's."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import UsageError
+from plaunch.process.contexts.arguments import worker_args, worker_envs
+from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext
+from plaunch.process.contexts.subprocess_context import SubprocessContext
+from plaunch.process.streams.std import Std
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from plaunch.process.binding.binder import Binder
+    from plaunch.process.stopping.reaping.reaper import Reaper
+    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.streams.traffic import Traffic
+
+
+def start_processes(
+    name: str,
+    entrypoint: Callable[..., Any] | str | os.PathLike[str],
+    args: Mapping[int, Any],
+    envs: Mapping[int, Mapping[str, Any]] | None = None,
+    logs_specs: LogsSpecs | None = None,
+    log_line_prefixes: Mapping[int, str] | None = None,
+    start_method: str = "spawn",
+    numa_options: object = None,
+    duplicate_stdout_filters: Sequence[str] | None = None,
+    duplicate_stderr_filters: Sequence[str] | None = None,
+    *,
+    log_dir: str | os.PathLike[str] | None = None,
+    redirects: Std | Mapping[int, Std] = Std.NONE,
+    tee: Std | Mapping[int, Std] = Std.NONE,
+    shutdown_timeout: float = SHUTDOWN_TIMEOUT,
+    handle_signals: bool = True,
+    reaper: Reaper | None = None,
+    binder: Binder | None = None,
+    traffic: Traffic | None = None,
+    private_fds: Sequence[int] = (),
+) -> PContext:
+    """Start one worker per local rank and return the context that they run under.
+
+    The number of workers is the number of entries of `args`. Both generations of torchrun's call
+    work: a `logs_specs`, or `log_dir`, `redirects` and `tee`.
+
+    Args:
+        name: what the workers are; part of the default console prefix.
+        entrypoint: a function, or the path or name of a program.
+        args: the arguments by local rank, 0 to n-1; a bare string is one argument.
+        envs: variables to add to the environment by local rank, or None for no variables.
+        logs_specs: decides where streams go; a path here means `log_dir`, as it once did.
+        log_line_prefixes: console prefixes of teed streams; by default `[<name><local_rank>]:`.
+        start_method: `spawn`, `fork` or `forkserver`, for functions.
+        numa_options: how workers are bound to processors near their devices, as `NumaOptions` or
+            torch's; None leaves them.
+        duplicate_stdout_filters: teed lines that contain one of these are also collected in a file.
+        duplicate_stderr_filters: the same for stderr.
+        log_dir: base directory for log files.
+        redirects: the streams that go to files, for all or by local rank.
+        tee: the streams that go to files and to the console.
+        shutdown_timeout: seconds that workers get between the soft signal and SIGKILL.
+        handle_signals: whether to install torchrun's handlers, which raise `SignalException`.
+        reaper: an agent's own, which outlives the context.
+        binder: an agent's own, in the place of `numa_options`.
+        traffic: counts the output that passes through this process.
+        private_fds: descriptors of this process that a forked worker must not keep.
+
+    Raises:
+        RankMappingError: a mapping does not name exactly the local ranks.
+        UsageError: an argument cannot be used.
+        LogDirectoryError: the log directory cannot be used.
+        WorkerStartError: a worker cannot be started; the ones before it have been stopped.
+    """
+    if isinstance(logs_specs, (str, os.PathLike)):
+        if log_dir is not None:
+            raise UsageError(f"log_dir is given twice: {os.fspath(logs_specs)!r} and {log_dir!r}")
+        logs_specs, log_dir = None, logs_specs
+    if logs_specs is not None and (log_dir is not None or redirects or tee):
+        raise UsageError("give either logs_specs, or log_dir, redirects and tee, but not both")
+    # Check what the caller gave before anything is created for it.
+    arguments = worker_args(args)
+    common: dict[str, Any] = {
+        "name": name,
+        "args": arguments,
+        "envs": worker_envs(envs, len(arguments)),
+        "logs_specs": _default_logs_specs(log_dir, redirects, tee)
+        if logs_specs is None
+        else logs_specs,
+        "close_logs": logs_specs is None,
+        "log_line_prefixes": log_line_prefixes,
+        "duplicate_stdout_filters": duplicate_stdout_filters,
+        "duplicate_stderr_filters": duplicate_stderr_filters,
+        "shutdown_timeout": shutdown_timeout,
+        "handle_signals": handle_signals,
+        "reaper": reaper,
+        "numa_options": numa_options,
+        "binder": binder,
+        "traffic": traffic,
+        "private_fds": private_fds,
+    }
+    context: PContext
+    if isinstance(entrypoint, (str, os.PathLike)):
+        context = SubprocessContext(entrypoint=os.fspath(entrypoint), **common)
+    else:
+        from plaunch.process.contexts.multiprocess_context import (  # noqa: PLC0415 - functions only
+            MultiprocessContext,
+        )
+
+        context = MultiprocessContext(entrypoint=entrypoint, start_method=start_method, **common)
+    context.start()
+    return context
+
+
+def _default_logs_specs(
+    log_dir: str | os.PathLike[str] | None,
+    redirects: Std | Mapping[int, Std],
+    tee: Std | Mapping[int, Std],
+) -> LogsSpecs:
+    from plaunch.process.streams.layout import RunLayout  # noqa: PLC0415 - an agent brings its own
+
+    return RunLayout(None if log_dir is None else os.fspath(log_dir), redirects, tee)

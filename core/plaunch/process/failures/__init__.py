@@ -1,0 +1,1 @@
+"""Why workers failed: error files, out-of-memory kills, and the report."""

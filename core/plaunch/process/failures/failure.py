@@ -1,0 +1,252 @@
+"""How workers failed, and the exception that says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import ExitCode, PlaunchError, UsageError
+from plaunch.process.failures.error_file import ErrorFileError, read_error_file, timestamp_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NOT_AVAILABLE = "<N/A>"  # torch's word for a missing error file and for "no signal"
+_NO_MESSAGE = "<NONE>"
+
+# Signals that end a worker without a word, from outside or by a fault of its own code. SIGABRT is
+# not among them: it is how C++ code gives up when something else has failed.
+_SUDDEN_ENDS = frozenset(
+    -signum
+    for signum in (
+        signal.SIGKILL,
+        signal.SIGTERM,
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGILL,
+        signal.SIGFPE,
+    )
+)
+_SEEN_LATE = 1.0  # seconds that such an end may be seen after its peers have noticed it
+
+
+def _host() -> str:
+    return os.uname().nodename
+
+
+@dataclass
+class ProcessFailure:
+    """One worker that failed by itself; the first seven fields are torch's.
+
+    It is created when the exit is seen, and reads the worker's error file then. A missing or
+    unreadable error file is no error here: `message` says what is known.
+
+    Args:
+        local_rank: the worker's local rank.
+        pid: the worker's process id.
+        exitcode: its exit code, or -n if signal n ended it.
+        error_file: where it was told to report its exception; `"<N/A>"` once it turned out that
+            there is no such file.
+        error_file_data: what the file says.
+        message: the file's message, a string or torch's nested object; without a file, one
+            sentence about the exit.
+        timestamp: seconds since the epoch with fractions, from the file or else the time at which
+            the exit was seen.
+        last_lines: the last lines that it wrote to stderr, oldest first.
+        global_rank: its rank in the job, where known.
+        host: the name of its host.
+        oom_killed: whether the kernel's out-of-memory killer ended it.
+        log_files: the files that its stdout and stderr went to, where there are any.
+    """
+
+    local_rank: int
+    pid: int
+    exitcode: int
+    error_file: str
+    error_file_data: dict[str, Any] = field(init=False)
+    message: str | dict[str, Any] = field(init=False)
+    timestamp: float = field(init=False)
+    last_lines: list[str] = field(default_factory=list, kw_only=True)
+    global_rank: int | None = field(default=None, kw_only=True)
+    host: str = field(default_factory=_host, kw_only=True)
+    oom_killed: bool = field(default=False, kw_only=True)
+    log_files: list[str] = field(default_factory=list, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.timestamp = time.time()
+        self.error_file_data = {"message": _NO_MESSAGE}
+        self.message = ""
+        if self.error_file and os.path.isfile(self.error_file):  # torch allows None
+            try:
+                self.error_file_data = read_error_file(self.error_file)
+                self.message = self.error_file_data["message"]
+                written_at = os.stat(self.error_file).st_mtime
+                self.timestamp = timestamp_of(self.error_file_data, written_at, self.timestamp)
+            except (ErrorFileError, OSError) as error:
+                self.message = f"{self._exit_alone()}; {error}"
+        else:
+            self.error_file = NOT_AVAILABLE
+        if not self.message:
+            self.message = self.exit_sentence()
+            if self.exitcode >= 0:
+                self.error_file_data["errorTraits"] = {
+                    "category": "system_terminated_error",
+                    "retryability": "False",
+                }
+
+    @property
+    def has_reply(self) -> bool:
+        """Whether the worker itself said, in its error file, why it failed."""
+        return self.error_file_data.get("message") not in ("", {}, _NO_MESSAGE)
+
+    @property
+    def began(self) -> float:
+        """When it began, as far as that can be told, in seconds since the epoch.
+
+        A worker that a signal killed is seen to be gone a little after its connections broke. Its
+        peers may have reported that as an exception meanwhile, which is no cause; so such an end is
+        taken to be a second older than it was seen.
+        """
+        if self.has_reply or self.exitcode not in _SUDDEN_ENDS:
+            return self.timestamp
+        return self.timestamp - _SEEN_LATE
+
+    def signal_name(self) -> str:
+        """The signal that ended the worker, as `"SIGSEGV"`; `"<N/A>"` if none did."""
+        return _signal_name(-self.exitcode) or NOT_AVAILABLE
+
+    def timestamp_isoformat(self) -> str:
+        """The time of the failure on this host's clock, as `2026-01-31_08:15:00.250000`.
+
+        `"<N/A>"` if it is none that a date can have.
+        """
+        from datetime import datetime  # noqa: PLC0415 - failures only
+
+        try:
+            return datetime.fromtimestamp(self.timestamp).isoformat(sep="_")
+        except (ValueError, OverflowError, OSError):
+            return NOT_AVAILABLE
+
+    def describe_exit(self) -> str:
+        """How the worker ended, in words: `"exit code 17"`, `"killed by SIGSEGV (signal 11)"`."""
+        if self.oom_killed:
+            return "killed by the kernel's out-of-memory killer (SIGKILL)"
+        return describe_exit(self.exitcode)
+
+    def exit_sentence(self) -> str:
+        """The exit in torch's words; the `message` of a worker that said nothing itself."""
+        if self.exitcode < 0:
+            return self._exit_alone()
+        if self.error_file == NOT_AVAILABLE:
+            return f"{self._exit_alone()} and wrote no error file"
+        return f"{self._exit_alone()} and said nothing in its error file"
+
+    def _exit_alone(self) -> str:
+        if self.exitcode < 0:
+            return f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
+        return f"PID {self.pid} ended with exit code {self.exitcode}"
+
+
+def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessFailure]:
+    """The failure that began first, and its rank; of equal times, the one seen first."""
+    rank = min(failures, key=lambda rank: failures[rank].began)
+    return rank, failures[rank]
+
+
+class ChildFailedError(PlaunchError):
+    """Workers failed, and the job with them; the text is the whole failure report.
+
+    Args:
+        name: what was run.
+        failures: the workers that failed by themselves, by global rank, in the order in which
+            their exits were seen.
+        stopped: the exit codes of the workers that plaunch stopped because of them, by global rank.
+        first: the rank that failed first, where the nodes of a job have agreed on it; None means
+            the one whose failure began first. A negative rank stands for a node's launcher.
+        counted: how many failures there are beside `failures`, by words for them; jobs of very
+            many workers do not tell each of them.
+
+    `exit_code` is the first failing worker's own code, or 128+n if signal n ended it.
+
+    Raises:
+        UsageError: `failures` is empty, or `first` is not among them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        failures: dict[int, ProcessFailure],
+        *,
+        stopped: Mapping[int, int] | None = None,
+        first: int | None = None,
+        counted: Mapping[str, int] | None = None,
+    ) -> None:
+        if not failures:
+            raise UsageError(f"a ChildFailedError about {name!r} needs at least one failure")
+        if first is not None and first not in failures:
+            raise UsageError(f"rank {first} is not among the failures of {name!r}")
+        self.name = name
+        self.failures = failures
+        self.stopped = dict(stopped or {})
+        self.counted = dict(counted or {})
+        self._first = first
+        code = self.get_first_failure()[1].exitcode
+        # A class constant everywhere else; here every instance has the code of its own worker.
+        self.exit_code = (128 - code if code < 0 else code) or ExitCode.INTERNAL  # type: ignore[misc]
+        super().__init__(self.format_msg())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self.name, self.failures, self.stopped, self._first, self.counted)
+
+    def get_first_failure(self) -> tuple[int, ProcessFailure]:
+        """The global rank that failed first, and how; of equal times, the one seen first."""
+        if self._first is not None:
+            return self._first, self.failures[self._first]
+        return first_failure(self.failures)
+
+    def format_msg(self, boarder_delim: str = "", section_delim: str = "") -> str:
+        """The failure report.
+
+        torch's two keywords draw it with rules: lines of `boarder_delim` around the report, lines
+        of `section_delim` between its parts. By default there are none.
+        """
+        from plaunch.process.failures.report import format_report  # noqa: PLC0415 - failures only
+
+        return format_report(
+            self.name,
+            self.failures,
+            first=self.get_first_failure()[0],
+            stopped=self.stopped,
+            counted=self.counted,
+            border=boarder_delim,
+            section=section_delim,
+        )
+
+
+def describe_exit(exitcode: int) -> str:
+    """An exit code in words; negative is a signal. A shell's 128+n is spelt out as well."""
+    if exitcode < 0:
+        name = _signal_name(-exitcode)
+        return f"killed by {name} (signal {-exitcode})" if name else f"killed by signal {-exitcode}"
+    name = _signal_name(exitcode - 128)
+    return f"exit code {exitcode} (128 + {name})" if name else f"exit code {exitcode}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
+
+
+def _rebuild(
+    name: str,
+    failures: dict[int, ProcessFailure],
+    stopped: dict[int, int],
+    first: int | None,
+    counted: dict[str, int],
+) -> ChildFailedError:
+    return ChildFailedError(name, failures, stopped=stopped, first=first, counted=counted)

@@ -1,0 +1,310 @@
+"""What runs inside a function worker, from its start to its return value."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import select
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import PlaunchError, UsageError
+from plaunch.process.contexts.secrets import is_secret
+from plaunch.process.kernel.subreaper import become_subreaper
+from plaunch.process.stopping.guard.protocol import own_line
+from plaunch.process.stopping.guard.title import blank_variables, set_title
+from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
+from plaunch.process.stopping.signals import DEFAULT_SIGNALS, parse_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class InheritedFd:
+    """A descriptor that goes along to a worker, whatever the start method."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing import reduction  # noqa: PLC0415 - while a process is being started
+
+        return _take_fd, (reduction.DupFd(self.fd),)
+
+
+def _take_fd(duplicate: Any) -> InheritedFd:
+    fd: int = duplicate.detach()
+    os.set_inheritable(fd, False)  # what the worker itself starts has no use for it
+    return InheritedFd(fd)
+
+
+class Call:
+    """A function and its arguments on the way to a worker.
+
+    They are pickled apart from everything else, so that the worker has its environment and its
+    streams before it imports the function's module, and can report it if that fails. The bytes go
+    through an anonymous file: a pipe would make the launcher wait for each worker in turn.
+    """
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._function = function
+        self._args = args
+        self._file = -1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - see above
+
+        try:
+            data = ForkingPickler.dumps((self._function, self._args))
+        except Exception as error:
+            name = getattr(self._function, "__qualname__", repr(self._function))
+            raise UsageError(
+                f"the function {name!r} and its arguments cannot be sent to a new process: "
+                f"{error}. Define the function at the top level of a module and pass values that "
+                "can be pickled, or use the start method 'fork'"
+            ) from error
+        self._file = _anonymous_file(data)
+        return PickledCall, (InheritedFd(self._file),)
+
+    def close(self) -> None:
+        """Close the launcher's copy of the file, once the worker has its own."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def load(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The function and its arguments; a forked worker has them already."""
+        return self._function, self._args
+
+
+class PickledCall:
+    """A `Call` as it arrives in a worker that was not forked."""
+
+    def __init__(self, file: InheritedFd) -> None:
+        self._file = file
+
+    def load(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The function and its arguments; imports what they need. Call it once."""
+        with open(self._file.fd, "rb") as file:
+            call: tuple[Callable[..., Any], tuple[Any, ...]] = pickle.load(file)  # noqa: S301
+        return call
+
+
+@dataclass
+class Task:
+    """All that one function worker is given.
+
+    `env` is its whole environment, or None if it was started with that. `stdout` and `stderr`
+    become its streams, unless it was started with those. `siblings` is where it waits, once it has
+    sent what it returns, for the others to come as far. `guard_line` is where a worker that was
+    not started with its environment makes itself known to the launcher's guard. `signal_mask` and
+    `close_fds` are for a forked worker: what the launcher's mask was, and the launcher's
+    descriptors that it must not keep.
+    """
+
+    local_rank: int
+    call: Call | PickledCall
+    result: InheritedFd
+    env: Mapping[str, str] | None = None
+    stdout: InheritedFd | None = None
+    stderr: InheritedFd | None = None
+    siblings: InheritedFd | None = None
+    guard_line: InheritedFd | None = None
+    signal_mask: frozenset[int] | None = None
+    close_fds: tuple[int, ...] = ()
+
+    def run(self) -> None:
+        """Become the worker, call the function, send what it returns."""
+        siblings = None if self.siblings is None else _SiblingWait(self.siblings.fd)
+        self._become_worker()
+        from plaunch.process.failures.error_handler import record  # noqa: PLC0415 - the streams are in place now
+        from plaunch.process.functions.results import send_result  # noqa: PLC0415 - as above
+
+        try:
+            data = record(self._call_function)()
+        except SystemExit as stop:
+            if stop.code is not None:
+                raise
+            data = None
+        except KeyboardInterrupt:
+            # A stop, not a failure: no traceback. The code is a shell's for SIGINT.
+            raise SystemExit(128 + signal.SIGINT) from None
+        if siblings is not None:
+            siblings.begin()
+        send_result(self.result.fd, pickle.dumps(None) if data is None else data)
+        os.close(self.result.fd)
+        _flush_c_streams()
+        if siblings is not None:
+            siblings.wait()
+
+    def _call_function(self) -> bytes:
+        function, args = self.call.load()
+        value = function(*args)
+        try:
+            return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            raise PlaunchError(
+                f"the return value of {function!r} on local rank {self.local_rank}, a "
+                f"{type(value).__name__}, cannot be sent to the launcher: {error}. Return a value "
+                "that can be pickled, or write it to a file"
+            ) from error
+
+    def _become_worker(self) -> None:
+        if os.getsid(0) != os.getpid():
+            os.setsid()
+        if self.env is not None:
+            words = self.env.get(JOBS_VARIABLE, "")
+            set_title(f"worker {self.local_rank} {words}", words, words.rpartition(":")[2])
+            blank_variables(is_secret)
+        become_subreaper()  # else nobody would know of its orphans as long as it lives
+        if self.guard_line is not None:
+            _tell_guard(self.guard_line.fd, self.local_rank)
+        if self.signal_mask is not None:
+            _forget_signal_handlers(self.signal_mask)
+        _take_stream("stdout", 1, self.stdout)
+        _take_stream("stderr", 2, self.stderr)
+        for fd in self.close_fds:
+            with contextlib.suppress(OSError):  # the stream of this very worker is closed already
+                os.close(fd)
+        if self.env is not None:
+            _become_environment(self.env)
+
+
+class _SiblingWait:
+    """A worker that is done waits until all have returned, one has failed, or they are stopped.
+
+    As under torchrun: a worker that ends while others still talk to it, in torch's threads maybe,
+    takes them down. The launcher writes a byte for all; its end, and a signal to stop, are as good.
+    From `begin` on one such signal is only noted, for the worker ends by itself; after the wait the
+    next one does what it did before. It is created before anything else can ask to be called at the
+    end of the process.
+
+    Args:
+        fd: where the byte comes.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._previous: dict[int, Any] = {}
+        atexit.register(self._end)
+
+    def begin(self) -> None:
+        """Take note of stop signals; called before the launcher hears that this worker is done."""
+        self._heard, self._said = os.pipe()
+        os.set_blocking(self._said, False)
+        for signum in parse_signals(DEFAULT_SIGNALS):
+            handler = signal.getsignal(signum)
+            if handler not in (signal.SIG_IGN, None):  # None: C code has it, and keeps it
+                self._previous[signum] = signal.signal(signum, self._note)
+
+    def wait(self) -> None:
+        """Wait; called once."""
+        poller = select.poll()
+        for fd in (self._fd, self._heard):
+            poller.register(fd, select.POLLIN)
+        has_heard = self._heard in dict(poller.poll())
+        for signum, handler in self._previous.items():
+            is_default = handler in (signal.SIG_DFL, signal.default_int_handler)
+            signal.signal(signum, self._put_back if is_default and not has_heard else handler)
+        for fd in (self._fd, self._heard, self._said):
+            os.close(fd)
+
+    def _note(self, signum: int, frame: object) -> None:
+        # It raises nothing: a second signal could do so anywhere.
+        with contextlib.suppress(BlockingIOError):  # it has been said often enough
+            os.write(self._said, b"\0")
+
+    def _put_back(self, signum: int, frame: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _end(self) -> None:
+        # The interpreter sets handlers of its own to the default before it takes itself apart.
+        for signum in self._previous:
+            if signal.getsignal(signum) == self._put_back:
+                signal.signal(signum, signal.SIG_IGN)
+
+
+def _tell_guard(line: int, local_rank: int) -> None:
+    """Make this process known, for the launcher may be gone by now.
+
+    The guard waits for as long as somebody holds the line, so that a worker lets go of it only when
+    it can be found.
+    """
+    with contextlib.suppress(OSError):  # the guard may be gone, too
+        os.write(line, own_line(local_rank))
+    os.close(line)
+
+
+def run(task: Task) -> None:
+    """The target of multiprocessing's process object."""
+    task.run()
+
+
+def _forget_signal_handlers(mask: frozenset[int]) -> None:
+    """Handle signals as a new program does: a forked worker has the launcher's handlers."""
+    signal.set_wakeup_fd(-1)  # else the launcher would be woken by the worker's signals
+    for signum in signal.valid_signals():
+        if callable(signal.getsignal(signum)):
+            is_sigint = signum == signal.SIGINT
+            signal.signal(signum, signal.default_int_handler if is_sigint else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _take_stream(name: str, fd: int, source: InheritedFd | None) -> None:
+    """Make `source` the descriptor `fd`, and let Python's stream of that name write to it by lines.
+
+    Without a source the stream stays what it is: a test runner or a notebook may have put its own
+    object in its place.
+    """
+    if source is not None and source.fd != fd:
+        os.dup2(source.fd, fd)
+        os.close(source.fd)
+    stream = getattr(sys, name)
+    try:
+        is_own = stream.fileno() == fd
+    except (AttributeError, OSError, ValueError):
+        is_own = False
+    if is_own and hasattr(stream, "reconfigure"):
+        stream.reconfigure(line_buffering=True)
+    elif source is not None:
+        errors = "strict" if name == "stdout" else "backslashreplace"
+        stream = open(fd, "w", buffering=1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 - for good
+        setattr(sys, name, stream)
+
+
+def _become_environment(env: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _flush_c_streams() -> None:
+    """Write out what C code has printed: a forked worker ends without C's own clean-up."""
+    try:
+        import ctypes  # noqa: PLC0415 - at the end of a worker
+
+        ctypes.CDLL(None).fflush(None)
+    except (ImportError, OSError, AttributeError):
+        pass  # no C library to be reached; Python's own streams are flushed by multiprocessing
+
+
+def _anonymous_file(data: bytes | memoryview) -> int:
+    """A descriptor of a file without a name that holds `data`, at its beginning."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("plaunch-call", os.MFD_CLOEXEC)
+    else:
+        import tempfile  # noqa: PLC0415 - other systems than Linux
+
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

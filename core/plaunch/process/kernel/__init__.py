@@ -1,0 +1,1 @@
+"""What the kernel tells of processes: their ends, their table, their signals and limits."""

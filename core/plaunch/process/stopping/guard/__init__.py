@@ -1,0 +1,1 @@
+"""The guard: a process that ends the workers if the launcher is killed."""

@@ -1,0 +1,211 @@
+"""The guard as the launcher sees it: a process that outlives the launcher's SIGKILL."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.durations import milliseconds
+from plaunch.process.kernel.pidfd import open_pidfd
+from plaunch.process.kernel.processes import PROC
+
+if TYPE_CHECKING:
+    import subprocess
+
+_log = logging.getLogger("plaunch")
+
+_SMALL = 96 << 20  # bytes; forking a larger process takes longer than starting an interpreter
+_END_WAIT = 2.0  # seconds for a killed guard to end
+_END_LOOK = 0.001  # seconds between two looks at it where there is no pidfd
+
+_PROGRAM = """\
+import sys
+sys.path.append({path!r})
+from plaunch.process.stopping.guard.guard_process import run_guard
+run_guard({pipe}, {pidfd}, {launcher}, {proc!r})
+"""
+
+
+class Guard:
+    """A running guard of this process; see `start_guard`."""
+
+    def __init__(self, pid: int, line: int, program: subprocess.Popen[bytes] | None) -> None:
+        self.pid = pid
+        self.line_fd: int = line
+        self._program = program
+        self._is_gone = False
+        self._pidfd = open_pidfd(pid)
+
+    def tell(self, line: bytes) -> None:
+        """Send it a line, if it is there; never waits."""
+        if self._is_gone:
+            return
+        try:
+            os.write(self.line_fd, line)
+        except BlockingIOError:
+            _log.warning("the guard (pid %d) does not read; it may miss workers", self.pid)
+        except OSError:
+            self._is_gone = True  # it was killed; `is_alive` tells whoever wants to know
+
+    def is_alive(self) -> bool:
+        """Whether it still runs; one that has ended is reaped."""
+        if not self._is_gone:
+            self._is_gone = self._reap()
+        return not self._is_gone
+
+    def dismiss(self) -> None:
+        """End it, because there is nothing left to guard; it leaves no zombie."""
+        if self.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                if self._pidfd >= 0:
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                else:
+                    os.kill(self.pid, signal.SIGKILL)
+            self._wait()
+        self.close()
+
+    def exit_fd(self) -> int | None:
+        """A descriptor that is readable once it has ended; None where there are no pidfds."""
+        return self._pidfd if self._pidfd >= 0 else None
+
+    def own_fds(self) -> list[int]:
+        """All descriptors that belong to it in the launcher, for a forked child to close."""
+        return [fd for fd in (self.line_fd, self._pidfd) if fd >= 0]
+
+    def close(self) -> None:
+        """Release the descriptors; may be called more than once."""
+        for fd in self.own_fds():
+            os.close(fd)
+        self.line_fd = self._pidfd = -1
+
+    def _wait(self) -> None:
+        """Reap it after SIGKILL; one that does not end within a bound is left to its fate."""
+        deadline = time.monotonic() + _END_WAIT
+        if self._pidfd >= 0:
+            poller = select.poll()
+            poller.register(self._pidfd, select.POLLIN)
+            poller.poll(milliseconds(_END_WAIT))
+        while not self._reap() and time.monotonic() < deadline:
+            time.sleep(_END_LOOK)
+        self._is_gone = True
+
+    def _reap(self) -> bool:
+        """Whether it has ended; if so, let the system forget it."""
+        if self._program is not None:
+            return self._program.poll() is not None
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] == self.pid
+        except ChildProcessError:
+            return True  # somebody in this process waits for any child
+
+
+def start_guard(proc: str = PROC, *, is_repeated: bool = False) -> Guard | None:
+    """Start a guard of this process; None, and a warning, if the system refuses.
+
+    A small process without threads is forked; otherwise another interpreter is started, which
+    takes longer but happens beside the launcher's own work.
+
+    Args:
+        proc: where the system tells its processes.
+        is_repeated: whether the system has refused it before, which was said.
+    """
+    reader = line = launcher_fd = -1
+    try:
+        reader, line = os.pipe()
+        # Not 0, 1 or 2, which the guard replaces: a launcher may have been started without them.
+        reader = _raised(reader)
+        line = _raised(line)
+        os.set_blocking(line, False)
+        launcher_fd = _raised(open_pidfd(os.getpid()))
+        if _is_forkable():
+            return Guard(_fork_guard(reader, launcher_fd, proc), line, None)
+        program = _start_program(reader, launcher_fd, proc)
+        return Guard(program.pid, line, program)
+    except (OSError, ValueError) as error:
+        from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+
+        if line >= 0:
+            os.close(line)
+        _log.log(
+            logging.DEBUG if is_repeated else logging.WARNING,
+            "no guard process, so that workers may outlive this launcher if it gets SIGKILL: %s",
+            explain(error),
+        )
+        return None
+    finally:
+        for fd in (reader, launcher_fd):
+            if fd >= 0:
+                os.close(fd)
+
+
+def _fork_guard(reader: int, launcher_fd: int, proc: str) -> int:
+    from plaunch.process.stopping.guard.guard_process import run_guard  # noqa: PLC0415 - not if exec'd
+
+    launcher = os.getpid()
+    # Until the guard ignores signals, the launcher's handlers would take them.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            signal.set_wakeup_fd(-1)
+            run_guard(reader, launcher_fd, launcher, proc)
+        finally:
+            # Nothing of the launcher's may run here, not even its report of an exception.
+            os._exit(0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen[bytes]:
+    import subprocess  # noqa: PLC0415 - loaded already where programs are started
+
+    import plaunch  # noqa: PLC0415 - the package that this file is a part of
+    from plaunch.process.contexts.secrets import without_secrets  # noqa: PLC0415 - only here
+
+    if not sys.executable:
+        raise OSError("this process does not know its Python interpreter")
+    code = _PROGRAM.format(
+        path=os.path.dirname(plaunch.__path__[0]),
+        pipe=reader,
+        pidfd=launcher_fd,
+        launcher=os.getpid(),
+        proc=proc,
+    )
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code],
+        env=without_secrets(os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[fd for fd in (reader, launcher_fd) if fd >= 0],
+        start_new_session=True,
+    )
+
+
+def _is_forkable() -> bool:
+    """Whether this process is small and has one thread, also counting those not of Python."""
+    try:
+        if len(os.listdir("/proc/self/task")) != 1:
+            return False
+        with open("/proc/self/statm", "rb") as statm:
+            resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return False
+    return resident <= _SMALL
+
+
+def _raised(fd: int) -> int:
+    if fd < 0 or fd > 2:
+        return fd
+    raised = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return raised

@@ -1,0 +1,384 @@
+"""What belongs to one start of workers: the processes of each local rank, wherever they went."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from plaunch.process.kernel.processes import (
+    PROC,
+    Identity,
+    Process,
+    has_table,
+    list_processes,
+    read_children,
+    read_process,
+    read_table,
+    send,
+)
+from plaunch.process.stopping.reaping.evidence import Evidence
+from plaunch.process.stopping.reaping.job_tag import ADOPTED
+from plaunch.process.stopping.reaping.kinship import ancestors_of, children_by_parent, descend
+from plaunch.process.stopping.reaping.sessions import Sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+
+class Tree(Protocol):
+    """Finds the processes of one start of workers."""
+
+    def add_leader(self, rank: int, pid: int, start: int) -> None:
+        """Know of a worker, which leads its own session."""
+
+    def look(self) -> dict[int, list[Process]]:
+        """The living processes by local rank, workers included."""
+
+    def left_behind(self) -> dict[int, list[Process]]:
+        """The same, for workers that have ended; may be cheaper."""
+
+    def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
+        """Send a signal to what `look` has found; returns those that this user may not signal."""
+
+    def is_sure(self) -> bool:
+        """Whether the last look could tell of every process whether it belongs to the job."""
+
+    def newcomers(self) -> dict[int, list[Process]]:
+        """Those of the job by local rank that are new since the last look, or the last call."""
+
+    def has_missed(self) -> bool:
+        """Whether somebody had gone before the last call of `newcomers` could tell whose it was."""
+
+    def ranks_of(self, processes: Collection[Process]) -> set[int]:
+        """The local ranks of what `look` has found."""
+
+
+def make_tree(
+    job: str,
+    *,
+    proc: str = PROC,
+    since: int = 0,
+    has_forked: bool = False,
+    adopter: int = 0,
+    is_init: bool = False,
+    spared: Collection[Identity] = (),
+    clock: Callable[[], float] = time.monotonic,
+) -> Tree:
+    """The best `Tree` that the system allows.
+
+    Args:
+        job: the name in the words of `PLAUNCH_JOBS`.
+        proc: where the system tells its processes.
+        since: the start of the launcher in clock ticks; nothing older can be a worker's.
+        has_forked: whether workers may be forked, and then show their words in their title.
+        adopter: the launcher, if it is plaunch's own process and inherits orphans; else 0.
+        is_init: whether the adopter is the first process of a container, which inherits the
+            orphans of strangers as well.
+        spared: processes that never belong to the workers, by number and start; it may grow later.
+        clock: seconds that never go back.
+    """
+    if not has_table(proc):
+        from plaunch.process.stopping.reaping.groups import GroupTree  # noqa: PLC0415 - where there is none
+
+        return GroupTree()
+    return ProcTree(
+        job,
+        proc=proc,
+        since=since,
+        has_forked=has_forked,
+        adopter=adopter,
+        is_init=is_init,
+        spared=spared,
+        clock=clock,
+    )
+
+
+class ProcTree:
+    """Finds processes in /proc: by session, by parent, by the word in their environment.
+
+    What was found once stays known, by number and start time, when its parents have gone. Never
+    found are this process, its ancestors, and what `spared` names.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        *,
+        proc: str = PROC,
+        since: int = 0,
+        has_forked: bool = False,
+        adopter: int = 0,
+        is_init: bool = False,
+        spared: Collection[Identity] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.is_init = is_init
+        self._proc = proc
+        self._adopter = adopter
+        self._spared = spared
+        self._evidence = Evidence(
+            job, proc=proc, since=since, has_forked=has_forked, launcher=adopter, clock=clock
+        )
+        self._leaders: dict[int, Identity] = {}
+        self._known: dict[Identity, int] = {}
+        self._sessions = Sessions(clock)
+        self._seen: set[int] = set()
+        self._has_missed = False
+        # An adopter that has inherited nobody, and has no worker either, will never do so.
+        self.inherits_nobody = False
+
+    def add_leader(self, rank: int, pid: int, start: int) -> None:
+        """Know of a worker, which leads its own session."""
+        if rank >= 0:
+            self._leaders[rank] = (pid, start)
+            self._sessions.add(pid, rank)
+        self._known[pid, start] = rank
+
+    def look(self) -> dict[int, list[Process]]:
+        """The living processes by local rank, workers included."""
+        self._evidence.is_unsure = self.inherits_nobody = False
+        table = read_table(self._proc)
+        self._seen = set(table)
+        excluded = {
+            os.getpid(),
+            *ancestors_of(table, os.getpid()),
+            *(pid for pid, start in self._spared if pid in table and table[pid].start == start),
+        }
+        owners = {
+            pid: rank
+            for (pid, start), rank in self._known.items()
+            if pid in table and table[pid].start == start
+        }
+        others = [
+            process
+            for process in table.values()
+            if process.pid not in owners and process.pid not in excluded
+        ]
+        children = children_by_parent(table)
+        self._claim(others, self._evidence.find_rank, owners)
+        descend(owners, children, excluded)
+        if self._adopter and not self.is_init:
+            for pid in children.get(self._adopter, ()):
+                if pid not in owners and pid not in excluded and self._is_adopted(table[pid]):
+                    owners[pid] = ADOPTED
+            descend(owners, children, excluded)
+        self._sessions.update(table, owners)
+        self._claim(others, self._sessions.find_rank, owners)
+        descend(owners, children, excluded)
+        return self._remember(table, owners)
+
+    def left_behind(self, inherited: Collection[Process] | None = None) -> dict[int, list[Process]]:
+        """What is alive of workers that have ended.
+
+        An adopter has all orphans as its children, so that it need not look any further if it has
+        none.
+
+        Args:
+            inherited: what `read_inherited` has just told, if somebody has asked already.
+        """
+        if not self._adopter or self.find_unknown(inherited):
+            return self.look()
+        self._evidence.is_unsure, self.inherits_nobody = False, True
+        return {}
+
+    def read_inherited(self) -> list[Process]:
+        """The adopter's children that are no workers, dead or alive; its own are among them.
+
+        All that are alive and were not noticed before, if the kernel does not list children.
+        """
+        children = read_children(self._proc)
+        if children is None:
+            found: Iterable[Process | None] = read_table(self._proc).values()
+        else:
+            leaders = {pid for pid, _ in self._leaders.values()}
+            found = (read_process(pid, self._proc) for pid in children.difference(leaders))
+        return [
+            process
+            for process in found
+            if process is not None
+            and process.ppid == self._adopter
+            and process.identity not in self._leaders.values()
+        ]
+
+    def find_unknown(self, inherited: Iterable[Process] | None = None) -> list[Process]:
+        """Those of `read_inherited` that may be the job's: that are not surely the launcher's own.
+
+        Of those in the launcher's session or with its mark, no worker's is any.
+        """
+        return [
+            process
+            for process in (self.read_inherited() if inherited is None else inherited)
+            if process.identity not in self._spared
+            and process.session != os.getsid(0)
+            and not self._evidence.has_mark(process)
+        ]
+
+    @property
+    def is_adopter(self) -> bool:
+        """Whether this process inherits the orphans of the job."""
+        return self._adopter != 0
+
+    def orphans(self, inherited: Iterable[Process] | None = None) -> list[Process]:
+        """Those of `read_inherited` that came from workers, also those that have ended."""
+        if not self._adopter:
+            return []
+        found = []
+        for process in self.read_inherited() if inherited is None else inherited:
+            if process.identity in self._spared or not self._is_adopted(process):
+                continue
+            found.append(process)
+            if process.identity not in self._known:
+                rank = self._find_rank(process)
+                self._known[process.identity] = ADOPTED if rank is None else rank
+        return found
+
+    def newcomers(self) -> dict[int, list[Process]]:
+        """Those of the job by local rank that are new since the last look, or the last call.
+
+        Much cheaper than a look, and so much sooner after the moment that it tells of. The newest
+        come first: whoever forks and ends again and again is among them.
+        """
+        self._has_missed = False
+        if self.inherits_nobody:
+            return {}
+        pids = list_processes(self._proc)
+        new, self._seen = pids - self._seen, pids
+        found: dict[int, list[Process]] = {}
+        for pid in sorted(new.difference((os.getpid(),)), reverse=True):
+            process = read_process(pid, self._proc)
+            if process is None or not process.is_alive:
+                self._has_missed = True
+                continue
+            if process.identity in self._spared:
+                continue
+            rank = self._judge(process)
+            if rank is not None:
+                self._known[process.identity] = rank
+                if process.session == pid:
+                    self._sessions.add(pid, rank)
+                self._sessions.confirm(process)
+                found.setdefault(rank, []).append(process)
+        return found
+
+    def has_missed(self) -> bool:
+        """Whether somebody had gone before the last call of `newcomers` could tell whose it was."""
+        return self._has_missed
+
+    def ranks_of(self, processes: Collection[Process]) -> set[int]:
+        """The local ranks of what `look` has found."""
+        ranks = (self._known.get(process.identity) for process in processes)
+        return {rank for rank in ranks if rank is not None}
+
+    def is_orphan(self, process: Process) -> bool:
+        """Whether a child of the adopter is known to be an orphan of the job."""
+        return process.identity in self._known
+
+    def is_launchers(self, process: Process) -> bool:
+        """Whether a living child of the adopter was started by itself, or may have been."""
+        return self._evidence.is_launchers(process)
+
+    def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
+        """Send a signal to what `look` has found; returns those that this user may not signal.
+
+        SIGKILL goes to their groups first: nobody is born into a group while it gets a signal.
+        """
+        processes = list(processes)
+        if signum == signal.SIGKILL:
+            self._kill_groups(processes)
+        refused = []
+        for process in processes:
+            try:
+                send(process, signum, self._proc)
+            except PermissionError:
+                refused.append(process)
+        return refused
+
+    def is_sure(self) -> bool:
+        """Whether the last look could tell of every process whether it belongs to the job.
+
+        If not, one that comes a second later can.
+        """
+        return not self._evidence.is_unsure
+
+    def _kill_groups(self, processes: Iterable[Process]) -> None:
+        """Kill the groups in the workers' sessions, by a member of each that is still there.
+
+        An adopter's own child, which it has not reaped, keeps the number of its group. In another
+        place the number may become free in this moment, but all others are given away before it.
+        """
+        killed = {os.getpgrp()}
+        for process in processes:
+            if process.pgrp in killed or process.session not in self._sessions:
+                continue
+            now = read_process(process.pid, self._proc)
+            if now is not None and (now.start, now.pgrp) == (process.start, process.pgrp):
+                killed.add(process.pgrp)
+                # Each member that was found gets the signal for itself, and tells if it may not.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pgrp, signal.SIGKILL)
+
+    def _judge(self, process: Process) -> int | None:
+        """The local rank of a process that was not there at the last look; None for strangers."""
+        if process.session in self._sessions:
+            leader = read_process(process.session, self._proc)
+            if leader is not None and leader.identity not in self._known:
+                self._sessions.forget(leader.pid)  # it is no more, and its number a stranger's
+        parent = read_process(process.ppid, self._proc)
+        rank = None if parent is None else self._known.get(parent.identity)
+        if rank is None:
+            rank = self._find_rank(process)
+        if rank is None and process.ppid == self._adopter and self._is_adopted(process):
+            return ADOPTED
+        return rank
+
+    def _find_rank(self, process: Process) -> int | None:
+        """The local rank of a process by its session, or by its word."""
+        rank = self._sessions.find_rank(process)
+        return self._evidence.find_rank(process) if rank is None else rank
+
+    @staticmethod
+    def _claim(
+        processes: Iterable[Process],
+        find_rank: Callable[[Process], int | None],
+        owners: dict[int, int],
+    ) -> None:
+        """Give processes that have no owner to the one that `find_rank` says."""
+        for process in processes:
+            if process.pid not in owners:
+                rank = find_rank(process)
+                if rank is not None:
+                    owners[process.pid] = rank
+
+    def _is_adopted(self, process: Process) -> bool:
+        """Whether a child of the adopter came from a worker.
+
+        The adopter's own children, of plugins for instance, are in its session, which no worker is,
+        or have the launcher's variable in their environment; so has what they leave behind.
+        """
+        if process.identity in self._known:
+            return True
+        if process.session == os.getsid(0):
+            return False
+        if self.is_init:
+            # Whoever was brought into the container from outside may have left it behind.
+            return self._find_rank(process) is not None
+        if self._sessions.find_rank(process) is not None:
+            return True
+        if not process.is_alive:
+            # One that leads a session might as well be a plugin's, which wants its exit code.
+            return process.session != process.pid
+        return not self._evidence.is_launchers(process)
+
+    def _remember(
+        self, table: Mapping[int, Process], owners: Mapping[int, int]
+    ) -> dict[int, list[Process]]:
+        # Zombies too: those of an adopter are its own to reap.
+        self._known = {(pid, table[pid].start): rank for pid, rank in owners.items()}
+        found: dict[int, list[Process]] = {}
+        for pid, rank in sorted(owners.items()):
+            if table[pid].is_alive:
+                found.setdefault(rank, []).append(table[pid])
+        return found

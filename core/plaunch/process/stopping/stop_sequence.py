@@ -1,0 +1,293 @@
+"""The one way in which workers are stopped, step by step.
+
+Soft signal to the leaders, grace, SIGKILL to everything. What a leader left behind when it ended is
+ended soon after it, but has the whole grace if the leader did nothing but wait for it.
+`StopLadder` decides and never waits; whoever drives it does the waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from plaunch.durations import describe_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+_log = logging.getLogger("plaunch")
+
+LEFT_BEHIND_GRACE = 0.5  # seconds for what a leader left behind, between soft signal and SIGKILL
+KILL_WAIT = 10.0  # seconds for a process to end after SIGKILL; freeing much memory takes some
+_NOTICE_AFTER = 1.0  # seconds after which the log says who is waited for
+_SHORTEST_LOOK = 0.005  # seconds between two looks at processes that are not our children
+_LONGEST_LOOK = 0.1
+
+
+class Session(Protocol):
+    """A worker and all that it started, as the ladder acts on it."""
+
+    pid: int
+
+    def ask_to_end(self, signum: signal.Signals) -> bool:
+        """Send the soft signal to a living worker, and to its children if these do the work.
+
+        Returns:
+            Whether the children do the work, and the worker only waits for them.
+        """
+
+    def ask_rest_to_end(self, signum: signal.Signals) -> None:
+        """Send the soft signal to what is alive of a worker that has ended, once to each."""
+
+    def kill(self) -> Collection[int]:
+        """Send SIGKILL to the worker and to everything that it started.
+
+        Returns:
+            Those that this user may not signal: the process ids.
+        """
+
+    def survivors(self) -> list[int]:
+        """What is alive of a worker that has ended itself: the process ids."""
+
+
+@dataclass(frozen=True)
+class StopStep:
+    """One step of a stop.
+
+    Args:
+        step: `signalled` (the soft signal was sent), `waiting` (some take their time), `killed`
+            (SIGKILL was sent), `gone` (none is left, or is waited for any longer).
+        signum: the soft signal; SIGKILL with `killed`.
+        ranks: the local ranks that the step is about; with `gone`, all that were to be stopped.
+        seconds: since the stop began.
+    """
+
+    step: str
+    signum: signal.Signals
+    ranks: tuple[int, ...]
+    seconds: float
+
+
+class StopLadder:
+    """Stops workers, and clears up behind those that have ended.
+
+    Call `step` with the local ranks whose worker is alive; it sends the signals that are due and
+    says for how long nothing more is. Call it again then, or earlier when a worker has ended or
+    after `hurry`, until it says None.
+
+    Args:
+        sessions: the workers by local rank, including those that have ended.
+        name: what the workers are, for the log.
+        death_sig: the soft signal.
+        grace: seconds for the workers between soft signal and SIGKILL.
+        abandoned: local ranks that are not waited for; they get SIGKILL at once, and count as
+            unkillable if they are alive when everybody else is gone.
+        left_behind_grace: the same for what a worker left behind.
+        kill_wait: seconds after SIGKILL after which a process counts as unkillable.
+        clock: seconds that never go back.
+        tell: is called with each step that concerns workers which are alive; it must not block.
+    """
+
+    def __init__(
+        self,
+        sessions: Mapping[int, Session],
+        *,
+        name: str,
+        death_sig: signal.Signals,
+        grace: float,
+        abandoned: Collection[int] = (),
+        left_behind_grace: float = LEFT_BEHIND_GRACE,
+        kill_wait: float = KILL_WAIT,
+        clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[StopStep], None] | None = None,
+    ) -> None:
+        self.stuck: dict[int, list[int]] = {}
+        self._tell = tell
+        self._stopped: tuple[int, ...] = ()  # the local ranks that were alive when it began
+        self._sessions = sessions
+        self._name = name
+        self._death_sig = death_sig
+        self._grace = grace
+        self._abandoned = frozenset(abandoned)
+        self._left_behind_grace = left_behind_grace
+        self._kill_wait = kill_wait
+        self._clock = clock
+        self._is_hurried = death_sig is signal.SIGKILL
+        self._was_hurried = False  # before it began, so that nobody has had the soft signal
+        self._began_at: float | None = None
+        self._notice_at = self._kill_at = self._give_up_at = math.inf
+        self._left_behind: dict[int, _LeftBehind] = {}
+        self._wrappers: set[int] = set()  # workers that only wait for their children
+        self._killed: set[int] = set()
+        self._cleared: set[int] = set()
+
+    def hurry(self) -> None:
+        """Let the next step be SIGKILL; may be called from a signal handler."""
+        self._is_hurried = True
+
+    def step(self, live: Collection[int]) -> float | None:
+        """Do what is due and return the seconds until more is; None when there is no more to do.
+
+        After None, `stuck` names the processes, by local rank, that outlived SIGKILL.
+        """
+        now = self._clock()
+        if self._began_at is None:
+            self._began_at = now
+            self._begin(live, now)
+        awaited = [rank for rank in live if rank not in self._abandoned | self._cleared]
+        if awaited:
+            self._step_leaders(awaited, now, now - self._began_at)
+        for rank in self._sessions:
+            if rank not in live and rank not in self._cleared:
+                self._step_left_behind(rank, now)
+        not_awaited = self._abandoned & {*live}
+        if len(self._cleared) + len(not_awaited) == len(self._sessions):
+            for rank in not_awaited:
+                self._give_up(rank)
+        if len(self._cleared) == len(self._sessions):
+            self._tell_step("gone", self._death_sig, self._stopped)
+            self._stopped = ()
+            return None
+        if now >= self._notice_at:
+            self._notice(awaited, now)
+        due = [left.due_at for left in self._left_behind.values()]
+        due.append(self._notice_at)
+        if awaited:
+            due.append(self._kill_at if self._give_up_at == math.inf else self._give_up_at)
+        return max(min(due) - now, 0.0)
+
+    def _begin(self, live: Collection[int], now: float) -> None:
+        self._kill_at = now + self._grace
+        self._notice_at = now + min(_NOTICE_AFTER, self._grace / 2)
+        self._stopped = tuple(sorted(live))
+        for rank in self._abandoned & {*live}:
+            self._kill(rank)
+        self._was_hurried = self._is_hurried
+        if self._was_hurried:
+            return
+        for rank in live:
+            if rank in self._abandoned:
+                continue
+            _log.debug(
+                "%s %d: %s to pid %d", self._name, rank, self._death_sig.name, self._pid(rank)
+            )
+            if self._sessions[rank].ask_to_end(self._death_sig):
+                self._wrappers.add(rank)
+        awaited = [rank for rank in live if rank not in self._abandoned]
+        self._tell_step("signalled", self._death_sig, awaited)
+
+    def _step_leaders(self, live: Collection[int], now: float, elapsed: float) -> None:
+        if now >= self._give_up_at:
+            for rank in live:
+                self._give_up(rank)
+        elif self._give_up_at == math.inf and (self._is_hurried or now >= self._kill_at):
+            if not self._was_hurried:
+                _log.warning(
+                    "%s: local ranks %s did not end within %.3g s of %s; they get SIGKILL",
+                    self._name,
+                    _format(live),
+                    elapsed,
+                    self._death_sig.name,
+                )
+            elif self._death_sig is not signal.SIGKILL:
+                _log.warning("%s: local ranks %s get SIGKILL at once", self._name, _format(live))
+            for rank in live:
+                if self._pid(rank) in self._kill(rank):
+                    self._give_up(rank)  # only its end by itself could come, and it has had time
+            self._tell_step("killed", signal.SIGKILL, live)
+            self._notice_at = math.inf
+            self._give_up_at = now + self._kill_wait
+
+    def _notice(self, awaited: Collection[int], now: float) -> None:
+        """Say once who is waited for."""
+        self._notice_at = math.inf
+        left = sorted(self._wrappers & {*self._left_behind})
+        if not awaited and not left:
+            return
+        who = f"local ranks {_format(awaited)}" if awaited else ""
+        if left:
+            who += f"{' and ' if who else ''}what local ranks {_format(left)} have started"
+        _log.warning(
+            "%s: waiting for %s to end after %s; SIGKILL %s",
+            self._name,
+            who,
+            self._death_sig.name,
+            describe_end(max(self._kill_at - now, 0.0)),
+        )
+        self._tell_step("waiting", self._death_sig, awaited or left)
+
+    def _step_left_behind(self, rank: int, now: float) -> None:
+        session = self._sessions[rank]
+        pids = session.survivors()
+        if not pids:
+            self._left_behind.pop(rank, None)
+            self._cleared.add(rank)
+            return
+        left = self._left_behind.get(rank)
+        if left is None:
+            left = self._left_behind[rank] = _LeftBehind(self._kill_left_behind_at(rank, now))
+            _log.info("%s %d: ending what it left behind: pids %s", self._name, rank, _format(pids))
+        if now >= left.give_up_at or left.refused.issuperset(pids):
+            self.stuck[rank] = pids
+            self._left_behind.pop(rank)
+            self._cleared.add(rank)
+            return
+        is_soft = not self._is_hurried and now < left.kill_at
+        if is_soft:
+            session.ask_rest_to_end(self._death_sig)
+        elif not left.killed.issuperset(pids):
+            left.refused.update(session.kill())  # again for those that it did not reach in time
+            left.killed.update(pids)
+            left.give_up_at = min(left.give_up_at, now + self._kill_wait)
+            left.look_after = _SHORTEST_LOOK
+        # Nothing wakes us when one of them ends, so they are looked at, less often as time goes by.
+        left.look_after = min(left.look_after * 1.5, _LONGEST_LOOK)
+        left.due_at = min(now + left.look_after, left.kill_at if is_soft else left.give_up_at)
+
+    def _kill_left_behind_at(self, rank: int, now: float) -> float:
+        """When what a worker left behind gets SIGKILL.
+
+        A shell that dies of the soft signal leaves the program that it ran, which does the work
+        and has what is left of the grace.
+        """
+        if rank in self._killed:
+            return now
+        return self._kill_at if rank in self._wrappers else now + self._left_behind_grace
+
+    def _tell_step(self, step: str, signum: signal.Signals, ranks: Collection[int]) -> None:
+        if self._tell is not None and ranks and self._began_at is not None:
+            elapsed = self._clock() - self._began_at
+            self._tell(StopStep(step, signum, tuple(sorted(ranks)), elapsed))
+
+    def _kill(self, rank: int) -> Collection[int]:
+        self._killed.add(rank)
+        return self._sessions[rank].kill()
+
+    def _give_up(self, rank: int) -> None:
+        self.stuck[rank] = [self._pid(rank)]
+        self._cleared.add(rank)
+
+    def _pid(self, rank: int) -> int:
+        return self._sessions[rank].pid
+
+
+class _LeftBehind:
+    """The deadlines of what one worker left behind."""
+
+    def __init__(self, kill_at: float) -> None:
+        self.kill_at = kill_at
+        self.give_up_at = math.inf
+        self.killed: set[int] = set()
+        self.refused: set[int] = set()
+        self.look_after = _SHORTEST_LOOK
+        self.due_at = -math.inf
+
+
+def _format(numbers: Iterable[int]) -> str:
+    from plaunch.process.failures.report import format_ranks  # noqa: PLC0415 - only when there is trouble
+
+    return format_ranks(numbers)

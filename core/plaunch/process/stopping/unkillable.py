@@ -1,0 +1,42 @@
+"""What is said of processes that outlive SIGKILL, or that never got it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.process.stopping.session import describe_process, may_signal, read_state
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def describe_unkillable(name: str, stuck: Mapping[int, Sequence[int]], left: Sequence[int]) -> str:
+    """Say which processes are still there after a stop, and why, as far as the system tells.
+
+    Args:
+        name: what the workers are.
+        stuck: their process ids by the local rank that they belong to.
+        left: those that belong to none.
+    """
+    by_owner = [(f"local rank {rank}", pids) for rank, pids in sorted(stuck.items())]
+    if left:
+        by_owner.append(("left behind", left))
+    named = "; ".join(
+        f"{owner}: {', '.join(describe_process(pid) for pid in pids)}" for owner, pids in by_owner
+    )
+    all_pids = [pid for _, pids in by_owner for pid in pids]
+    refused = [pid for pid in all_pids if not may_signal(pid)]
+    what = "cannot be ended" if len(refused) == len(all_pids) else "outlive SIGKILL"
+    sentences = [f"processes of {name!r} {what}: {named}."]
+    if refused:
+        pids = ", ".join(map(str, refused))
+        sentences.append(
+            f"This user may send no signal to pid {pids}, which runs as another user (sudo, su); "
+            "let the worker end what it starts in this way."
+        )
+    if any(read_state(pid)[0] == "D" for pid in all_pids):
+        sentences.append(
+            "A process in state D sleeps uninterruptibly in the kernel; this host probably needs a "
+            "restart."
+        )
+    return " ".join(sentences)

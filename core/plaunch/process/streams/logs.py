@@ -1,0 +1,98 @@
+"""Where the workers' streams go: the contract between a logs spec and a process context."""
+
+from __future__ import annotations
+
+import abc
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from plaunch.process.streams.std import Std
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass
+class LogsDest:
+    """Files for each stream, by local rank; the fields are torchrun's.
+
+    `stdouts` and `stderrs` name every local rank; an empty string leaves the stream where the
+    launcher's own goes. A rank in `tee_stdouts` or `tee_stderrs` is also shown on the console, and
+    its path there is normally the one in `stdouts` or `stderrs`. None is no path anywhere, as some
+    specs for torchrun have it: an empty string, or no tee. `error_files` are where a worker
+    reports its exception. The two `filtered_*` paths collect matching lines of all teed ranks.
+    """
+
+    stdouts: dict[int, str] = field(default_factory=dict)
+    stderrs: dict[int, str] = field(default_factory=dict)
+    tee_stdouts: dict[int, str] = field(default_factory=dict)
+    tee_stderrs: dict[int, str] = field(default_factory=dict)
+    error_files: dict[int, str] = field(default_factory=dict)
+    filtered_stdout: str = ""
+    filtered_stderr: str = ""
+
+
+def paths_by_rank(paths: Mapping[int, str | os.PathLike[str] | None]) -> dict[int, str]:
+    """A map of a third party's `LogsDest`, in which None and any kind of path may stand, as text.
+
+    None is the empty string, for torch opens no file for either.
+    """
+    return {rank: "" if path is None else os.fspath(path) for rank, path in paths.items()}
+
+
+class LogsSpecs(abc.ABC):
+    """Decides, at each start of a worker group, where logs go. Plugins implement it.
+
+    The four keyword arguments are torchrun's, and all that a logs spec is constructed with.
+
+    Args:
+        log_dir: base directory; None asks for no files, `os.devnull` forbids them.
+        redirects: streams that go to a file instead of the console, for all or by local rank.
+        tee: streams that go to a file and to the console.
+        local_ranks_filter: the local ranks that are shown on the console; None means all.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Std | Mapping[int, Std] = Std.NONE,
+        tee: Std | Mapping[int, Std] = Std.NONE,
+        local_ranks_filter: set[int] | None = None,
+    ) -> None:
+        self._root_log_dir = log_dir
+        self._redirects = redirects
+        self._tee = tee
+        self._local_ranks_filter = local_ranks_filter
+
+    @abc.abstractmethod
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Create the folders of one start and say where each stream goes.
+
+        Called once before each start of the workers, with their environments by local rank; a third
+        party's on a thread, which is waited for a minute. May add variables to them
+        (`TORCHELASTIC_ERROR_FILE` is set here, as torchrun does).
+        """
+
+    @property
+    @abc.abstractmethod
+    def root_log_dir(self) -> str | None:
+        """The directory below which all files go; None when there are no files."""
+
+    def create_run_dir(self, run_id: str) -> str | None:
+        """The folder below `root_log_dir` that is this launch's alone, created if it is missing.
+
+        Called before the first `reify`, if something else than workers writes there as well.
+        torchrun has no such step. The default has no such folder, and returns None.
+        """
+        del run_id
+        return None
+
+    def close(self, succeeded: bool) -> None:
+        """Drop what is not worth keeping after the job; called once, at its end.
+
+        A third party's is called on a thread, which is waited for a minute, or ten seconds after a
+        signal has ended the job. What it raises changes nothing of how the job has ended. torchrun
+        has no such step. The default keeps everything.
+        """
+        del succeeded

@@ -1,0 +1,248 @@
+"""Where the drained bytes of a stream go: files, the console, the lines that were asked for."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.process.streams.console import Console
+    from plaunch.process.streams.lines import MatchingLines, PrefixedLines
+    from plaunch.process.streams.warnings import Notices
+
+HOLD = 0.05  # seconds that the rest of a line is waited for
+LONG_HOLD = 0.5  # seconds after a long piece, whose rest is sure to come
+LONG_PIECE = 4095  # bytes that a read of a terminal returns at most; a pipe's pieces are longer
+MAX_HELD = 64 << 10  # bytes
+
+
+class Outlet(Protocol):
+    """Takes the bytes of one stream, in the drain thread; waits for nobody but the disk."""
+
+    @property
+    def due(self) -> float | None:
+        """When `flush` wants to be called, in monotonic seconds; None if nothing is held back."""
+
+    def write(self, data: bytes) -> None:
+        """Take the next piece of the stream."""
+
+    def flush(self) -> None:
+        """Pass on what was held back; called at `due`."""
+
+    def close(self) -> None:
+        """The stream is over: pass on what is left."""
+
+
+class Plain:
+    """An outlet that passes each piece on at once to a function."""
+
+    due = None
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self.write = write
+
+    def flush(self) -> None:
+        """Do nothing: nothing is held back."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is held back."""
+
+
+class RawToConsole:
+    """Shows a stream as it is, as soon as it comes, line by line where it has lines.
+
+    What a worker writes at once may arrive in pieces, which end anywhere: a terminal gives 4,095
+    bytes at most. So what follows the last line end waits a moment for the rest of its line, lest
+    another worker's line gets in between. A prompt or a progress bar appears after that moment.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._held = b""
+        self.due: float | None = None
+
+    def write(self, data: bytes) -> None:
+        """Show the lines that `data` completes, and sooner or later the rest."""
+        is_long = len(data) >= LONG_PIECE
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if cut or is_long or self.due is None:
+            # Unless a line grows by and by (dots, say), which must not wait for its end.
+            self.due = self._clock() + (LONG_HOLD if is_long else HOLD)
+        cut += len(self._held) if cut else 0
+        data = self._held + data
+        if len(data) - cut > MAX_HELD:
+            cut = len(data)
+        shown, self._held = data[:cut], data[cut:]
+        if not self._held:
+            self.due = None
+        self._console.put(shown, self, is_raw=True)
+
+    def flush(self) -> None:
+        """Show what was held back."""
+        held, self._held, self.due = self._held, b"", None
+        self._console.put(held, self, is_raw=True)
+
+    def close(self) -> None:
+        """Show what was held back."""
+        self.flush()
+
+
+class LinesToConsole:
+    r"""Shows a stream line by line, each with its prefix.
+
+    On a terminal the current state of a progress bar is shown although nothing says yet that it is
+    complete: its `\r` often comes only with the next state.
+    """
+
+    def __init__(
+        self, lines: PrefixedLines, console: Console, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._lines = lines
+        self._console = console
+        self._clock = clock
+        self._shown = 0  # bytes of the unfinished line that are on the console
+        self.due: float | None = None
+
+    def write(self, data: bytes) -> None:
+        """Show the lines that `data` completes."""
+        self._show(self._lines.feed(data))
+        if self._console.is_terminal and self._lines.is_bar:
+            self.due = self._clock() + HOLD
+
+    def flush(self) -> None:
+        """Show the state of a progress bar."""
+        self.due = None
+        unfinished = self._lines.unfinished()
+        self._console.put(unfinished, self, shown=self._shown)
+        self._shown = len(unfinished)
+
+    def close(self) -> None:
+        """Show what is unfinished, and end its line."""
+        self._show(self._lines.close())
+
+    def _show(self, text: bytes) -> None:
+        if text:
+            self._console.put(text, self, shown=self._shown)
+            self._shown = 0
+            self.due = None
+
+
+class MatchesToFile:
+    """Adds the matching lines of a stream to a file."""
+
+    due = None
+
+    def __init__(self, lines: MatchingLines, file: FileOutlet) -> None:
+        self._lines = lines
+        self._file = file
+
+    def write(self, data: bytes) -> None:
+        """Add the matching lines that `data` completes."""
+        self._file.write(self._lines.feed(data))
+
+    def flush(self) -> None:
+        """Do nothing: only unfinished lines are held back."""
+
+    def close(self) -> None:
+        """Add the unfinished line if it matches; the file stays open for the other streams."""
+        self._file.write(self._lines.close())
+
+
+class FileOutlet:
+    """A file that gets a stream byte for byte.
+
+    When the disk is full, or fails, the lines that do not fit are counted and the stream goes on:
+    the worker must not suffer. As soon as there is space again the file continues with the next
+    whole line.
+
+    Args:
+        fd: the open file; closed by `close`.
+        path: its name, for messages.
+        notices: where trouble is reported.
+        write: writes to the descriptor, as `os.write` does.
+    """
+
+    due = None
+
+    def __init__(
+        self,
+        fd: int,
+        path: str,
+        notices: Notices,
+        write: Callable[[int, bytes], int] = os.write,
+    ) -> None:
+        self._fd = fd
+        self._path = path
+        self._notices = notices
+        self._write = write
+        self.lost_lines = 0
+        self._has_gap = False  # what comes next was preceded by something that was lost
+        self._ends_in_line = False  # the last byte in the file is not a line end
+        self._skips_to_line = False  # the last byte that was lost is not a line end
+
+    def write(self, data: bytes) -> None:
+        """Write `data`, or count its lines as lost."""
+        if self._skips_to_line:
+            data = self._skip_to_line(data)
+        if not data:
+            return
+        repair = b"\n" if self._has_gap and self._ends_in_line else b""
+        self._has_gap = False
+        text = repair + data
+        position = 0
+        while position < len(text):
+            try:
+                position += self._write(self._fd, text[position:])
+            except OSError as error:
+                self._lose(text[max(position, len(repair)) :], error)
+                break
+        if position:
+            self._ends_in_line = text[position - 1 : position] != b"\n"
+
+    def _skip_to_line(self, data: bytes) -> bytes:
+        start = data.find(b"\n") + 1
+        if not start:
+            return b""
+        self.lost_lines += 1
+        self._skips_to_line = False
+        return data[start:]
+
+    def _lose(self, data: bytes, error: OSError) -> None:
+        if not (self.lost_lines or self._skips_to_line):
+            self._notices.warn(
+                "cannot write to %r (%s): lines are missing there until it is possible again; "
+                "the job goes on",
+                self._path,
+                error.strerror or error,
+            )
+        self.lost_lines += data.count(b"\n")
+        self._has_gap = True
+        self._skips_to_line = not data.endswith(b"\n")
+
+    def flush(self) -> None:
+        """Do nothing: nothing is held back."""
+
+    def close(self) -> None:
+        """Close the file and report what is missing in it."""
+        if self._skips_to_line:
+            self.lost_lines += 1
+        if self.lost_lines:
+            self._notices.warn("lines missing in %r: %d", self._path, self.lost_lines)
+        try:
+            os.close(self._fd)
+        except OSError as error:
+            # Network file systems report a failed write only now.
+            self._notices.warn(
+                "the end of %r may be missing (%s)", self._path, error.strerror or error
+            )
+
+
+def close_quietly(fd: int) -> None:
+    """Close a descriptor that was only read from, or never used: nothing can be lost by it."""
+    with suppress(OSError):
+        os.close(fd)

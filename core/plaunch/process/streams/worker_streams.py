@@ -1,0 +1,364 @@
+"""The output streams of one start of a worker group: where they go, and who reads them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from plaunch.process.streams.capture import Ring, read_last_lines
+from plaunch.process.streams.console import Console
+from plaunch.process.streams.descriptors import StreamsError, open_log, open_pipe
+from plaunch.process.streams.lines import MatchingLines, PrefixedLines
+from plaunch.process.streams.logs import LogsDest
+from plaunch.process.streams.prefix import encode_prefix, without_time
+from plaunch.process.streams.reader import Drain, Source
+from plaunch.process.streams.replaced import TextWriter, find_replaced
+from plaunch.process.streams.routes import Route, Way, choose_route, outliving
+from plaunch.process.streams.sinks import (
+    FileOutlet,
+    LinesToConsole,
+    MatchesToFile,
+    Plain,
+    RawToConsole,
+    close_quietly,
+)
+from plaunch.process.streams.warnings import Notices
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from plaunch.process.streams.stream_tails import StreamTails
+    from plaunch.process.streams.traffic import Traffic
+
+    _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+__all__ = ["FINISH_TIMEOUT", "Streams", "StreamsError"]
+
+FINISH_TIMEOUT = 5.0  # seconds without progress
+
+
+@dataclass
+class _Stream:
+    """What all ranks' stdout, or all ranks' stderr, have in common."""
+
+    name: str
+    console_fd: int
+    console: Console | None
+    teed: Console | None  # for lines that are teed
+    needles: tuple[str, ...]
+    needles_path: str
+    routes: dict[int, Route] = field(default_factory=dict)
+    matches: FileOutlet | None = None
+
+
+class Streams:
+    """Connects the output streams of one start of a worker group, and drains those it reads.
+
+    Use: `child_fds` for each worker, start the workers, `start`, wait for their end, `finish`.
+    After an error in between, `finish` gives everything back. There is no thread before `start`,
+    and none at all if no stream comes to the launcher.
+
+    Args:
+        dest: where the streams go; may be a class of a third party with the same attributes, as
+            torch's `LogsDest`, with paths of any kind and incomplete maps.
+        nprocs: number of local ranks.
+        prefixes: what precedes each line on the console, by local rank.
+        stdout_filters: substrings; lines of teed ranks that contain one are added, with their
+            prefix, to the file that `dest` names for that.
+        stderr_filters: the same for stderr.
+        capture_stderr: pass stderr that is neither redirected nor teed through the launcher, so
+            that its last lines are known.
+        stdout_fd: the console for stdout; teed lines go to what is in the place of `sys.stdout`
+            and `sys.stderr`, where that is something else.
+        stderr_fd: the console for stderr; a terminal gets each worker a pseudo-terminal.
+        name: the role, for the prefix of ranks that `prefixes` leaves out.
+        traffic: counts what passes.
+        keeps_daemons: whether something may be left that writes when the launcher is gone. No
+            stream passes through a pipe of the launcher then, so that `capture_stderr` is nothing.
+    """
+
+    def __init__(
+        self,
+        dest: LogsDest,
+        nprocs: int,
+        *,
+        prefixes: Mapping[int, str],
+        stdout_filters: Sequence[str] = (),
+        stderr_filters: Sequence[str] = (),
+        capture_stderr: bool = True,
+        stdout_fd: int = 1,
+        stderr_fd: int = 2,
+        name: str = "",
+        traffic: Traffic | None = None,
+        keeps_daemons: bool = False,
+    ) -> None:
+        self._traffic = traffic
+        self._keeps_daemons = keeps_daemons
+        self._prefixes = {r: prefixes.get(r, f"[{name}{r}]:") for r in range(nprocs)}
+        self._notices = Notices()
+        self._consoles: dict[tuple[int, int], Console] = {}
+        self._stdout = _Stream(
+            "stdout",
+            stdout_fd,
+            self._find_console(stdout_fd, "stdout"),
+            self._find_teed(stdout_fd, "stdout"),
+            tuple(stdout_filters),
+            _needles_path(getattr(dest, "filtered_stdout", "")),
+        )
+        self._stderr = _Stream(
+            "stderr",
+            stderr_fd,
+            self._find_console(stderr_fd, "stderr"),
+            self._find_teed(stderr_fd, "stderr"),
+            tuple(stderr_filters),
+            _needles_path(getattr(dest, "filtered_stderr", "")),
+        )
+        self._choose_routes(self._stdout, nprocs, dest, dest.stdouts, dest.tee_stdouts, False)
+        capture = capture_stderr and not keeps_daemons
+        self._choose_routes(self._stderr, nprocs, dest, dest.stderrs, dest.tee_stderrs, capture)
+        self._fds: dict[int, tuple[int | None, int | None]] = {}
+        self._child_ends: list[int] = []
+        self._sources: list[Source] = []
+        self._rings: dict[int, Ring] = {}
+        self._file_starts: dict[int, int] = {}  # bytes in stderr's file before this start
+        self._drain: Drain | None = None
+        self._tails: StreamTails | None = None
+        self._started_consoles: list[Console] = []
+        self._is_finished = False
+        self._is_hurried = False
+
+    def _find_console(self, fd: int, label: str) -> Console | None:
+        try:
+            status = os.fstat(fd)
+        except OSError:
+            return None  # the launcher was started with it closed: nothing is shown
+        # One console for `2>&1`: the order is kept, and lines of the two do not mix.
+        key = (status.st_dev, status.st_ino)
+        if key not in self._consoles:
+            self._consoles[key] = Console(fd, label, self._notices)
+        return self._consoles[key]
+
+    def _find_teed(self, fd: int, label: str) -> Console | None:
+        stream = find_replaced(label, fd)
+        if stream is None:
+            return self._find_console(fd, label)
+        key = (-1, id(stream))
+        if key not in self._consoles:
+            self._consoles[key] = Console(
+                fd, f"sys.{label}", self._notices, write=TextWriter(stream)
+            )
+        return self._consoles[key]
+
+    def _choose_routes(
+        self,
+        stream: _Stream,
+        nprocs: int,
+        dest: LogsDest,
+        paths: Mapping[int, str],
+        tee_paths: Mapping[int, str],
+        capture: bool,
+    ) -> None:
+        for rank in range(nprocs):
+            path = _path(paths.get(rank))
+            teed = tee_paths.get(rank)
+            tee_path = None if teed is None else _path(teed)
+            if path == "" and tee_path == os.devnull and not isinstance(dest, LogsDest):
+                # Torch's own spec says this of every stream when there are to be no files, and
+                # torchrun then leaves the stream alone.
+                tee_path = None
+            route = choose_route(path, tee_path, capture=capture)
+            stream.routes[rank] = outliving(route) if self._keeps_daemons else route
+
+    def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
+        """Descriptors that the worker gets as stdout and stderr; None means the launcher's own.
+
+        Close-on-exec, and valid until `start`.
+
+        Raises:
+            LogDirectoryError: a log file cannot be opened.
+            StreamsError: too many descriptors are open.
+        """
+        if local_rank not in self._fds:
+            stdout = self._connect(self._stdout, local_rank)
+            stderr = self._connect(self._stderr, local_rank)
+            self._fds[local_rank] = (stdout, stderr)
+        return self._fds[local_rank]
+
+    def _connect(self, stream: _Stream, rank: int) -> int | None:
+        route = stream.routes[rank]
+        label = f"{stream.name} of local rank {rank}"
+        if route.way is Way.INHERIT:
+            return None
+        if route.way is Way.FILE:
+            fd = open_log(route.file, label)
+            self._child_ends.append(fd)
+            if stream is self._stderr:
+                self._file_starts[rank] = os.fstat(fd).st_size
+            return fd
+        source, child_end = self._open_source(stream, route, label)
+        self._sources.append(source)
+        self._child_ends.append(child_end)
+        if stream is self._stderr:
+            self._rings[rank] = ring = Ring()
+            source.add(Plain(ring.write))
+        if route.file:
+            source.add(FileOutlet(open_log(route.file, label), route.file, self._notices))
+        if route.way is Way.TEE and stream.teed is not None:
+            lines = PrefixedLines(encode_prefix(self._prefixes[rank]))
+            source.add(LinesToConsole(lines, stream.teed))
+        elif route.way is not Way.TEE and route.is_shown and stream.console is not None:
+            source.add(RawToConsole(stream.console))
+        if route.way is Way.TEE and stream.needles and stream.needles_path:
+            if stream.matches is None:
+                fd = open_log(stream.needles_path, f"the filtered lines of {stream.name}")
+                stream.matches = FileOutlet(fd, stream.needles_path, self._notices)
+            prefix = encode_prefix(self._prefixes[rank])
+            needles = [_encode(needle) for needle in stream.needles]
+            source.add(MatchesToFile(MatchingLines(prefix, needles), stream.matches))
+        return child_end
+
+    def _open_source(self, stream: _Stream, route: Route, label: str) -> tuple[Source, int]:
+        is_shown_raw = route.way is Way.CAPTURE and route.is_shown
+        if is_shown_raw and stream.console is not None and stream.console.is_terminal:
+            from plaunch.process.streams.terminal import SizeKeeper, open_terminal  # noqa: PLC0415 - rare
+
+            try:
+                master, slave = open_terminal(stream.console_fd)
+            except OSError as error:
+                self._notices.warn(
+                    "no pseudo-terminal for %s (%s): the worker gets a pipe", label, error
+                )
+            else:
+                source = Source(master, label, self._notices)
+                source.add(Plain(SizeKeeper(stream.console_fd, master).write))
+                return source, slave
+        read_end, write_end = open_pipe(label, is_large=route.way is Way.TEE)
+        return Source(read_end, label, self._notices), write_end
+
+    def start(self) -> None:
+        """Begin to drain; called once, after all workers have been started.
+
+        The descriptors of `child_fds` are closed: from now on only the workers hold them.
+
+        Raises:
+            OSError: a file for filtered lines cannot be opened, or too many descriptors are open.
+            RuntimeError: the system gives no more threads.
+        """
+        self._close_child_ends()
+        follows = any(r.tail for s in (self._stdout, self._stderr) for r in s.routes.values())
+        if not (self._sources or follows):
+            return
+        for console in self._consoles.values():
+            if self._is_used(console):
+                console.start()
+                self._started_consoles.append(console)
+        if self._traffic is not None:
+            self._traffic.shows_on(self._started_consoles)
+        if self._sources:
+            drain = Drain(self._sources, traffic=self._traffic)
+            drain.start()
+            self._drain = drain
+            self._sources = []
+        if follows:
+            self._follow_tails()
+
+    def _is_used(self, console: Console) -> bool:
+        return any(
+            (stream.teed is console and (route.way is Way.TEE or route.tail))
+            or (stream.console is console and route.is_shown and route.way is Way.CAPTURE)
+            for stream in (self._stdout, self._stderr)
+            for route in stream.routes.values()
+        )
+
+    def _follow_tails(self) -> None:
+        from plaunch.process.streams.stream_tails import StreamTails  # noqa: PLC0415 - rare
+
+        self._tails = StreamTails({r: without_time(text) for r, text in self._prefixes.items()})
+        for stream in (self._stdout, self._stderr):
+            files = {rank: route.tail for rank, route in stream.routes.items() if route.tail}
+            if files:
+                self._tails.follow(
+                    stream.name, files, stream.teed, stream.needles, stream.needles_path
+                )
+
+    def is_reading(self) -> bool:
+        """Whether any stream passes through the launcher, so that `finish` may take long."""
+        return self._drain is not None or self._tails is not None
+
+    def hurry(self) -> None:
+        """Let `finish`, also one in progress, not wait for a slow console.
+
+        May be called in a signal handler.
+        """
+        self._is_hurried = True
+
+    def finish(self, timeout: float = FINISH_TIMEOUT) -> None:
+        """Pass on all that the workers have written, then close everything; once all have ended.
+
+        Somebody else who still holds a pipe is listened to for a moment only. A slow console is
+        waited for as long as it takes something at least every `timeout` seconds; what it does not
+        take is reported. Lines that did not fit on a full disk are reported. May be called again,
+        which does nothing, and without `start`.
+        """
+        if self._is_finished:
+            return
+        self._is_finished = True
+        with ExitStack() as stack:  # last in, first out; and all of them, whatever interrupts one
+            stack.callback(self._notices.flush, timeout=1.0)
+            stack.callback(self._close_matches)
+            for console in self._started_consoles:
+                stack.callback(console.close, timeout, lambda: self._is_hurried)
+            if self._drain is not None:
+                stack.callback(self._finish_drain, self._drain, timeout)
+            if self._tails is not None:
+                stack.callback(self._tails.stop)
+            for source in self._sources:  # never drained: there was no start
+                stack.callback(source.close)
+            stack.callback(self._close_child_ends)
+
+    def _finish_drain(self, drain: Drain, timeout: float) -> None:
+        if drain.finish(timeout):
+            self._drain = None
+        else:
+            self._notices.warn(
+                "a log file system does not answer; the end of the workers' output may be missing"
+            )
+
+    def _close_matches(self) -> None:
+        if self._drain is not None:
+            return  # its thread may still write to the file
+        for stream in (self._stdout, self._stderr):
+            if stream.matches is not None:
+                stream.matches.close()
+
+    def _close_child_ends(self) -> None:
+        while self._child_ends:
+            close_quietly(self._child_ends.pop())
+
+    def last_lines(self, local_rank: int) -> list[str]:
+        """The last lines of that rank's stderr, oldest first; complete after `finish`.
+
+        Empty if the launcher sees nothing of it and there is no file.
+        """
+        if local_rank in self._rings:
+            return self._rings[local_rank].last_lines()
+        if local_rank in self._file_starts:
+            route = self._stderr.routes[local_rank]
+            return read_last_lines(route.file, self._file_starts[local_rank])
+        return []
+
+
+def _path(value: _AnyPath | None) -> str:
+    return os.fsdecode(value) if value else ""
+
+
+def _needles_path(value: _AnyPath | None) -> str:
+    path = _path(value)
+    # Torch's spec puts the file "below" /dev/null when there are to be no files.
+    return "" if path == os.devnull or path.startswith(os.devnull + os.sep) else path
+
+
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,328 @@
+"""Waiting for real processes to end, with pidfds and without."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+from plaunch.process.contexts.handle import ChildProcess
+from plaunch.process.kernel.watch import ExitWatch
+
+from helpers.processes import wait_for_end
+
+PIDFDS = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system has no pidfds")
+
+
+@pytest.fixture(params=[pytest.param(True, marks=PIDFDS), False], ids=["pidfd", "looking"])
+def watch(request):
+    watch = ExitWatch(use_pidfds=request.param)
+    yield watch
+    watch.close()
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def start(*command):
+        program = subprocess.Popen(command, stdin=subprocess.PIPE)
+        started.append(program)
+        return program
+
+    yield start
+    for program in started:
+        program.kill()
+        program.wait()
+        program.stdin.close()
+
+
+def child(program):
+    return ChildProcess(program, release=lambda: None)
+
+
+def is_over(process):
+    return lambda: process.poll() is not None
+
+
+def wait_for_all(watch, keys, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    seen = []
+    while len(seen) < len(keys) and time.monotonic() < deadline:
+        watch.wait(deadline - time.monotonic())
+        seen += watch.ended()
+    assert sorted(seen) == sorted(keys)
+    return seen
+
+
+def test_an_end_wakes_it_and_is_named_once(watch, start):
+    program = start("cat")
+    watch.add(7, program.pid, is_over(child(program)))
+    assert watch.ended() == []
+    program.stdin.close()
+    began = time.monotonic()
+    watch.wait(20)
+    assert time.monotonic() - began < 10, "it slept until the time-out"
+    assert watch.ended() == [7]
+    assert watch.ended() == []
+
+
+def test_a_process_that_has_ended_before_it_is_added_is_noticed(watch, start):
+    program = start("true")
+    wait_for_end(program.pid)
+    watch.add(0, program.pid, is_over(child(program)))
+    watch.wait(20)
+    assert watch.ended() == [0]
+
+
+def test_many_processes_are_each_named_once(watch, start):
+    programs = {key: start("cat") for key in range(12)}
+    for key, program in programs.items():
+        watch.add(key, program.pid, is_over(child(program)))
+    for program in programs.values():
+        program.stdin.close()
+    wait_for_all(watch, programs)
+
+
+def test_ends_come_in_the_order_in_which_they_happened(watch, start):
+    programs = {key: start("cat") for key in range(3)}
+    for key, program in programs.items():
+        watch.add(key, program.pid, is_over(child(program)))
+    seen = []
+    for key in (2, 0, 1):
+        programs[key].stdin.close()
+        seen += wait_for_all(watch, [key])
+    assert seen == [2, 0, 1]
+
+
+@PIDFDS
+def test_ends_between_two_looks_keep_their_order(start):
+    watch = ExitWatch(use_pidfds=True)
+    programs = {key: start("cat") for key in range(5)}
+    for key, program in programs.items():
+        watch.add(key, program.pid, is_over(child(program)))
+    for key in (3, 1, 4, 0, 2):
+        programs[key].stdin.close()
+        wait_for_end(programs[key].pid)
+    assert watch.ended() == [3, 1, 4, 0, 2]
+    watch.close()
+
+
+def test_it_returns_when_the_time_is_over(watch, start):
+    program = start("cat")
+    watch.add(0, program.pid, is_over(child(program)))
+    began = time.monotonic()
+    watch.wait(0.05)
+    assert 0.04 < time.monotonic() - began < 5
+    assert watch.ended() == []
+
+
+def test_a_wake_ends_the_wait(watch, start):
+    program = start("cat")
+    watch.add(0, program.pid, is_over(child(program)))
+    began = time.monotonic()
+    waker = threading.Timer(0.05, watch.wake)
+    waker.start()
+    watch.wait(20)
+    waker.join()
+    assert time.monotonic() - began < 10
+    assert watch.ended() == []
+
+
+def test_an_early_wake_is_not_lost_and_counts_once(watch, start):
+    program = start("cat")
+    watch.add(0, program.pid, is_over(child(program)))
+    for _ in range(100_000):  # more than a pipe holds
+        watch.wake()
+    watch.wait(20)
+    began = time.monotonic()
+    watch.wait(0.05)
+    assert time.monotonic() - began > 0.04
+
+
+def test_a_wake_from_a_signal_handler(watch, start):
+    program = start("cat")
+    watch.add(0, program.pid, is_over(child(program)))
+    previous = signal.signal(signal.SIGALRM, lambda *_: watch.wake())
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        began = time.monotonic()
+        watch.wait(20)
+        assert time.monotonic() - began < 10
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_other_descriptors_wake_it_too(watch, start):
+    program = start("cat")
+    watch.add(0, program.pid, is_over(child(program)))
+    reader, writer = os.pipe()
+    watch.add_fd(reader)
+    os.write(writer, b"x")
+    began = time.monotonic()
+    watch.wait(20)
+    assert time.monotonic() - began < 10
+    assert watch.ended() == []
+    watch.remove_fd(reader)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_given_descriptor_stands_for_the_process(watch):
+    reader, writer = os.pipe()
+    watch.add(3, os.getpid(), lambda: bool(select.select([reader], [], [], 0)[0]), fd=reader)
+    assert watch.ended() == []
+    os.write(writer, b"x")
+    watch.wait(20)
+    assert watch.ended() == [3]
+    os.fstat(reader)  # still the caller's
+    os.close(reader)
+    os.close(writer)
+
+
+@PIDFDS
+def test_fileno_is_readable_when_there_is_something_to_do(start):
+    watch = ExitWatch(use_pidfds=True)
+    programs = [start("cat"), start("cat")]
+    for key, program in enumerate(programs):
+        watch.add(key, program.pid, is_over(child(program)))
+    fd = watch.fileno()
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    assert poller.poll(0) == []
+    programs[1].stdin.close()
+    assert poller.poll(20_000)
+    assert watch.ended() == [1]
+    assert poller.poll(0) == []
+    assert watch.fileno() == fd
+    watch.wake()
+    assert poller.poll(0)
+    watch.ended()
+    assert poller.poll(0) == [], "a wake-up was left behind"
+    watch.close()
+
+
+def test_without_pidfds_there_is_no_fileno(start):
+    watch = ExitWatch(use_pidfds=False)
+    program = start("cat")
+    watch.add(0, program.pid, is_over(child(program)))
+    assert watch.fileno() is None
+    watch.close()
+
+
+def test_the_environment_switches_pidfds_off(start, monkeypatch):
+    monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
+    watch = ExitWatch()
+    program = start("cat")
+    watch.add(0, program.pid, is_over(child(program)))
+    assert watch.fileno() is None
+    watch.close()
+
+
+@PIDFDS
+def test_a_kernel_that_refuses_a_pidfd_is_lived_with(start, monkeypatch):
+    programs = {key: start("cat") for key in range(3)}
+    given = os.pidfd_open
+
+    def refuse_the_second(pid):
+        if pid == programs[1].pid:
+            raise OSError(24, "Too many open files")
+        return given(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", refuse_the_second)
+    watch = ExitWatch(use_pidfds=True)
+    for key, program in programs.items():
+        watch.add(key, program.pid, is_over(child(program)))
+    assert watch.fileno() is None
+    for program in programs.values():
+        program.stdin.close()
+    wait_for_all(watch, programs)
+    watch.close()
+
+
+@PIDFDS
+def test_a_copy_of_the_pidfd_in_a_forked_child_does_not_wake_it_for_ever(start):
+    """An epoll forgets a closed descriptor only once all its copies are closed."""
+    watch = ExitWatch(use_pidfds=True)
+    programs = [start("cat"), start("cat")]
+    for key, program in enumerate(programs):
+        watch.add(key, program.pid, is_over(child(program)))
+    pidfd = next(fd for fd in watch.own_fds() if "pidfd" in os.readlink(f"/proc/self/fd/{fd}"))
+    copy = os.dup(pidfd)  # what a fork would have made
+    programs[0].stdin.close()
+    wait_for_all(watch, [0])
+    began = time.monotonic()
+    watch.wait(0.05)
+    assert time.monotonic() - began > 0.04
+    os.close(copy)
+    watch.close()
+
+
+def test_closing_gives_every_descriptor_back(start):
+    program = start("cat")
+    before = set(os.listdir("/proc/self/fd"))
+    watch = ExitWatch()
+    watch.add(0, program.pid, is_over(child(program)))
+    watch.close()
+    watch.close()
+    watch.wake()
+    assert watch.ended() == []
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_wake_from_another_thread_never_writes_to_a_closed_descriptor(monkeypatch):
+    """The number may be another file's by then."""
+    watch = ExitWatch()
+    write, is_writing, go_on = os.write, threading.Event(), threading.Event()
+
+    def slow_write(fd, data):
+        is_writing.set()
+        go_on.wait(20)
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", slow_write)
+    waker = threading.Thread(target=watch.wake)
+    waker.start()
+    assert is_writing.wait(20)
+    closer = threading.Thread(target=watch.close)
+    closer.start()
+    closer.join(0.1)
+    os.fstat(watch._wake_w)  # it is still open while somebody writes to it
+    go_on.set()
+    waker.join()
+    closer.join()
+    watch.wake()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(watch._wake_w)
+
+
+def test_a_wake_in_a_signal_handler_while_it_is_closed(monkeypatch):
+    """It may come in the middle of closing, on the same thread."""
+    watch = ExitWatch()
+    close = os.close
+
+    def close_and_wake(fd):
+        watch.wake()
+        close(fd)
+
+    monkeypatch.setattr(os, "close", close_and_wake)
+    watch.close()
+
+
+def test_looking_is_seldom_while_nothing_happens():
+    """No busy loop without pidfds: the pauses grow."""
+    looks = []
+
+    def has_ended():
+        looks.append(time.monotonic())
+        return len(looks) > 12
+
+    watch = ExitWatch(use_pidfds=False)
+    watch.add(0, os.getpid(), has_ended)
+    watch.wait(20)
+    assert looks[-1] - looks[-4] > 0.045
+    watch.close()

@@ -1,0 +1,722 @@
+"""The guard: what it does when its launcher is killed, what it holds, and how it goes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import types
+
+import pytest
+from plaunch.process import start_processes
+from plaunch.process.kernel.processes import Process, read_process
+from plaunch.process.stopping.guard import guard as guard_module
+from plaunch.process.stopping.guard.guard import start_guard
+from plaunch.process.stopping.guard.guard_process import clear
+from plaunch.process.stopping.guard.protocol import job_line, process_line
+from plaunch.process.stopping.reaping.job import Job
+from plaunch.process.stopping.reaping.reaper import Reaper
+
+from helpers.clock import Clock
+from helpers.processes import wait_for_end
+from helpers.waiting import wait_until
+
+BOUND = 60.0
+
+pytestmark = pytest.mark.filterwarnings(
+    # Python 3.12 on; the threads are those of the test runner's own time-out.
+    "ignore:This process .* is multi-threaded:DeprecationWarning"
+)
+
+
+@pytest.fixture(params=["forked", "another program"])
+def kind(request, monkeypatch):
+    is_forked = request.param == "forked"
+    monkeypatch.setattr(guard_module, "_is_forkable", lambda: is_forked)
+    return request.param
+
+
+@pytest.fixture
+def guard(kind):
+    guard = start_guard()
+    yield guard
+    guard.dismiss()
+
+
+def link(pid, name):
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{name}")
+    except FileNotFoundError:
+        return ""
+
+
+def wait_until_it_has_settled(pid):
+    def title():
+        with open(f"/proc/{pid}/comm") as comm:
+            return comm.read().strip()
+
+    wait_until(lambda: title() == "workers-guard", lambda: f"another name than {title()}")
+
+
+def test_it_holds_nothing_of_the_launchers(guard, tmp_path):
+    with open(tmp_path / "log", "w") as file:
+        os.set_inheritable(file.fileno(), True)
+        other = start_guard()
+    try:
+        for each in (guard, other):
+            wait_until_it_has_settled(each.pid)
+            links = {name: link(each.pid, name) for name in os.listdir(f"/proc/{each.pid}/fd")}
+            assert [links.pop(name) for name in "012"] == ["/dev/null"] * 3
+            assert sorted(target.partition("[")[0].rstrip(":") for target in links.values()) in (
+                ["anon_inode", "pipe"],
+                ["pidfd", "pipe"],
+            )
+            assert os.readlink(f"/proc/{each.pid}/cwd") == "/"
+            assert os.getsid(each.pid) == each.pid
+    finally:
+        other.dismiss()
+
+
+def test_whoever_reads_the_launchers_output_sees_its_end(run_program, family):
+    """As `plaunch ... | tee` does: a guard that kept the pipe would keep the reader waiting."""
+    launcher = run_program(
+        "-c",
+        "import os, time\n"
+        "from plaunch.process.stopping.guard.guard import start_guard\n"
+        "guard = start_guard()\n"
+        "print(guard.pid, flush=True)\n"
+        "os.close(1); os.close(2)\n"
+        "time.sleep(600)\n",
+        stdout=subprocess.PIPE,
+    )
+    out, _ = launcher.stdout.read(), launcher.stderr.read()
+    assert read_process(int(out)).is_alive
+    launcher.kill()
+
+
+@pytest.mark.parametrize(
+    "signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTSTP]
+)
+def test_it_ignores_signals(guard, signum):
+    wait_until_it_has_settled(guard.pid)
+    os.kill(guard.pid, signum)
+    with open(f"/proc/{guard.pid}/status") as status:
+        ignored = next(line for line in status if line.startswith("SigIgn")).split()[1]
+    assert int(ignored, 16) >> (signum - 1) & 1
+    assert guard.is_alive()
+
+
+def test_it_is_not_met_by_who_ends_the_job_by_its_name(guard):
+    wait_until_it_has_settled(guard.pid)
+
+    def title():
+        with open(f"/proc/{guard.pid}/cmdline") as file:
+            return file.read().rstrip("\0")
+
+    # The second one if the command line of these tests has no room for the first.
+    assert title() in (f"workers-guard of pid {os.getpid()}", f"guard of {os.getpid()}")
+
+
+def test_it_goes_without_a_trace(kind):
+    before = set(os.listdir("/proc/self/fd"))
+    guard = start_guard()
+    pid = guard.pid
+    guard.dismiss()
+    assert not os.path.exists(f"/proc/{pid}")
+    assert set(os.listdir("/proc/self/fd")) == before
+    guard.dismiss()  # again
+
+
+def test_it_goes_also_where_there_are_no_pidfds(kind, monkeypatch):
+    monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
+    guard = start_guard()
+    guard.dismiss()
+    assert not os.path.exists(f"/proc/{guard.pid}")
+
+
+def test_its_exit_code_may_be_taken_by_other_code(kind):
+    guard = start_guard()
+    os.kill(guard.pid, signal.SIGKILL)
+    os.waitpid(guard.pid, 0)
+    assert not guard.is_alive()
+    guard.tell(b"anything\n")
+    guard.dismiss()
+
+
+def test_telling_it_never_waits(guard, caplog):
+    os.kill(guard.pid, signal.SIGSTOP)
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        for _ in range(200_000 // 20):
+            guard.tell(b"a line of no use at all\n")
+    assert "does not read" in caplog.text
+
+
+def test_the_system_has_no_more_processes(kind, monkeypatch, caplog):
+    def refuse(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    before = set(os.listdir("/proc/self/fd"))
+    assert start_guard() is None
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert "workers may outlive this launcher" in caplog.text
+
+
+def test_the_system_has_no_more_descriptors(kind, monkeypatch, caplog):
+    def refuse():
+        raise OSError(23, "Too many open files in system")
+
+    monkeypatch.setattr(os, "pipe", refuse)
+    assert start_guard() is None
+    assert "workers may outlive this launcher" in caplog.text
+
+
+def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "plaunch")
+    pipe = os.pipe
+    refused = []
+
+    def refuse():
+        refused.append(clock.now)
+        raise OSError(23, "Too many open files in system")
+
+    clock = Clock(0.0)
+    reaper = Reaper(clock=clock)
+    try:
+        reaper.begin()
+        os.kill(reaper.guard.pid, signal.SIGKILL)
+        wait_for_end(reaper.guard.pid)
+        monkeypatch.setattr(os, "pipe", refuse)
+        while clock.now < 60:
+            reaper.tend_guard()
+            assert reaper.guard is None
+            clock.now += 1
+        assert refused == [0, 10, 20, 30, 40, 50]
+        assert caplog.text.count("workers may outlive this launcher") == 1, "it is said once"
+        monkeypatch.setattr(os, "pipe", pipe)
+        reaper.tend_guard()
+        assert reaper.guard.is_alive()
+        assert f"there is a guard process (pid {reaper.guard.pid}) after all" in caplog.text
+    finally:
+        reaper.close()
+
+
+def test_a_first_guard_that_could_not_be_started_is_tried_again_too(monkeypatch):
+    def refuse():
+        raise OSError(23, "Too many open files in system")
+
+    clock = Clock(0.0)
+    reaper = Reaper(clock=clock)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pipe", refuse)
+            reaper.begin()
+        clock.now += 10
+        reaper.tend_guard()
+        assert reaper.guard.is_alive()
+    finally:
+        reaper.close()
+
+
+def test_a_program_with_threads_is_not_forked(monkeypatch):
+    monkeypatch.setattr(guard_module, "_SMALL", 1 << 40)  # whatever was imported before this test
+    assert guard_module._is_forkable() is (len(os.listdir("/proc/self/task")) == 1)
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    assert not guard_module._is_forkable()
+    release.set()
+    thread.join()
+
+
+def test_a_large_program_is_not_forked(monkeypatch):
+    monkeypatch.setattr(guard_module, "_SMALL", 1)
+    assert not guard_module._is_forkable()
+
+
+# --- a launcher that is killed --------------------------------------------------------------------
+
+ORPHANED = ("child", "stubborn", "session", "daemon", "execd", "closed", "cleared")
+
+
+@pytest.mark.parametrize("extras", [(), ("thread",)], ids=["forked", "another program"])
+@pytest.mark.parametrize("method", ["program", "spawn", "fork", "forkserver"])
+def test_nothing_outlives_a_launcher_that_is_killed(
+    run_program, programs, family, tmp_path, method, extras
+):
+    launcher = run_program(
+        os.path.join(programs, "launcher.py"),
+        family.folder,
+        ",".join(ORPHANED if method == "program" else (*ORPHANED, "lost")),
+        "wait",
+        method,
+        *extras,
+    )
+    family.wait_for("worker", 2)
+    launcher.kill()
+    family.wait_until_gone()
+    wait_until(lambda: folders_of(tmp_path) == [], lambda: f"the removal of {folders_of(tmp_path)}")
+
+
+@pytest.mark.parametrize("method", ["program", "spawn", "fork", "forkserver"])
+def test_the_same_without_pidfds(run_program, programs, family, method):
+    launcher = run_program(
+        os.path.join(programs, "launcher.py"),
+        family.folder,
+        ",".join(ORPHANED),
+        "wait",
+        method,
+        env={"PLAUNCH_NO_PIDFD": "1"},
+    )
+    family.wait_for("worker", 2)
+    launcher.kill()
+    family.wait_until_gone()
+
+
+def test_without_a_process_table_groups_are_killed(run_program, programs, family):
+    launcher = run_program(
+        "-c",
+        "import sys, time, descendants\n"
+        "from plaunch.process import start_processes\n"
+        "from plaunch.process.stopping.reaping.reaper import Reaper\n"
+        f"argv = (descendants.__file__, {family.folder!r}, 'child,stubborn', 'wait')\n"
+        "context = start_processes('t', sys.executable, {0: argv, 1: argv},\n"
+        "                          reaper=Reaper(proc='/nonexistent'))\n"
+        "context.wait(600)\n",
+    )
+    family.wait_for("worker", 2)
+    launcher.kill()
+    family.wait_until_gone()
+
+
+BETWEEN = """\
+import os, signal, sys
+import descendants
+from plaunch.process import MultiprocessContext, SubprocessContext, start_processes
+from plaunch.process.stopping.reaping.reaper import Reaper
+
+folder, method, moment, proc = sys.argv[1:]
+kind = SubprocessContext if method == "program" else MultiprocessContext
+start_worker, started = kind._start_worker, []
+
+def die():
+    descendants.note(folder, "launcher")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def starting(self, local_rank, *streams):
+    if moment == "between" and local_rank == 1:
+        die()
+    worker = start_worker(self, local_rank, *streams)
+    started.append(worker)
+    if moment == "untold" and local_rank == 1:
+        die()
+    return worker
+
+kind._start_worker = starting
+reaper = Reaper(proc=proc)
+kinds = ("child", "execd") if proc == "/proc" else ("child",)
+if method == "program":
+    argv = (descendants.__file__, folder, ",".join(kinds), "wait")
+    start_processes("t", sys.executable, {0: argv, 1: argv}, reaper=reaper)
+else:
+    args = (folder, kinds, "wait")
+    start_processes("t", descendants.work, {0: args, 1: args}, start_method=method, reaper=reaper)
+"""
+
+
+@pytest.mark.parametrize("moment", ["between", "untold"])
+@pytest.mark.parametrize("method", ["program", "spawn", "fork", "forkserver"])
+def test_a_launcher_is_killed_while_it_starts_workers(
+    run_program, family, tmp_path, method, moment
+):
+    """Between two workers; and when it has not yet heard itself which worker it has started."""
+    launcher = run_program("-c", BETWEEN, family.folder, method, moment, "/proc")
+    assert launcher.wait(BOUND) == -signal.SIGKILL
+    wait_until(lambda: others_of(tmp_path) == [], lambda: f"the end of {others_of(tmp_path)}")
+    assert family.kinds().count("launcher") == 1
+    assert family.alive() == []
+    assert folders_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_worker_makes_itself_known_if_the_launcher_cannot(run_program, family, tmp_path, method):
+    """Without a process table nothing else would tell that it is there."""
+    launcher = run_program("-c", BETWEEN, family.folder, method, "untold", "/nonexistent")
+    assert launcher.wait(BOUND) == -signal.SIGKILL
+    wait_until(lambda: others_of(tmp_path) == [], lambda: f"the end of {others_of(tmp_path)}")
+
+
+def folders_of(tmp_path):
+    """Our temporary folders; a fork server has one of multiprocessing's own."""
+    return [name for name in os.listdir(tmp_path / "tmp") if not name.startswith("pymp-")]
+
+
+def others_of(tmp_path):
+    """Processes that belong to this test by their environment: workers, guards, fork servers."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    environ = file.read()
+                process = read_process(int(name))
+            except OSError:
+                continue
+            mine = f"TMPDIR={tmp_path / 'tmp'}".encode() in environ
+            if mine and process is not None and process.is_alive:
+                found.append(int(name))
+    return found
+
+
+IN_THE_LADDER = """\
+import sys
+import descendants
+from plaunch.process import start_processes
+
+argv = (descendants.__file__, sys.argv[1], "child,daemon", "stubborn")
+context = start_processes("t", sys.executable, {0: argv, 1: argv}, handle_signals=False)
+sys.stdin.readline()
+print("closing", flush=True)
+context.close(timeout=600)
+"""
+
+
+def test_a_launcher_is_killed_while_it_stops_workers(run_program, family):
+    launcher = run_program(
+        "-c", IN_THE_LADDER, family.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    family.wait_for("worker", 2)
+    launcher.stdin.write("\n")
+    launcher.stdin.flush()
+    assert launcher.stdout.readline() == "closing\n"
+    launcher.kill()
+    family.wait_until_gone()
+
+
+# --- the launcher's side --------------------------------------------------------------------------
+
+
+def test_there_is_none_if_the_user_says_so(monkeypatch):
+    monkeypatch.setenv("PLAUNCH_GUARD", "0")
+    reaper = Reaper()
+    reaper.begin()
+    assert reaper.guard is None
+    reaper.close()
+
+
+def test_the_variable_turns_it_off_for_launches(run_program, family, programs, monkeypatch):
+    launcher = run_program(
+        "-m",
+        "plaunch",
+        os.path.join(programs, "descendants.py"),
+        family.folder,
+        "",
+        "wait",
+        env={"PLAUNCH_GUARD": "0"},
+    )
+    family.wait_for("worker")
+    with open(f"/proc/{launcher.pid}/task/{launcher.pid}/children") as file:
+        children = [int(pid) for pid in file.read().split()]
+    assert children == family.pids("worker")
+    launcher.terminate()
+    launcher.communicate(timeout=BOUND)
+
+
+def test_a_job_goes_on_without_its_guard_and_gets_another_one(family, programs, caplog):
+    clock = Clock(0.0)
+    reaper = Reaper(clock=clock)
+    script = os.path.join(programs, "descendants.py")
+    argv = (script, family.folder, "child,execd", "wait")
+    context = start_processes(
+        "t", sys.executable, {0: argv}, log_dir=os.devnull, handle_signals=False, reaper=reaper
+    )
+    try:
+        family.wait_for("worker")
+        first = reaper.guard.pid
+        os.kill(first, signal.SIGKILL)
+        wait_for_end(first)
+        assert context.wait(0) is None
+        clock.now += 1.0
+        with caplog.at_level(logging.WARNING, "plaunch"):
+            assert context.wait(0) is None
+        assert reaper.guard.pid != first
+        assert "another one takes over" in caplog.text
+    finally:
+        context.close()
+        reaper.close()
+    assert family.alive() == []
+
+
+def test_the_end_of_the_guard_wakes_whoever_waits_for_workers(family, programs):
+    """A launcher that is killed a moment later is guarded again."""
+    clock = Clock(10.0)
+    reaper = Reaper(clock=clock)
+    argv = (os.path.join(programs, "descendants.py"), family.folder, "", "wait")
+    context = start_processes(
+        "t", sys.executable, {0: argv}, log_dir=os.devnull, handle_signals=False, reaper=reaper
+    )
+    poller = select.poll()
+    for fd in context.exit_fds():
+        poller.register(fd, select.POLLIN)
+    try:
+        for _ in range(4):
+            assert poller.poll(0) == []
+            guard = reaper.guard.pid
+            os.kill(guard, signal.SIGKILL)
+            assert poller.poll(BOUND * 1000)
+            assert context.wait(0) is None
+            assert reaper.guard.pid != guard
+        # One that is killed all the time is not started all the time.
+        os.kill(reaper.guard.pid, signal.SIGKILL)
+        assert poller.poll(BOUND * 1000)
+        assert context.wait(0) is None
+        assert reaper.guard is None
+        assert poller.poll(0) == []
+        clock.now += 10.0
+        assert context.wait(0) is None
+        assert reaper.guard.is_alive()
+    finally:
+        context.close()
+        reaper.close()
+
+
+def test_the_end_of_the_guard_during_a_sweep_wakes_but_once(family, programs, monkeypatch):
+    sweep = types.SimpleNamespace(left=[], step=lambda: 60.0)
+    monkeypatch.setattr(Job, "begin_sweep", lambda *_: sweep)
+    monkeypatch.setattr(Job, "is_clear", lambda _: False)
+    reaper = Reaper()
+    argv = (os.path.join(programs, "descendants.py"), family.folder, "", "wait")
+    context = start_processes(
+        "t", sys.executable, {0: argv}, log_dir=os.devnull, handle_signals=False, reaper=reaper
+    )
+    poller = select.poll()
+    for fd in context.exit_fds():
+        poller.register(fd, select.POLLIN)
+    try:
+        stop = context.begin_stop(signal.SIGKILL, 0)
+        while (delay := stop.step()) != 60.0:
+            assert delay is not None
+            poller.poll(BOUND * 1000)
+        while poller.poll(0):
+            stop.step()
+        os.kill(reaper.guard.pid, signal.SIGKILL)
+        assert poller.poll(BOUND * 1000)
+        stop.step()
+        assert poller.poll(0) == []
+        assert reaper.guard.is_alive()
+    finally:
+        sweep.step = lambda: None
+        context.close()
+        reaper.close()
+
+
+def test_a_launcher_is_killed_soon_after_its_guard(run_program, programs, family):
+    launcher = run_program(
+        "-m", "plaunch", os.path.join(programs, "descendants.py"), family.folder, "child", "wait"
+    )
+    family.wait_for("worker")
+    first = guard_of(launcher)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: guard_of(launcher) not in (None, first), "another guard")
+    launcher.kill()
+    family.wait_until_gone()
+
+
+def test_a_guard_that_is_killed_during_a_stop_is_replaced(run_program, programs, family):
+    launcher = run_program(
+        "-m",
+        "plaunch",
+        "--shutdown-timeout=600",
+        os.path.join(programs, "descendants.py"),
+        family.folder,
+        "child",
+        "stubborn",
+    )
+    family.wait_for("worker")
+    launcher.terminate()
+    assert "SIGTERM received" in launcher.stderr.readline()
+    first = guard_of(launcher)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: guard_of(launcher) not in (None, first), "another guard")
+    launcher.kill()
+    family.wait_until_gone()
+
+
+def guard_of(launcher):
+    """The number of a launcher's guard; None while there is none."""
+    with open(f"/proc/{launcher.pid}/task/{launcher.pid}/children") as file:
+        children = [int(pid) for pid in file.read().split()]
+    for pid in children:
+        process = read_process(pid)
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{pid}/comm") as comm:
+            if comm.read() == "workers-guard\n" and process is not None and process.is_alive:
+                return pid
+    return None
+
+
+def test_the_next_start_gets_a_new_guard_if_need_be():
+    reaper = Reaper()
+    reaper.begin()
+    first = reaper.guard
+    reaper.begin()
+    assert reaper.guard is first
+    os.kill(first.pid, signal.SIGKILL)
+    wait_for_end(first.pid)
+    reaper.begin()
+    assert reaper.guard is not first
+    assert reaper.guard.is_alive()
+    reaper.close()
+
+
+def test_a_second_guard_knows_what_the_first_was_told(run_program, family, programs):
+    """It is told again, and then the launcher is killed, too."""
+    launcher = run_program(
+        "-c",
+        "import os, signal, sys, descendants\n"
+        "from plaunch.process import start_processes\n"
+        "from plaunch.process.stopping.reaping.reaper import Reaper\n"
+        "clock = [0.0]\n"
+        "reaper = Reaper(clock=lambda: clock[0])\n"
+        f"argv = (descendants.__file__, {family.folder!r}, 'cleared,daemon', 'wait')\n"
+        "context = start_processes('t', sys.executable, {0: argv}, reaper=reaper)\n"
+        "os.kill(reaper.guard.pid, signal.SIGKILL)\n"
+        "os.waitid(os.P_PID, reaper.guard.pid, os.WEXITED | os.WNOWAIT)\n"
+        "sys.stdin.readline()\n"
+        "clock[0] += 1\n"
+        "context.wait(0)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n",
+        stdin=subprocess.PIPE,
+    )
+    family.wait_for("worker")
+    launcher.stdin.write("\n")
+    launcher.stdin.flush()
+    assert launcher.wait(BOUND) == -signal.SIGKILL
+    family.wait_until_gone()
+
+
+def test_it_stays_until_it_can_tell_of_everybody():
+    """One in the middle of becoming another program shows no word, and is found a moment later."""
+    clock = Clock(0.0)
+    killed = []
+
+    class Tree:
+        def look(self):
+            return {0: [Process(5)]} if 0.15 < clock.now and not killed else {}
+
+        def is_sure(self):
+            return clock.now > 0.2
+
+        def signal(self, processes, signum):
+            killed.extend(process.pid for process in processes)
+            return []
+
+        def newcomers(self):
+            return {}
+
+        def has_missed(self):
+            return False
+
+    class Line:
+        is_over = True
+
+        def drain(self):
+            pass
+
+        def wait(self, seconds):
+            clock.now += seconds
+
+    clear(types.SimpleNamespace(tree=Tree()), Line(), clock=clock)
+    assert killed == [5]
+
+
+# --- what it is told ------------------------------------------------------------------------------
+
+TOLD = """\
+import os, sys
+from plaunch.process.stopping.guard.guard import start_guard
+
+guard = start_guard()
+for line in sys.stdin:
+    guard.tell(line.encode())
+    print("told", flush=True)
+"""
+
+
+@pytest.fixture
+def told(run_program):
+    """A process with a guard that is told what the test says; it ends when the block does."""
+    launcher = run_program("-c", TOLD, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def tell(line):
+        launcher.stdin.write(line.decode())
+        launcher.stdin.flush()
+        assert launcher.stdout.readline() == "told\n"
+
+    tell.launcher = launcher
+    return tell
+
+
+def test_a_process_that_has_got_a_workers_number_is_spared(told, run_program):
+    """Number and start time are compared; the third worker is there to show that it looked."""
+    stranger, worker = [
+        subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2)
+    ]
+    try:
+        told(job_line("0123456789ab", since=0, has_forked=False, folder=None))
+        told(process_line(0, stranger.pid, read_process(stranger.pid).start - 1))
+        told(process_line(1, worker.pid, read_process(worker.pid).start))
+        told.launcher.kill()
+        assert worker.wait(BOUND) == -signal.SIGKILL
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        worker.kill()
+        stranger.wait()
+
+
+def test_lines_that_make_no_sense_do_no_harm(told):
+    worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        told(b"process 0 1 1\n")  # before any job: process 1 of the system
+        told(b"hello, world\n")
+        told(b"job\n")
+        told(b"process one two three\n")
+        told(job_line("0123456789ab", since=0, has_forked=False, folder=None))
+        told(process_line(1, worker.pid, read_process(worker.pid).start))
+        told.launcher.kill()
+        assert worker.wait(BOUND) == -signal.SIGKILL
+    finally:
+        worker.kill()
+
+
+def test_only_a_temporary_folder_of_ours_is_removed(told, tmp_path):
+    for name in ("plaunch_run_1234", "precious"):
+        (tmp_path / name / "attempt_0").mkdir(parents=True)
+        (tmp_path / name / "attempt_0" / "error.json").write_text("{}")
+    for name in ("precious", "plaunch_run_1234"):
+        folder = str(tmp_path / name)
+        line = job_line("0123456789ab", since=0, has_forked=False, folder=folder)
+        if name == "precious":
+            other = subprocess.Popen(
+                [sys.executable, "-c", TOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            other.stdin.write(line)
+            other.stdin.flush()
+            assert other.stdout.readline() == b"told\n"
+            other.kill()
+            other.communicate()
+        else:
+            told(line)
+            told.launcher.kill()
+    wait_until(lambda: not (tmp_path / "plaunch_run_1234").exists(), "our folder is removed")
+    assert (tmp_path / "precious" / "attempt_0" / "error.json").exists()
+
+
+def test_a_folder_of_a_very_long_name_is_left_out():
+    assert len(job_line("0" * 12, since=1, has_forked=True, folder="/x" * 3000)) < 100

@@ -1,0 +1,315 @@
+"""Whom signals reach and what is found left behind, with real process groups."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from plaunch.process.contexts.handle import ChildProcess
+from plaunch.process.kernel.processes import read_process
+from plaunch.process.stopping.reaping.tree import make_tree
+from plaunch.process.stopping.session import WorkerSession, describe_process, read_state
+
+from helpers.processes import is_gone, wait_for_end
+from helpers.waiting import wait_until
+
+# Starts children as told by its arguments, prints their pids, then waits for its stdin to close.
+LEADER = """
+import subprocess, sys
+for how in sys.argv[1:]:
+    child = subprocess.Popen(["sleep", "600"], start_new_session=how == "own-session")
+    print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def start(*children):
+        program = subprocess.Popen(
+            [sys.executable, "-c", LEADER, *children],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        started.append(program)
+        pids = [int(program.stdout.readline()) for _ in children]
+        return program, pids
+
+    yield start
+    for program in started:
+        program.stdin.close()
+        program.stdout.close()
+        try:
+            os.killpg(program.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        program.wait()
+
+
+class Kin:
+    """The processes of one worker, looked for at every question."""
+
+    def __init__(self, pid, proc="/proc"):
+        self.tree = make_tree("0123456789ab", proc=proc)
+        leader = read_process(pid)
+        self.tree.add_leader(0, pid, -1 if leader is None else leader.start)
+
+    def look(self, rank):
+        return self.tree.look().get(rank, [])
+
+    def left_behind(self, rank):
+        return self.tree.left_behind().get(rank, [])
+
+    def signal(self, processes, signum):
+        return self.tree.signal(processes, signum)
+
+
+def session_of(program, **options):
+    kin = Kin(program.pid, **options)
+    return WorkerSession(ChildProcess(program, release=lambda: None), 0, kin)
+
+
+def test_a_signal_to_the_leader_reaches_nobody_else(start):
+    program, [child] = start("plain")
+    assert not session_of(program).ask_to_end(signal.SIGTERM)
+    wait_for_end(program.pid)
+    assert not is_gone(child)
+
+
+def test_a_worker_that_is_suspended_is_continued_to_end(start):
+    program, _ = start()
+    program.send_signal(signal.SIGSTOP)
+    wait_until(lambda: read_state(program.pid)[0] == "T", "the worker is suspended")
+    session_of(program).ask_to_end(signal.SIGTERM)
+    assert program.wait(20) == -signal.SIGTERM
+
+
+WAITING = {
+    "shell": ["sh", "-c", "sleep 600 & echo $!; wait $!; true"],
+    "shell that waits for it": ["sh", "-c", "sleep 600; true"],
+    "python": [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '600'])"],
+}
+
+
+@pytest.mark.parametrize("command", WAITING.values(), ids=WAITING)
+def test_the_child_of_a_worker_that_only_waits_for_it_is_asked_as_well(command):
+    """A shell that dies of the signal, and a script that handles it, pass nothing on."""
+    program = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    session = session_of(program)
+    kin = Kin(program.pid)
+
+    def child():
+        return next((p.pid for p in kin.look(0) if p.pid != program.pid), 0)
+
+    wait_until(
+        lambda: child() and read_state(program.pid)[0] == "S" and "sleep" in describe_name(child()),
+        "the worker waits for its child",
+    )
+    pid = child()
+    assert session.ask_to_end(signal.SIGTERM)
+    program.wait(20)
+    wait_until(lambda: is_gone(pid), "the child is gone")
+
+
+def describe_name(pid):
+    try:
+        with open(f"/proc/{pid}/comm") as comm:
+            return comm.read()
+    except OSError:
+        return ""
+
+
+def test_nobody_gets_the_soft_signal_twice():
+    program = subprocess.Popen(
+        ["sh", "-c", "(trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done) & wait"],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert program.stdout.readline() == b"ready\n"
+    session = session_of(program)
+    assert session.ask_to_end(signal.SIGTERM)
+    program.wait(20)
+    assert program.stdout.readline() == b"asked\n"
+    assert session.survivors()
+    session.ask_rest_to_end(signal.SIGTERM)
+    session.kill()
+    wait_until(lambda: session.survivors() == [], "nobody is left behind")
+    assert program.stdout.read() == b""
+    program.stdout.close()
+
+
+def test_a_signal_to_all_reaches_the_children_also_in_sessions_of_their_own(start):
+    program, children = start("plain", "own-session")
+    session_of(program).kill()
+    wait_for_end(program.pid)
+    wait_until(lambda: all(map(is_gone, children)), "the children are gone")
+
+
+def test_what_a_worker_left_behind_is_found_until_it_is_gone(start):
+    program, [child] = start("plain")
+    session = session_of(program)
+    program.kill()
+    wait_for_end(program.pid)
+    assert session.survivors() == [child]
+    session.ask_rest_to_end(signal.SIGTERM)
+    wait_until(lambda: session.survivors() == [], "nobody is left behind")
+
+
+def test_a_worker_without_children_leaves_nothing_behind(start):
+    program, _ = start()
+    session = session_of(program)
+    program.kill()
+    wait_for_end(program.pid)
+    assert session.survivors() == []
+    assert program.returncode == -signal.SIGKILL, "it was not reaped"
+
+
+def test_signals_to_a_worker_that_has_gone_are_nobodys(start):
+    program, _ = start()
+    session = session_of(program)
+    program.kill()
+    program.wait()
+    session.ask_to_end(signal.SIGTERM)
+    session.ask_rest_to_end(signal.SIGTERM)
+    session.kill()
+
+
+def test_a_zombie_that_nobody_reaps_is_not_left_behind(tmp_path):
+    """Process 1 of a container often reaps nothing; its zombies keep the group alive for ever."""
+    program = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, time\n"
+            # The grandchild's parent leaves the session but stays alive without reaping it.
+            "import os\n"
+            "if os.fork() == 0:\n"
+            "    pid = os.fork()\n"
+            "    if pid == 0: os._exit(0)\n"
+            "    os.setsid()\n"
+            "    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n"
+            "    print(os.getpid(), pid, flush=True)\n"
+            "    time.sleep(600)\n"
+            "os.wait()\n",
+        ],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    keeper, zombie = map(int, program.stdout.readline().split())
+    try:
+        program.kill()
+        wait_for_end(program.pid)
+        assert read_state(zombie) == ("Z", program.pid)
+        assert session_of(program).survivors() == []
+    finally:
+        os.kill(keeper, signal.SIGKILL)
+        program.wait()
+        program.stdout.close()
+
+
+def test_a_group_whose_number_went_to_a_stranger_is_left_alone(start):
+    """A worker that has ended cannot be alive: a process of its number is somebody else's."""
+    stranger, _ = start("plain")
+
+    class Ended:
+        pid = stranger.pid
+
+        def reap(self):
+            pass
+
+    kin = Kin(stranger.pid)
+    kin.tree = make_tree("0123456789ab")
+    kin.tree.add_leader(0, stranger.pid, read_process(stranger.pid).start - 1)
+    assert WorkerSession(Ended(), 0, kin).survivors() == []
+
+
+def test_without_proc_the_group_itself_is_asked(start, tmp_path):
+    program, [child] = start("plain")
+    session = session_of(program, proc=str(tmp_path / "nothing"))
+    program.kill()
+    wait_for_end(program.pid)
+    assert session.survivors() == [program.pid]
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: is_gone(child), "the child is gone")
+
+
+def test_a_worker_that_may_not_be_signalled_is_said_so(start, monkeypatch, caplog):
+    program, _ = start()
+
+    session = session_of(program)
+
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "kill", refuse)
+    monkeypatch.setattr(os, "killpg", refuse)
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        session.ask_to_end(signal.SIGTERM)
+        session.kill()
+    monkeypatch.undo()
+    assert [message.split(" to pid")[0] for message in caplog.messages] == [
+        "may not send SIGTERM",
+        "may not send SIGCONT",
+        "may not send SIGKILL",
+    ]
+
+
+def test_a_worker_that_does_not_lead_its_group_yet_is_killed_alone():
+    program = subprocess.Popen(["sleep", "600"])  # in our own group, as just after a fork
+    session_of(program).kill()
+    assert program.wait(20) == -signal.SIGKILL
+
+
+REST_OF_STAT = "0 0 0 0 0 0 0 20 0 1 0 4711 0 0\n"  # after minflt; one thread, started at 4711
+
+
+def fake_proc(root, pid, stat, **files):
+    folder = root / str(pid)
+    folder.mkdir()
+    (folder / "stat").write_text(f"{stat} {REST_OF_STAT}")
+    for name, text in files.items():
+        if text is not None:
+            (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "state"), [("python", "D"), ("a) S 1 (b", "R"), ("two words", "Z")]
+)
+def test_the_state_is_read_whatever_the_name(tmp_path, name, state):
+    fake_proc(tmp_path, 77, f"77 ({name}) {state} 1 76 76 0 -1 4194560 0")
+    assert read_state(77, str(tmp_path)) == (state, 76)
+
+
+def test_the_state_of_nobody_is_empty(tmp_path):
+    assert read_state(77, str(tmp_path)) == ("", -1)
+    fake_proc(tmp_path, 78, "garbage")
+    assert read_state(78, str(tmp_path)) == ("", -1)
+
+
+@pytest.mark.parametrize(
+    ("wchan", "stack", "words"),
+    [
+        ("nfs_wait_bit_killable", None, "pid 77 (state D, waits in nfs_wait_bit_killable)"),
+        ("0", None, "pid 77 (state D)"),
+        (
+            "0",
+            "[<0>] io_schedule+0x46/0x80\n[<0>] other+0x1/0x2\n",
+            "pid 77 (state D, waits in io_schedule)",
+        ),
+        (None, None, "pid 77 (state D)"),
+    ],
+)
+def test_a_stuck_process_is_described(tmp_path, wchan, stack, words):
+    fake_proc(tmp_path, 77, "77 (python) D 1 77 77 0 -1 0 0", wchan=wchan, stack=stack)
+    assert describe_process(77, str(tmp_path)) == words
+
+
+def test_a_process_without_proc_is_described(tmp_path):
+    assert describe_process(77, str(tmp_path)) == "pid 77 (state unknown)"

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plaunch.process.streams.lines import MatchingLines, PrefixedLines
+
+P = b"[r0]:"
+
+
+def prefixed(*pieces: bytes, max_line: int = 1 << 20) -> bytes:
+    lines = PrefixedLines(P, max_line)
+    return b"".join(lines.feed(piece) for piece in pieces) + lines.close()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        ([], b""),
+        ([b""], b""),
+        ([b"one\n"], b"[r0]:one\n"),
+        ([b"one\ntwo\n"], b"[r0]:one\n[r0]:two\n"),
+        ([b"\n\n"], b"[r0]:\n[r0]:\n"),
+        ([b"on", b"e\ntw", b"o\n"], b"[r0]:one\n[r0]:two\n"),
+        ([b"no line end"], b"[r0]:no line end\n"),
+        ([b"one\nno line end"], b"[r0]:one\n[r0]:no line end\n"),
+        ([b"\xff\xfe\x00\n"], b"[r0]:\xff\xfe\x00\n"),
+        ([b"dos\r\nline\r\n"], b"[r0]:dos\r\n[r0]:line\r\n"),
+        ([b"dos\r", b"\nline\r\n"], b"[r0]:dos\r\n[r0]:line\r\n"),
+        ([b"10%\r20%\r\n"], b"[r0]:10%\r[r0]:20%\r\n"),
+        ([b"10%\r", b"20%\r", b"done\n"], b"[r0]:10%\r[r0]:20%\r[r0]:done\n"),
+        ([b"\r10%", b"\r20%", b"\n"], b"[r0]:\r[r0]:10%\r[r0]:20%\n"),
+        ([b"10%\r"], b"[r0]:10%\r\n"),
+        ([b"10%\r20%"], b"[r0]:10%\r[r0]:20%\n"),
+        ([b"[r0]:\r[r0]:\n"], b"[r0]:[r0]:\r[r0]:[r0]:\n"),
+    ],
+)
+def test_every_line_gets_its_prefix(pieces: list[bytes], shown: bytes) -> None:
+    assert prefixed(*pieces) == shown
+
+
+def test_a_line_comes_out_only_when_it_is_complete() -> None:
+    lines = PrefixedLines(P)
+    assert lines.feed(b"half") == b""
+    assert lines.feed(b" whole\nnext") == b"[r0]:half whole\n"
+    assert lines.unfinished() == b"[r0]:next"
+    assert lines.feed(b"\n") == b"[r0]:next\n"
+    assert lines.unfinished() == b""
+
+
+@pytest.mark.parametrize(
+    ("pieces", "is_bar"),
+    [
+        ([b"text"], False),
+        ([b"text\n"], False),
+        ([b"10%\r"], True),
+        ([b"\r10%"], True),
+        ([b"\r10%", b" of 3"], True),
+        ([b"\r10%", b"\n"], False),
+        ([b"\r10%", b"\nloading"], False),
+        ([b"dos\r", b"\nloading"], False),
+        ([b"\r10%\nloading"], False),
+    ],
+)
+def test_knows_a_progress_bar_by_its_return(pieces: list[bytes], is_bar: bool) -> None:
+    lines = PrefixedLines(P)
+    for piece in pieces:
+        lines.feed(piece)
+    assert lines.is_bar is is_bar
+
+
+@pytest.mark.parametrize("text", [b"x" * 25, b"\r" + b"x" * 25])
+def test_a_line_without_end_is_shown_in_pieces_and_does_not_pile_up(text: bytes) -> None:
+    lines = PrefixedLines(P, max_line=10)
+    shown = b""
+    for byte in text:
+        shown += lines.feed(bytes([byte]))
+        assert len(lines.unfinished()) <= len(P) + 10
+    shown += lines.close()
+    assert shown.lstrip(b"[r0]:\r") == b"xxxxxxxxxxx\n[r0]:xxxxxxxxxxx\n[r0]:xxx\n"
+
+
+def test_a_line_end_in_the_prefix_does_not_break_the_line() -> None:
+    lines = PrefixedLines(b"a\nb\rc:")
+    assert lines.feed(b"one\ntwo\n") == b"a b c:one\na b c:two\n"
+
+
+def test_an_empty_prefix_changes_nothing() -> None:
+    text = b"one\r\n\rtwo\rthree\n\n"
+    lines = PrefixedLines(b"")
+    assert lines.feed(text) + lines.close() == text
+
+
+PIECES = st.lists(st.text("ab\r\n", max_size=6).map(str.encode), max_size=12)
+
+
+@given(pieces=PIECES)
+def test_how_the_stream_is_cut_into_pieces_does_not_matter(pieces: list[bytes]) -> None:
+    assert prefixed(*pieces) == prefixed(b"".join(pieces))
+
+
+@given(pieces=PIECES)
+def test_without_the_prefixes_the_stream_is_unchanged(pieces: list[bytes]) -> None:
+    text = b"".join(pieces)
+    shown = prefixed(*pieces)
+    assert shown.replace(P, b"") == text + (b"\n" if text and not text.endswith(b"\n") else b"")
+
+
+@given(pieces=PIECES)
+def test_what_is_unfinished_begins_what_comes_next(pieces: list[bytes]) -> None:
+    lines = PrefixedLines(P)
+    for piece in pieces:
+        unfinished = lines.unfinished()
+        shown = lines.feed(piece) or lines.unfinished()
+        assert shown.startswith(unfinished)
+
+
+def matching(*pieces: bytes, max_line: int = 1 << 20) -> bytes:
+    lines = MatchingLines(P, [b"loss", b"error"], max_line)
+    return b"".join(lines.feed(piece) for piece in pieces) + lines.close()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "picked"),
+    [
+        ([b"a\nb\n"], b""),
+        ([b"a\nloss=1\nb\n"], b"[r0]:loss=1\n"),
+        ([b"an error\na loss\n"], b"[r0]:an error\n[r0]:a loss\n"),
+        ([b"lo", b"ss", b"=1\nb\n"], b"[r0]:loss=1\n"),
+        ([b"lo\nss\n"], b""),
+        ([b"a\nloss without end"], b"[r0]:loss without end\n"),
+        ([b"\n\nloss\n"], b"[r0]:loss\n"),
+    ],
+)
+def test_lines_with_a_substring_are_picked(pieces: list[bytes], picked: bytes) -> None:
+    assert matching(*pieces) == picked
+
+
+def test_picking_does_not_pile_up_a_line_without_end() -> None:
+    assert matching(b"loss", b"x" * 10, b"yyy\n", max_line=8) == b"[r0]:lossxxxxxxxxxx\n"

@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from plaunch.process.streams.console import Console
+from plaunch.process.streams.lines import MatchingLines, PrefixedLines
+from plaunch.process.streams.sinks import (
+    HOLD,
+    LONG_HOLD,
+    MAX_HELD,
+    FileOutlet,
+    LinesToConsole,
+    MatchesToFile,
+    RawToConsole,
+)
+
+from helpers.clock import Clock
+from helpers.notices import Recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Screen(Console):
+    """A console that remembers what was put there; it need not be started."""
+
+    def __init__(self, *, is_terminal: bool = False) -> None:
+        super().__init__(1, "stdout", Recorded())
+        self.is_terminal = is_terminal
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(self._blocks)
+
+
+class Disk:
+    """Writes until it is full."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.error = errno.ENOSPC
+
+    def write(self, fd: int, data: bytes) -> int:
+        if self.room <= 0:
+            raise OSError(self.error, os.strerror(self.error))
+        done = os.write(fd, data[: self.room])
+        self.room -= done
+        return done
+
+
+class TestFile:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "stdout.log"
+
+    @pytest.fixture
+    def notices(self) -> Recorded:
+        return Recorded()
+
+    @pytest.fixture
+    def open_outlet(
+        self, path: Path, notices: Recorded
+    ) -> Callable[[Callable[[int, bytes], int]], FileOutlet]:
+        def open_outlet(write: Callable[[int, bytes], int]) -> FileOutlet:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            return FileOutlet(fd, str(path), notices, write)
+
+        return open_outlet
+
+    def test_gets_the_bytes_as_they_are(
+        self, path: Path, notices: Recorded, open_outlet: Callable[..., FileOutlet]
+    ) -> None:
+        outlet = open_outlet(os.write)
+        for piece in (b"one\ntw", b"", b"o\r\n\xff\x00", b"no end"):
+            outlet.write(piece)
+        outlet.close()
+        assert path.read_bytes() == b"one\ntwo\r\n\xff\x00no end"
+        assert notices.messages == []
+
+    def test_goes_on_after_a_short_write(
+        self, path: Path, notices: Recorded, open_outlet: Callable[..., FileOutlet]
+    ) -> None:
+        outlet = open_outlet(lambda fd, data: os.write(fd, data[:3]))
+        outlet.write(b"one\ntwo\nthree\n")
+        outlet.close()
+        assert path.read_bytes() == b"one\ntwo\nthree\n"
+
+    @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+    def test_a_full_disk_is_reported_once_and_its_lines_are_counted(
+        self, path: Path, notices: Recorded, open_outlet: Callable[..., FileOutlet], error: int
+    ) -> None:
+        disk = Disk(room=8)
+        disk.error = error
+        outlet = open_outlet(disk.write)
+        outlet.write(b"one\ntwo\nthree\n")
+        (message,) = notices.messages
+        assert message == (
+            f"cannot write to {str(path)!r} ({os.strerror(error)}): lines are missing there until "
+            "it is possible again; the job goes on"
+        )
+        outlet.write(b"four\n")
+        outlet.write(b"fi")
+        outlet.write(b"ve")
+        assert len(notices.messages) == 1
+        outlet.close()
+        assert path.read_bytes() == b"one\ntwo\n"
+        assert notices.messages[1:] == [f"lines missing in {str(path)!r}: 3"]
+
+    @pytest.mark.parametrize(
+        ("room", "pieces", "more", "content", "lost"),
+        [
+            (4, [b"one\ntwo\n"], [b"three\n"], b"one\nthree\n", 1),
+            (4, [b"one\ntwo"], [b" rest\nthree\n"], b"one\nthree\n", 1),
+            (4, [b"one\ntwo"], [b" rest", b" of it\nthree\n"], b"one\nthree\n", 1),
+            (6, [b"one\ntwo\n"], [b"three\n"], b"one\ntw\nthree\n", 1),
+            (6, [b"one\ntwo"], [b" rest\nthree\n"], b"one\ntw\nthree\n", 1),
+            (6, [b"one\ntwo", b"\n"], [b"three"], b"one\ntw\nthree", 1),
+            (0, [b"one\ntwo\n"], [b"three\n"], b"three\n", 2),
+            (0, [b"one"], [b"", b"two", b"\n"], b"", 1),
+        ],
+    )
+    def test_goes_on_with_a_whole_line_when_there_is_space_again(
+        self,
+        path: Path,
+        notices: Recorded,
+        open_outlet: Callable[..., FileOutlet],
+        room: int,
+        pieces: list[bytes],
+        more: list[bytes],
+        content: bytes,
+        lost: int,
+    ) -> None:
+        disk = Disk(room)
+        outlet = open_outlet(disk.write)
+        for piece in pieces:
+            outlet.write(piece)
+        disk.room = 1000
+        for piece in more:
+            outlet.write(piece)
+        outlet.close()
+        assert path.read_bytes() == content
+        assert outlet.lost_lines == lost
+
+    def test_a_real_full_device(self) -> None:
+        notices = Recorded()
+        outlet = FileOutlet(os.open("/dev/full", os.O_WRONLY), "/dev/full", notices)
+        outlet.write(b"one\ntwo\n")
+        outlet.close()
+        assert "No space left on device" in notices.messages[0]
+        assert notices.messages[1] == "lines missing in '/dev/full': 2"
+
+    def test_an_error_at_the_close_is_reported(
+        self, path: Path, notices: Recorded, open_outlet: Callable[..., FileOutlet]
+    ) -> None:
+        outlet = open_outlet(os.write)
+        os.close(outlet._fd)
+        outlet.close()
+        assert "may be missing (Bad file descriptor)" in notices.messages[0]
+
+    def test_matching_lines_of_several_streams_share_a_file(
+        self, path: Path, open_outlet: Callable[..., FileOutlet]
+    ) -> None:
+        file = open_outlet(os.write)
+        matches = [
+            MatchesToFile(MatchingLines(prefix, [b"loss"]), file) for prefix in (b"0:", b"1:")
+        ]
+        matches[0].write(b"nothing\nloss=1\nlo")
+        matches[1].write(b"loss=2\nnothing\n")
+        matches[0].write(b"ss=3")
+        for match in matches:
+            match.close()
+        file.close()
+        assert path.read_bytes() == b"0:loss=1\n1:loss=2\n0:loss=3\n"
+
+
+class TestRaw:
+    @pytest.fixture
+    def screen(self) -> Screen:
+        return Screen()
+
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    def test_is_shown_as_soon_as_it_comes(self, screen: Screen, clock: Clock) -> None:
+        raw = RawToConsole(screen, clock)
+        for piece in (b"10%", b"\r20%", b"\rdone\n", b"prompt: "):
+            raw.write(piece)
+        assert screen.content == b"10%\r20%\rdone\n"
+        raw.flush()
+        assert screen.content == b"10%\r20%\rdone\nprompt: "
+        assert raw.due is None
+
+    @pytest.mark.parametrize("size", [1, 99, 838, 3097, 4095, 8191])
+    def test_a_line_that_arrives_in_pieces_stays_one(
+        self, screen: Screen, clock: Clock, size: int
+    ) -> None:
+        """Wherever a read ends: of a terminal's, one in four ends inside a line."""
+        raws = [RawToConsole(screen, clock) for _ in range(2)]
+        lines = [b"%d" % rank * 120 + b"\n" for rank in range(2)]
+        texts = [line * 100 for line in lines]
+        for start in range(0, len(texts[0]), size):
+            for raw, text in zip(raws, texts, strict=True):
+                raw.write(text[start : start + size])
+        assert {*screen.content.splitlines(keepends=True)} == {*lines}
+
+    def test_a_line_that_grows_by_and_by_is_shown_as_it_grows(
+        self, screen: Screen, clock: Clock
+    ) -> None:
+        raw = RawToConsole(screen, clock)
+        raw.write(b"dots: ")
+        due = raw.due
+        for _ in range(10):
+            clock.now += HOLD / 4
+            raw.write(b".")
+        assert raw.due == due < clock.now
+        raw.flush()
+        assert screen.content == b"dots: .........."
+
+    def test_the_rest_of_a_long_write_is_waited_for_a_moment(
+        self, screen: Screen, clock: Clock
+    ) -> None:
+        raw, other = RawToConsole(screen, clock), RawToConsole(screen, clock)
+        raw.write(b"x" * 4092 + b"\nhal")
+        assert raw.due == clock.now + LONG_HOLD
+        other.write(b"other\n")
+        raw.write(b"f\n")
+        assert raw.due is None
+        assert screen.content == b"x" * 4092 + b"\nother\nhalf\n"
+
+    def test_the_wait_ends(self, screen: Screen, clock: Clock) -> None:
+        raw = RawToConsole(screen, clock)
+        raw.write(b"x" * 4092 + b"\nhalf")
+        raw.flush()
+        assert raw.due is None
+        assert screen.content.endswith(b"\nhalf")
+        raw.write(b"x" * 4092 + b"\nend")
+        raw.close()
+        assert screen.content.endswith(b"\nend")
+
+    def test_a_progress_bar_is_not_waited_for(self, screen: Screen, clock: Clock) -> None:
+        raw = RawToConsole(screen, clock)
+        raw.write(b"x" * 5000 + b"\r")
+        assert screen.content == b"x" * 5000 + b"\r"
+
+    def test_a_line_without_end_does_not_pile_up(self, screen: Screen, clock: Clock) -> None:
+        raw = RawToConsole(screen, clock)
+        for _ in range(MAX_HELD // 4096 + 1):
+            raw.write(b"x" * 4096)
+        assert len(screen.content) > MAX_HELD
+
+
+class TestLines:
+    def test_are_prefixed_and_whole(self) -> None:
+        screen = Screen()
+        a = LinesToConsole(PrefixedLines(b"[a]:"), screen)
+        b = LinesToConsole(PrefixedLines(b"[b]:"), screen)
+        a.write(b"one\nhal")
+        b.write(b"two\n")
+        a.write(b"f\nend")
+        b.close()
+        a.close()
+        assert screen.content == b"[a]:one\n[b]:two\n[a]:half\n[a]:end\n"
+
+    def test_the_state_of_a_bar_is_shown_on_a_terminal(self) -> None:
+        screen, clock = Screen(is_terminal=True), Clock()
+        bar = LinesToConsole(PrefixedLines(b"[a]:"), screen, clock)
+        bar.write(b"\r10%")
+        assert (screen.content, bar.due) == (b"[a]:\r", clock.now + HOLD)
+        bar.flush()
+        assert (screen.content, bar.due) == (b"[a]:\r[a]:10%", None)
+        bar.write(b"\r20%")
+        assert bar.due is not None
+        bar.flush()
+        bar.write(b"\n")
+        bar.close()
+        assert screen.content == b"[a]:\r[a]:10%\r[a]:20%\n"
+        assert bar.due is None
+
+    def test_the_state_of_a_bar_is_shown_again_after_an_interruption(self) -> None:
+        screen, clock = Screen(is_terminal=True), Clock()
+        bar = LinesToConsole(PrefixedLines(b"[a]:"), screen, clock)
+        other = LinesToConsole(PrefixedLines(b"[b]:"), screen, clock)
+        bar.write(b"\r10%")
+        bar.flush()
+        other.write(b"line\n")
+        bar.write(b" of 3\r20%\n")
+        assert screen.content == b"[a]:\r[a]:10%\n[b]:line\n[a]:10% of 3\r[a]:20%\n"
+
+    @pytest.mark.parametrize(("is_terminal", "text"), [(False, b"\r10%"), (True, b"Loading ...")])
+    def test_nothing_else_is_shown_before_it_is_complete(
+        self, is_terminal: bool, text: bytes
+    ) -> None:
+        screen = Screen(is_terminal=is_terminal)
+        lines = LinesToConsole(PrefixedLines(b"[a]:"), screen)
+        lines.write(text)
+        assert lines.due is None
+        lines.write(b" done\n")
+        assert screen.content.endswith(text.lstrip(b"\r") + b" done\n")

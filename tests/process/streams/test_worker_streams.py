@@ -1,0 +1,634 @@
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from plaunch.errors import LogDirectoryError, PlaunchError
+from plaunch.process.streams.logs import LogsDest
+from plaunch.process.streams.reader import Drain
+from plaunch.process.streams.sinks import FileOutlet
+from plaunch.process.streams.worker_streams import Streams, StreamsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+NULL = os.devnull
+FOREVER = 60.0  # seconds
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind() -> Iterator[None]:
+    fds, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+    yield
+    assert len(os.listdir("/proc/self/fd")) == fds
+    assert threading.active_count() == threads
+
+
+class Files:
+    """Two files in the place of the launcher's own stdout and stderr."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self.stdout_fd = os.open(folder / "console.out", flags)
+        self.stderr_fd = os.open(folder / "console.err", flags)
+
+    @property
+    def stdout(self) -> bytes:
+        return (self.folder / "console.out").read_bytes()
+
+    @property
+    def stderr(self) -> bytes:
+        return (self.folder / "console.err").read_bytes()
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def streams(self, dest: object, nprocs: int = 1, **options: object) -> Streams:
+        options = {
+            "prefixes": {rank: f"[r{rank}]:" for rank in range(nprocs)},
+            "stdout_fd": self.stdout_fd,
+            "stderr_fd": self.stderr_fd,
+            **options,
+        }
+        return Streams(dest, nprocs, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[Files]:
+    files = Files(tmp_path)
+    yield files
+    os.close(files.stdout_fd)
+    os.close(files.stderr_fd)
+
+
+def start(streams: Streams, programs: Mapping[int, str]) -> list[subprocess.Popen[bytes]]:
+    """Start one Python program per rank, on the descriptors of `streams`."""
+    processes = []
+    for rank, program in programs.items():
+        stdout, stderr = streams.child_fds(rank)
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-S", "-c", program],
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        )
+    streams.start()
+    return processes
+
+
+def run(streams: Streams, programs: Mapping[int, str]) -> list[int]:
+    """Run one Python program per rank to its end; return the exit codes."""
+    codes = [process.wait(FOREVER) for process in start(streams, programs)]
+    streams.finish()
+    return codes
+
+
+def dest(
+    stdout: str = "", stderr: str = "", tee: str = "", nprocs: int = 1, **fields: str
+) -> LogsDest:
+    """The same for every rank: `{}` in a path is the rank; `tee` names the teed streams."""
+    ranks = range(nprocs)
+    stdouts = {rank: stdout.format(rank) for rank in ranks}
+    stderrs = {rank: stderr.format(rank) for rank in ranks}
+    return LogsDest(
+        stdouts,
+        stderrs,
+        dict(stdouts) if "out" in tee else {},
+        dict(stderrs) if "err" in tee else {},
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+class Terminal:
+    """A pseudo-terminal in the place of the user's, with somebody who looks at it."""
+
+    def __init__(self) -> None:
+        self.master, self.slave = os.openpty()
+        self.shown = b""
+        self._reader = threading.Thread(target=self._read)
+
+    def _read(self) -> None:
+        try:
+            while data := os.read(self.master, 1 << 16):
+                self.shown += data
+        except OSError:
+            pass  # the other side is closed
+
+    def __enter__(self) -> Terminal:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.slave)
+        self._reader.join(FOREVER)
+        os.close(self.master)
+
+
+def links_to(target: str) -> int:
+    """How many descriptors of this process lead to `target`."""
+    fds = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return sum(os.path.lexists(fd) and os.readlink(fd) == target for fd in fds)
+
+
+BOTH = "import os; os.write(1, b'to stdout\\n'); os.write(2, b'to stderr\\n')"
+
+
+class TestInherited:
+    def test_without_capture_there_is_no_thread_and_no_descriptor(self, files: Files) -> None:
+        fds, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+        streams = files.streams(dest(nprocs=2), 2, capture_stderr=False)
+        assert streams.child_fds(0) == streams.child_fds(1) == (None, None)
+        streams.start()
+        assert len(os.listdir("/proc/self/fd")) == fds
+        assert threading.active_count() == threads
+        streams.finish()
+        assert streams.last_lines(0) == []
+
+    def test_streams_that_go_to_files_need_no_thread(self, files: Files) -> None:
+        threads = threading.active_count()
+        streams = files.streams(dest(files.path("o"), files.path("e")))
+        streams.child_fds(0)
+        streams.start()
+        assert threading.active_count() == threads
+        streams.finish()
+
+    def test_no_thread_before_the_start(self, files: Files) -> None:
+        threads = threading.active_count()
+        streams = files.streams(dest())
+        stdout, stderr = streams.child_fds(0)
+        assert (stdout, streams.child_fds(0)) == (None, (stdout, stderr))
+        assert stderr is not None
+        assert not os.get_inheritable(stderr)
+        assert threading.active_count() == threads
+        pipe = os.readlink(f"/proc/self/fd/{stderr}")
+        kept = os.dup(stderr)
+        streams.start()
+        assert threading.active_count() > threads
+        assert links_to(pipe) == 2  # the read end and `kept`: the worker's end is closed
+        os.close(kept)
+        streams.finish()
+
+
+class TestRedirected:
+    def test_the_worker_writes_into_its_files(self, files: Files) -> None:
+        streams = files.streams(dest(files.path("{}.out"), files.path("{}.err"), nprocs=2), 2)
+        assert run(streams, {0: BOTH, 1: BOTH}) == [0, 0]
+        for rank in range(2):
+            assert Path(files.path(f"{rank}.out")).read_bytes() == b"to stdout\n"
+            assert Path(files.path(f"{rank}.err")).read_bytes() == b"to stderr\n"
+            assert streams.last_lines(rank) == ["to stderr"]
+        assert files.stdout == files.stderr == b""
+
+    def test_a_file_that_exists_is_added_to(self, files: Files) -> None:
+        path = Path(files.path("e"))
+        path.write_bytes(b"of an earlier start\n")
+        streams = files.streams(dest(stderr=str(path), stdout=NULL))
+        run(streams, {0: BOTH})
+        assert path.read_bytes() == b"of an earlier start\nto stderr\n"
+        assert streams.last_lines(0) == ["to stderr"]
+
+    def test_paths_may_be_of_any_kind_and_maps_incomplete(self, files: Files) -> None:
+        third_party = SimpleNamespace(
+            stdouts={0: Path(files.path("o"))},
+            stderrs={0: os.fsencode(files.path("e")), 1: None},
+            tee_stdouts={0: Path(files.path("o"))},
+            tee_stderrs={},
+        )
+        streams = files.streams(third_party, 2)
+        run(streams, {0: BOTH, 1: "import os; os.write(2, b'two\\n')"})
+        assert Path(files.path("o")).read_bytes() == b"to stdout\n"
+        assert Path(files.path("e")).read_bytes() == b"to stderr\n"
+        assert files.stdout == b"[r0]:to stdout\n"
+        assert files.stderr == b"two\n"
+
+
+class TestTee:
+    def test_raw_into_the_file_and_prefixed_on_the_console(self, files: Files) -> None:
+        streams = files.streams(
+            dest(files.path("{}.out"), files.path("{}.err"), tee="out err", nprocs=2), 2
+        )
+        program = "import os; os.write(1, b'one\\n\\xff\\xfe\\nend'); os.write(2, b'10%\\r20%\\n')"
+        run(streams, {0: program, 1: program})
+        for rank in (b"0", b"1"):
+            path = files.path(rank.decode())
+            assert Path(path + ".out").read_bytes() == b"one\n\xff\xfe\nend"
+            assert Path(path + ".err").read_bytes() == b"10%\r20%\n"
+            assert b"[r%b]:one\n[r%b]:\xff\xfe\n" % (rank, rank) in files.stdout
+            assert b"[r%b]:end\n" % rank in files.stdout
+            assert b"[r%b]:10%%\r[r%b]:20%%\n" % (rank, rank) in files.stderr
+            assert streams.last_lines(int(rank)) == ["20%"]
+
+    @pytest.mark.parametrize("path", [NULL, ""])
+    def test_without_a_file(self, files: Files, path: str) -> None:
+        streams = files.streams(dest(path, path, tee="out err"))
+        run(streams, {0: BOTH})
+        assert files.stdout == b"[r0]:to stdout\n"
+        assert files.stderr == b"[r0]:to stderr\n"
+
+    def test_a_null_device_for_the_tee_means_no_file(self, files: Files) -> None:
+        run(files.streams(LogsDest({0: ""}, {0: ""}, {0: NULL}, {0: NULL})), {0: BOTH})
+        assert (files.stdout, files.stderr) == (b"[r0]:to stdout\n", b"[r0]:to stderr\n")
+
+    def test_from_torchs_own_spec_a_null_device_means_nothing(self, files: Files) -> None:
+        torchs = SimpleNamespace(
+            stdouts={0: ""}, stderrs={0: ""}, tee_stdouts={0: NULL}, tee_stderrs={0: NULL}
+        )
+        streams = files.streams(torchs)
+        assert streams.child_fds(0)[0] is None
+        run(streams, {0: "import os; os.write(2, b'plain\\n')"})
+        assert files.stderr == b"plain\n"
+
+    def test_the_prefix_of_a_rank_that_has_none(self, files: Files) -> None:
+        streams = files.streams(dest(tee="out", stderr=NULL), prefixes={}, name="trainer")
+        run(streams, {0: BOTH})
+        assert files.stdout == b"[trainer0]:to stdout\n"
+
+    def test_one_console_for_both_streams_keeps_lines_whole(self, files: Files) -> None:
+        program = """
+import os, random
+for n in range(2000):
+    os.write(1 + n % 2, b'%d %b end\\n' % (n, b'x' * random.randrange(200)))
+"""
+        streams = files.streams(dest(tee="out err", nprocs=4), 4, stderr_fd=os.dup(files.stdout_fd))
+        run(streams, dict.fromkeys(range(4), program))
+        os.close(streams._stderr.console_fd)
+        seen: dict[tuple[int, int], list[int]] = {}
+        for line in files.stdout.splitlines():
+            match = re.fullmatch(rb"\[r(\d)\]:(\d+) x* end", line)
+            assert match, line
+            rank, n = int(match[1]), int(match[2])
+            seen.setdefault((rank, n % 2), []).append(n)
+        assert seen == {
+            (rank, first): list(range(first, 2000, 2)) for rank in range(4) for first in (0, 1)
+        }
+
+    def test_a_worker_killed_while_writing_loses_no_line(self, files: Files) -> None:
+        program = """
+import os, signal
+for n in range(20000):
+    os.write(1, b'line %d\\n' % n)
+os.write(2, b'last words')
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+        streams = files.streams(dest(files.path("{}.out"), tee="out", nprocs=2), 2)
+        assert run(streams, {0: program, 1: program}) == [-signal.SIGKILL] * 2
+        written = b"".join(b"line %d\n" % n for n in range(20000))
+        for rank in range(2):
+            assert Path(files.path(f"{rank}.out")).read_bytes() == written
+            prefix = b"[r%d]:" % rank
+            mine = [li for li in files.stdout.splitlines(keepends=True) if li.startswith(prefix)]
+            assert b"".join(mine).replace(prefix, b"") == written
+            assert streams.last_lines(rank) == ["last words"]
+
+    def test_a_full_disk_costs_lines_in_the_file_only(
+        self, files: Files, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        run(files.streams(dest("/dev/full", tee="out", stderr=NULL)), {0: BOTH})
+        assert files.stdout == b"[r0]:to stdout\n"
+        assert sorted(caplog.messages) == [
+            "cannot write to '/dev/full' (No space left on device): lines are missing there until "
+            "it is possible again; the job goes on",
+            "lines missing in '/dev/full': 1",
+        ]
+
+    def test_a_tee_of_another_file_shows_that_file(self, files: Files) -> None:
+        other = files.path("other")
+        spec = LogsDest({0: files.path("o")}, {0: ""}, {0: other}, {})
+        spec.filtered_stdout = files.path("filtered")
+        streams = files.streams(spec, stdout_filters=["loss"])
+        program = BOTH + f"; open({other!r}, 'w').write('theirs\\nloss=1\\n')"
+        run(streams, {0: program})
+        assert Path(files.path("o")).read_bytes() == b"to stdout\n"
+        assert files.stdout == b"[r0]:theirs\n[r0]:loss=1\n"
+        assert Path(files.path("filtered")).read_bytes() == b"[r0]:loss=1\n"
+
+
+class TestFilters:
+    PROGRAM = "import os; os.write(1, b'a\\nloss=1\\n'); os.write(2, b'b\\nerror 1\\n')"
+
+    def test_matching_lines_of_teed_ranks_also_go_to_one_file(self, files: Files) -> None:
+        spec = dest(
+            tee="out err",
+            nprocs=3,
+            filtered_stdout=files.path("f.out"),
+            filtered_stderr=files.path("f.err"),
+        )
+        del spec.tee_stdouts[2], spec.tee_stderrs[1]
+        streams = files.streams(spec, 3, stdout_filters=["none", "loss"], stderr_filters=["error"])
+        run(streams, dict.fromkeys(range(3), self.PROGRAM))
+        assert sorted(Path(files.path("f.out")).read_bytes().splitlines()) == [
+            b"[r0]:loss=1",
+            b"[r1]:loss=1",
+        ]
+        assert sorted(Path(files.path("f.err")).read_bytes().splitlines()) == [
+            b"[r0]:error 1",
+            b"[r2]:error 1",
+        ]
+        assert files.stderr.count(b"]:b\n") == 2
+        assert files.stderr.count(b"b\n") == 3
+
+    @pytest.mark.parametrize("path", ["", NULL, NULL + "/filtered_stdout.log"])
+    def test_without_a_place_there_is_no_file(self, files: Files, path: str) -> None:
+        spec = dest(tee="out", stderr=NULL, filtered_stdout=path)
+        run(files.streams(spec, stdout_filters=["loss"]), {0: self.PROGRAM})
+        assert files.stdout == b"[r0]:a\n[r0]:loss=1\n"
+
+    def test_without_a_teed_rank_there_is_no_file(self, files: Files) -> None:
+        spec = dest(NULL, filtered_stdout=files.path("f.out"))
+        run(files.streams(spec, stdout_filters=["loss"]), {0: self.PROGRAM})
+        assert not os.path.exists(files.path("f.out"))
+
+
+class TestCaptured:
+    def test_passes_as_it_is_and_its_end_is_known(self, files: Files) -> None:
+        program = """
+import os, sys
+assert not os.isatty(2)
+for n in range(30):
+    print('line', n, file=sys.stderr)
+os.write(2, b'10%\\r20%\\r\\xff')
+"""
+        streams = files.streams(dest(stdout=NULL))
+        assert run(streams, {0: program}) == [0]
+        lines = [f"line {n}" for n in range(30)]
+        assert files.stderr == "\n".join(lines).encode() + b"\n10%\r20%\r\xff"
+        assert streams.last_lines(0) == [*lines[11:], "\ufffd"]
+
+    def test_is_seen_at_once_also_without_line_end(self, tmp_path: Path) -> None:
+        read_end, write_end = os.pipe()
+        streams = Streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=write_end)
+        (process,) = start(
+            streams, {0: "import os, signal; os.write(2, b'Continue? '); signal.pause()"}
+        )
+        try:
+            assert os.read(read_end, 100) == b"Continue? "
+            assert process.poll() is None
+        finally:
+            process.kill()
+            process.wait(FOREVER)
+            streams.finish()
+            os.close(read_end)
+            os.close(write_end)
+
+    def test_the_null_device_hides_but_does_not_forget(self, files: Files) -> None:
+        streams = files.streams(dest(NULL, NULL))
+        run(streams, {0: BOTH})
+        assert files.stderr == b""
+        assert streams.last_lines(0) == ["to stderr"]
+
+    def test_without_capture_the_null_device_is_just_that(self, files: Files) -> None:
+        streams = files.streams(dest(NULL, NULL), capture_stderr=False)
+        stderr = streams.child_fds(0)[1]
+        assert stderr is not None
+        assert os.readlink(f"/proc/self/fd/{stderr}") == NULL
+        run(streams, {0: BOTH})
+        assert streams.last_lines(0) == []
+
+    def test_a_terminal_stays_a_terminal(self) -> None:
+        with Terminal() as terminal:
+            streams = Streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
+            program = "import os; assert os.isatty(2); os.write(2, b'one\\ntwo\\n')"
+            assert run(streams, {0: program}) == [0]
+        # The one `\r` is the real terminal's own.
+        assert terminal.shown == b"one\r\ntwo\r\n"
+        assert streams.last_lines(0) == ["one", "two"]
+
+    def test_all_that_a_dying_worker_wrote_comes_through_a_terminal(self) -> None:
+        program = "import os\nfor n in range(5000): os.write(2, b'%060d\\n' % n)\nos.abort()"
+        with Terminal() as terminal:
+            streams = Streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
+            assert run(streams, {0: program}) == [-signal.SIGABRT]
+        assert terminal.shown == b"".join(b"%060d\r\n" % n for n in range(5000))
+        assert streams.last_lines(0) == [f"{n:060d}" for n in range(4980, 5000)]
+
+    def test_lines_of_ranks_that_share_a_terminal_stay_whole(self) -> None:
+        program = "import os\nfor n in range(5000): os.write(2, b'{}' * (20 + n % 60) + b'\\n')"
+        with Terminal() as terminal:
+            streams = Streams(dest(stdout=NULL, nprocs=3), 3, prefixes={}, stderr_fd=terminal.slave)
+            run(streams, {rank: program.format(rank) for rank in range(3)})
+        expected = [b"%d" % rank * (20 + n % 60) for rank in range(3) for n in range(5000)]
+        assert sorted(terminal.shown.split()) == sorted(expected)
+
+    def test_no_terminal_to_be_had(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail() -> tuple[int, int]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with Terminal() as terminal:
+            monkeypatch.setattr(os, "openpty", fail)
+            streams = Streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
+            run(streams, {0: BOTH})
+        assert terminal.shown == b"to stderr\r\n"
+        assert "the worker gets a pipe" in caplog.text
+
+    def test_teed_stderr_is_a_pipe_also_on_a_terminal(self) -> None:
+        with Terminal() as terminal:
+            streams = Streams(
+                dest(stdout=NULL, tee="err"), 1, prefixes={0: "[r0]:"}, stderr_fd=terminal.slave
+            )
+            program = "import os; assert not os.isatty(2); os.write(2, b'one\\n')"
+            assert run(streams, {0: program}) == [0]
+        assert terminal.shown == b"[r0]:one\r\n"
+
+
+def wait_until_threads_end() -> None:
+    while ours := [t for t in threading.enumerate() if t.name.startswith("plaunch-")]:
+        ours[0].join(FOREVER)
+        assert not ours[0].is_alive()
+
+
+class TestFinish:
+    def test_does_not_wait_for_a_process_that_was_left_behind(self, files: Files) -> None:
+        program = """
+import subprocess, sys
+child = subprocess.Popen(['sleep', '300'], start_new_session=True)
+print(child.pid, flush=True)
+print('last words', file=sys.stderr)
+"""
+        streams = files.streams(dest(files.path("o"), tee="out"))
+        run(streams, {0: program})
+        pid = int(Path(files.path("o")).read_bytes())
+        try:
+            os.kill(pid, 0)  # it is still there: nobody waited for its end
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        assert streams.last_lines(0) == ["last words"]
+        assert files.stdout == b"[r0]:%d\n" % pid
+
+    def test_may_be_called_again(self, files: Files) -> None:
+        streams = files.streams(dest())
+        run(streams, {0: BOTH})
+        streams.finish()
+        assert streams.last_lines(0) == ["to stderr"]
+
+    def test_without_a_start_gives_everything_back(self, files: Files) -> None:
+        streams = files.streams(dest(files.path("o"), files.path("e"), tee="out"))
+        streams.child_fds(0)
+        streams.finish()
+
+    def test_after_a_start_that_failed_gives_everything_back(
+        self, files: Files, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(drain: Drain) -> None:
+            raise RuntimeError("can't start new thread")
+
+        streams = files.streams(dest(files.path("o"), files.path("e"), tee="out err"))
+        streams.child_fds(0)
+        monkeypatch.setattr(Drain, "start", fail)
+        with pytest.raises(RuntimeError, match="new thread"):
+            streams.start()
+        streams.finish()
+
+    def test_goes_through_when_it_is_interrupted(
+        self, files: Files, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(drain: Drain, timeout: float) -> bool:
+            finish(drain, timeout)
+            raise KeyboardInterrupt
+
+        finish = Drain.finish
+        monkeypatch.setattr(Drain, "finish", interrupt)
+        streams = files.streams(dest(stdout=NULL))
+        processes = start(streams, {0: BOTH})
+        assert processes[0].wait(FOREVER) == 0
+        with pytest.raises(KeyboardInterrupt):
+            streams.finish()
+        assert files.stderr == b"to stderr\n"
+
+    def test_a_log_file_system_that_hangs_is_not_waited_for(
+        self, files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        free = threading.Event()
+
+        def hang(outlet: FileOutlet, data: bytes) -> None:
+            assert free.wait(FOREVER)
+            write(outlet, data)
+
+        write = FileOutlet.write
+        monkeypatch.setattr(FileOutlet, "write", hang)
+        spec = dest(files.path("o"), NULL, tee="out", filtered_stdout=files.path("f"))
+        streams = files.streams(spec, stdout_filters=["stdout"])
+        processes = start(streams, {0: BOTH})
+        assert processes[0].wait(FOREVER) == 0
+        streams.finish(timeout=0.05)
+        assert "a log file system does not answer" in caplog.text
+        free.set()
+        wait_until_threads_end()
+        # The file was still open when its thread came back.
+        assert Path(files.path("f")).read_bytes() == b"[r0]:to stdout\n"
+        assert streams._stdout.matches is not None
+        streams._stdout.matches.close()
+
+    def test_without_descriptors_does_nothing(self, files: Files) -> None:
+        files.streams(dest()).finish()
+
+    def test_a_blocked_console_does_not_hold_it_up(self, caplog: pytest.LogCaptureFixture) -> None:
+        read_end, write_end = os.pipe()
+        streams = Streams(dest(tee="out", stderr=NULL), 1, prefixes={}, stdout_fd=write_end)
+        program = "import os\nfor n in range(10000): os.write(1, b'%0100d\\n' % n)"
+        for process in start(streams, {0: program}):
+            assert process.wait(FOREVER) == 0  # nobody reads the console, and it ends all the same
+        streams.finish(timeout=0.05)
+        assert "stdout takes no more output" in caplog.text
+        shown = b""
+        while shown.count(b"\n") < 10000:
+            shown += os.read(read_end, 1 << 20)
+        assert shown == b"".join(b"[0]:%0100d\n" % n for n in range(10000))
+        os.close(read_end)
+        wait_until_threads_end()
+        os.close(write_end)
+
+    def test_a_hurry_from_a_signal_handler_ends_the_wait(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        read_end, write_end = os.pipe()
+        streams = Streams(dest(tee="out", stderr=NULL), 1, prefixes={}, stdout_fd=write_end)
+        program = "import os; os.write(1, b'x' * 1000000)"
+        for process in start(streams, {0: program}):
+            process.wait(FOREVER)
+        previous = signal.signal(signal.SIGALRM, lambda *_: streams.hurry())
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            streams.finish(timeout=FOREVER * 2)
+        finally:
+            signal.signal(signal.SIGALRM, previous)
+        assert "stdout takes no more output" in caplog.text
+        os.close(read_end)  # the thread finds the pipe broken
+        wait_until_threads_end()
+        os.close(write_end)
+
+
+class TestErrors:
+    @pytest.mark.parametrize("stream", ["stdout", "stderr"])
+    @pytest.mark.parametrize("tee", ["", "out err"])
+    def test_a_log_file_that_cannot_be_opened(self, files: Files, stream: str, tee: str) -> None:
+        path = files.path("missing/file")
+        streams = files.streams(dest(**{stream: path, "tee": tee}))  # type: ignore[arg-type]
+        with pytest.raises(LogDirectoryError) as caught:
+            streams.child_fds(0)
+        assert str(caught.value) == (
+            f"cannot open {path!r} for {stream} of local rank 0: No such file or directory; check "
+            "the log directory and its permissions"
+        )
+        streams.finish()
+
+    def test_too_many_open_files(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail() -> tuple[int, int]:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        streams = files.streams(dest())
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pipe", fail)
+            with pytest.raises(StreamsError, match=r"stderr of local rank 0.*ulimit -n") as caught:
+                streams.child_fds(0)
+        assert isinstance(caught.value, PlaunchError)
+        assert isinstance(caught.value, OSError)
+        streams.finish()
+
+    def test_a_console_that_is_closed_shows_nothing(self, files: Files) -> None:
+        closed = os.dup(1)
+        os.close(closed)
+        spec = dest(files.path("o"), tee="out")
+        streams = files.streams(spec, stdout_fd=closed, stderr_fd=closed)
+        run(streams, {0: BOTH})
+        assert Path(files.path("o")).read_bytes() == b"to stdout\n"
+        assert streams.last_lines(0) == ["to stderr"]
+
+    def test_a_launcher_without_standard_streams(self, tmp_path: Path) -> None:
+        script = tmp_path / "launcher.py"
+        script.write_text(
+            """
+import os, sys
+os.closerange(0, 3)
+from plaunch.process.streams.logs import LogsDest
+from plaunch.process.streams.worker_streams import Streams
+out = sys.argv[1]
+streams = Streams(LogsDest({0: out}, {0: ""}, {0: out}, {}), 1, prefixes={})
+fds = streams.child_fds(0)
+owned = sorted(int(fd) for fd in os.listdir("/proc/self/fd"))
+os.write(fds[0], b"to stdout\\n")
+os.write(fds[1], b"to stderr\\n")
+streams.start()
+streams.finish()
+with open(sys.argv[2], "w") as result:
+    print(min(fds) > 2, streams.last_lines(0), file=result)
+"""
+        )
+        result = tmp_path / "result"
+        command = [sys.executable, script, tmp_path / "o", result]
+        assert subprocess.run(command, timeout=FOREVER, check=False).returncode == 0
+        assert result.read_text() == "True ['to stderr']\n"
+        assert (tmp_path / "o").read_bytes() == b"to stdout\n"
