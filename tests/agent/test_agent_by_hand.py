@@ -13,7 +13,7 @@ from plaunch.agent import LocalElasticAgent, WorkerSpec
 from plaunch.errors import PluginError, UsageError
 from plaunch.rendezvous import DynamicRendezvousHandler, RendezvousParameters
 from plaunch.testing import FakeJobRendezvous, MemoryBoard
-from plaunch.testing.etcd_fixtures import etcd_server  # noqa: F401 - a fixture
+from plaunch_rendezvous_etcd.testing.fixtures import etcd_server  # noqa: F401 - a fixture
 
 from helpers.ports import free_port
 

@@ -51,10 +51,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.rendezvous": ALL,
     "plaunch.scheduling": ALL,
     "plaunch.testing": ALL,
-    "plaunch.testing.conformance": ALL,
+    "plaunch_testing.conformance": ALL,
 }
 # Of the suites, what authors write: their tests and the rest may change.
-_SUITES = "plaunch.testing.conformance."
+_SUITES = "plaunch_testing.conformance."
 _WRITTEN = frozenset({"connect", "create", "plugin"})
 
 

@@ -25,8 +25,8 @@ import plaunch.rendezvous
 import plaunch_rendezvous_c10d.backend
 import pytest
 from plaunch.rendezvous.timing import Timing
-from plaunch.testing.conformance import RendezvousConformance, RendezvousStoreConformance
-from plaunch.testing.etcd import EtcdUnavailableError, find_etcd, free_ports
+from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd, free_ports
+from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(

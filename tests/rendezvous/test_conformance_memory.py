@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from plaunch.rendezvous.dynamic import DynamicRendezvousHandler
 from plaunch.testing import MemoryBoard
-from plaunch.testing.conformance import RendezvousConformance, RendezvousStoreConformance
+from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
 
 class TestMemoryStore(RendezvousStoreConformance):

@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 from plaunch.rendezvous import JobFailure, JobSettings, RendezvousParameters
-from plaunch.testing.conformance.nodes import eventually
 from plaunch_rendezvous_c10d import create_c10d_handler
+from plaunch_testing.conformance.nodes import eventually
 
 
 @pytest.mark.parametrize("store_type", ["tcp", "file"])

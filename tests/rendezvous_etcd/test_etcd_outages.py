@@ -9,8 +9,8 @@ import time
 import pytest
 from plaunch.errors import RendezvousConnectionError
 from plaunch.rendezvous import ChangeKind
-from plaunch.testing.conformance.nodes import BOUND, Node, eventually, meet
 from plaunch_rendezvous_etcd import client, create_etcd_handler, watching
+from plaunch_testing.conformance.nodes import BOUND, Node, eventually, meet
 
 QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 5, "last_call_timeout": 0.2}
 

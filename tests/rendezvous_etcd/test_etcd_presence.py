@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 from plaunch.rendezvous import ChangeKind
-from plaunch.testing.conformance.nodes import Node, eventually, meet
 from plaunch_rendezvous_etcd import create_etcd_handler
+from plaunch_testing.conformance.nodes import Node, eventually, meet
 
 QUICK = {"keep_alive_interval": 0.25, "keep_alive_max_attempt": 8, "last_call_timeout": 0.1}
 RUN_ID = "presence"

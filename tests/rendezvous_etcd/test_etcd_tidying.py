@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from plaunch.rendezvous import JobFailure, JobSettings
-from plaunch.testing.conformance.nodes import eventually
 from plaunch_rendezvous_etcd import create_etcd_handler
+from plaunch_testing.conformance.nodes import eventually
 
 
 def test_only_the_last_two_rounds_are_kept(params_of, etcd_server):

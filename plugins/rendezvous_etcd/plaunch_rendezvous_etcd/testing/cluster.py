@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import Any
 
-from plaunch.testing.etcd import START_TIMEOUT, EtcdServer, EtcdUnavailableError
+from plaunch_rendezvous_etcd.testing.server import START_TIMEOUT, EtcdServer, EtcdUnavailableError
 
 _LOOK = 0.05  # seconds between two looks
 

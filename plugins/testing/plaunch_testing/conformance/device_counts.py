@@ -6,10 +6,10 @@ import inspect
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-
 from plaunch.errors import UsageError
-from plaunch.testing.conformance.plugins import PluginSuite
-from plaunch.testing.conformance.surroundings import inherited, left_alone, opened
+
+from plaunch_testing.conformance.plugin_suite import PluginSuite
+from plaunch_testing.conformance.surroundings import inherited, left_alone, opened
 
 if TYPE_CHECKING:
     from plaunch.plugin.registry import DeviceCounter

@@ -1,6 +1,6 @@
 """pytest fixtures with real etcd servers; name this module in `pytest_plugins`.
 
-    pytest_plugins = ["plaunch.testing.etcd_fixtures"]
+    pytest_plugins = ["plaunch_rendezvous_etcd.testing.fixtures"]
 
     def test_with_etcd(etcd_server):
         params = RendezvousParameters("etcd-v2", etcd_server.endpoint, "job", 1, 2)
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plaunch.testing.etcd import EtcdServer, EtcdUnavailableError, find_etcd
-from plaunch.testing.etcd_cluster import EtcdCluster
+from plaunch_rendezvous_etcd.testing.cluster import EtcdCluster
+from plaunch_rendezvous_etcd.testing.server import EtcdServer, EtcdUnavailableError, find_etcd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

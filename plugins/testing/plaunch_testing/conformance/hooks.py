@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
-
 from plaunch.agent import moments
 from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding
@@ -16,15 +15,15 @@ from plaunch.doctor.running import CHECKS_TIMEOUT
 from plaunch.plugin import environment
 from plaunch.plugin.telling import HOOKS, TIME_BOUND
 from plaunch.process.failures.failure import ProcessFailure
-from plaunch.testing.conformance.plugins import PluginSuite
-from plaunch.testing.conformance.surroundings import inherited, left_alone, within
 from plaunch.testing.plugins import plugin_manager
+
+from plaunch_testing.conformance.plugin_suite import PluginSuite
+from plaunch_testing.conformance.surroundings import inherited, left_alone, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import pluggy
-
     from plaunch.agent.moments import Moment
 
     Hooks = Callable[[str], list[pluggy.HookImpl]]

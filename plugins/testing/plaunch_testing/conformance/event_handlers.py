@@ -11,12 +11,12 @@ import warnings
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-
 from plaunch.errors import UsageError
 from plaunch.events import EventHandler
-from plaunch.testing.conformance import samples
-from plaunch.testing.conformance.plugins import PluginSuite
-from plaunch.testing.conformance.surroundings import OwnThread, inherited, left_alone, opened
+
+from plaunch_testing.conformance import event_samples as samples
+from plaunch_testing.conformance.plugin_suite import PluginSuite
+from plaunch_testing.conformance.surroundings import OwnThread, inherited, left_alone, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin.blame import blamed
 from plaunch.plugin.registry import ALL_KINDS, RENDEZVOUS
@@ -24,7 +23,7 @@ MAX_HANGS = 3  # checks that end because there is no answer in time, before the 
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
-_MODULE = os.path.join(os.path.dirname(__file__), "conformance", "chosen.py")
+_MODULE = os.path.join(os.path.dirname(__file__), "suites.py")
 _CLASSES = {kind.name: f"Test_{kind.name}" for kind in ALL_KINDS}
 _JOB_CLASS = "Test_job_rendezvous"
 
@@ -229,6 +228,6 @@ def _found(report: pytest.TestReport) -> str:
     if is_assertion:
         # pytest adds what it compared, which only says it again.
         text = text.partition("\nassert ")[0]
-    if os.path.dirname(_MODULE) not in crash.path:
+    if os.path.dirname(os.path.dirname(_MODULE)) not in crash.path:
         text += f" ({crash.path}:{crash.lineno})"
     return text

@@ -8,12 +8,12 @@ import pickle
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-
 from plaunch.errors import UsageError
 from plaunch.process.streams.logs import LogsDest, LogsSpecs
 from plaunch.process.streams.std import Std
-from plaunch.testing.conformance.plugins import PluginSuite
-from plaunch.testing.conformance.surroundings import inherited, left_alone
+
+from plaunch_testing.conformance.plugin_suite import PluginSuite
+from plaunch_testing.conformance.surroundings import inherited, left_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

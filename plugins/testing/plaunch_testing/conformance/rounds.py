@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
-
 from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
 from plaunch.rendezvous.api import ChangeKind
 from plaunch.rendezvous.job import WorldRanks
-from plaunch.testing.conformance.nodes import are_alone, eventually, meet, met
-from plaunch.testing.conformance.suite import FAILURE, Suite
+
+from plaunch_testing.conformance.job_suite import FAILURE, Suite
+from plaunch_testing.conformance.nodes import are_alone, eventually, meet, met
 
 
 class Rounds(Suite):

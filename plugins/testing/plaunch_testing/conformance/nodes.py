@@ -8,12 +8,12 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-
 from plaunch.durations import milliseconds
 from plaunch.rendezvous.api import ChangeKind
 from plaunch.rendezvous.dynamic import DynamicRendezvousHandler
 from plaunch.rendezvous.job import JobRendezvous, JobRound
-from plaunch.testing.conformance.wire import Wire
+
+from plaunch_testing.conformance.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-
 from plaunch.errors import RendezvousConnectionError
-from plaunch.testing.conformance.nodes import BOUND, eventually
+
+from plaunch_testing.conformance.nodes import BOUND, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

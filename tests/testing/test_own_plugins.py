@@ -15,7 +15,7 @@ from plaunch.plugin import (
     SIGNAL_POLICIES,
 )
 from plaunch.testing import plugin_manager
-from plaunch.testing.conformance import (
+from plaunch_testing.conformance import (
     DeviceCounterConformance,
     EventHandlerConformance,
     LogsSpecsConformance,

@@ -9,10 +9,10 @@ import sys
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import pytest
-
 from plaunch.config import LaunchConfig
 from plaunch.plugin.context import PluginContext
-from plaunch.testing.conformance.surroundings import descriptors, imports, within
+
+from plaunch_testing.conformance.surroundings import descriptors, imports, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

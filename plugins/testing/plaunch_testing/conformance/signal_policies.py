@@ -7,11 +7,11 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-
 from plaunch.errors import UsageError
 from plaunch.process.stopping.signals import SignalAction, SignalPolicy
-from plaunch.testing.conformance.plugins import PluginSuite
-from plaunch.testing.conformance.surroundings import inherited, left_alone
+
+from plaunch_testing.conformance.plugin_suite import PluginSuite
+from plaunch_testing.conformance.surroundings import inherited, left_alone
 
 if TYPE_CHECKING:
     from plaunch.plugin.registry import SignalPolicyFactory

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from plaunch.testing import conformance
+from plaunch_testing import conformance
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/testing-plugins.md").read_text()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from plaunch.testing.conformance.jobs import Jobs
-from plaunch.testing.conformance.rounds import Rounds
+from plaunch_testing.conformance.jobs import Jobs
+from plaunch_testing.conformance.rounds import Rounds
 
 
 class RendezvousConformance(Rounds, Jobs):

@@ -6,10 +6,10 @@ import secrets
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-
 from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
 from plaunch.rendezvous.job import JobFailure
-from plaunch.testing.conformance.nodes import Node, close_all, eventually, met
+
+from plaunch_testing.conformance.nodes import Node, close_all, eventually, met
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

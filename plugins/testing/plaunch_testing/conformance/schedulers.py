@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 from unittest import mock
 
 import pytest
-
 from plaunch.errors import UsageError
 from plaunch.scheduling import Allocation
-from plaunch.testing.conformance.plugins import PluginSuite
-from plaunch.testing.conformance.surroundings import Asked, left_alone, opened
+
+from plaunch_testing.conformance.plugin_suite import PluginSuite
+from plaunch_testing.conformance.surroundings import Asked, left_alone, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

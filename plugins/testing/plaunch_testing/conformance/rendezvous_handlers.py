@@ -6,7 +6,6 @@ import secrets
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-
 from plaunch.errors import UsageError
 from plaunch.rendezvous.api import (
     JobSettings,
@@ -15,8 +14,9 @@ from plaunch.rendezvous.api import (
     RendezvousInfo,
     RendezvousParameters,
 )
-from plaunch.testing.conformance.plugins import PluginSuite
-from plaunch.testing.conformance.surroundings import inherited, left_alone, opened
+
+from plaunch_testing.conformance.plugin_suite import PluginSuite
+from plaunch_testing.conformance.surroundings import inherited, left_alone, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping, Sequence
 
-    from plaunch.testing.certificates import Certificates
+    from plaunch_rendezvous_etcd.testing.certificates import Certificates
 
 START_TIMEOUT = 60.0  # seconds until a server answers, or a cluster has a leader
 _STOP_TIMEOUT = 20.0

@@ -6,7 +6,6 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousError,
@@ -14,8 +13,9 @@ from plaunch.errors import (
 )
 from plaunch.rendezvous.api import ChangeKind, NodeSettings
 from plaunch.rendezvous.job import JobFailure
-from plaunch.testing.conformance.nodes import eventually, meet, met
-from plaunch.testing.conformance.suite import FAILURE, Suite
+
+from plaunch_testing.conformance.job_suite import FAILURE, Suite
+from plaunch_testing.conformance.nodes import eventually, meet, met
 
 if TYPE_CHECKING:
     from collections.abc import Callable

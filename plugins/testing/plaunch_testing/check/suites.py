@@ -1,4 +1,4 @@
-"""The suites for the plugins that somebody has chosen to check; `plaunch.testing.check` runs it.
+"""The suites for the plugins that somebody has chosen to check; `check.running` runs it.
 
 The fixture `subjects` says which they are.
 """
@@ -9,10 +9,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from plaunch.errors import UsageError
 from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
-from plaunch.testing.conformance import (
+
+from plaunch_testing.conformance import (
     DeviceCounterConformance,
     EventHandlerConformance,
     HooksConformance,
@@ -26,7 +26,7 @@ from plaunch.testing.conformance import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from plaunch.testing.check import Subject
+    from plaunch_testing.check.running import Subject
 
 
 class _Chosen:

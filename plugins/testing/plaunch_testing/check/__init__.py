@@ -1,0 +1,1 @@
+"""Checking a plugin by its name, as `--check-plugin` does."""
