@@ -52,6 +52,13 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.scheduling": ALL,
     "plaunch.testing": ALL,
     "plaunch_testing.conformance": ALL,
+    "plaunch_rendezvous_etcd.testing": (
+        "Certificates",
+        "EtcdCluster",
+        "EtcdServer",
+        "EtcdUnavailableError",
+        "create_certificates",
+    ),
 }
 # Of the suites, what authors write: their tests and the rest may change.
 _SUITES = "plaunch_testing.conformance."

@@ -1,9 +1,15 @@
-"""`--check-plugin`: the conformance suites of `plaunch_testing`, run over an installed plugin."""
+"""`--check-plugin`: hands what the options say to `plaunch_testing`."""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING
+
+from plaunch.cli.settings import parse_min_max_nnodes, parse_rdzv_conf
+from plaunch.cli.stdout import STDOUT
+from plaunch.errors import PluginLoadError
+from plaunch.plugin.event_handlers import parse_event_conf
+from plaunch.plugin.manager import PluginManager
 
 if TYPE_CHECKING:
     import argparse
@@ -11,6 +17,29 @@ if TYPE_CHECKING:
 
 
 def run_check(args: argparse.Namespace, plugins: Sequence[object] = ()) -> int:
-    """Check the plugin that `--check-plugin` names."""
-    command = importlib.import_module("plaunch_testing.check.command")
-    return int(command.run_check(args, plugins))
+    """Check the plugin that `--check-plugin` names; the exit code is 0 if all is well, else 1.
+
+    Raises:
+        UsageError: an option is wrong, or the plugin lacks something.
+        PluginError: the plugin, or what checks it, cannot be loaded.
+    """
+    try:
+        check = importlib.import_module("plaunch_testing.check")
+    except ModuleNotFoundError as error:
+        raise PluginLoadError(
+            f"--check-plugin needs {error.name}, which is not installed; "
+            "python -m pip install 'plaunch[testing]'"
+        ) from error
+    event_conf: dict[str, str] = {}
+    for text in args.event_conf:
+        event_conf.update(parse_event_conf(text))
+    code: int = check.run_check(
+        args.check_plugin,
+        PluginManager.create(plugins, words=args.plugins),
+        STDOUT.stream,
+        rdzv_endpoint=args.rdzv_endpoint,
+        rdzv_conf=parse_rdzv_conf(args.rdzv_conf),
+        nodes=parse_min_max_nnodes(args.nnodes)[1],
+        event_conf=event_conf,
+    )
+    return code

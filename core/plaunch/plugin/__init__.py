@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 from plaunch._lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch._names import suggest as suggest
     from plaunch.plugin.context import PluginContext as PluginContext
+    from plaunch.plugin.event_handlers import find_event_handlers as find_event_handlers
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
     from plaunch.plugin.loading import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.manager import PluginManager as PluginManager
     from plaunch.plugin.registry import DEVICE_COUNTS as DEVICE_COUNTS
     from plaunch.plugin.registry import EVENT_HANDLERS as EVENT_HANDLERS
     from plaunch.plugin.registry import KINDS as KINDS
+    from plaunch.plugin.registry import LIFECYCLE as LIFECYCLE
     from plaunch.plugin.registry import LOGS_SPECS as LOGS_SPECS
     from plaunch.plugin.registry import RENDEZVOUS as RENDEZVOUS
     from plaunch.plugin.registry import SCHEDULERS as SCHEDULERS
@@ -29,14 +32,16 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "plaunch._names": "suggest",
         ".context": "PluginContext",
+        ".event_handlers": "find_event_handlers",
         ".hookspecs": "hookimpl",
         ".loading": "LoadedPlugin",
         ".manager": "PluginManager",
         ".registry": (
-            "DEVICE_COUNTS EVENT_HANDLERS KINDS LOGS_SPECS RENDEZVOUS SCHEDULERS SIGNAL_POLICIES "
-            "DeviceCounter EventHandlerFactory Kind LogsSpecsFactory RendezvousFactory Scheduler "
-            "SignalPolicyFactory"
+            "DEVICE_COUNTS EVENT_HANDLERS KINDS LIFECYCLE LOGS_SPECS RENDEZVOUS SCHEDULERS "
+            "SIGNAL_POLICIES DeviceCounter EventHandlerFactory Kind LogsSpecsFactory "
+            "RendezvousFactory Scheduler SignalPolicyFactory"
         ),
     },
 )

@@ -6,12 +6,16 @@ import contextlib
 import time
 from typing import Any
 
-from plaunch_rendezvous_etcd.testing.server import START_TIMEOUT, EtcdServer, EtcdUnavailableError
+from plaunch_rendezvous_etcd.testing.server import (
+    LOOK,
+    START_TIMEOUT,
+    EtcdServer,
+    EtcdUnavailableError,
+    Started,
+)
 
-_LOOK = 0.05  # seconds between two looks
 
-
-class EtcdCluster:
+class EtcdCluster(Started):
     """Several members on one machine; use it as a context manager, or call `start` and `close`.
 
     Args:
@@ -39,7 +43,7 @@ class EtcdCluster:
             member.launch()
         for member in self.members:
             member.wait_until_healthy()
-        if self.members[0]._users:
+        if self.members[0].users:
             self.members[0].switch_on_users()
 
     def leader(self, timeout: float = START_TIMEOUT) -> EtcdServer:
@@ -54,21 +58,10 @@ class EtcdCluster:
                 with contextlib.suppress(OSError, ValueError, KeyError):
                     if member.is_leader():
                         return member
-            time.sleep(_LOOK)
+            time.sleep(LOOK)
         raise EtcdUnavailableError(f"no member leads within {timeout:g} s")
 
     def close(self) -> None:
         """End all members, and remove what they have stored; may be called twice."""
         for member in self.members:
             member.close()
-
-    def __enter__(self) -> EtcdCluster:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()

@@ -15,9 +15,9 @@ import socket
 import subprocess
 import tempfile
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from plaunch.rendezvous.address import join_host_port
+from plaunch.rendezvous import join_host_port
 
 if TYPE_CHECKING:
     import ssl
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 START_TIMEOUT = 60.0  # seconds until a server answers, or a cluster has a leader
 _STOP_TIMEOUT = 20.0
-_LOOK = 0.05  # seconds between two looks
+LOOK = 0.05  # seconds between two looks
 _ATTEMPTS = 3  # to start on ports that were free a moment ago
 ROOT_PASSWORD = "root of a test"  # noqa: S105 - of servers that live for the length of a test
+
+T = TypeVar("T", bound="Started")
 
 
 class EtcdUnavailableError(RuntimeError):
@@ -59,7 +61,30 @@ def find_etcd() -> str:
     )
 
 
-class EtcdServer:
+class Started:
+    """What is started when a `with` block is entered, and closed at its end."""
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End it; may be called twice."""
+        raise NotImplementedError
+
+    def __enter__(self: T) -> T:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class EtcdServer(Started):
     """One etcd server; use it as a context manager, or call `start` and `close`.
 
     What it stores survives `stop`, `kill` and another `start`, until `forget` or `close`.
@@ -94,7 +119,7 @@ class EtcdServer:
         self.process: subprocess.Popen[bytes] | None = None
         self.cluster = ""  # what members say of each other; empty for a server alone
         self._wants_client_certificate = wants_client_certificate
-        self._users = dict(users or {})
+        self.users = dict(users or {})
         self._user_prefix = user_prefix
         self._arguments = list(arguments)
         self._folder = tempfile.mkdtemp(prefix="plaunch-etcd-")
@@ -142,7 +167,7 @@ class EtcdServer:
                     raise
                 self.choose_ports()
         self._has_run = True
-        if self._users and not self.cluster and not self._has_users:
+        if self.users and not self.cluster and not self._has_users:
             self._has_users = True
             self.switch_on_users()
 
@@ -187,7 +212,7 @@ class EtcdServer:
                 what = f"has ended with {ended}" if ended is not None else "does not answer"
                 lines = "\n".join(self.log.splitlines()[-8:])
                 raise EtcdUnavailableError(f"{self.program} {what}; its last lines are:\n{lines}")
-            time.sleep(_LOOK)
+            time.sleep(LOOK)
 
     def is_healthy(self) -> bool:
         """Whether it answers, and knows a leader."""
@@ -285,22 +310,11 @@ class EtcdServer:
         for role in ("root", "launcher"):
             self.ask("auth/role/add", name=role)
         self.ask("auth/role/grant", name="launcher", perm=permission)
-        passwords = {"root": ROOT_PASSWORD, **self._users}
+        passwords = {"root": ROOT_PASSWORD, **self.users}
         for user, password in passwords.items():
             self.ask("auth/user/add", name=user, password=password)
             self.ask("auth/user/grant", user=user, role="root" if user == "root" else "launcher")
         self.ask("auth/enable")
-
-    def __enter__(self) -> EtcdServer:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     @property
     def _data(self) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
+from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
 
 from plaunch_testing.conformance import (
     DeviceCounterConformance,
@@ -26,7 +26,7 @@ from plaunch_testing.conformance import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from plaunch_testing.check.running import Subject
+    from plaunch_testing.check.subjects import Subject
 
 
 class _Chosen:
@@ -106,9 +106,9 @@ class Test_rendezvous(_Chosen, RendezvousHandlerConformance):  # noqa: N801
     def _meeting(self, _subject: None) -> None:
         suite: Any = self
         suite.backend = self.subject.name
-        suite.endpoint = self.subject.endpoint
-        suite.config = self.subject.config
-        suite.nodes = self.subject.nodes
+        suite.endpoint = self.subject.given.endpoint
+        suite.config = self.subject.given.config
+        suite.nodes = self.subject.given.nodes
 
 
 class Test_job_rendezvous(RendezvousConformance):  # noqa: N801
@@ -123,12 +123,12 @@ class Test_job_rendezvous(RendezvousConformance):  # noqa: N801
         run_id = f"conformance-host-{os.getpid()}"
         params = RendezvousParameters(
             subject.name,
-            subject.endpoint,
+            subject.given.endpoint,
             run_id,
             1,
             2,
             "127.0.0.1",
-            **dict[str, Any](subject.config),
+            **dict[str, Any](subject.given.config),
         )
         host = subject.thing(params)
         yield
@@ -139,8 +139,8 @@ class Test_job_rendezvous(RendezvousConformance):  # noqa: N801
         self.subject = subjects[self.kind]
         suite: Any = self
         suite.backend = self.subject.name
-        suite.endpoint = self.subject.endpoint
-        suite.config = self.subject.config
+        suite.endpoint = self.subject.given.endpoint
+        suite.config = self.subject.given.config
 
     def create(self, params: RendezvousParameters) -> RendezvousHandler:
         """Create the handler of a node."""

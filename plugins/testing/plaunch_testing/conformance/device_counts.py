@@ -12,7 +12,7 @@ from plaunch_testing.conformance.plugin_suite import PluginSuite
 from plaunch_testing.conformance.surroundings import inherited, left_alone, opened
 
 if TYPE_CHECKING:
-    from plaunch.plugin.registry import DeviceCounter
+    from plaunch.plugin import DeviceCounter
 
 
 class DeviceCounterConformance(PluginSuite):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from plaunch.events import Event
-    from plaunch.plugin.registry import EventHandlerFactory
+    from plaunch.plugin import EventHandlerFactory
 
 
 class EventHandlerConformance(PluginSuite):

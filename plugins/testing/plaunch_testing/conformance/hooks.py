@@ -7,26 +7,25 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
+import pluggy
 import pytest
-from plaunch.agent import moments
-from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+from plaunch.agent import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding
-from plaunch.doctor.running import CHECKS_TIMEOUT
-from plaunch.plugin import environment
-from plaunch.plugin.telling import HOOKS, TIME_BOUND
-from plaunch.process.failures.failure import ProcessFailure
-from plaunch.testing.plugins import plugin_manager
+from plaunch.plugin import hookspecs
+from plaunch.process import ProcessFailure
+from plaunch.testing import plugin_manager
 
 from plaunch_testing.conformance.plugin_suite import PluginSuite
 from plaunch_testing.conformance.surroundings import inherited, left_alone, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    import pluggy
-    from plaunch.agent.moments import Moment
+    Call = tuple[str, dict[str, object]]  # a hook, and its arguments
 
-    Hooks = Callable[[str], list[pluggy.HookImpl]]
+# How long a launch and the doctor wait for one implementation, in seconds.
+NOTIFY_TIMEOUT = 1.0
+DOCTOR_TIMEOUT = 15.0
 
 _CHECKS = "plaunch_doctor_checks"
 
@@ -71,36 +70,63 @@ def _failure() -> ProcessFailure:
     return failure
 
 
-def _launches() -> dict[str, list[Moment]]:
-    """What plugins are told of launches, from the first moment to the last."""
+def _launches() -> dict[str, list[Call]]:
+    """The hooks that are called in launches, from the first one to the last."""
     failure = _failure()
-    start: list[Moment] = [
-        moments.BeforeRendezvous(_BEFORE),
-        moments.AfterRendezvous(_FORMED),
-        moments.WorkersStarted(_FORMED),
-        moments.StateChanged(_FORMED, WorkerState.INIT, WorkerState.HEALTHY),
+
+    def changed(old: WorkerState, new: WorkerState) -> Call:
+        return "plaunch_state_changed", {"group": _FORMED, "old": old, "new": new}
+
+    def exited(worker: WorkerInfo, code: int, stopped: bool, *failures: ProcessFailure) -> Call:
+        exit_ = WorkerExit(worker, code, stopped, *failures)
+        return "plaunch_worker_exited", {"group": _FORMED, "exit": exit_}
+
+    def finished(group: GroupInfo, result: RunResult | None) -> Call:
+        return "plaunch_agent_finished", {"group": group, "result": result}
+
+    before: Call = ("plaunch_before_rendezvous", {"group": _BEFORE})
+    start: list[Call] = [
+        before,
+        ("plaunch_after_rendezvous", {"group": _FORMED}),
+        ("plaunch_workers_started", {"group": _FORMED}),
+        changed(WorkerState.INIT, WorkerState.HEALTHY),
     ]
-    succeeds: list[Moment] = [
-        *(moments.WorkerExited(_FORMED, WorkerExit(worker, 0, False)) for worker in _WORKERS),
-        moments.StateChanged(_FORMED, WorkerState.HEALTHY, WorkerState.SUCCEEDED),
-        moments.AgentFinished(_FORMED, RunResult(WorkerState.SUCCEEDED, {2: None, 3: None})),
+    succeeds = [
+        *(exited(worker, 0, False) for worker in _WORKERS),
+        changed(WorkerState.HEALTHY, WorkerState.SUCCEEDED),
+        finished(_FORMED, RunResult(WorkerState.SUCCEEDED, {2: None, 3: None})),
     ]
-    fails: list[Moment] = [
-        moments.WorkerExited(_FORMED, WorkerExit(_WORKERS[1], -9, False, failure)),
-        moments.WorkerExited(_FORMED, WorkerExit(_WORKERS[0], -15, True)),
-        moments.StateChanged(_FORMED, WorkerState.HEALTHY, WorkerState.UNHEALTHY),
+    stopped = exited(_WORKERS[0], -15, True)
+    fails = [
+        exited(_WORKERS[1], -9, False, failure),
+        stopped,
+        changed(WorkerState.HEALTHY, WorkerState.UNHEALTHY),
     ]
     result = RunResult(WorkerState.FAILED, failures={3: failure}, stopped={2: -15})
     return {
         "that succeeds": [*start, *succeeds],
-        "that fails": [*start, *fails, moments.AgentFinished(_FORMED, result)],
+        "that fails": [*start, *fails, finished(_FORMED, result)],
         "that is restarted": [*start, *fails, *start, *succeeds],
-        "that is interrupted": [*start, *fails[1:2], moments.AgentFinished(_FORMED, None)],
-        "that never forms a round": [
-            moments.BeforeRendezvous(_BEFORE),
-            moments.AgentFinished(_BEFORE, None),
-        ],
+        "that is interrupted": [*start, stopped, finished(_FORMED, None)],
+        "that never forms a round": [before, finished(_BEFORE, None)],
     }
+
+
+class _Launch:
+    """The plugin in one launch; refused, where a launch refuses it."""
+
+    def __init__(self, thing: object) -> None:
+        plugin = thing() if isinstance(thing, type) else thing
+        self.manager = plugin_manager(plugin)
+        registered = pluggy.PluginManager("plaunch")
+        registered.add_hookspecs(hookspecs)
+        registered.register(plugin)
+        self._hooks = registered.hook
+
+    def implementations(self, hook: str) -> list[pluggy.HookImpl]:
+        """What the plugin has of a hook."""
+        found: list[pluggy.HookImpl] = getattr(self._hooks, hook).get_hookimpls()
+        return found
 
 
 def _findings(item: pluggy.HookImpl, arguments: Sequence[object]) -> list[object]:
@@ -115,70 +141,56 @@ class HooksConformance(PluginSuite):
     their own, by what the names give. `seconds` is how long each hook may take.
     """
 
-    seconds: ClassVar[float] = TIME_BOUND
+    seconds: ClassVar[float] = NOTIFY_TIMEOUT
 
     def plugin(self) -> object:
         """The module, object or class with the hooks; to be overridden."""
         raise NotImplementedError
 
-    def hooks(self) -> Hooks:
-        """What finds the implementations of a hook of the plugin, as one launch does."""
-        manager = plugin_manager(self.thing)
-
-        def implementations(hook: str) -> list[pluggy.HookImpl]:
-            return [i for i in manager._implementations(hook) if i.plugin_name.startswith("code:")]
-
-        return implementations
-
-    def tell(self, hooks: Hooks, launch: str, *, errors: type[Exception] | None = None) -> None:
-        """Tell the plugin all there is to tell of one launch; `errors` of its hooks are ignored."""
+    def notify(
+        self, plugin: _Launch, launch: str, *, errors: type[Exception] | None = None
+    ) -> None:
+        """Notify the plugin of all there is in one launch; `errors` of its hooks are ignored."""
         ignored = () if errors is None else (errors,)
-        for moment in _launches()[launch]:
-            hook = HOOKS[type(moment)]
-            for item in hooks(hook):
-                arguments = [getattr(moment, name) for name in item.argnames]
+        for hook, arguments in _launches()[launch]:
+            for item in plugin.implementations(hook):
+                wanted = [arguments[name] for name in item.argnames]
                 with contextlib.suppress(*ignored):
-                    self.call(hook, item.function, *arguments)
+                    self.call(hook, item.function, *wanted)
 
-    def ask_for_env(self, hooks: Hooks) -> None:
+    def ask_for_env(self, plugin: _Launch) -> None:
         """Ask what the plugin adds to the environment of all workers of a node."""
         for worker in _WORKERS:
-            self.call(
-                environment.HOOK,
-                environment.contributions,
-                hooks(environment.HOOK),
-                repr,  # what messages call a plugin
-                replace(worker, pid=None),
-                _ENV,
-            )
+            worker_env = plugin.manager.worker_env
+            self.call("plaunch_worker_env", worker_env, replace(worker, pid=None), _ENV)
 
     def use_once(self) -> object:
         """Take part in a launch that succeeds; whether that goes well, other tests say."""
-        hooks = self.hooks()
+        plugin = _Launch(self.thing)
         with contextlib.suppress(Exception):
-            self.ask_for_env(hooks)
-        self.tell(hooks, "that succeeds", errors=Exception)
-        return hooks
+            self.ask_for_env(plugin)
+        self.notify(plugin, "that succeeds", errors=Exception)
+        return plugin
 
     @pytest.mark.parametrize("launch", _launches())
     def test_it_takes_part_in_a_launch(self, launch: str) -> None:
         """A hook that raises, or takes longer than a second, is switched off for the launch."""
-        self.tell(self.hooks(), launch)
+        self.notify(_Launch(self.thing), launch)
 
     def test_it_takes_part_in_a_second_launch(self) -> None:
         """A program may launch as often as it likes, and the plugin is told from the beginning."""
-        self.tell(self.hooks(), "that fails")
-        self.tell(self.hooks(), "that succeeds")
+        self.notify(_Launch(self.thing), "that fails")
+        self.notify(_Launch(self.thing), "that succeeds")
 
     def test_it_adds_variables_and_changes_none(self) -> None:
         """What else it returns, or raises, ends the launch before a worker starts."""
-        self.ask_for_env(self.hooks())
+        self.ask_for_env(_Launch(self.thing))
 
     def test_it_tells_the_doctor_findings(self) -> None:
         """They are `plaunch.doctor.Finding`, and come within fifteen seconds."""
-        for item in self.hooks()(_CHECKS):
+        for item in _Launch(self.thing).implementations(_CHECKS):
             ask = partial(_findings, item, [DoctorContext()][: len(item.argnames)])
-            for finding in within(CHECKS_TIMEOUT, _CHECKS, ask):
+            for finding in within(DOCTOR_TIMEOUT, _CHECKS, ask):
                 assert isinstance(finding, Finding), f"it gives {finding!r}, which is no Finding"
 
     def test_it_leaves_the_process_as_it_was(self) -> None:

@@ -6,8 +6,7 @@ import secrets
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
-from plaunch.rendezvous.job import JobFailure
+from plaunch.rendezvous import JobFailure, JobSettings, RendezvousHandler, RendezvousParameters
 
 from plaunch_testing.conformance.nodes import Node, close_all, eventually, met
 

@@ -11,8 +11,7 @@ from plaunch.errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from plaunch.rendezvous.api import ChangeKind, NodeSettings
-from plaunch.rendezvous.job import JobFailure
+from plaunch.rendezvous import ChangeKind, JobFailure, NodeSettings
 
 from plaunch_testing.conformance.job_suite import FAILURE, Suite
 from plaunch_testing.conformance.nodes import eventually, meet, met

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.process.streams.logs import LogsDest, LogsSpecs
-from plaunch.process.streams.std import Std
+from plaunch.process import LogsDest, LogsSpecs, Std
 
 from plaunch_testing.conformance.plugin_suite import PluginSuite
 from plaunch_testing.conformance.surroundings import inherited, left_alone
@@ -18,7 +17,7 @@ from plaunch_testing.conformance.surroundings import inherited, left_alone
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from plaunch.plugin.registry import LogsSpecsFactory
+    from plaunch.plugin import LogsSpecsFactory
 
 _Streams = dict[str, Any]
 _SETTINGS: dict[str, _Streams] = {

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from plaunch.durations import milliseconds
-from plaunch.rendezvous.api import ChangeKind
-from plaunch.rendezvous.dynamic import DynamicRendezvousHandler
-from plaunch.rendezvous.job import JobRendezvous, JobRound
+from plaunch.rendezvous import ChangeKind, DynamicRendezvousHandler, JobRendezvous, JobRound
 
 from plaunch_testing.conformance.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch.rendezvous.api import MembershipChange, RendezvousHandler
-    from plaunch.rendezvous.job import JobFailure, Verdict
-    from plaunch.rendezvous.membership import Membership
+    from plaunch.rendezvous import JobFailure, MembershipChange, RendezvousHandler, Verdict
 
 BOUND = 60.0  # seconds within which everything has long happened, however busy the machine
 _JOIN = (ChangeKind.ARRIVED, ChangeKind.LEFT, ChangeKind.LOST, ChangeKind.FAILED)
@@ -67,15 +63,15 @@ class Node:
 
     def has_given_up(self, other: Node) -> bool:
         """Whether it has found out, as the leader must, that another node is not there any more."""
-        return other.name in self._membership.lost
+        return bool(other.name in self._membership.lost)
 
     @property
     def name(self) -> str:
         """The node's name in the store."""
-        return self._membership.me
+        return str(self._membership.me)
 
     @property
-    def _membership(self) -> Membership:
+    def _membership(self) -> Any:
         if not isinstance(self.handler, DynamicRendezvousHandler):
             pytest.skip("only a DynamicRendezvousHandler tells whom it has given up")
         return self.handler._membership

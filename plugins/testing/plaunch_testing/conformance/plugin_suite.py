@@ -9,8 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import pytest
-from plaunch.config import LaunchConfig
-from plaunch.plugin.context import PluginContext
+from plaunch import LaunchConfig
+from plaunch.plugin import PluginContext
 
 from plaunch_testing.conformance.surroundings import descriptors, imports, within
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.rendezvous.api import (
+from plaunch.rendezvous import (
     JobSettings,
     MembershipChange,
     RendezvousHandler,
@@ -21,7 +21,7 @@ from plaunch_testing.conformance.surroundings import inherited, left_alone, open
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from plaunch.plugin.registry import RendezvousFactory
+    from plaunch.plugin import RendezvousFactory
 
 
 class RendezvousHandlerConformance(PluginSuite):

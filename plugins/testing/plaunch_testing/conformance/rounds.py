@@ -6,8 +6,7 @@ import time
 
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
-from plaunch.rendezvous.api import ChangeKind
-from plaunch.rendezvous.job import WorldRanks
+from plaunch.rendezvous import ChangeKind, WorldRanks
 
 from plaunch_testing.conformance.job_suite import FAILURE, Suite
 from plaunch_testing.conformance.nodes import are_alone, eventually, meet, met

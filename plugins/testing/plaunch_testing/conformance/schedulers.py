@@ -19,7 +19,7 @@ from plaunch_testing.conformance.surroundings import Asked, left_alone, opened
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch.plugin.registry import Scheduler
+    from plaunch.plugin import Scheduler
 
 _GARBAGE = (
     "",

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.process.stopping.signals import SignalAction, SignalPolicy
+from plaunch.process import SignalAction, SignalPolicy
 
 from plaunch_testing.conformance.plugin_suite import PluginSuite
 from plaunch_testing.conformance.surroundings import inherited, left_alone
 
 if TYPE_CHECKING:
-    from plaunch.plugin.registry import SignalPolicyFactory
+    from plaunch.plugin import SignalPolicyFactory
 
 _UNCATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
 

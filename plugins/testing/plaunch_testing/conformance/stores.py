@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import time
@@ -9,13 +10,20 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
+from plaunch.rendezvous import (
+    DynamicRendezvousHandler,
+    JobFailure,
+    JobSettings,
+    RendezvousParameters,
+)
 
 from plaunch_testing.conformance.nodes import BOUND, eventually
+from plaunch_testing.conformance.wire import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from plaunch.rendezvous.store import RendezvousStore
+    from plaunch.rendezvous import RendezvousStore
 
 _WRITES: dict[str, Callable[[RendezvousStore, str], object]] = {
     "set": lambda store, key: store.set(key, b"1"),
@@ -262,6 +270,37 @@ class RendezvousStoreConformance:
         self._opened[-1].close()
         outcome = result()
         assert outcome is None or isinstance(outcome, RendezvousConnectionError)
+
+    # --- a job ------------------------------------------------------------------------------------
+
+    def test_past_rounds_are_deleted(self) -> None:
+        """A job that restarts for weeks takes little room; its last two rounds can be read."""
+        params = RendezvousParameters(
+            "conformance",
+            "",
+            self._prefix,
+            1,
+            1,
+            "127.0.0.1",
+            job=JobSettings(max_restarts=9),
+            keep_alive_interval=0.25,
+        )
+        wire, rounds, last = Wire(self.open), dict[int, list[str]](), 4
+        handler = DynamicRendezvousHandler(params, wire.connect, address="127.0.0.1")
+        try:
+            for _ in range(last):
+                handler.next_rendezvous()
+                handler.report_failure([JobFailure(0, 1.0, "it failed")])
+            assert handler.next_rendezvous().round == last
+            for key in wire.keys:
+                if found := re.search(r"/round/(\d+)/", key):
+                    rounds.setdefault(int(found[1]), []).append(key)
+            past = [key for number in range(last - 1) for key in rounds[number]]
+            store = self.open()
+            eventually(lambda: not any(store.multi_get(past)), "past rounds are deleted")
+            assert all(any(store.multi_get(rounds[number])) for number in (last - 1, last))
+        finally:
+            handler.leave()
 
     def _at_once(self, count: int, work: Callable[[RendezvousStore], None]) -> None:
         stores = [self.open() for _ in range(count)]

@@ -8,12 +8,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous.store import RendezvousStore
+from plaunch.rendezvous import RendezvousStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.rendezvous.store import Connect
+    from plaunch.rendezvous import Connect
 
 
 class NodeDiedError(Exception):
@@ -29,11 +29,13 @@ class Wire:
     Attributes:
         operations: what the node has asked of the store so far, by name.
         dies_at: the number of the operation before which the node dies; None for never.
+        keys: of the values that the node has written so far.
         garble: changes what the node writes, given key and value; None for nothing.
     """
 
     def __init__(self, connect: Connect) -> None:
         self.operations: Counter[str] = Counter()
+        self.keys: set[str] = set()
         self.dies_at: int | None = None
         self.garble: Callable[[str, bytes], bytes] | None = None
         self._connect = connect
@@ -82,6 +84,7 @@ class Wire:
 
     def written(self, key: str, value: bytes) -> bytes:
         """What comes through of a value that the node writes."""
+        self.keys.add(key)
         return value if self.garble is None else self.garble(key, value)
 
 
