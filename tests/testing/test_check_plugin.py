@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 from helpers.ports import free_port
-
-CHECK_TIMEOUT = 110.0  # seconds
 
 EVENT_HANDLER = """
 import os, plaunch
@@ -238,31 +233,6 @@ import plaunch
 def plaunch_workers_started(group):
     print("hello", [worker.pid for worker in group.workers])
 """
-
-
-@pytest.fixture
-def check(tmp_path):
-    """Runs plaunch, with a module `faulty` on its path."""
-
-    def run(*argv, source="", **environ):
-        (tmp_path / "faulty.py").write_text(source)
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PET_", "PLAUNCH_"))
-        }
-        return subprocess.run(
-            [sys.executable, "-m", "plaunch", *argv],
-            cwd=tmp_path,
-            env={**inherited, "PYTHONPATH": str(tmp_path), **environ},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=CHECK_TIMEOUT,
-            check=False,
-        )
-
-    return run
 
 
 @pytest.mark.parametrize("kind", FAULTS)
