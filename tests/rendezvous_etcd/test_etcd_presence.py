@@ -53,7 +53,7 @@ def revision(server):
 
 
 def told(nodes):
-    return [change for node in nodes for change in (*node.told, *node.job.changes())]
+    return [change for node in nodes for change in (*node.changes, *node.job.changes())]
 
 
 def test_a_job_that_runs_adds_nothing_to_what_etcd_keeps(nodes, own_etcd_server):

@@ -219,7 +219,7 @@ def plaunch_doctor_checks():
 HOOK_FAULTS = {
     "it leaves the process as it was": "changes the environment",
     "it adds variables and changes none": "may only add variables",
-    "it tells the doctor findings": "which is no Finding",
+    "it gives the doctor findings": "which is no Finding",
     "it takes part in a launch: that succeeds": "",
     "it takes part in a launch: that fails": "",
     "it takes part in a launch: that is restarted": "",
@@ -346,13 +346,14 @@ def test_errors_are_of_one_line(check, argv, message, code):
     assert re.match(f"plaunch: error: .*{message}.*\n$", done.stderr)
 
 
-def test_without_pytest_the_extra_is_named(check, tmp_path):
-    hide = "import sys\nsys.modules['pytest'] = None\n"
+@pytest.mark.parametrize("name", ["pytest", "plaunch_testing"])
+def test_without_what_runs_the_suites_the_extra_is_named(check, tmp_path, name):
+    hide = f"import sys\nsys.modules[{name!r}] = None\n"
     (tmp_path / "sitecustomize.py").write_text(hide)
     done = check("--check-plugin", "null")
     assert done.returncode == 110
     assert done.stderr == (
-        "plaunch: --check-plugin needs pytest, which is not installed; "
+        f"plaunch: --check-plugin needs {name}, which is not installed; "
         "python -m pip install 'plaunch[testing]'\n"
     )
 

@@ -27,7 +27,7 @@ def run_check(args: argparse.Namespace, plugins: Sequence[object] = ()) -> int:
         check = importlib.import_module("plaunch_testing.check")
     except ModuleNotFoundError as error:
         raise PluginLoadError(
-            f"--check-plugin needs {error.name}, which is not installed; "
+            "--check-plugin needs plaunch_testing, which is not installed; "
             "python -m pip install 'plaunch[testing]'"
         ) from error
     event_conf: dict[str, str] = {}

@@ -16,7 +16,7 @@ from plaunch.process import ProcessFailure
 from plaunch.testing import plugin_manager
 
 from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import inherited, left_alone, within
+from plaunch_testing.conformance.surroundings import within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -178,7 +178,7 @@ class HooksConformance(PluginSuite):
         self.notify(_Launch(self.thing), launch)
 
     def test_it_takes_part_in_a_second_launch(self) -> None:
-        """A program may launch as often as it likes, and the plugin is told from the beginning."""
+        """A program may launch as often as it likes; the plugin is notified from the beginning."""
         self.notify(_Launch(self.thing), "that fails")
         self.notify(_Launch(self.thing), "that succeeds")
 
@@ -186,19 +186,9 @@ class HooksConformance(PluginSuite):
         """What else it returns, or raises, ends the launch before a worker starts."""
         self.ask_for_env(_Launch(self.thing))
 
-    def test_it_tells_the_doctor_findings(self) -> None:
+    def test_it_gives_the_doctor_findings(self) -> None:
         """They are `plaunch.doctor.Finding`, and come within fifteen seconds."""
         for item in _Launch(self.thing).implementations(_CHECKS):
             ask = partial(_findings, item, [DoctorContext()][: len(item.argnames)])
             for finding in within(DOCTOR_TIMEOUT, _CHECKS, ask):
                 assert isinstance(finding, Finding), f"it gives {finding!r}, which is no Finding"
-
-    def test_it_leaves_the_process_as_it_was(self) -> None:
-        """Environment, folder, signal handlers: workers get what the user has set."""
-        with left_alone():
-            self.use_once()
-
-    def test_workers_inherit_nothing_of_it(self) -> None:
-        """No open file of it is passed on."""
-        self.use_once()
-        assert not inherited(self.files_before)

@@ -137,7 +137,7 @@ class Jobs(Suite):
         nodes[1].job.send_notice(signal.SIGUSR1)
         for node in (nodes[0], nodes[2]):
             assert node.wait_for(ChangeKind.NOTICE).signum == signal.SIGUSR1
-        assert not any(node.is_waiting or node.told for node in nodes)
+        assert not any(node.is_waiting or node.changes for node in nodes)
 
     # --- close ------------------------------------------------------------------------------------
 

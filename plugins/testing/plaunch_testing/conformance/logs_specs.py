@@ -12,7 +12,6 @@ from plaunch.errors import UsageError
 from plaunch.process import LogsDest, LogsSpecs, Std
 
 from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import inherited, left_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +65,8 @@ class LogsSpecsConformance(PluginSuite):
 
     def use_once(self) -> object:
         """Start two workers."""
-        return self.reify(self.create(log_dir=self.log_dir, tee=Std.ALL), environments(2))
+        specs = self.create(log_dir=self.log_dir, tee=Std.ALL)
+        return specs, self.reify(specs, environments(2))
 
     def reify(self, specs: LogsSpecs, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Start workers once."""
@@ -267,14 +267,6 @@ class LogsSpecsConformance(PluginSuite):
         second = self.reify(other, environments(3))
         shared = set(self.files_of(first)) & set(self.files_of(second))
         assert not shared, f"both have {sorted(shared)}"
-
-    def test_it_leaves_the_process_as_it_was(self) -> None:
-        """Environment, folder, signal handlers; and workers inherit nothing of it."""
-        with left_alone():
-            specs = self.create(log_dir=self.log_dir, tee=Std.ALL)
-            self.reify(specs, environments(2))
-        found = inherited(self.files_before)
-        assert not found, f"workers inherit {found}"
 
 
 def environments(size: int, *, attempt: int = 0, node: int = 0) -> dict[int, dict[str, str]]:

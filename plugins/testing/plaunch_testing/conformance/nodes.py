@@ -34,7 +34,7 @@ class Node:
         if not isinstance(handler, JobRendezvous):
             pytest.fail(f"{handler!r} is no JobRendezvous; the suite has no use for it")
         self.handler = handler
-        self.told: list[MembershipChange] = []
+        self.changes: list[MembershipChange] = []
         self._wire: Wire | None = None
         if isinstance(handler, DynamicRendezvousHandler):
             self._wire = Wire(handler._crew.connect)
@@ -116,7 +116,7 @@ class Node:
             try:
                 while not self._is_over.is_set():
                     self.present = cast("JobRound", self.handler.next_rendezvous())
-                    while not self._is_over.is_set() and not self._is_told_to_join():
+                    while not self._is_over.is_set() and not self._is_to_join():
                         pass
                     self.present = None
             except BaseException as error:  # noqa: BLE001 - for whoever waits for a round
@@ -126,9 +126,9 @@ class Node:
         self._thread.start()
         return self
 
-    def _is_told_to_join(self) -> bool:
+    def _is_to_join(self) -> bool:
         self._poll()
-        changes, self.told = self.told, []
+        changes, self.changes = self.changes, []
         return any(change.kind in _JOIN for change in changes)
 
     @property
@@ -139,21 +139,21 @@ class Node:
     def wait_for(self, kind: ChangeKind) -> MembershipChange:
         """Wait until the handler tells of a change of this kind; return it.
 
-        Changes of other kinds that come before stay in `told`.
+        Changes of other kinds that come before stay in `changes`.
         """
         deadline = time.monotonic() + BOUND
         while time.monotonic() < deadline:
-            for index, change in enumerate(self.told):
+            for index, change in enumerate(self.changes):
                 if change.kind is kind:
-                    return self.told.pop(index)
+                    return self.changes.pop(index)
             self._poll()
-        pytest.fail(f"nothing was told of {kind} within {BOUND} s, but {self.told}")
+        pytest.fail(f"no change of kind {kind} came within {BOUND} s, but {self.changes}")
 
     def _poll(self) -> None:
         poller = select.poll()
         poller.register(self.job.fileno(), select.POLLIN)
         poller.poll(milliseconds(_LOOK))
-        self.told += self.job.changes()
+        self.changes += self.job.changes()
 
     def report(self, *failures: JobFailure, is_final: bool = False) -> None:
         """Report failures of this node's workers."""

@@ -12,7 +12,13 @@ import pytest
 from plaunch import LaunchConfig
 from plaunch.plugin import PluginContext
 
-from plaunch_testing.conformance.surroundings import descriptors, imports, within
+from plaunch_testing.conformance.surroundings import (
+    descriptors,
+    imports,
+    inherited,
+    left_alone,
+    within,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,8 +78,11 @@ class PluginSuite:
         return within(self.seconds, what, lambda: function(*args, **kwargs))
 
     def use_once(self) -> object:
-        """Do with the plugin what a launch does when it is chosen."""
+        """Do with the plugin what a launch does when it is chosen; what comes of it stays open."""
         raise NotImplementedError
+
+    def end_use(self) -> None:
+        """Do with what `use_once` has left what the end of a launch does."""
 
     def test_importing_it_does_not_import_torch(self) -> None:
         """A launch imports the module of a chosen plugin, and torch costs it seconds."""
@@ -100,4 +109,17 @@ class PluginSuite:
         assert self.thing is not None  # looked up before it is watched
         with imports() as names:
             self.use_once()
+            self.end_use()
         assert "torch" not in names, "it imports torch in the launcher"
+
+    def test_it_leaves_the_process_as_it_was(self) -> None:
+        """Environment, folder, signal handlers: workers get what the user has set."""
+        with left_alone():
+            self.use_once()
+
+    def test_workers_inherit_nothing_of_it(self) -> None:
+        """No open file or socket of it is passed on to programs."""
+        used = self.use_once()
+        found = inherited(self.files_before)
+        assert not found, f"workers inherit {found}"
+        del used

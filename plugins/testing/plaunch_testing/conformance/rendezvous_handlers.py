@@ -6,7 +6,6 @@ import secrets
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from plaunch.errors import UsageError
 from plaunch.rendezvous import (
     JobSettings,
     MembershipChange,
@@ -16,7 +15,7 @@ from plaunch.rendezvous import (
 )
 
 from plaunch_testing.conformance.plugin_suite import PluginSuite
-from plaunch_testing.conformance.surroundings import inherited, left_alone, opened
+from plaunch_testing.conformance.surroundings import opened, usage_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -161,13 +160,6 @@ class RendezvousHandlerConformance(PluginSuite):
         found = opened(self.files_before)
         assert not found, f"it leaves open {found}"
 
-    def test_workers_inherit_nothing_of_it(self) -> None:
-        """No open file or socket of it is passed on."""
-        handler = self.create()
-        self.meet(handler)
-        found = inherited(self.files_before)
-        assert not found, f"workers inherit {found}"
-
     def test_another_launch_may_follow(self) -> None:
         """On the same node, with the same parameters."""
         for _ in range(2):
@@ -181,12 +173,5 @@ class RendezvousHandlerConformance(PluginSuite):
     )
     def test_a_bad_option_is_a_usage_error(self, option: str, value: str) -> None:
         """If the backend minds it at all; no other exception may leave it."""
-        try:
+        with usage_errors():
             self.create(**{option: value})
-        except UsageError as error:
-            assert str(error), "its UsageError says nothing"  # noqa: PT017 - it may also be created
-
-    def test_it_leaves_the_process_as_it_was(self) -> None:
-        """Environment, folder, signal handlers."""
-        with left_alone():
-            self.meet(self.create())

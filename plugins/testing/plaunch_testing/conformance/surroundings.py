@@ -14,6 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,6 +78,16 @@ def within(seconds: float, what: str, function: Callable[[], T]) -> T:
         return thread.call(seconds, what, function)
     finally:
         thread.end()
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """A `UsageError` that says something may come out of it; any other exception is a fault."""
+    try:
+        yield
+    except UsageError as error:
+        if not str(error):
+            pytest.fail("its UsageError says nothing")
 
 
 @contextlib.contextmanager
@@ -153,7 +164,7 @@ def _name_of(fd: int) -> str:
         return f"descriptor {fd}"
 
 
-class Asked:
+class Audit:
     """Notes the files and the services that this process asks for while it is entered."""
 
     def __init__(self) -> None:
@@ -162,7 +173,7 @@ class Asked:
         self._is_on = False
         sys.addaudithook(self._hear)  # which nothing can remove
 
-    def __enter__(self) -> Asked:
+    def __enter__(self) -> Audit:
         self._is_on = True
         return self
 
