@@ -77,6 +77,8 @@ class LaunchConfig:
             of loop-back, or `HOST:PORT`; None for nowhere (plaunch's own).
         job_id: the id that the job keeps when it is started once more under another run id, for its
             workers; the run id when empty (plaunch's own).
+        options: values of options that plugins declare, by attribute, as `metrics_port`; each loads
+            its plugin (plaunch's own).
 
     Raises:
         UsageError: a value is out of its range; the message names it.
@@ -118,8 +120,12 @@ class LaunchConfig:
     worker_store: str = "agent"
     metrics_port: str | int | None = None
     job_id: str = ""
+    options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.duplicate_stdout_filters = self.duplicate_stdout_filters or None
+        self.duplicate_stderr_filters = self.duplicate_stderr_filters or None
+        self.job_id = self.job_id or ""
         if self.rdzv_timeout != -1:
             self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}
         if self.shutdown_timeout is None:

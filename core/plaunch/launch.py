@@ -154,6 +154,7 @@ class _Launch:
         self._name = entrypoint_name(entrypoint, args)
         self._service: Service | None = None
         self._agent: LocalElasticAgent | None = None
+        self._extending: list[Extending] = []
 
     def run(self) -> dict[int, Any]:
         config = self._config
@@ -185,13 +186,18 @@ class _Launch:
             log_dir=None if log_dir is None else str(log_dir),
             settings=config.settings(),
         )
+        manager.use_options(config.options)
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         find_event_handlers(manager, config.event_log_handler, config.event_conf)
         with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
         logs_specs, policy = self._bounded(logs_specs, policy)
         recorder = EventRecorder(config, self._name)
+        self._extending = manager.create_extensions(context)
         deliveries = self._create_deliveries(context, logs_specs)
+        deliveries += [
+            Delivery("", item, who=f"an extension of {item.who}") for item in self._extending
+        ]
         for delivery in deliveries:
             recorder.listen(delivery.put)
         if self._service is not None:
@@ -279,9 +285,13 @@ class _Launch:
                 alive=None if service is None else service.alive,
                 traffic=None if service is None else service.traffic,
             )
+            for item in self._extending:
+                item.start(AgentControl(agent, item.who))
             culprits = self._manager.culprits
             with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
                 result = agent.run()
+            for item in self._extending:
+                item.result = result
             if agent.stop_signal is not None:
                 release = handler.leave  # what is still to be waited for is not any longer
             values = self._conclude(result, logs_specs)

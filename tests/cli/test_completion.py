@@ -13,8 +13,10 @@ import sys
 
 import pytest
 from plaunch.cli import completion
-from plaunch.cli.completion import completion_script, installed_names
+from plaunch.cli import completion
+from plaunch.cli.completion import installed_names
 from plaunch.cli.options import OPTIONS
+from plaunch.cli.table import OptionTable
 from plaunch.cli.program import main, run
 from plaunch.errors import PluginLoadError, UsageError
 
@@ -27,6 +29,10 @@ fpga = acme_of_tests:count
 [plaunch.plugins]
 broken = acme_of_tests:there_is_no_such_module
 """
+
+
+def completion_script(shell):
+    return completion.completion_script(shell, OptionTable())
 
 
 @pytest.fixture

@@ -7,22 +7,19 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.cli.installed import plugins_check
-from plaunch.cli.parser import as_given
 from plaunch.cli.stdout import STDOUT
 from plaunch.doctor.checks import CHECKS
 from plaunch.doctor.context import DoctorContext
 from plaunch.doctor.findings import Finding, Status, exit_code, format_findings
 from plaunch.doctor.running import Bounded, NotDoneError, run_checks
-from plaunch.errors import PlaunchError, UsageError
+from plaunch.errors import PlaunchError
 from plaunch.plugin.event_handlers import find_event_handlers
 from plaunch.plugin.listing import BROKEN, list_plugins
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LIFECYCLE, RENDEZVOUS, SIGNAL_POLICIES
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping, Sequence
-
+    from plaunch.cli.invocation import Invocation
     from plaunch.config import LaunchConfig
     from plaunch.doctor.findings import Check
     from plaunch.plugin.listing import PluginStatus
@@ -33,28 +30,19 @@ SETTINGS_TIMEOUT = 20.0
 _WHAT = "settings"
 _CHOSEN = ("rendezvous", "logs_specs", "event_handlers", "signal_policies")
 _OPTIONS = ("rdzv_backend", "logs_specs", "event_log_handler", "signal_policy")
+_ALSO_CHOSEN = {"device_counts": "nproc_per_node", "schedulers": "scheduler"}
 
 
-def run_doctor(
-    args: argparse.Namespace | None,
-    plugins: Sequence[object] = (),
-    *,
-    usage_error: UsageError | None = None,
-) -> int:
+def run_doctor(invocation: Invocation) -> int:
     """Check this node, print what was found to stdout, and return the exit code.
 
     Nothing is started or changed. 0 means that there is no problem, though there may be warnings;
     1 that there is one, or that a check could not be made.
-
-    Args:
-        args: the parsed options; None if they cannot be parsed.
-        plugins: plugins passed in code.
-        usage_error: why not.
     """
-    resolved = _Resolved(args, plugins)
+    resolved = _Resolved(invocation)
     findings: list[Finding] = []
-    if usage_error is not None:
-        findings.append(_usage(usage_error))
+    if invocation.error is not None:
+        findings.append(_usage(invocation.error, invocation))
     heard = _Heard()
     logger = logging.getLogger("plaunch")
     # Warnings about the options are findings, too, and would stand in the middle of the report.
@@ -64,14 +52,14 @@ def run_doctor(
         findings += heard.findings
         checks: dict[str, Check] = {
             **CHECKS,
-            "plugins": plugins_check(resolved.rows, _chosen(args)),
+            "plugins": plugins_check(resolved.rows, _chosen(invocation)),
         }
         if resolved.manager is not None:
             for name, check in resolved.manager.doctor_checks().items():
                 checks[f"plugin {name}"] = check
         context = DoctorContext(
             settings={} if resolved.config is None else resolved.config.settings(),
-            options={} if args is None else dict(vars(args)),
+            options=dict(invocation.options),
         )
         findings += run_checks(checks, context)
     finally:
@@ -80,23 +68,12 @@ def run_doctor(
     return exit_code(findings)
 
 
-def asks_for_doctor(argv: Sequence[str]) -> bool:
-    """Whether a command line that cannot be parsed has `--doctor` before its script."""
-    for word in argv:
-        if word == "--doctor":
-            return True
-        if word == "--" or word.endswith(".py"):
-            return False
-    return False
-
-
 class _Resolved:
     """The settings that the options make, as far as they do."""
 
-    def __init__(self, args: argparse.Namespace | None, plugins: Sequence[object]) -> None:
-        self._args = args
-        self._plugins = plugins
-        self._words: list[str] = [] if args is None else list(args.plugins or [])
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+        self._words: list[str] = list(invocation.options.get("plugins", ()))
         self._rows: list[PluginStatus] | None = None
         self.manager: PluginManager | None = None
         self.config: LaunchConfig | None = None
@@ -104,7 +81,7 @@ class _Resolved:
     def rows(self) -> list[PluginStatus]:
         """The state of all plugins."""
         if self._rows is None:
-            self._rows = list_plugins(self._plugins, words=self._words)
+            self._rows = list_plugins(self._invocation.plugins, words=self._words)
         return self._rows
 
     def prepare(self) -> list[Finding]:
@@ -126,15 +103,15 @@ class _Resolved:
     def _prepare(self) -> list[Finding]:
         findings = []
         try:
-            self.manager = PluginManager.create(self._plugins, words=self._words)
+            self.manager = self._invocation.create_manager()
         except PlaunchError as error:
             # What is broken is named again by the check of all plugins; this says what it does.
             findings.append(
                 Finding(Status.PROBLEM, _WHAT, f"no launch starts: {error}", "see plugins, below")
             )
             self.manager = self._manager_without_broken()
-        if self._args is not None:
-            findings += self._read_options(self._args, self.manager)
+        if self._invocation.args is not None:
+            findings += self._read_options(self.manager)
         return findings
 
     def _manager_without_broken(self) -> PluginManager:
@@ -148,27 +125,23 @@ class _Resolved:
         except PlaunchError:
             return PluginManager.create(environ={}, first_party_only=True)
 
-    def _read_options(self, args: argparse.Namespace, manager: PluginManager) -> list[Finding]:
-        from plaunch.cli.allocation import allocate  # noqa: PLC0415 - as in a launch
-        from plaunch.cli.command import worker_command  # noqa: PLC0415
-        from plaunch.cli.settings import config_from_args  # noqa: PLC0415
-
+    def _read_options(self, manager: PluginManager) -> list[Finding]:
         findings = []
-        if args.training_script is not None:
-            try:
-                worker_command(args)
-            except PlaunchError as error:
-                findings.append(_usage(error, "script", args.sources))
+        invocation = self._invocation
         try:
-            taken = allocate(args, manager)
+            invocation.check_command()
+        except PlaunchError as error:
+            findings.append(_usage(error, invocation, "script"))
+        try:
+            self.config, taken = invocation.configure(manager)
+            config = self.config
             if taken:
                 findings.append(Finding(Status.OK, "scheduler", taken))
-            self.config = config = config_from_args(args, manager)
             manager.get(RENDEZVOUS, config.rdzv_backend)
             find_event_handlers(manager, config.event_log_handler, config.event_conf)
             manager.get(SIGNAL_POLICIES, config.signal_policy)
         except PlaunchError as error:
-            findings.append(_usage(error, sources=args.sources))
+            findings.append(_usage(error, invocation))
         else:
             nodes = f"{config.min_nodes}:{config.max_nodes}"
             endpoint = f" at {config.rdzv_endpoint}" if config.rdzv_endpoint else ""
@@ -195,28 +168,20 @@ class _Heard(logging.Handler):
         self.findings.append(Finding(Status.WARNING, _WHAT, record.getMessage()))
 
 
-def _usage(
-    error: PlaunchError, what: str = _WHAT, sources: Mapping[str, str] | None = None
-) -> Finding:
+def _usage(error: PlaunchError, invocation: Invocation, what: str = _WHAT) -> Finding:
     return Finding(
         Status.PROBLEM,
         what,
-        as_given(str(error), sources or {}),
+        invocation.as_given(str(error)),
         "correct the options; --dry-run shows what they mean",
     )
 
 
-def _chosen(args: argparse.Namespace | None) -> dict[str, str]:
-    if args is None:
-        return {}
-    chosen = {
-        kind: str(getattr(args, option)) for kind, option in zip(_CHOSEN, _OPTIONS, strict=True)
-    }
-    return {
-        **chosen,
-        "device_counts": str(args.nproc_per_node),
-        "schedulers": str(args.scheduler),
-    }
+def _chosen(invocation: Invocation) -> dict[str, str]:
+    """The names of components that the options select, by kind."""
+    options = {**dict(zip(_CHOSEN, _OPTIONS, strict=True)), **_ALSO_CHOSEN}
+    given = invocation.options
+    return {kind: str(given[option]) for kind, option in options.items() if given}
 
 
 def _title(context: DoctorContext) -> str:

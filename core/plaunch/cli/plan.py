@@ -15,7 +15,6 @@ from plaunch.agent.arguments import macros
 from plaunch.agent.env import worker_environment
 from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
 from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
-from plaunch.cli.options import OPTIONS
 from plaunch.plugin.event_handlers import find_event_handlers
 from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.process.streams.layout import RunLayout
@@ -101,7 +100,7 @@ def make_plan(
                 "value": _resolved(option.dest, args, config),
                 "source": args.sources[option.dest],
             }
-            for option in OPTIONS
+            for option in args.table
             if option.has_variable
         },
         "job": {
