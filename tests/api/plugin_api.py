@@ -31,7 +31,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch": ("LaunchConfig", "hookimpl"),
     "plaunch.agent": ("GroupInfo", "RunResult", "WorkerExit", "WorkerInfo", "WorkerState"),
     "plaunch.devices": ALL,
-    "plaunch.doctor": ALL,
+    "plaunch_doctor": ALL,
     "plaunch.durations": ALL,
     "plaunch.errors": ALL,
     "plaunch.events": ALL,

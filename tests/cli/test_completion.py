@@ -13,11 +13,10 @@ import sys
 
 import pytest
 from plaunch.cli import completion
-from plaunch.cli import completion
 from plaunch.cli.completion import installed_names
 from plaunch.cli.options import OPTIONS
-from plaunch.cli.table import OptionTable
 from plaunch.cli.program import main, run
+from plaunch.cli.table import OptionTable
 from plaunch.errors import PluginLoadError, UsageError
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")

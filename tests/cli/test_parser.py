@@ -174,7 +174,11 @@ def test_ranges_of_ports():
         (["--dry-run=xml", "x.py"], {}, "'xml' is not one of text, json"),
         (["x.py"], {"PET_NUMA_BINDING": "nod"}, "variable PET_NUMA_BINDING: .*mean 'node'"),
         (["x.py"], {"PET_MAX_RESTARTS": "two"}, "variable PET_MAX_RESTARTS: 'two'"),
-        (["x.py"], {"PET_STANDALONE": "maybe"}, "variable PET_STANDALONE: 'maybe' is not 0, 1, true"),
+        (
+            ["x.py"],
+            {"PET_STANDALONE": "maybe"},
+            "variable PET_STANDALONE: 'maybe' is not 0, 1, true",
+        ),
     ],
 )
 def test_mistakes_are_named_on_one_line(argv, environ, message):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 from plaunch.doctor import DoctorContext, Status
-from plaunch.doctor.machine import UNLIMITED, Machine, Space
-from plaunch.doctor.network import FREE, SILENT, Network
 from plaunch.errors import RendezvousConnectionError
 from plaunch.rendezvous.address import SocketAddress
+from plaunch_doctor.machine import UNLIMITED, Machine, Space
+from plaunch_doctor.network import FREE, SILENT, Network
 
 
 @dataclass

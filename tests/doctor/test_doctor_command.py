@@ -8,15 +8,15 @@ import sys
 
 import pytest
 from plaunch import hookimpl
-from plaunch.cli import doctor
-from plaunch.cli.doctor import asks_for_doctor, run_doctor
-from plaunch.cli.installed import plugins_check
 from plaunch.cli.parser import parse
 from plaunch.cli.program import main
-from plaunch.doctor import CHECKS, Finding, Status
-from plaunch.doctor.context import DoctorContext
+from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.plugin.listing import BLOCKED, BROKEN, PluginStatus
 from plaunch.scheduling import Allocation
+from plaunch_doctor import CHECKS
+from plaunch_doctor import command as doctor
+from plaunch_doctor.command import asks_for_doctor, run_doctor
+from plaunch_doctor.installed import plugins_check
 
 
 @pytest.fixture

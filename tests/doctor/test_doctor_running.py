@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 import pytest
-from plaunch.doctor import Finding, Status, run_checks
-from plaunch.doctor.context import DoctorContext
-from plaunch.doctor.findings import exit_code, format_findings
+from plaunch.doctor import DoctorContext, Finding, Status
+from plaunch_doctor import run_checks
+from plaunch_doctor.findings import exit_code, format_findings
 
 
 def good(context):

@@ -107,9 +107,28 @@ class Invocation:
         taken = allocate(args, manager)
         return config_from_args(args, manager), taken
 
+    def load_chosen(self, manager: PluginManager, config: LaunchConfig) -> None:
+        """Load the plugins that the settings name.
+
+        Raises:
+            PlaunchError: one of them cannot be loaded, or is not there.
+        """
+        load_chosen(manager, config)
+
     def as_given(self, text: str) -> str:
         """A message about options, with the variable or file that has given them."""
         return text if self.args is None else as_given(text, self.args)
+
+
+def load_chosen(manager: PluginManager, config: LaunchConfig) -> None:
+    """Load the plugins that settings name; see `Invocation.load_chosen`."""
+    from plaunch.plugin.event_handlers import find_event_handlers  # noqa: PLC0415 - as above
+    from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415
+
+    manager.get(RENDEZVOUS, config.rdzv_backend)
+    find_event_handlers(manager, config.event_log_handler, config.event_conf)
+    manager.get(SIGNAL_POLICIES, config.signal_policy)
+    manager.use_options(config.options)
 
 
 def given_command(args: argparse.Namespace) -> Option | None:

@@ -322,15 +322,6 @@ HELP = (
         is_shared=True,
     ),
     Option(
-        ("--doctor",),
-        "check what usually breaks on this node, with the options that are given",
-        read=None,
-        default=False,
-        has_variable=False,
-        command="plaunch.cli.doctor:run_doctor",
-        takes_errors=True,
-    ),
-    Option(
         ("--check-plugin",),
         "run the conformance suites of its kinds over a plugin; a rendezvous backend is given "
         "--rdzv-endpoint and --rdzv-conf",

@@ -180,7 +180,9 @@ def build_parser(environ: Mapping[str, str], table: OptionTable) -> Parser:
         for option in options:
             group.add_argument(*option.names, help=option.help, **_details(option, environ))
         if title == HELP_GROUP:
-            group.add_argument("-h", "--help", action="help", help="show this help message and exit")
+            group.add_argument(
+                "-h", "--help", action="help", help="show this help message and exit"
+            )
             group.add_argument("--version", action="version", version=_version())
     return parser
 

@@ -124,7 +124,9 @@ class AgentControl:
         logger.info("%s: %s", self._who, " ".join(text.split()))
 
 
-def create(implementation: pluggy.HookImpl, who: str, context: PluginContext) -> Iterator[Extending]:
+def create(
+    implementation: pluggy.HookImpl, who: str, context: PluginContext
+) -> Iterator[Extending]:
     """The extensions that an implementation of the hook gives.
 
     Raises:

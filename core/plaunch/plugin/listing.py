@@ -53,6 +53,21 @@ class PluginStatus:
     detail: str = ""
     rivals: tuple[str, ...] = ()
 
+    @property
+    def is_always_on(self) -> bool:
+        """Whether it is loaded in each launch, so that every launch fails if it is broken."""
+        return self.kind == LIFECYCLE.name
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it cannot be loaded."""
+        return self.status == BROKEN
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be selected."""
+        return self.status not in (BROKEN, BLOCKED)
+
 
 def run_listing(invocation: Invocation) -> int:
     """Print the list: `--list-plugins`."""

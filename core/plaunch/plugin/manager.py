@@ -35,6 +35,7 @@ from plaunch.plugin.loading import (
     watched_loading,
 )
 from plaunch.plugin.metadata import EntryPoint, scan
+from plaunch.plugin.options import find_options, load_options, resolve_options
 from plaunch.plugin.registration import (
     Chosen,
     PluggyManager,
@@ -44,7 +45,6 @@ from plaunch.plugin.registration import (
     doctor_check,
     is_ours,
 )
-from plaunch.plugin.options import find_options, load_options, resolve_options
 from plaunch.plugin.registry import LIFECYCLE, WITH_OPTIONS, Kind, T
 from plaunch.plugin.telling import Teller
 from plaunch.plugin.words import Words

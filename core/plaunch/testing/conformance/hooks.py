@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
+from plaunch_doctor.running import CHECKS_TIMEOUT
 
 from plaunch.agent import moments
 from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding
-from plaunch.doctor.running import CHECKS_TIMEOUT
 from plaunch.plugin import environment
 from plaunch.plugin.telling import HOOKS, TIME_BOUND
 from plaunch.process.failures.failure import ProcessFailure

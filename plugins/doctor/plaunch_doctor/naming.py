@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.findings import Finding, Status
+from plaunch.doctor import Finding, Status
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous.address import is_loop_back
+from plaunch.rendezvous import is_loop_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch_doctor.context import NodeContext
 
 _SLOW = 1.0  # seconds; torch asks for names in every worker
 _WHAT = "host name"
 
 
-def check_host_name(context: DoctorContext) -> Iterator[Finding]:
+def check_host_name(context: NodeContext) -> Iterator[Finding]:
     """Own name to addresses, and back; how long that takes."""
     several = context.max_nodes > 1
     began = time.monotonic()
@@ -63,7 +63,7 @@ def check_host_name(context: DoctorContext) -> Iterator[Finding]:
     yield from _check_back(context, numbers, took)
 
 
-def _check_back(context: DoctorContext, numbers: list[str], took: float) -> Iterator[Finding]:
+def _check_back(context: NodeContext, numbers: list[str], took: float) -> Iterator[Finding]:
     what = "reverse name"
     began = time.monotonic()
     known: list[str] = []
@@ -103,7 +103,7 @@ def _check_back(context: DoctorContext, numbers: list[str], took: float) -> Iter
         yield Finding(Status.OK, what, said)
 
 
-def check_interfaces(context: DoctorContext) -> Iterator[Finding]:
+def check_interfaces(context: NodeContext) -> Iterator[Finding]:
     """Whether the interfaces that `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME` name exist."""
     there = context.list("/sys/class/net")
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
@@ -128,5 +128,5 @@ def check_interfaces(context: DoctorContext) -> Iterator[Finding]:
             )
 
 
-def _has_gloo_interface(context: DoctorContext) -> bool:
+def _has_gloo_interface(context: NodeContext) -> bool:
     return bool(context.environ.get("GLOO_SOCKET_IFNAME"))

@@ -6,15 +6,15 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.findings import Finding, Status
+from plaunch.doctor import Finding, Status
 from plaunch.errors import ThreadStartError
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch.doctor.context import DoctorContext
-    from plaunch.doctor.findings import Check
+    from plaunch_doctor.context import NodeContext
+    from plaunch_doctor.findings import Check
 
 # How long all checks together may take, in seconds; they run at the same time.
 CHECKS_TIMEOUT = 15.0
@@ -54,7 +54,7 @@ class Bounded:
 
 
 def run_checks(
-    checks: Mapping[str, Check], context: DoctorContext, timeout: float = CHECKS_TIMEOUT
+    checks: Mapping[str, Check], context: NodeContext, timeout: float = CHECKS_TIMEOUT
 ) -> list[Finding]:
     """Run all checks at the same time; the findings come in the order of the checks.
 

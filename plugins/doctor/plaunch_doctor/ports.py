@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.findings import Finding, Status
-from plaunch.doctor.network import FREE
+from plaunch.doctor import Finding, Status
+
+from plaunch_doctor.network import FREE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch_doctor.context import NodeContext
 
 _FEW = 1000  # ports for outgoing connections; a large world has thousands between its ranks
 _RANGE_TRIED = 256  # ports of a given range that are tried
 _RANGE_NEEDED = 2  # a round's port, and one more in case that somebody takes the first
 
 
-def check_ports(context: DoctorContext) -> Iterator[Finding]:
+def check_ports(context: NodeContext) -> Iterator[Finding]:
     """The range that the system gives ports from, and the ports that options name."""
     first, last = _ephemeral(context)
     if last:
@@ -42,7 +43,7 @@ def check_ports(context: DoctorContext) -> Iterator[Finding]:
     yield from _check_range(context)
 
 
-def _check_master_port(context: DoctorContext, first: int, last: int) -> Iterator[Finding]:
+def _check_master_port(context: NodeContext, first: int, last: int) -> Iterator[Finding]:
     port = context.options.get("master_port")
     reserved = context.read("/proc/sys/net/ipv4/ip_local_reserved_ports")
     if isinstance(port, int) and first <= port <= last and not reserved:
@@ -54,7 +55,7 @@ def _check_master_port(context: DoctorContext, first: int, last: int) -> Iterato
         )
 
 
-def _check_range(context: DoctorContext) -> Iterator[Finding]:
+def _check_range(context: NodeContext) -> Iterator[Finding]:
     given = context.options.get("port_range")
     if not isinstance(given, tuple):
         return
@@ -77,14 +78,14 @@ def _check_range(context: DoctorContext) -> Iterator[Finding]:
         yield Finding(Status.OK, "port range", said)
 
 
-def _ephemeral(context: DoctorContext) -> tuple[int, int]:
+def _ephemeral(context: NodeContext) -> tuple[int, int]:
     words = context.read("/proc/sys/net/ipv4/ip_local_port_range").split()
     if len(words) != 2 or not all(word.isdecimal() for word in words):
         return 0, 0
     return int(words[0]), int(words[1])
 
 
-def _used(context: DoctorContext, first: int, last: int) -> int:
+def _used(context: NodeContext, first: int, last: int) -> int:
     """How many ports of the range some TCP socket of this network namespace has."""
     used = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):

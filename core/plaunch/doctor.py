@@ -1,20 +1,45 @@
-"""What a check may look at: the launch's settings, this node, its files and its network."""
+"""What checks of a node are made of, whoever contributes them: see the hook `plaunch_doctor_checks`."""
 
 from __future__ import annotations
 
+import enum
 import os
 import socket
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from plaunch.doctor.machine import Machine
-from plaunch.doctor.network import Network
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # How long one question of a check may take, in seconds; the whole check gets a little more.
 QUESTION_TIMEOUT = 3.0
+
+
+class Status(enum.Enum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"  # a job may run, but something is likely to go wrong, or to be slow
+    PROBLEM = "problem"  # a job with these options does not start, or does not work
+    BROKEN = "broken"  # the check itself failed, so that the question is open
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer of a check.
+
+    Args:
+        status: how bad it is.
+        what: what was looked at, in one to three words; the line's heading.
+        found: what is there, with numbers.
+        advice: what to do; empty if all is well.
+    """
+
+    status: Status
+    what: str
+    found: str
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -29,8 +54,6 @@ class DoctorContext:
         host: the name of this host.
         root: where the file system starts; `/` but in tests.
         timeout: how long one question to the network may take, in seconds.
-        network: answers questions about names, addresses and ports.
-        machine: answers questions about limits, disks, programs and time.
     """
 
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -39,8 +62,6 @@ class DoctorContext:
     host: str = field(default_factory=socket.gethostname)
     root: str = "/"
     timeout: float = QUESTION_TIMEOUT
-    network: Network = field(default_factory=Network)
-    machine: Machine = field(default_factory=Machine)
 
     @property
     def nproc(self) -> int:
@@ -79,3 +100,7 @@ class DoctorContext:
     def _number(self, name: str, default: int) -> int:
         value = self.settings.get(name, default)
         return value if isinstance(value, int) else default
+
+
+# Gives what one look at the node has found; may take a few seconds.
+Check = Callable[[DoctorContext], Iterable[Finding]]

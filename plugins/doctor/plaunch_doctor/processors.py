@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.capacity import group_files
-from plaunch.doctor.findings import Finding, Status
+from plaunch.doctor import Finding, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch_doctor.context import NodeContext
 
 
-def check_processors(context: DoctorContext) -> Iterator[Finding]:
+def check_processors(context: NodeContext) -> Iterator[Finding]:
     """The affinity mask and the control group's quota, against workers and OMP_NUM_THREADS."""
     what, nproc = "processors", context.nproc
     mask = context.machine.processors()
@@ -35,7 +35,7 @@ def check_processors(context: DoctorContext) -> Iterator[Finding]:
     yield from _check_threads(context, usable)
 
 
-def _check_threads(context: DoctorContext, usable: float) -> Iterator[Finding]:
+def _check_threads(context: NodeContext, usable: float) -> Iterator[Finding]:
     what, nproc = "OMP_NUM_THREADS", context.nproc
     text = context.environ.get(what)
     if text is None:
@@ -64,7 +64,7 @@ def _check_threads(context: DoctorContext, usable: float) -> Iterator[Finding]:
     )
 
 
-def _quota(context: DoctorContext) -> float | None:
+def _quota(context: NodeContext) -> float | None:
     """The smallest quota above this process, in processors."""
     quotas = []
     for text in group_files(context, "cpu", "cpu.max", ""):

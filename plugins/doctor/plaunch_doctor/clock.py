@@ -5,18 +5,18 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.findings import Finding, Status
+from plaunch.doctor import Finding, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch_doctor.context import NodeContext
 
 _RELEASED = 1735689600.0  # the first day of 2025, before any release of plaunch
 _FAR = 50 * 365 * 86400.0
 
 
-def check_clock(context: DoctorContext) -> Iterator[Finding]:
+def check_clock(context: NodeContext) -> Iterator[Finding]:
     """Whether the time makes sense, and whether somebody keeps it right."""
     now = context.machine.now()
     said = datetime.datetime.fromtimestamp(now, datetime.timezone.utc).strftime(

@@ -6,18 +6,18 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.findings import Finding, Status
+from plaunch.doctor import Finding, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch_doctor.context import NodeContext
 
 _TESTED = ((3, 10), (3, 13))
 _TORCH = (2, 3)  # the oldest that the extra `c10d` takes
 
 
-def check_versions(context: DoctorContext) -> Iterator[Finding]:
+def check_versions(context: NodeContext) -> Iterator[Finding]:
     """Python and torch as the launcher's environment has them; torch is not imported."""
     python = context.machine.version
     if not _TESTED[0] <= python[:2] <= _TESTED[1]:
@@ -64,7 +64,7 @@ def check_versions(context: DoctorContext) -> Iterator[Finding]:
     yield Finding(Status.OK, "torch", said)
 
 
-def _vendor(context: DoctorContext) -> str:
+def _vendor(context: NodeContext) -> str:
     devices = context.list("/dev")
     if any(re.fullmatch(r"nvidia\d+", name) for name in devices):
         return "NVIDIA"

@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.findings import Finding, Status
-from plaunch.doctor.units import GIB, MIB, say_bytes
+from plaunch.doctor import Finding, Status
+
+from plaunch_doctor.units import GIB, MIB, say_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch_doctor.context import NodeContext
 
 _FEW_FILES = 1000
 # A socket's path has at most 107 characters; Python's multiprocessing adds about 30 to the folder.
 _LONG = 75
 
 
-def check_log_folder(context: DoctorContext) -> Iterator[Finding]:
+def check_log_folder(context: NodeContext) -> Iterator[Finding]:
     """Whether log files can be written where `--log-dir` says."""
     folder = context.options.get("log_dir")
     if not isinstance(folder, str) or not folder:
@@ -32,7 +33,7 @@ def check_log_folder(context: DoctorContext) -> Iterator[Finding]:
     yield _check_folder(context, "log folder", there, GIB, f"for {folder}")
 
 
-def check_temporary_folder(context: DoctorContext) -> Iterator[Finding]:
+def check_temporary_folder(context: NodeContext) -> Iterator[Finding]:
     """Whether there is room for temporary files, such as error files and sockets."""
     what = "temporary files"
     given = next(
@@ -58,7 +59,7 @@ def check_temporary_folder(context: DoctorContext) -> Iterator[Finding]:
 
 
 def _check_folder(
-    context: DoctorContext, what: str, folder: str, wanted: int, purpose: str
+    context: NodeContext, what: str, folder: str, wanted: int, purpose: str
 ) -> Finding:
     try:
         space = context.machine.space(folder)

@@ -6,13 +6,14 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.capacity import group_files
-from plaunch.doctor.findings import Finding, Status
-from plaunch.doctor.units import GIB, MIB, say_bytes
+from plaunch.doctor import Finding, Status
+
+from plaunch_doctor.units import GIB, MIB, say_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch_doctor.context import NodeContext
 
 # What one worker needs at least, in bytes: NCCL's buffers and a few batches of a DataLoader's; and
 # a process that has imported torch.
@@ -21,7 +22,7 @@ WORKER_MEMORY = 512 * MIB
 _HUGE = 1 << 60  # version 1 of control groups says "no limit" with a number near 2**63
 
 
-def check_shared_memory(context: DoctorContext) -> Iterator[Finding]:
+def check_shared_memory(context: NodeContext) -> Iterator[Finding]:
     """The room in /dev/shm, against what the workers of this node need."""
     what, nproc = "shared memory", context.nproc
     folder = context.path("/dev/shm")  # noqa: S108 - looked at only
@@ -53,7 +54,7 @@ def check_shared_memory(context: DoctorContext) -> Iterator[Finding]:
         yield Finding(Status.OK, what, said)
 
 
-def check_memory(context: DoctorContext) -> Iterator[Finding]:
+def check_memory(context: NodeContext) -> Iterator[Finding]:
     """Free memory, the control group's limit, and what the kernel has killed for lack of it."""
     nproc = context.nproc
     info = {
@@ -97,7 +98,7 @@ def check_memory(context: DoctorContext) -> Iterator[Finding]:
         )
 
 
-def _limits(context: DoctorContext) -> list[tuple[int, int]]:
+def _limits(context: NodeContext) -> list[tuple[int, int]]:
     """Limit and use of this process's control group, and of those above it that have a limit."""
     limits = group_files(context, "memory", "memory.max", "memory.limit_in_bytes")
     used = group_files(context, "memory", "memory.current", "memory.usage_in_bytes")

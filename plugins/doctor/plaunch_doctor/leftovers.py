@@ -6,15 +6,13 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.findings import Finding, Status
-from plaunch.process.kernel.processes import read_table
-from plaunch.process.scratch import find_stale, read_boot
-from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE, read_environ
+from plaunch.doctor import Finding, Status
+from plaunch.process import JOBS_VARIABLE, find_stale, read_boot, read_environ, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch.doctor import DoctorContext
 
 _TORCHRUN = "TORCHELASTIC_RUN_ID"
 _REAPERS = ("systemd", "init", "tini", "dumb-init", "catatonit", "s6-svscan", "slurmstepd")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.findings import Finding, Status
-from plaunch.plugin.listing import BLOCKED, BROKEN
-from plaunch.plugin.registry import LIFECYCLE
+from plaunch.doctor import Finding, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from plaunch.doctor.context import DoctorContext
-    from plaunch.doctor.findings import Check
-    from plaunch.plugin.listing import PluginStatus
+    from plaunch.doctor import DoctorContext
+    from plaunch.plugin import PluginStatus
+
+    from plaunch_doctor.findings import Check
 
 _WHAT = "plugins"
 
@@ -32,18 +31,18 @@ def plugins_check(rows: Callable[[], Sequence[PluginStatus]], chosen: Mapping[st
         for row in found:
             title = f"{row.kind}:{row.name} of {row.distribution} {row.version}"
             # A plugin of hooks is always on; others matter once they are selected.
-            is_used = row.kind == LIFECYCLE.name or chosen.get(row.kind) in (
+            is_used = row.is_always_on or chosen.get(row.kind) in (
                 row.name,
                 f"{row.distribution}:{row.name}",
             )
             block = f"-p no:{row.kind}:{row.name}"
-            if row.status == BROKEN:
+            if row.is_broken:
                 yield Finding(
                     Status.PROBLEM if is_used else Status.WARNING,
                     _WHAT,
                     f"{title} is broken: {row.detail}",
                     f"repair or remove it, or block it with {block}"
-                    if row.kind == LIFECYCLE.name
+                    if row.is_always_on
                     else "repair or remove it, or select another one",
                 )
             elif row.rivals and is_used:
@@ -54,7 +53,7 @@ def plugins_check(rows: Callable[[], Sequence[PluginStatus]], chosen: Mapping[st
                     f"select {row.distribution}:{row.name}, or block one with -p no:DISTRIBUTION:"
                     f"{row.name}",
                 )
-        usable = sum(row.status not in (BROKEN, BLOCKED) for row in found)
+        usable = sum(row.is_usable for row in found)
         owners = sorted({f"{r.distribution} {r.version}" for r in found if r.distribution != "-"})
         yield Finding(Status.OK, _WHAT, f"{usable} can be used, of {', '.join(owners)}")
 

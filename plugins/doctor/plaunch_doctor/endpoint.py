@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.findings import Finding, Status
-from plaunch.doctor.network import ACCEPTED, FREE, REFUSED, TAKEN
+from plaunch.doctor import Finding, Status
 from plaunch.errors import RendezvousConnectionError, UsageError
-from plaunch.rendezvous.address import (
+from plaunch.rendezvous import (
     SocketAddress,
     is_loop_back,
     join_host_port,
     names_this_machine,
+    parse_rendezvous_endpoint,
 )
-from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
+
+from plaunch_doctor.network import ACCEPTED, FREE, REFUSED, TAKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch_doctor.context import NodeContext
 
 _WHAT = "endpoint"
 _DEFAULT_PORTS = {"etcd": 2379, "etcd-v2": 2379}
@@ -27,7 +28,7 @@ _C10D_PORT = 29400
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 
 
-def check_endpoint(context: DoctorContext) -> Iterator[Finding]:
+def check_endpoint(context: NodeContext) -> Iterator[Finding]:
     """By backend: whether it resolves, whether it is here, who listens, and whether it answers."""
     endpoint = str(context.settings.get("rdzv_endpoint", ""))
     configs = context.settings.get("rdzv_configs")
@@ -62,7 +63,7 @@ def _rank(options: dict[str, object]) -> int:
 
 
 def _check_place(
-    context: DoctorContext, endpoint: str, default_port: int, *, is_host: bool | None
+    context: NodeContext, endpoint: str, default_port: int, *, is_host: bool | None
 ) -> Iterator[Finding]:
     """An endpoint that one of the nodes opens; `is_host` says whether this one does, if known."""
     try:
@@ -105,7 +106,7 @@ def _check_place(
         yield _check_there(context, where, addresses)
 
 
-def _check_here(context: DoctorContext, where: str, port: int, *, must_be_free: bool) -> Finding:
+def _check_here(context: NodeContext, where: str, port: int, *, must_be_free: bool) -> Finding:
     state = context.network.bind(port) if port else FREE
     if state == FREE:
         return Finding(Status.OK, _WHAT, f"{where} is this node, and the port is free")
@@ -133,9 +134,7 @@ def _check_here(context: DoctorContext, where: str, port: int, *, must_be_free: 
     )
 
 
-def _check_there(
-    context: DoctorContext, where: str, addresses: tuple[SocketAddress, ...]
-) -> Finding:
+def _check_there(context: NodeContext, where: str, addresses: tuple[SocketAddress, ...]) -> Finding:
     answers = [
         (address, *context.network.connect(address, _share(context, addresses)))
         for address in addresses
@@ -159,7 +158,7 @@ def _check_there(
     )
 
 
-def _check_members(context: DoctorContext, endpoint: str, default_port: int) -> Iterator[Finding]:
+def _check_members(context: NodeContext, endpoint: str, default_port: int) -> Iterator[Finding]:
     good = 0
     bad: list[Finding] = []
     for part in endpoint.split(","):
@@ -188,7 +187,7 @@ def _check_members(context: DoctorContext, endpoint: str, default_port: int) -> 
         )
 
 
-def _check_proxies(context: DoctorContext) -> Iterator[Finding]:
+def _check_proxies(context: NodeContext) -> Iterator[Finding]:
     found = sorted(
         name for name in context.environ if name.lower() in _PROXIES and context.environ[name]
     )
@@ -213,7 +212,7 @@ def _check_folder(folder: str) -> Iterator[Finding]:
 
 
 def _resolve(
-    context: DoctorContext, host: str, port: int
+    context: NodeContext, host: str, port: int
 ) -> tuple[tuple[SocketAddress, ...], Finding | None]:
     try:
         return context.network.resolve(host, port, context.timeout), None
@@ -230,7 +229,7 @@ def _resolve(
         )
 
 
-def _needs_missing_ipv6(context: DoctorContext, addresses: tuple[SocketAddress, ...]) -> bool:
+def _needs_missing_ipv6(context: NodeContext, addresses: tuple[SocketAddress, ...]) -> bool:
     if not addresses or any(":" not in address.host for address in addresses):
         return False
     return (
@@ -239,5 +238,5 @@ def _needs_missing_ipv6(context: DoctorContext, addresses: tuple[SocketAddress, 
     )
 
 
-def _share(context: DoctorContext, addresses: tuple[SocketAddress, ...]) -> float:
+def _share(context: NodeContext, addresses: tuple[SocketAddress, ...]) -> float:
     return context.timeout / max(len(addresses), 1)

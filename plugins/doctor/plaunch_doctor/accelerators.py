@@ -6,12 +6,12 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.findings import Finding, Status
+from plaunch.doctor import Finding, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch.doctor import DoctorContext
 
 _WHAT = "devices"
 _NVIDIA = "0x10de"

@@ -6,23 +6,25 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.cli.installed import plugins_check
-from plaunch.cli.stdout import STDOUT
-from plaunch.doctor.checks import CHECKS
-from plaunch.doctor.context import DoctorContext
-from plaunch.doctor.findings import Finding, Status, exit_code, format_findings
-from plaunch.doctor.running import Bounded, NotDoneError, run_checks
+from plaunch import __version__
+from plaunch.doctor import Finding, Status
 from plaunch.errors import PlaunchError
-from plaunch.plugin.event_handlers import find_event_handlers
-from plaunch.plugin.listing import BROKEN, list_plugins
-from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.registry import LIFECYCLE, RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.plugin import PluginManager, list_plugins
+
+from plaunch_doctor.checks import CHECKS
+from plaunch_doctor.context import NodeContext
+from plaunch_doctor.findings import exit_code, format_findings
+from plaunch_doctor.installed import plugins_check
+from plaunch_doctor.running import Bounded, NotDoneError, run_checks
 
 if TYPE_CHECKING:
-    from plaunch.cli.invocation import Invocation
-    from plaunch.config import LaunchConfig
-    from plaunch.doctor.findings import Check
-    from plaunch.plugin.listing import PluginStatus
+    from typing import TextIO
+
+    from plaunch import LaunchConfig
+    from plaunch.cli import Invocation
+    from plaunch.plugin import PluginStatus
+
+    from plaunch_doctor.findings import Check
 
 # How long finding and loading plugins, and making the settings, may take, in seconds: a device
 # counter may have to ask torch.
@@ -57,14 +59,14 @@ def run_doctor(invocation: Invocation) -> int:
         if resolved.manager is not None:
             for name, check in resolved.manager.doctor_checks().items():
                 checks[f"plugin {name}"] = check
-        context = DoctorContext(
+        context = NodeContext(
             settings={} if resolved.config is None else resolved.config.settings(),
             options=dict(invocation.options),
         )
         findings += run_checks(checks, context)
     finally:
         logger.handlers = handlers
-    STDOUT.write(_title(context) + format_findings(findings, _width()))
+    invocation.write(_title(context) + format_findings(findings, _width(invocation.stream)))
     return exit_code(findings)
 
 
@@ -118,7 +120,7 @@ class _Resolved:
         blocked = [
             f"no:{row.kind}:{row.name}"
             for row in self.rows()
-            if row.kind == LIFECYCLE.name and (row.status == BROKEN or row.rivals)
+            if row.is_always_on and (row.is_broken or row.rivals)
         ]
         try:
             return PluginManager.create(words=[*self._words, *blocked])
@@ -137,9 +139,7 @@ class _Resolved:
             config = self.config
             if taken:
                 findings.append(Finding(Status.OK, "scheduler", taken))
-            manager.get(RENDEZVOUS, config.rdzv_backend)
-            find_event_handlers(manager, config.event_log_handler, config.event_conf)
-            manager.get(SIGNAL_POLICIES, config.signal_policy)
+            invocation.load_chosen(manager, config)
         except PlaunchError as error:
             findings.append(_usage(error, invocation))
         else:
@@ -184,16 +184,14 @@ def _chosen(invocation: Invocation) -> dict[str, str]:
     return {kind: str(given[option]) for kind, option in options.items() if given}
 
 
-def _title(context: DoctorContext) -> str:
-    from plaunch._version import __version__  # noqa: PLC0415 - once it is needed
-
+def _title(context: NodeContext) -> str:
     return f"plaunch {__version__} on {context.host}\n\n"
 
 
-def _width() -> int | None:
-    if not STDOUT.stream.isatty():
+def _width(stream: TextIO) -> int | None:
+    if not stream.isatty():
         return None
     try:
-        return os.get_terminal_size(STDOUT.stream.fileno()).columns
+        return os.get_terminal_size(stream.fileno()).columns
     except OSError:
         return None

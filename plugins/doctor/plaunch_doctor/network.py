@@ -7,8 +7,7 @@ import socket
 import threading
 
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous.address import SocketAddress, is_own_address, resolve_host
-from plaunch.rendezvous.ports import port_owner
+from plaunch.rendezvous import SocketAddress, is_own_address, port_owner, resolve_host
 from plaunch.threads import start_thread
 
 FREE, TAKEN, FORBIDDEN = "free", "taken", "forbidden"

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.findings import Finding, Status
+from plaunch.doctor import Finding, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch_doctor.context import NodeContext
 
 _WHAT = "interpreter"
 
 
-def check_interpreter(context: DoctorContext) -> Iterator[Finding]:
+def check_interpreter(context: NodeContext) -> Iterator[Finding]:
     """The interpreter, the environment that the shell has activated, and what PATH would start."""
     machine = context.machine
     version = ".".join(map(str, machine.version))
@@ -25,7 +25,7 @@ def check_interpreter(context: DoctorContext) -> Iterator[Finding]:
     yield from _check_path(context)
 
 
-def _check_worker_python(context: DoctorContext) -> Iterator[Finding]:
+def _check_worker_python(context: NodeContext) -> Iterator[Finding]:
     python = context.environ.get("PYTHON_EXEC")
     if python is None:
         return
@@ -46,7 +46,7 @@ def _check_worker_python(context: DoctorContext) -> Iterator[Finding]:
         )
 
 
-def _check_activated(context: DoctorContext) -> Iterator[Finding]:
+def _check_activated(context: NodeContext) -> Iterator[Finding]:
     machine = context.machine
     own = (machine.prefix, machine.base_prefix)
     for variable in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT", "CONDA_PREFIX"):
@@ -69,7 +69,7 @@ def _check_activated(context: DoctorContext) -> Iterator[Finding]:
         return
 
 
-def _check_path(context: DoctorContext) -> Iterator[Finding]:
+def _check_path(context: NodeContext) -> Iterator[Finding]:
     found = {}
     for program in ("python", "torchrun", "plaunch"):
         found[program] = context.machine.which(program, context.environ)

@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from plaunch.doctor import Finding, Status
+
+from plaunch_doctor.context import NodeContext
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch.doctor.context import DoctorContext
-
-
-class Status(enum.Enum):
-    """How bad a finding is."""
-
-    OK = "ok"
-    WARNING = "warning"  # a job may run, but something is likely to go wrong, or to be slow
-    PROBLEM = "problem"  # a job with these options does not start, or does not work
-    BROKEN = "broken"  # the check itself failed, so that the question is open
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One answer of a check.
-
-    Args:
-        status: how bad it is.
-        what: what was looked at, in one to three words; the line's heading.
-        found: what is there, with numbers.
-        advice: what to do; empty if all is well.
-    """
-
-    status: Status
-    what: str
-    found: str
-    advice: str = ""
-
 
 # Gives what one look at the node has found; may take a few seconds.
-Check = Callable[["DoctorContext"], Iterable[Finding]]
+Check = Callable[[NodeContext], Iterable[Finding]]
 
 _BAD = frozenset({Status.PROBLEM, Status.BROKEN})
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.capacity import find_rooms
-from plaunch.doctor.findings import Finding, Status
-from plaunch.doctor.machine import UNLIMITED
-from plaunch.doctor.units import say_bytes
+from plaunch.doctor import Finding, Status
+
+from plaunch_doctor.machine import UNLIMITED
+from plaunch_doctor.units import say_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.doctor.context import DoctorContext
+    from plaunch_doctor.context import NodeContext
 
 # Descriptors: what the launcher has beside its workers, what it has for each of them, and what a
 # worker needs at least, and for each rank that it is connected to.
@@ -21,7 +22,7 @@ _WORKER_FILES, _FILES_PER_RANK = 512, 4
 _THREADS_PER_WORKER = 32  # with torch, gloo or NCCL, before any DataLoader
 
 
-def check_open_files(context: DoctorContext) -> Iterator[Finding]:
+def check_open_files(context: NodeContext) -> Iterator[Finding]:
     """The limit on open files, against what the launcher and one worker of this world need."""
     what = "open files"
     soft, hard = context.machine.limit("RLIMIT_NOFILE")
@@ -48,7 +49,7 @@ def check_open_files(context: DoctorContext) -> Iterator[Finding]:
         yield Finding(Status.OK, what, said)
 
 
-def check_processes(context: DoctorContext) -> Iterator[Finding]:
+def check_processes(context: NodeContext) -> Iterator[Finding]:
     """The limits on processes and threads, of this user and of the control group."""
     what = "processes"
     needed = _THREADS_PER_WORKER * context.nproc
@@ -69,7 +70,7 @@ def check_processes(context: DoctorContext) -> Iterator[Finding]:
         yield Finding(Status.OK, what, str(nearest))
 
 
-def check_core_files(context: DoctorContext) -> Iterator[Finding]:
+def check_core_files(context: NodeContext) -> Iterator[Finding]:
     """What a worker that crashes leaves behind."""
     soft, _ = context.machine.limit("RLIMIT_CORE")
     pattern = context.read("/proc/sys/kernel/core_pattern")
@@ -85,7 +86,7 @@ def check_core_files(context: DoctorContext) -> Iterator[Finding]:
     yield Finding(Status.OK, "core files", said)
 
 
-def check_locked_memory(context: DoctorContext) -> Iterator[Finding]:
+def check_locked_memory(context: NodeContext) -> Iterator[Finding]:
     """The limit on locked memory, where there is InfiniBand, which registers its buffers."""
     devices = context.list("/sys/class/infiniband")
     soft, _ = context.machine.limit("RLIMIT_MEMLOCK")

@@ -5,28 +5,28 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.accelerators import check_devices
-from plaunch.doctor.clock import check_clock
-from plaunch.doctor.disks import check_log_folder, check_temporary_folder
-from plaunch.doctor.endpoint import check_endpoint
-from plaunch.doctor.interpreter import check_interpreter
-from plaunch.doctor.leftovers import check_leftovers
-from plaunch.doctor.limits import (
+from plaunch_doctor.accelerators import check_devices
+from plaunch_doctor.clock import check_clock
+from plaunch_doctor.disks import check_log_folder, check_temporary_folder
+from plaunch_doctor.endpoint import check_endpoint
+from plaunch_doctor.interpreter import check_interpreter
+from plaunch_doctor.leftovers import check_leftovers
+from plaunch_doctor.limits import (
     check_core_files,
     check_locked_memory,
     check_open_files,
     check_processes,
 )
-from plaunch.doctor.memory import check_memory, check_shared_memory
-from plaunch.doctor.naming import check_host_name, check_interfaces
-from plaunch.doctor.packages import check_versions
-from plaunch.doctor.ports import check_ports
-from plaunch.doctor.processors import check_processors
+from plaunch_doctor.memory import check_memory, check_shared_memory
+from plaunch_doctor.naming import check_host_name, check_interfaces
+from plaunch_doctor.packages import check_versions
+from plaunch_doctor.ports import check_ports
+from plaunch_doctor.processors import check_processors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch.doctor.findings import Check
+    from plaunch_doctor.findings import Check
 
 CHECKS: Mapping[str, Check] = MappingProxyType(
     {
