@@ -8,8 +8,8 @@ import pathlib
 import re
 
 import pytest
-from plaunch.agent.account import Account, Phase
 from plaunch.agent.status.picture import FINISHED, PHASES, Picture
+from plaunch.agent.time_accounting import Phase, TimeAccount
 from streams import Stream
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
@@ -141,7 +141,7 @@ def test_a_later_failure_is_not_the_first_one(picture, stream):
 
 
 def test_where_the_time_went_is_the_accounts_and_goes_on_between_events():
-    account, picture = Account(), Picture("job", "trainer")
+    account, picture = TimeAccount(), Picture("job", "trainer")
     stream = Stream(account.note, picture.note)
     stream.begin()
     stream.form(10)

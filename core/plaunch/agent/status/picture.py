@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch._version import __version__
-from plaunch.agent.account import Account
+from plaunch.agent.time_accounting import TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
-# What `Account` calls the phases, and we do.
+# What `TimeAccount` calls the phases, and we do.
 PHASES = {
     "starting": "starting",
     "meeting": "rendezvous",
@@ -38,7 +38,7 @@ class Picture:
     """
 
     def __init__(self, run_id: str, role: str) -> None:
-        self.account = Account()
+        self.account = TimeAccount()
         self.phase = PHASES[self.account.phase.value]
         self.workers: dict[int, dict[str, Any]] = {}
         self.told: dict[str, Any] = {"run_id": run_id, "role": role, "host": os.uname().nodename}
@@ -92,7 +92,7 @@ class Picture:
                 self._failure = {key: told.get(key) for key in _OF_FAILURE}
 
     def spent(self, now: float) -> dict[str, float]:
-        """Where the time went until `now`, on the monotonic clock; see `Account`."""
+        """Where the time went until `now`, on the monotonic clock; see `TimeAccount`."""
         seconds = self.account.seconds
         last = self._last
         if last is not None and self.phase != FINISHED:

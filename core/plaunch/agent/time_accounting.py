@@ -35,7 +35,7 @@ class Phase(str, enum.Enum):
     STOPPING = "stopping"
 
 
-class Account:
+class TimeAccount:
     """Counts the seconds between events under five names, which sum to the total.
 
     - waiting: for the other nodes, to form a round, and at the end, once all workers of this node
@@ -100,7 +100,7 @@ class Account:
     def describe(self) -> str:
         """Say it in one line, as the launcher does at its end; empty if there is nothing to say."""
         seconds = self.seconds
-        return describe_account(seconds, self._restarts) if seconds["total"] >= _TOO_LITTLE else ""
+        return describe_times(seconds, self._restarts) if seconds["total"] >= _TOO_LITTLE else ""
 
     def _settle(self) -> None:
         """Another round trains."""
@@ -111,7 +111,7 @@ class Account:
             self._restarts += 1
 
 
-def describe_account(seconds: Mapping[str, float], restarts: int) -> str:
+def describe_times(seconds: Mapping[str, float], restarts: int) -> str:
     """One line, from the seconds by name; what took no time to speak of is left out."""
     parts = [
         f"{describe_seconds(seconds[name])} {words}"

@@ -25,7 +25,7 @@ LONGEST_PAUSE = 60.0
 _REST_WAIT = 1.0  # seconds for a handler to come to rest before workers are forked
 
 
-class Delivery:
+class EventQueue:
     """One event handler, on a thread of its own.
 
     The thread begins with the first event, but lets the launch have the processors until `release`
@@ -74,7 +74,7 @@ class Delivery:
         self._is_over = False  # closed, failed or given up: nothing is taken any more
 
     def __repr__(self) -> str:
-        return f"Delivery({self.name!r}, waiting={len(self._events)}, dropped={self.dropped})"
+        return f"EventQueue({self.name!r}, waiting={len(self._events)}, dropped={self.dropped})"
 
     def put(self, event: Event) -> None:
         """Take one event; never waits."""
@@ -288,7 +288,7 @@ def _describe(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {text_of_error(error)}".split())
 
 
-def close_deliveries(deliveries: Iterable[Delivery], patience: float = LAST_WAIT) -> None:
+def close_queues(deliveries: Iterable[EventQueue], patience: float = LAST_WAIT) -> None:
     """Let all handlers come to their end, at the same time and within `patience` seconds."""
     until = time.monotonic() + patience
     all_of_them = tuple(deliveries)
