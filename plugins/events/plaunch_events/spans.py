@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
     from plaunch.events import Event
 
-_PHASES = {
-    "meeting": "rendezvous",
-    "lingering": "waiting for nodes",
-}
+_PHASES = {"lingering": "waiting for nodes"}
 _LAUNCH_KEYS = ("run_id", "host", "role", "agent_pid")
 # What is a moment of the round that it falls into.
 _MOMENTS = frozenset(
