@@ -17,7 +17,7 @@ import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
 from plaunch.agent.barrier import wait_for_peers
 from plaunch.agent.status.alive import Alive
-from plaunch.agent.waiting import Waiting
+from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.cli.parser import parse
 from plaunch.cli.program import run
 from plaunch.compat.stores import store_timeout
@@ -298,7 +298,7 @@ def test_a_wait_without_an_end_ends_with_the_worker(seconds):
 
 
 def test_waits_of_the_agent_have_no_end():
-    waiting = Waiting(INF, clock=lambda: 100.0)
+    waiting = WaitReporter(INF, clock=lambda: 100.0)
     assert milliseconds(waiting.pause()) >= 0
     alive = Alive(INF, clock=lambda: 100.0)
     alive.sleeps(INF)

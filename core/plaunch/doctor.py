@@ -1,4 +1,4 @@
-"""What checks of a node are made of, whoever contributes them: see the hook `plaunch_doctor_checks`."""
+"""What checks of a node are made of; the hook `plaunch_doctor_checks` contributes some."""
 
 from __future__ import annotations
 

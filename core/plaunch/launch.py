@@ -9,21 +9,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.closing import close_logs, forget_temporary_files, release_rendezvous
-from plaunch.agent.delivery import close_deliveries
+from plaunch.agent.event_queue import EventQueue, close_queues
+from plaunch.agent.event_stream import EventStream
 from plaunch.agent.health import find_service
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.measures import MetricRecorder
-from plaunch.agent.moments import BeforeWorkers, WorkersStarted
 from plaunch.agent.node import longest_stop
-from plaunch.agent.recorder import EventRecorder
+from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.release import shut_down
-from plaunch.agent.waiting import Waiting
+from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.answers import checked_handler, checked_policy
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
+from plaunch.plugin.extensions import AgentControl
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.process.failures.failure import ChildFailedError
@@ -33,12 +34,12 @@ from plaunch.rendezvous.token import check_token_is_used
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.agent.delivery import Delivery
     from plaunch.agent.health import HealthCheckServer
-    from plaunch.agent.moments import Moment, Notify
+    from plaunch.agent.notifications import Notification, Notify
     from plaunch.agent.status.service import Service
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.config import LaunchConfig
+    from plaunch.plugin.extensions import Extending
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
 
@@ -146,7 +147,7 @@ class _Launch:
         health_check_server: HealthCheckServer | None,
     ) -> None:
         self._health_check_server = health_check_server
-        self._waiting = Waiting(config.start_timeout, show=show)
+        self._waiting = WaitReporter(config.start_timeout, show=show)
         self._config = config
         self._manager = manager
         self._entrypoint = entrypoint
@@ -192,11 +193,12 @@ class _Launch:
         with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
         logs_specs, policy = self._bounded(logs_specs, policy)
-        recorder = EventRecorder(config, self._name)
+        recorder = EventStream(config, self._name)
         self._extending = manager.create_extensions(context)
         deliveries = self._create_deliveries(context, logs_specs)
         deliveries += [
-            Delivery("", item, who=f"an extension of {item.who}") for item in self._extending
+            EventQueue(item.who, item, who=f"an extension of {item.who}")
+            for item in self._extending
         ]
         for delivery in deliveries:
             recorder.listen(delivery.put)
@@ -212,7 +214,7 @@ class _Launch:
             raise
         finally:
             recorder.finish(failure)
-            close_deliveries(deliveries)
+            close_queues(deliveries)
             if recorder.has_agent and (text := recorder.account.describe()):
                 logger.info("this launch took %s", text)
 
@@ -241,7 +243,7 @@ class _Launch:
         if self._service is not None:
             self._service.alive.waits()
 
-    def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[Delivery]:
+    def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[EventQueue]:
         config = self._config
         run_dir = None
         if config.event_log_handler != "null":
@@ -257,8 +259,8 @@ class _Launch:
         self,
         logs_specs: LogsSpecs,
         policy: SignalPolicy,
-        recorder: EventRecorder,
-        deliveries: list[Delivery],
+        recorder: EventStream,
+        deliveries: list[EventQueue],
     ) -> dict[int, Any]:
         config, service = self._config, self._service
         handler = self._create_rendezvous()
@@ -307,23 +309,23 @@ class _Launch:
             finally:
                 release_rendezvous(release)
 
-    def _notify(self, recorder: EventRecorder, deliveries: list[Delivery]) -> Notify:
-        """Who is told of the agent's moments."""
+    def _notify(self, recorder: EventStream, deliveries: list[EventQueue]) -> Notify:
+        """Who is notified of what the agent does."""
         tell, measure = self._manager.notify, MetricRecorder()
         forks = self._config.start_method == "fork" and callable(self._entrypoint)
-        with_threads: list[Delivery | Service] = [*deliveries]
+        with_threads: list[EventQueue | Service] = [*deliveries]
         if self._service is not None:
             with_threads.append(self._service)
 
-        def notify(moment: Moment) -> None:
+        def notify(notification: Notification) -> None:
             self._keep_alive()
-            if isinstance(moment, WorkersStarted):
+            if isinstance(notification, WorkersStarted):
                 for item in with_threads:
                     item.release()
-            tell(moment)
-            recorder(moment)
-            measure(moment)
-            if isinstance(moment, BeforeWorkers) and forks:
+            tell(notification)
+            recorder(notification)
+            measure(notification)
+            if isinstance(notification, BeforeWorkers) and forks:
                 for item in with_threads:
                     item.rest()
                 for who in self._manager.left_behind():

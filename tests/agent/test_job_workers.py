@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, agent, moments
+from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, agent, notifications
 from plaunch.errors import PlaunchError, RendezvousConnectionError, SignalException
 from plaunch.process import ChildFailedError, SignalAction
 from plaunch.process.streams.layout import RunLayout
@@ -450,8 +450,8 @@ def test_one_stop_signal_while_an_error_tears_the_loop_down_skips_no_grace(creat
         heard.wait(60)
         (node.folder / "enough").touch()
 
-    def note(moment):
-        if isinstance(moment, moments.SignalReceived):
+    def note(notification):
+        if isinstance(notification, notifications.SignalReceived):
             heard.set()
 
     script = SAVING.replace("    sys.exit(0)", "    (where / f'saved.{rank}').touch(); sys.exit(0)")

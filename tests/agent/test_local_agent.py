@@ -11,7 +11,7 @@ import sys
 import threading
 
 import pytest
-from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, moments
+from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, notifications
 from plaunch.agent.worker_store.store import WorkerStore
 from plaunch.errors import (
     PlaunchError,
@@ -69,11 +69,11 @@ class Recorder:
         return self.built
 
     def exits(self):
-        return [m.exit for m in self.told if isinstance(m, moments.WorkerExited)]
+        return [m.exit for m in self.told if isinstance(m, notifications.WorkerExited)]
 
     def steps(self, step):
         """The steps of that name that stops have taken."""
-        stopping = [m.step for m in self.told if isinstance(m, moments.Stopping)]
+        stopping = [m.step for m in self.told if isinstance(m, notifications.Stopping)]
         return [taken for taken in stopping if taken.step == step]
 
     def workers(self, round_, nproc=2):

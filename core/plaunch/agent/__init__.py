@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING
 from plaunch._lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch.agent.account import Account as Account
-    from plaunch.agent.account import describe_account as describe_account
-    from plaunch.agent.account import describe_seconds as describe_seconds
     from plaunch.agent.agent import SimpleElasticAgent as SimpleElasticAgent
     from plaunch.agent.api import ElasticAgent as ElasticAgent
     from plaunch.agent.arguments import macros as macros
@@ -22,6 +19,9 @@ if TYPE_CHECKING:
     from plaunch.agent.health import HealthCheckServer as HealthCheckServer
     from plaunch.agent.health import create_healthcheck_server as create_healthcheck_server
     from plaunch.agent.local import LocalElasticAgent as LocalElasticAgent
+    from plaunch.agent.time_accounting import TimeAccount as TimeAccount
+    from plaunch.agent.time_accounting import describe_seconds as describe_seconds
+    from plaunch.agent.time_accounting import describe_times as describe_times
     from plaunch.agent.watchdog import (
         TORCHELASTIC_ENABLE_FILE_TIMER as TORCHELASTIC_ENABLE_FILE_TIMER,
     )
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".account": "Account describe_account describe_seconds",
+        ".time_accounting": "TimeAccount describe_seconds describe_times",
         ".agent": "SimpleElasticAgent",
         ".api": "ElasticAgent",
         ".health": (

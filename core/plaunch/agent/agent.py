@@ -19,19 +19,19 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent import machine, moments, states
+from plaunch.agent import machine, notifications, states
 from plaunch.agent.api import DEFAULT_ROLE, ElasticAgent
 from plaunch.agent.background import BackgroundCall
 from plaunch.agent.barrier import wait_for_peers
 from plaunch.agent.job import Job
-from plaunch.agent.narration import describe_round, describe_turn
+from plaunch.agent.messages import describe_round, describe_turn
 from plaunch.agent.node import prepare_rendezvous
 from plaunch.agent.notices import Notices
+from plaunch.agent.notifier import Notifier
 from plaunch.agent.rounds import Round, enter_round, join_round
 from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
 from plaunch.agent.status.alive import TURN_BOUND, Alive
-from plaunch.agent.teller import Teller
-from plaunch.agent.waiting import Waiting
+from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.durations import PATIENCE, milliseconds
 from plaunch.errors import (
@@ -80,7 +80,7 @@ class SimpleElasticAgent(ElasticAgent):
         shutdown_timeout: how long workers may take to stop before they are killed, in seconds.
         signal_policy: what signals mean; by default those of `TORCHELASTIC_SIGNALS_TO_HANDLE` stop
             the job.
-        notify: is called at every moment of `plaunch.agent.moments`; it must not raise or block.
+        notify: is called with each of `plaunch.agent.notifications`; it must not raise or block.
         waiting: says what a round waits for, and ends a first one that takes too long.
         alive: is told whenever the loop goes to sleep and wakes.
 
@@ -95,13 +95,13 @@ class SimpleElasticAgent(ElasticAgent):
         shutdown_timeout: float = 30,
         *,
         signal_policy: SignalPolicy | None = None,
-        notify: moments.Notify | None = None,
-        waiting: Waiting | None = None,
+        notify: notifications.Notify | None = None,
+        waiting: WaitReporter | None = None,
         alive: Alive | None = None,
     ) -> None:
         PATIENCE.check(exit_barrier_timeout, "exit_barrier_timeout")
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
-        self._waiting = waiting or Waiting()
+        self._waiting = waiting or WaitReporter()
         self._alive = alive or Alive(shutdown_timeout + TURN_BOUND)
         self._worker_group = WorkerGroup(spec)
         self._exit_barrier_timeout = exit_barrier_timeout
@@ -113,7 +113,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._machine = states.State(
             max_restarts=spec.max_restarts, is_job_wide=self._job is not None
         )
-        self._teller = Teller(self._worker_group, lambda: self._machine, notify)
+        self._notifier = Notifier(self._worker_group, lambda: self._machine, notify)
         self._wake_up = WakeUp()
         self._inbox: SignalInbox | None = None
         # Looked up when it is called: somebody may replace the method of one agent.
@@ -244,14 +244,14 @@ class SimpleElasticAgent(ElasticAgent):
         finally:
             word = "" if outcome is None else outcome.value
             reason = str(self._error) if outcome is states.Outcome.LEFT else ""
-            self._teller.tell(moments.AgentFinished, result, word, reason)
+            self._notifier.notify(notifications.AgentFinished, result, word, reason)
             self._wake_up.close()
             self._alive.ends()
 
     def _conclude(self, outcome: states.Outcome) -> RunResult:
         if outcome is states.Outcome.FAILED and self._job is not None:
             result = self._job.failed_result(self._run_result)
-            self._teller.tell_failures(result)
+            self._notifier.notify_failures(result)
             return result
         if outcome in (states.Outcome.SUCCEEDED, states.Outcome.FAILED):
             return self._run_result
@@ -270,7 +270,7 @@ class SimpleElasticAgent(ElasticAgent):
             raise self._job.closed_error()
         if outcome is states.Outcome.CLOSED:
             raise RendezvousClosedError(
-                f"the rendezvous of job {self._teller.run_id!r} was closed: {self._close_reason}"
+                f"the rendezvous of job {self._notifier.run_id!r} was closed: {self._close_reason}"
             )
         raise RuntimeError(f"the agent ended with {outcome.value!r} but without an error")
 
@@ -309,7 +309,7 @@ class SimpleElasticAgent(ElasticAgent):
         stops: list[states.Event] = []
         for received in inbox.take():
             signum, action = received.signum, received.action
-            self._teller.tell(moments.SignalReceived, signum, action)
+            self._notifier.notify(notifications.SignalReceived, signum, action)
             if action is SignalAction.STOP:
                 if not received.is_listed:
                     logger.warning(
@@ -339,7 +339,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._machine, actions = machine.step(self._machine, event)
         if self._machine.asked_by is not None:
             self._death_signal = self._machine.asked_by
-        self._teller.tell_state(self._machine.workers)
+        self._notifier.notify_state(self._machine.workers)
         return actions
 
     def _perform(self, action: states.Action) -> states.Event | None:
@@ -365,7 +365,7 @@ class SimpleElasticAgent(ElasticAgent):
         return None
 
     def _join(self) -> None:
-        self._teller.tell(moments.BeforeRendezvous)
+        self._notifier.notify(notifications.BeforeRendezvous)
         self._joined_at = time.monotonic()
         self._waiting.begin()
         self._background = BackgroundCall(
@@ -388,7 +388,7 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _perform_start(self) -> states.Event:
         group = self._worker_group
-        self._teller.tell(moments.BeforeWorkers)
+        self._notifier.notify(notifications.BeforeWorkers)
         self._has_started = False
         try:
             self._notices.forget()
@@ -400,8 +400,8 @@ class SimpleElasticAgent(ElasticAgent):
         self._has_started = True
         self._failed_before = None  # it is mended
         self._waiting.workers_started()
-        self._teller.tell(moments.WorkersStarted)
-        return states.WorkersStartedEvent()
+        self._notifier.notify(notifications.WorkersStarted)
+        return states.StartSucceeded()
 
     def _start_failed(self, error: Exception) -> states.Event:
         self._error = error
@@ -435,7 +435,7 @@ class SimpleElasticAgent(ElasticAgent):
             if delay is not None:
                 self._stop_delay = delay
                 return None
-            end = states.WorkersStopped()
+            end = states.StopSucceeded()
         self._stop = None
         if self._failure_due is not None:
             self._tell_failure()
@@ -467,7 +467,7 @@ class SimpleElasticAgent(ElasticAgent):
         """Tell of the failure that ended the round, with all that is known of it by now."""
         self._failure_due = None
         self._complete_failure()
-        self._teller.tell_failures(self._run_result)
+        self._notifier.notify_failures(self._run_result)
         if self._job is not None and self._is_of_use():
             self._job.tell_failures(self._run_result.failures)
 
@@ -498,7 +498,7 @@ class SimpleElasticAgent(ElasticAgent):
             if any(received.action is SignalAction.STOP for received in inbox.take()):
                 return
             self._poll(fds, min(remaining, _JOB_INTERVAL))
-            self._teller.tell_changes(job.take_changes())
+            self._notifier.notify_changes(job.take_changes())
 
     def _watch(self) -> list[states.Event]:
         """Wait until something may have happened and say what it was."""
@@ -551,15 +551,15 @@ class SimpleElasticAgent(ElasticAgent):
         if ends:
             return ends
         if self._job is not None:
-            changes = self._teller.tell_changes(self._job.take_changes())
+            changes = self._notifier.notify_changes(self._job.take_changes())
             if any(change.kind in (ChangeKind.FAILED, ChangeKind.LOST) for change in changes):
                 ends = self._look_for_failures(list(exit_fds or ()))
             return ends or self._job.events(changes, self._notices.pass_on)
         if isinstance(handler, ObservableRendezvous):
             return self._membership_events(handler)
         if self._num_nodes_waiting() > 0:
-            self._teller.tell_changes([MembershipChange(ChangeKind.ARRIVED)])
-            return [states.MembershipChanged()]
+            self._notifier.notify_changes([MembershipChange(ChangeKind.ARRIVED)])
+            return [states.NodesChanged()]
         return []
 
     def _watch_stop(self) -> list[states.Event]:
@@ -578,7 +578,7 @@ class SimpleElasticAgent(ElasticAgent):
         phase = self._machine.phase
         if self._job is not None:
             # Nobody gets another signal while it saves what it has, hence no notices.
-            changes = self._teller.tell_changes(self._job.take_changes())
+            changes = self._notifier.notify_changes(self._job.take_changes())
             if phase is states.Phase.STOPPING:
                 events = self._job.events_of_end(changes)
             else:  # the workers have succeeded, and need not be stopped for another round
@@ -603,13 +603,13 @@ class SimpleElasticAgent(ElasticAgent):
         result = self._monitor_workers(self._worker_group)
         if result.state is WorkerState.SUCCEEDED:
             self._run_result = result
-            return [states.WorkersSucceeded()]
+            return [states.WorkSucceeded()]
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self._run_result = result
             self._failure_due = time.monotonic() + _SETTLE
             if not self._stops_in_steps():
                 self._tell_failure()
-            return [states.WorkersFailed()]
+            return [states.WorkFailed()]
         if result.state is not WorkerState.HEALTHY:
             raise RuntimeError(
                 f"the workers of role {self._worker_group.spec.role!r} are {result.state.name}, "
@@ -623,11 +623,11 @@ class SimpleElasticAgent(ElasticAgent):
         until = time.monotonic() + _LAST_LOOK
         while (remaining := until - time.monotonic()) > 0:
             self._poll(exit_fds, remaining)
-            if self._look_at_workers() == [states.WorkersFailed()]:
+            if self._look_at_workers() == [states.WorkFailed()]:
                 if self._failure_due is not None:
                     # The others settle soon what failed first, and wait for nobody then.
                     self._tell_failure()
-                return [states.WorkersFailed()]
+                return [states.WorkFailed()]
         return []
 
     def _watch_peers(self, job: Job) -> list[states.Event]:
@@ -638,7 +638,7 @@ class SimpleElasticAgent(ElasticAgent):
         fds = [*(self._exit_fds() or ()), *self._change_fds()]
         self._poll(fds, min(job.patience(), _JOB_INTERVAL))
         self._tend()
-        changes = self._teller.tell_changes(job.take_changes())
+        changes = self._notifier.notify_changes(job.take_changes())
         events = job.events(changes, self._notices.pass_on)
         if not events and job.patience() <= 0:
             logger.warning(
@@ -651,13 +651,13 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _membership_events(self, handler: ObservableRendezvous) -> list[states.Event]:
         events: list[states.Event] = []
-        for change in self._teller.tell_changes(handler.changes()):
+        for change in self._notifier.notify_changes(handler.changes()):
             logger.info("node %s %s: %s", change.node, change.kind.value, change.reason)
             if change.kind is ChangeKind.CLOSED:
                 self._close_reason = change.reason
                 events.append(states.RendezvousClosed())
             else:
-                events.append(states.MembershipChanged())
+                events.append(states.NodesChanged())
         return events
 
     def _poll(self, fds: Sequence[int], timeout: float | None) -> None:
@@ -692,7 +692,7 @@ class SimpleElasticAgent(ElasticAgent):
             logger.warning("%s", text)
         self._run_result = RunResult(WorkerState.INIT)
         reason = formed.info.reason if isinstance(formed.info, JobRound) else ""
-        self._teller.tell_round(formed, call.duration, reason or self._turn)
+        self._notifier.notify_round(formed, call.duration, reason or self._turn)
         return states.RoundFormed(formed.attempt, formed.number)
 
     def _exit_barrier(self) -> None:
@@ -707,4 +707,4 @@ class SimpleElasticAgent(ElasticAgent):
 
     def _tell_no_round(self, error: BaseException) -> None:
         duration = time.monotonic() - self._joined_at
-        self._teller.tell(moments.RendezvousFailed, duration, str(error))
+        self._notifier.notify(notifications.RendezvousFailed, duration, str(error))

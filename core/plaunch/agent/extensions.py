@@ -40,7 +40,7 @@ class Snapshot:
         ranks: the global ranks of this node's workers by local rank.
         pids: their processes by local rank; empty while none runs.
         waits_for: whom or what the rendezvous waits for, in a few words; empty if it does not.
-        overdue: seconds for which nothing was heard of the agent's loop that should have been, or 0.
+        overdue: seconds for which the agent's loop was not heard of that should have been, or 0.
         patience: seconds within which it should have been heard of.
         dropped: how many events each handler has not had, by name.
     """

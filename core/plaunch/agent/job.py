@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import states
-from plaunch.agent.narration import describe_failures
+from plaunch.agent.messages import describe_failures
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousClosedError, RendezvousConnectionError
 from plaunch.rendezvous.api import ChangeKind
@@ -105,7 +105,7 @@ class Job:
             return [states.PeersUnreachable()]
         if ChangeKind.FAILED in by_kind:
             return [states.PeersFailed()]
-        return [states.MembershipChanged()]
+        return [states.NodesChanged()]
 
     def events_of_end(self, changes: Sequence[MembershipChange]) -> list[states.Event]:
         """The same while workers are being stopped: another round is joined in any case."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent import moments
+from plaunch.agent import notifications
 from plaunch.agent.affinity import binder_of
 from plaunch.agent.agent import SimpleElasticAgent
 from plaunch.agent.api import DEFAULT_ROLE
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.status.alive import Alive
     from plaunch.agent.stopping import WorkersStop
-    from plaunch.agent.waiting import Waiting
+    from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.process.contexts.context import PContext, ProcessExit
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.stopping.signals import SignalPolicy
@@ -81,7 +81,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             by default the one that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for.
         signal_policy: what signals mean; by default those of `TORCHELASTIC_SIGNALS_TO_HANDLE` stop
             the job.
-        notify: is called at every moment of `plaunch.agent.moments`.
+        notify: is called with each of `plaunch.agent.notifications`.
         worker_env: is asked for more variables for each worker.
         uninterruptible_state_timeout: seconds that a worker may be in uninterruptible sleep before
             the job ends with `UnkillableWorkerError`; 0 means for ever, and None what
@@ -108,10 +108,10 @@ class LocalElasticAgent(SimpleElasticAgent):
         uninterruptible_state_timeout: float | None = None,
         *,
         signal_policy: SignalPolicy | None = None,
-        notify: moments.Notify | None = None,
-        worker_env: moments.WorkerEnv = _nothing_more,
+        notify: notifications.Notify | None = None,
+        worker_env: notifications.WorkerEnv = _nothing_more,
         keep_daemons: bool = False,
-        waiting: Waiting | None = None,
+        waiting: WaitReporter | None = None,
         alive: Alive | None = None,
         traffic: Traffic | None = None,
     ) -> None:
@@ -411,18 +411,18 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _tell_exit(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
         exited = self._describe_exit(process_exit, failure)
-        self._teller.tell(moments.WorkerExited, exited)
+        self._notifier.notify(notifications.WorkerExited, exited)
 
     def _tell_end(self, process_exit: ProcessExit, failure: ProcessFailure | None) -> None:
         self._gone.add(process_exit.local_rank)
         exited = self._describe_exit(process_exit, failure)
-        self._teller.tell(moments.WorkerEnded, exited, process_exit.timestamp)
+        self._notifier.notify(notifications.WorkerEnded, exited, process_exit.timestamp)
         if failure is not None and not self._cause:
             rank = exited.worker.global_rank
             self._cause = f"rank {rank} (pid {failure.pid}) failed: {failure.describe_exit()}"
 
     def _tell_stop_step(self, step: StopStep) -> None:
-        self._teller.tell(moments.Stopping, step)
+        self._notifier.notify(notifications.Stopping, step)
         if step.step == "waiting" and self._cause and self._job is None:
             # The report will say so, too, but only when the stop is over.
             logger.warning("they are stopped because %s", self._cause)

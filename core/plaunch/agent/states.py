@@ -92,7 +92,7 @@ class RoundFailed(Value):
     graceful: bool = False
 
 
-class WorkersStartedEvent(Value):
+class StartSucceeded(Value):
     """Every worker has a process."""
 
 
@@ -104,15 +104,15 @@ class AgentFailed(Value):
     """Something went wrong in the agent itself."""
 
 
-class WorkersFailed(Value):
+class WorkFailed(Value):
     """At least one worker failed by itself."""
 
 
-class WorkersSucceeded(Value):
+class WorkSucceeded(Value):
     """All workers ended with success."""
 
 
-class MembershipChanged(Value):
+class NodesChanged(Value):
     """A node arrived, left or was lost."""
 
 
@@ -143,7 +143,7 @@ class StopRequested(Value):
     at: float = 0.0
 
 
-class WorkersStopped(Value):
+class StopSucceeded(Value):
     """The stop sequence is through: no worker is left, nor what it has started."""
 
 
@@ -159,18 +159,18 @@ Event = (
     Begin
     | RoundFormed
     | RoundFailed
-    | WorkersStartedEvent
+    | StartSucceeded
     | StartFailed
     | AgentFailed
-    | WorkersFailed
-    | WorkersSucceeded
-    | MembershipChanged
+    | WorkFailed
+    | WorkSucceeded
+    | NodesChanged
     | PeersFailed
     | PeersUnreachable
     | RendezvousClosed
     | JobEnded
     | StopRequested
-    | WorkersStopped
+    | StopSucceeded
     | StopFailed
     | PeersFinished
 )

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.agent.moments import Moment
+    from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import WorkerInfo
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.context import PluginContext
@@ -197,9 +197,9 @@ class PluginManager:
                 names.update(n for n in offers if not self._catalogue.words.blocker(kind, n))
         return sorted(names)
 
-    def notify(self, moment: Moment) -> None:
-        """Tell the plugins of a moment in the agent's life; none of them can harm the job."""
-        self._teller.tell(moment)
+    def notify(self, notification: Notification) -> None:
+        """Notify the plugins of what has happened to the agent; none of them can harm the job."""
+        self._teller.tell(notification)
 
     def left_behind(self) -> list[str]:
         """The plugins with a hook that has not returned and is not waited for, for messages."""

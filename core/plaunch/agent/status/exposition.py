@@ -98,7 +98,7 @@ def _agent(picture: Picture, is_alive: bool, started: float) -> Iterator[Metric]
         if number is not None and number >= 0:
             yield _gauge(name, text, number)
     phases = GaugeMetricFamily("plaunch_phase", "What the agent does: 1.", labels=("phase",))
-    for name in (*PHASES.values(), FINISHED):
+    for name in (*PHASES, FINISHED):
         phases.add_metric((name,), name == phase)
     yield phases
     states = GaugeMetricFamily(

@@ -39,8 +39,8 @@ class Figures:
         self.membership: Counter[str] = Counter()
         self.signals: Counter[tuple[str, str]] = Counter()
         self.exits: Counter[tuple[str, str, str]] = Counter()  # state, exit code, signal
-        self.phases = {name: Durations() for name in PHASES.values()}
-        self._phase = PHASES["starting"]
+        self.phases = {name: Durations() for name in PHASES}
+        self._phase = PHASES[0]
         self._began: float | None = None
 
     def note(self, event: Event, phase: str) -> None:

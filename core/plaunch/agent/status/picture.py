@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch._version import __version__
-from plaunch.agent.account import Account
+from plaunch.agent.time_accounting import LaunchPhase, TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,16 +16,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 
-# What `Account` calls the phases, and we do.
-PHASES = {
-    "starting": "starting",
-    "meeting": "rendezvous",
-    "training": "training",
-    "lingering": "lingering",
-    "stopping": "stopping",
-}
+PHASES = tuple(phase.value for phase in LaunchPhase)
 FINISHED = "finished"
-_SPENT_ON = {"rendezvous": "waiting", "lingering": "waiting"}
 
 _FACTS = ("backend", "min_nodes", "max_nodes", "local_world_size", "max_restarts")
 
@@ -38,8 +30,8 @@ class Picture:
     """
 
     def __init__(self, run_id: str, role: str) -> None:
-        self.account = Account()
-        self.phase = PHASES[self.account.phase.value]
+        self.account = TimeAccount()
+        self.phase = self.account.phase.value
         self.workers: dict[int, dict[str, Any]] = {}
         self.told: dict[str, Any] = {"run_id": run_id, "role": role, "host": os.uname().nodename}
         self.state = "INIT"
@@ -55,7 +47,7 @@ class Picture:
         self._last = event
         self.told.update((key, told[key]) for key in _KEPT if told.get(key) is not None)
         self.account.note(event)
-        phase = PHASES.get(self.account.phase.value, self.account.phase.value)
+        phase = self.account.phase.value
         if event.name == "plaunch.launcher.finished":
             phase = FINISHED
             self._end = {"outcome": told.get("outcome"), "exit_code": told.get("exit_code")}
@@ -92,14 +84,8 @@ class Picture:
                 self._failure = {key: told.get(key) for key in _OF_FAILURE}
 
     def spent(self, now: float) -> dict[str, float]:
-        """Where the time went until `now`, on the monotonic clock; see `Account`."""
-        seconds = self.account.seconds
-        last = self._last
-        if last is not None and self.phase != FINISHED:
-            elapsed = max(now - last.monotonic, 0.0)
-            seconds[_SPENT_ON.get(self.phase, self.phase)] += elapsed
-            seconds["total"] += elapsed
-        return seconds
+        """Where the time went until `now`, on the monotonic clock; see `TimeAccount`."""
+        return self.account.seconds_until(now)
 
     def describe(self, waiting_for: str | None, silent: float) -> dict[str, Any]:
         """All of it, as plain values for JSON."""

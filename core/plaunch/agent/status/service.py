@@ -16,7 +16,7 @@ from plaunch.agent.status.alive import TURN_BOUND, Alive
 from plaunch.agent.status.figures import Figures
 from plaunch.agent.status.picture import Picture
 from plaunch.agent.status.server import Page, StatusServer, health_page
-from plaunch.agent.waiting import describe_wait
+from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import UsageError
 from plaunch.process.streams.traffic import Traffic
 

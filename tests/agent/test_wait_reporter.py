@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from plaunch.agent.waiting import Waiting
+from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.errors import ExitCode, RendezvousTimeoutError
 
 from helpers.clock import Clock
@@ -38,7 +38,7 @@ def _utc(monkeypatch):
 
 
 def waiting(clock, **settings):
-    made = Waiting(clock=clock, wall_clock=lambda: 3600.0, **settings)
+    made = WaitReporter(clock=clock, wall_clock=lambda: 3600.0, **settings)
     made.begin()
     return made
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch.agent.account import Account, describe_account, describe_seconds
+from plaunch.agent.time_accounting import TimeAccount, describe_seconds, describe_times
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Told:
 
 def account_of(*history):
     """The account of events, given as (second, name, metadata)."""
-    account = Account()
+    account = TimeAccount()
     for second, name, *metadata in history:
         account.note(Told(f"plaunch.{name}", 1000.0 + second, *metadata))
     return account
@@ -221,7 +221,7 @@ NAMES = [
     )
 )
 def test_the_phases_sum_to_the_time_from_the_first_event_to_the_last(steps):
-    account, now, first = Account(), 0, None
+    account, now, first = TimeAccount(), 0, None
     trained = 0
     for wait, (name, metadata) in steps:
         now += wait
@@ -263,7 +263,7 @@ def test_lengths_of_time_in_words(seconds, text):
 def test_the_account_in_one_line():
     seconds = {"waiting": 41, "starting": 3, "training": 4200, "stopping": 6, "lost": 52}
     seconds["total"] = sum(seconds.values())
-    assert describe_account(seconds, 2) == (
+    assert describe_times(seconds, 2) == (
         "1 h 12 min: 41 s waiting for nodes, 3 s starting, 1 h 10 min training, "
         "6 s stopping, 52 s lost to 2 restarts"
     )
@@ -275,5 +275,5 @@ def test_what_took_no_time_is_left_out():
         "5 s: 2 s waiting for nodes, 2 s starting, 1 s training"
     )
     seconds = {"waiting": 0, "starting": 1, "training": 1, "stopping": 0, "lost": 0.01, "total": 2}
-    assert describe_account(seconds, 1) == "2 s: 1 s starting, 1 s training, 1 restart"
+    assert describe_times(seconds, 1) == "2 s: 1 s starting, 1 s training, 1 restart"
     assert account_of(*FAILS, *AGAIN).describe().endswith("6 s lost to 1 restart")

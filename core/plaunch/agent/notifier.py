@@ -1,10 +1,10 @@
-"""What an agent tells whoever listens: its moments, with the group of workers as it is then."""
+"""What an agent lets whoever listens know, with the group of workers as it is then."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
-from plaunch.agent import moments
+from plaunch.agent import notifications
 from plaunch.agent.rounds import Round, describe_group
 from plaunch.process.failures.failure import first_failure
 from plaunch.process.stopping.signals import SignalAction
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 Facts = ParamSpec("Facts")
 
 
-class Teller:
-    """Tells of moments.
+class Notifier:
+    """Makes notifications, and hands them on.
 
     Args:
         group: the agent's workers, which change while it runs.
         state: says where the agent's state machine is.
-        notify: is called with every moment; None if nobody listens.
+        notify: is called with every notification; None if nobody listens.
     """
 
     def __init__(
-        self, group: WorkerGroup, state: Callable[[], State], notify: moments.Notify | None
+        self, group: WorkerGroup, state: Callable[[], State], notify: notifications.Notify | None
     ) -> None:
         self._group = group
         self._state = state
@@ -44,40 +44,42 @@ class Teller:
         """The group as it is; as it is about to be in the round that has `formed`."""
         return describe_group(self._group, self._state(), self.run_id, formed)
 
-    def tell(
+    def notify(
         self,
-        moment: Callable[Concatenate[GroupInfo, Facts], moments.Moment],
+        notification: Callable[Concatenate[GroupInfo, Facts], notifications.Notification],
         *args: Facts.args,
         **kwargs: Facts.kwargs,
     ) -> None:
-        """Tell of a `moment`, which is made of the group and of what else is given."""
+        """Hand a `notification` on, which is made of the group and of what else is given."""
         if self._notify is not None:
-            self._notify(moment(self.group_info(), *args, **kwargs))
+            self._notify(notification(self.group_info(), *args, **kwargs))
 
-    def tell_round(self, formed: Round, waited: float, reason: str) -> None:
+    def notify_round(self, formed: Round, waited: float, reason: str) -> None:
         """Tell that a round has formed for which this node waited so many seconds."""
         if self._notify is not None:
-            self._notify(moments.AfterRendezvous(self.group_info(formed), waited, reason))
+            self._notify(notifications.AfterRendezvous(self.group_info(formed), waited, reason))
 
-    def tell_state(self, new: WorkerState) -> None:
+    def notify_state(self, new: WorkerState) -> None:
         """Let the workers have another state, and tell of it if it is another one."""
         old, self._group.state = self._group.state, new
         if old is not new:
-            self.tell(moments.StateChanged, old, new)
+            self.notify(notifications.StateChanged, old, new)
 
-    def tell_changes(self, changes: Sequence[MembershipChange]) -> Sequence[MembershipChange]:
+    def notify_changes(self, changes: Sequence[MembershipChange]) -> Sequence[MembershipChange]:
         """Tell of `changes`, and return them."""
         for change in changes:
             if change.kind is ChangeKind.NOTICE:
-                self.tell(moments.SignalReceived, change.signum, SignalAction.NOTIFY, change.node)
+                self.notify(
+                    notifications.SignalReceived, change.signum, SignalAction.NOTIFY, change.node
+                )
             else:
-                self.tell(moments.MembershipChanged, change)
+                self.notify(notifications.MembershipChanged, change)
         return changes
 
-    def tell_failures(self, result: RunResult) -> None:
+    def notify_failures(self, result: RunResult) -> None:
         """Tell which workers have failed, if any, and which one of them first."""
         failures = result.failures
         if failures:
             first = result.first_failure
             first = first_failure(failures)[0] if first is None else first
-            self.tell(moments.WorkersFailed, failures, first)
+            self.notify(notifications.WorkersFailed, failures, first)

@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from plaunch.agent import delivery as delivery_module
-from plaunch.agent.delivery import Delivery, close_deliveries
+from plaunch.agent import event_queue as delivery_module
+from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.events import Event, EventSource
 
 from helpers.clock import Clock
@@ -49,12 +49,12 @@ class Gate(Kept):
 
 
 def close(*deliveries, patience=DEADLINE):
-    close_deliveries(deliveries, patience)
+    close_queues(deliveries, patience)
 
 
 def test_events_come_in_order_on_a_thread_of_their_own():
     handler = Kept()
-    delivery = Delivery("kept", handler)
+    delivery = EventQueue("kept", handler)
     delivery.release()
     for number in range(1000):
         delivery.put(event(str(number)))
@@ -68,14 +68,14 @@ def test_events_come_in_order_on_a_thread_of_their_own():
 
 def test_no_thread_before_there_is_an_event():
     before = threading.active_count()
-    delivery = Delivery("kept", Kept())
+    delivery = EventQueue("kept", Kept())
     assert threading.active_count() == before
     close(delivery)
 
 
 def test_the_start_of_workers_goes_first():
     handler = Kept()
-    delivery = Delivery("kept", handler, head_start=DEADLINE)
+    delivery = EventQueue("kept", handler, head_start=DEADLINE)
     delivery.put(event())
     assert handler.names == []
     delivery.release()
@@ -85,7 +85,7 @@ def test_the_start_of_workers_goes_first():
 
 def test_the_head_start_is_not_for_ever():
     handler = Gate()
-    delivery = Delivery("kept", handler, head_start=0.01)
+    delivery = EventQueue("kept", handler, head_start=0.01)
     delivery.put(event())
     assert handler.entered.wait(DEADLINE)
     handler.opened.set()
@@ -94,7 +94,7 @@ def test_the_head_start_is_not_for_ever():
 
 def test_a_handler_that_is_too_slow_loses_events_and_the_end_says_how_many(caplog):
     handler = Gate()
-    delivery = Delivery("slow", handler, limit=3)
+    delivery = EventQueue("slow", handler, limit=3)
     delivery.release()
     delivery.put(event("first"))
     assert handler.entered.wait(DEADLINE)
@@ -135,7 +135,7 @@ def put(delivery, handler, *names):
 
 
 def deliver(handler, *names, clock=time.monotonic, pauses=(0.001, 0.002)):
-    delivery = Delivery("hook", handler, origin="acme 1.0", pauses=pauses, clock=clock)
+    delivery = EventQueue("hook", handler, origin="acme 1.0", pauses=pauses, clock=clock)
     delivery.release()
     put(delivery, handler, *names)
     return delivery
@@ -212,7 +212,7 @@ def test_a_rest_does_not_wait_for_a_pause():
 
 def test_a_handler_that_always_fails_spoils_nothing_for_others(caplog):
     broken, kept = Away(*[SystemExit("no")] * 3), Kept()
-    deliveries = [Delivery("broken", broken, pauses=(0.001, 0.002)), Delivery("kept", kept)]
+    deliveries = [EventQueue("broken", broken, pauses=(0.001, 0.002)), EventQueue("kept", kept)]
     for delivery in deliveries:
         delivery.release()
         for _ in range(3):
@@ -229,13 +229,13 @@ def test_a_handler_that_cannot_close(caplog, error):
         def close(self):
             raise error
 
-    close(Delivery("broken", Broken()))
+    close(EventQueue("broken", Broken()))
     assert str(error) in caplog.text
 
 
 def test_a_handler_that_is_stuck_is_given_up(caplog):
     handler = Gate()
-    stuck, fine = Delivery("stuck", handler), Delivery("fine", Kept())
+    stuck, fine = EventQueue("stuck", handler), EventQueue("fine", Kept())
     for delivery in (stuck, fine):
         delivery.release()
         delivery.put(event())
@@ -257,7 +257,7 @@ def test_a_handler_that_is_stuck_is_given_up(caplog):
 
 def test_a_rest_ends_the_thread_and_loses_nothing():
     handler = Kept()
-    delivery = Delivery("kept", handler)
+    delivery = EventQueue("kept", handler)
     delivery.release()
     delivery.put(event("before"))
     assert delivery.rest()
@@ -271,7 +271,7 @@ def test_a_rest_ends_the_thread_and_loses_nothing():
 
 def test_a_rest_does_not_wait_for_ever_for_a_handler():
     handler = Gate()
-    delivery = Delivery("stuck", handler)
+    delivery = EventQueue("stuck", handler)
     delivery.release()
     delivery.put(event())
     assert handler.entered.wait(DEADLINE)
@@ -288,7 +288,7 @@ def test_no_thread_can_be_had(monkeypatch, caplog):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    delivery = Delivery("kept", Kept())
+    delivery = EventQueue("kept", Kept())
     delivery.put(event())
     delivery.put(event())
     close(delivery)
@@ -307,7 +307,7 @@ def test_what_a_handler_starts_can_be_ended():
                 finally:
                     child.kill()
 
-    delivery = Delivery("starting", Starting())
+    delivery = EventQueue("starting", Starting())
     delivery.put(event())
     close(delivery)
     assert ends == [-15]
@@ -324,7 +324,7 @@ def test_an_exception_that_cannot_be_told_is_told_as_such(caplog):
             raise Speechless
 
     handler = Handler()
-    delivery = Delivery("mute", handler, pauses=(0.001, 0.002))
+    delivery = EventQueue("mute", handler, pauses=(0.001, 0.002))
     delivery.release()
     for name in "abc":
         delivery.put(event(name))
@@ -346,7 +346,7 @@ def test_who_puts_events_does_not_wait_for_what_an_exception_says():
         def handle(self, event):
             raise Slow
 
-    delivery = Delivery("slow", Handler(), pauses=(0.001, 0.002))
+    delivery = EventQueue("slow", Handler(), pauses=(0.001, 0.002))
     delivery.release()
     delivery.put(event())
     assert entered.wait(DEADLINE)
@@ -363,7 +363,7 @@ def test_events_that_come_while_a_handler_fails_were_not_too_many_for_it(caplog)
         def handle(self, event):
             raise RuntimeError("away")
 
-    delivery = Delivery("away", Handler(), limit=2, pauses=(1000.0, 1000.0))
+    delivery = EventQueue("away", Handler(), limit=2, pauses=(1000.0, 1000.0))
     delivery.release()
     delivery.put(event())
     wait_until(lambda: delivery.dropped == 1, "the failure")

@@ -1,4 +1,4 @@
-"""The moments in an agent's life that others are told of, one small type each.
+"""What others are notified of in the life of an agent, one small type each.
 
 An agent is given one callable, `Notify`, and calls it with these; it does not know who listens.
 """
@@ -152,7 +152,7 @@ class AgentFinished(Value):
     reason: str = ""
 
 
-Moment = (
+Notification = (
     BeforeRendezvous
     | AfterRendezvous
     | RendezvousFailed
@@ -167,5 +167,5 @@ Moment = (
     | StateChanged
     | AgentFinished
 )
-Notify = Callable[[Moment], None]
+Notify = Callable[[Notification], None]
 WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]

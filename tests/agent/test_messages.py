@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from plaunch.agent import RunResult, WorkerState
-from plaunch.agent.narration import describe_round, describe_turn
+from plaunch.agent.messages import describe_round, describe_turn
 from plaunch.agent.states import Again, Outcome, Phase, State
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.rendezvous import JobRound, RendezvousInfo, RendezvousStoreInfo, WorldRanks

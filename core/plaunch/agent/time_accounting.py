@@ -25,17 +25,17 @@ class Told(Protocol):
         """Plain values by key."""
 
 
-class Phase(str, enum.Enum):
-    """What an agent does at a moment of a run."""
+class LaunchPhase(str, enum.Enum):
+    """What a launch is busy with, as its status page, its report and its traces call it."""
 
     STARTING = "starting"
-    MEETING = "meeting"
+    RENDEZVOUS = "rendezvous"
     TRAINING = "training"
     LINGERING = "lingering"
     STOPPING = "stopping"
 
 
-class Account:
+class TimeAccount:
     """Counts the seconds between events under five names, which sum to the total.
 
     - waiting: for the other nodes, to form a round, and at the end, once all workers of this node
@@ -54,12 +54,13 @@ class Account:
         self._settled = dict.fromkeys(_NAMES, 0.0)
         self._pending = dict.fromkeys(_NAMES, 0.0)  # lost, if another round trains
         self._is_pending = False
-        self._phase = Phase.STARTING
+        self._phase = LaunchPhase.STARTING
         self._last: float | None = None
         self._restarts = 0
+        self._is_over = False
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> LaunchPhase:
         """What the agent does from here on."""
         return self._phase
 
@@ -75,17 +76,31 @@ class Account:
         seconds["total"] = sum(seconds.values())
         return seconds
 
+    def seconds_until(self, monotonic: float) -> dict[str, float]:
+        """The same, with what goes on at that moment, which is not counted for good."""
+        seconds = self.seconds
+        if self._last is not None and not self._is_over:
+            elapsed = max(monotonic - self._last, 0.0)
+            seconds[self._spent_on] += elapsed
+            seconds["total"] += elapsed
+        return seconds
+
+    @property
+    def _spent_on(self) -> str:
+        return _NAME_OF.get(self._phase, self._phase.value)
+
     def note(self, event: Told) -> None:
         """Take the next event of the agent."""
         self.advance(event.monotonic)
+        self._is_over = event.name == "plaunch.launcher.finished"
         phase = _next_phase(self._phase, event.name, event.metadata)
         if phase is self._phase:
             return
-        if phase is Phase.TRAINING:
+        if phase is LaunchPhase.TRAINING:
             self._settle()
-        elif self._phase in (Phase.TRAINING, Phase.LINGERING):
+        elif self._phase in (LaunchPhase.TRAINING, LaunchPhase.LINGERING):
             # Others may still train while this node lingers.
-            self._is_pending = phase is not Phase.LINGERING
+            self._is_pending = phase is not LaunchPhase.LINGERING
         self._phase = phase
 
     def advance(self, monotonic: float) -> None:
@@ -95,12 +110,12 @@ class Account:
         elapsed = max(monotonic - self._last, 0.0)
         self._last += elapsed
         counted = self._pending if self._is_pending else self._settled
-        counted[_NAME_OF.get(self._phase, self._phase.value)] += elapsed
+        counted[self._spent_on] += elapsed
 
     def describe(self) -> str:
         """Say it in one line, as the launcher does at its end; empty if there is nothing to say."""
         seconds = self.seconds
-        return describe_account(seconds, self._restarts) if seconds["total"] >= _TOO_LITTLE else ""
+        return describe_times(seconds, self._restarts) if seconds["total"] >= _TOO_LITTLE else ""
 
     def _settle(self) -> None:
         """Another round trains."""
@@ -111,7 +126,7 @@ class Account:
             self._restarts += 1
 
 
-def describe_account(seconds: Mapping[str, float], restarts: int) -> str:
+def describe_times(seconds: Mapping[str, float], restarts: int) -> str:
     """One line, from the seconds by name; what took no time to speak of is left out."""
     parts = [
         f"{describe_seconds(seconds[name])} {words}"
@@ -147,7 +162,7 @@ def _in_two_units(count: int, unit: str, size: int, smaller: str) -> str:
 
 
 _NAMES = ("waiting", "starting", "training", "stopping", "lost")
-_NAME_OF = {Phase.MEETING: "waiting", Phase.LINGERING: "waiting"}
+_NAME_OF = {LaunchPhase.RENDEZVOUS: "waiting", LaunchPhase.LINGERING: "waiting"}
 _TOO_LITTLE = 0.05  # seconds that would be shown as nothing
 _WORDS = {
     "waiting": "waiting for nodes",
@@ -156,22 +171,26 @@ _WORDS = {
     "stopping": "stopping",
 }
 _BEGINS = {
-    "plaunch.rendezvous.begun": Phase.MEETING,
-    "plaunch.rendezvous.completed": Phase.STARTING,
-    "plaunch.rendezvous.failed": Phase.STOPPING,
-    "plaunch.workers.started": Phase.TRAINING,
+    "plaunch.rendezvous.begun": LaunchPhase.RENDEZVOUS,
+    "plaunch.rendezvous.completed": LaunchPhase.STARTING,
+    "plaunch.rendezvous.failed": LaunchPhase.STOPPING,
+    "plaunch.workers.started": LaunchPhase.TRAINING,
 }
 
 
-def _next_phase(phase: Phase, name: str, metadata: Mapping[str, object]) -> Phase:
+def _next_phase(phase: LaunchPhase, name: str, metadata: Mapping[str, object]) -> LaunchPhase:
     if name in _BEGINS:
         return _BEGINS[name]
     if name == "plaunch.signal.received" and metadata.get("action") == "stop":
-        return Phase.STOPPING
+        return LaunchPhase.STOPPING
     if name == "plaunch.state.changed" and metadata.get("new") == "SUCCEEDED":
-        return Phase.LINGERING if phase is Phase.TRAINING else phase
+        return LaunchPhase.LINGERING if phase is LaunchPhase.TRAINING else phase
     # While the nodes meet, news of the round before ends nothing.
-    return Phase.STOPPING if phase is not Phase.MEETING and _is_end(name, metadata) else phase
+    return (
+        LaunchPhase.STOPPING
+        if phase is not LaunchPhase.RENDEZVOUS and _is_end(name, metadata)
+        else phase
+    )
 
 
 def _is_end(name: str, metadata: Mapping[str, object]) -> bool:

@@ -25,7 +25,7 @@ LONGEST_PAUSE = 60.0
 _REST_WAIT = 1.0  # seconds for a handler to come to rest before workers are forked
 
 
-class Delivery:
+class EventQueue:
     """One event handler, on a thread of its own.
 
     The thread begins with the first event, but lets the launch have the processors until `release`
@@ -41,6 +41,7 @@ class Delivery:
         name: what the handler is called.
         handler: takes the events.
         origin: whose it is, for messages; empty if it comes with plaunch.
+        who: how messages call it, if it is no event handler.
         limit: how many events may wait.
         head_start: seconds.
         pauses: the first pause and the longest one, in seconds.
@@ -53,6 +54,7 @@ class Delivery:
         handler: EventHandler,
         *,
         origin: str = "",
+        who: str = "",
         limit: int = MAX_WAITING,
         head_start: float = HEAD_START,
         pauses: tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
@@ -60,7 +62,7 @@ class Delivery:
     ) -> None:
         self.name = name
         self.dropped = 0  # events that it never had: too many waited, or it failed
-        self._who = f"event handler {name!r}" + (f" ({origin})" if origin else "")
+        self._who = who or f"event handler {name!r}" + (f" ({origin})" if origin else "")
         self._trouble = _Trouble(*pauses, clock)
         self._handler = handler
         self._limit = limit
@@ -74,7 +76,7 @@ class Delivery:
         self._is_over = False  # closed, failed or given up: nothing is taken any more
 
     def __repr__(self) -> str:
-        return f"Delivery({self.name!r}, waiting={len(self._events)}, dropped={self.dropped})"
+        return f"EventQueue({self.name!r}, waiting={len(self._events)}, dropped={self.dropped})"
 
     def put(self, event: Event) -> None:
         """Take one event; never waits."""
@@ -288,7 +290,7 @@ def _describe(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {text_of_error(error)}".split())
 
 
-def close_deliveries(deliveries: Iterable[Delivery], patience: float = LAST_WAIT) -> None:
+def close_queues(deliveries: Iterable[EventQueue], patience: float = LAST_WAIT) -> None:
     """Let all handlers come to their end, at the same time and within `patience` seconds."""
     until = time.monotonic() + patience
     all_of_them = tuple(deliveries)

@@ -1,4 +1,4 @@
-"""The stream of events, made from an agent's moments."""
+"""The stream of events, made from an agent's notifications."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import signal
 from dataclasses import replace
 
 import pytest
-from plaunch.agent import RunResult, WorkerExit, WorkerInfo, WorkerState, moments
-from plaunch.agent.recorder import MAX_TEXT, EventRecorder, exit_code_of
+from plaunch.agent import RunResult, WorkerExit, WorkerInfo, WorkerState, notifications
+from plaunch.agent.event_stream import MAX_TEXT, EventStream, exit_code_of
 from plaunch.config import LaunchConfig
 from plaunch.errors import (
     RendezvousClosedError,
@@ -50,9 +50,7 @@ def clock():
 
 @pytest.fixture
 def recorder(clock):
-    recorder = EventRecorder(
-        CONFIG, "train.py", clock=clock, wall_clock=lambda: clock() + 1_000_000
-    )
+    recorder = EventStream(CONFIG, "train.py", clock=clock, wall_clock=lambda: clock() + 1_000_000)
     recorder.events = []
     recorder.listen(recorder.events.append)
     return recorder
@@ -68,26 +66,28 @@ def failure(rank=1, exitcode=-9, pid=78, **changes):
 def play(recorder, history, error=None):
     """Record a whole launch; the names, without what they begin with, and a few words."""
     recorder.begin()
-    for moment in history:
-        recorder(moment)
+    for notification in history:
+        recorder(notification)
     recorder.finish(error)
     return [event.name.removeprefix("plaunch.") for event in recorder.events]
 
 
 def exited(worker, code, stopped=False, failed=None):
-    return moments.WorkerEnded(GROUP, WorkerExit(worker, code, stopped, failed), at=1_000_100.0)
+    return notifications.WorkerEnded(
+        GROUP, WorkerExit(worker, code, stopped, failed), at=1_000_100.0
+    )
 
 
 def step(name, signum=signal.SIGTERM, ranks=(0,), seconds=0.5):
-    return moments.Stopping(GROUP, StopStep(name, signum, ranks, seconds))
+    return notifications.Stopping(GROUP, StopStep(name, signum, ranks, seconds))
 
 
 START = [
-    moments.BeforeRendezvous(BEFORE),
-    moments.AfterRendezvous(replace(GROUP, state=WorkerState.INIT), 2.5),
-    moments.BeforeWorkers(GROUP),
-    moments.WorkersStarted(GROUP),
-    moments.StateChanged(GROUP, WorkerState.INIT, WorkerState.HEALTHY),
+    notifications.BeforeRendezvous(BEFORE),
+    notifications.AfterRendezvous(replace(GROUP, state=WorkerState.INIT), 2.5),
+    notifications.BeforeWorkers(GROUP),
+    notifications.WorkersStarted(GROUP),
+    notifications.StateChanged(GROUP, WorkerState.INIT, WorkerState.HEALTHY),
 ]
 STARTED = [
     "launcher.started",
@@ -106,8 +106,8 @@ HISTORIES = {
             *START,
             exited(WORKERS[0], 0),
             exited(WORKERS[1], 0),
-            moments.StateChanged(GROUP, WorkerState.HEALTHY, WorkerState.SUCCEEDED),
-            moments.AgentFinished(GROUP, RunResult(WorkerState.SUCCEEDED), "succeeded"),
+            notifications.StateChanged(GROUP, WorkerState.HEALTHY, WorkerState.SUCCEEDED),
+            notifications.AgentFinished(GROUP, RunResult(WorkerState.SUCCEEDED), "succeeded"),
         ],
         None,
         [*STARTED, "worker.exited", "worker.exited", "state.changed", "launcher.finished"],
@@ -120,12 +120,14 @@ HISTORIES = {
             step("signalled"),
             exited(WORKERS[0], -15, stopped=True),
             step("gone"),
-            moments.WorkerExited(GROUP, WorkerExit(WORKERS[1], -9, False, failure())),
-            moments.WorkersFailed(GROUP, {3: failure()}, 3),
-            moments.BeforeRendezvous(replace(GROUP, attempt=1)),
-            moments.AfterRendezvous(replace(GROUP, attempt=1, round=1), 0.1, "rank 3 failed"),
-            moments.WorkersFailed(replace(GROUP, attempt=1, round=1), {3: failure(pid=80)}, 3),
-            moments.AgentFinished(GROUP, RunResult(WorkerState.FAILED), "failed"),
+            notifications.WorkerExited(GROUP, WorkerExit(WORKERS[1], -9, False, failure())),
+            notifications.WorkersFailed(GROUP, {3: failure()}, 3),
+            notifications.BeforeRendezvous(replace(GROUP, attempt=1)),
+            notifications.AfterRendezvous(replace(GROUP, attempt=1, round=1), 0.1, "rank 3 failed"),
+            notifications.WorkersFailed(
+                replace(GROUP, attempt=1, round=1), {3: failure(pid=80)}, 3
+            ),
+            notifications.AgentFinished(GROUP, RunResult(WorkerState.FAILED), "failed"),
         ],
         FAILED,
         [
@@ -139,13 +141,15 @@ HISTORIES = {
     "a change of the nodes": (
         [
             *START,
-            moments.MembershipChanged(GROUP, MembershipChange(ChangeKind.LOST, "b", "silent")),
+            notifications.MembershipChanged(
+                GROUP, MembershipChange(ChangeKind.LOST, "b", "silent")
+            ),
             step("signalled"),
             step("killed", signal.SIGKILL),
             step("gone"),
-            moments.BeforeRendezvous(GROUP),
-            moments.AfterRendezvous(replace(GROUP, round=1), 0.1, "node b was lost"),
-            moments.AgentFinished(GROUP, RunResult(WorkerState.SUCCEEDED), "succeeded"),
+            notifications.BeforeRendezvous(GROUP),
+            notifications.AfterRendezvous(replace(GROUP, round=1), 0.1, "node b was lost"),
+            notifications.AgentFinished(GROUP, RunResult(WorkerState.SUCCEEDED), "succeeded"),
         ],
         None,
         [
@@ -158,10 +162,10 @@ HISTORIES = {
     "a signal": (
         [
             *START,
-            moments.SignalReceived(GROUP, signal.SIGUSR1, SignalAction.NOTIFY),
-            moments.SignalReceived(GROUP, signal.SIGUSR1, SignalAction.NOTIFY, "b"),
-            moments.SignalReceived(GROUP, signal.SIGTERM, SignalAction.STOP),
-            moments.AgentFinished(GROUP, None, "signalled"),
+            notifications.SignalReceived(GROUP, signal.SIGUSR1, SignalAction.NOTIFY),
+            notifications.SignalReceived(GROUP, signal.SIGUSR1, SignalAction.NOTIFY, "b"),
+            notifications.SignalReceived(GROUP, signal.SIGTERM, SignalAction.STOP),
+            notifications.AgentFinished(GROUP, None, "signalled"),
         ],
         SignalException("SIGTERM received", signal.SIGTERM),
         [*STARTED, *["signal.received"] * 3, "launcher.finished"],
@@ -169,9 +173,9 @@ HISTORIES = {
     ),
     "a rendezvous that takes too long": (
         [
-            moments.BeforeRendezvous(BEFORE),
-            moments.RendezvousFailed(BEFORE, 600.0, "nobody came\nat all"),
-            moments.AgentFinished(BEFORE, None, "error"),
+            notifications.BeforeRendezvous(BEFORE),
+            notifications.RendezvousFailed(BEFORE, 600.0, "nobody came\nat all"),
+            notifications.AgentFinished(BEFORE, None, "error"),
         ],
         RendezvousTimeoutError("nobody came"),
         ["launcher.started", "rendezvous.begun", "rendezvous.failed", "launcher.finished"],
@@ -179,16 +183,21 @@ HISTORIES = {
     ),
     "a spare that is not needed": (
         [
-            moments.BeforeRendezvous(BEFORE),
-            moments.RendezvousFailed(BEFORE, 60.0, "not needed"),
-            moments.AgentFinished(BEFORE, RunResult(WorkerState.SUCCEEDED), "left", "not needed"),
+            notifications.BeforeRendezvous(BEFORE),
+            notifications.RendezvousFailed(BEFORE, 60.0, "not needed"),
+            notifications.AgentFinished(
+                BEFORE, RunResult(WorkerState.SUCCEEDED), "left", "not needed"
+            ),
         ],
         None,
         ["launcher.started", "rendezvous.begun", "rendezvous.failed", "launcher.finished"],
         ("not_needed", 0),
     ),
     "closed by another node": (
-        [moments.BeforeRendezvous(BEFORE), moments.AgentFinished(BEFORE, None, "closed")],
+        [
+            notifications.BeforeRendezvous(BEFORE),
+            notifications.AgentFinished(BEFORE, None, "closed"),
+        ],
         RendezvousClosedError("it was closed"),
         ["launcher.started", "rendezvous.begun", "launcher.finished"],
         ("closed", 112),
@@ -200,13 +209,13 @@ HISTORIES = {
         ("error", 2),
     ),
     "a bug": (
-        [moments.BeforeRendezvous(BEFORE), moments.AgentFinished(BEFORE, None)],
+        [notifications.BeforeRendezvous(BEFORE), notifications.AgentFinished(BEFORE, None)],
         ZeroDivisionError("division by zero"),
         ["launcher.started", "rendezvous.begun", "launcher.finished"],
         ("error", 1),
     ),
     "Ctrl-C before there are workers": (
-        [moments.BeforeRendezvous(BEFORE)],
+        [notifications.BeforeRendezvous(BEFORE)],
         KeyboardInterrupt(),
         ["launcher.started", "rendezvous.begun", "launcher.finished"],
         ("signalled", 130),
@@ -242,12 +251,12 @@ def test_every_event_has_the_keys_of_the_schema_and_plain_values(recorder, histo
 def test_all_kinds_of_events_occur_in_these_histories(clock):
     seen = set()
     for told, error, *_ in HISTORIES.values():
-        recorder = EventRecorder(CONFIG, "x", clock=clock, wall_clock=lambda: clock() + 1_000_000)
+        recorder = EventStream(CONFIG, "x", clock=clock, wall_clock=lambda: clock() + 1_000_000)
         recorder.listen(lambda event: seen.add(event.name))
         play_quietly = [*told]
         recorder.begin()
-        for moment in play_quietly:
-            recorder(moment)
+        for notification in play_quietly:
+            recorder(notification)
         recorder.finish(error)
     assert seen == {*SCHEMA}
 
@@ -280,10 +289,10 @@ def test_ranks_of_a_stop_are_global(recorder):
 
 def test_a_life_is_as_long_as_it_was_when_its_end_was_seen(recorder, clock):
     recorder.begin()
-    for moment in START:
-        recorder(moment)
+    for notification in START:
+        recorder(notification)
     clock.now = 112.0
-    recorder(moments.WorkerEnded(GROUP, WorkerExit(WORKERS[0], 0, False), at=1_000_110.5))
+    recorder(notifications.WorkerEnded(GROUP, WorkerExit(WORKERS[0], 0, False), at=1_000_110.5))
     event = recorder.events[-1]
     assert event.metadata["lifetime"] == 10.5
     assert event.timestamp == 1_000_110.5
@@ -293,15 +302,15 @@ def test_a_life_is_as_long_as_it_was_when_its_end_was_seen(recorder, clock):
 def test_times_never_go_back(recorder, clock):
     recorder.begin()
     clock.now = 200.0
-    recorder(moments.BeforeRendezvous(BEFORE))
-    recorder(moments.WorkerEnded(GROUP, WorkerExit(WORKERS[0], 0, False), at=1_000_150.0))
+    recorder(notifications.BeforeRendezvous(BEFORE))
+    recorder(notifications.WorkerEnded(GROUP, WorkerExit(WORKERS[0], 0, False), at=1_000_150.0))
     assert recorder.events[-1].monotonic == 200.0
 
 
 def test_a_failure_has_its_last_words(recorder):
     lines = [f"line {number}\n" for number in range(30)]
     told = failure(last_lines=lines, message="x" * 2 * MAX_TEXT + "end")
-    recorder(moments.WorkersFailed(GROUP, {3: told}, 3))
+    recorder(notifications.WorkersFailed(GROUP, {3: told}, 3))
     metadata = recorder.events[-1].metadata
     assert metadata["last_lines"].split("\n") == [f"line {number}" for number in range(10, 30)]
     assert metadata["message"].endswith("xend")
@@ -313,11 +322,11 @@ def test_a_failure_has_its_last_words(recorder):
 
 def test_a_failure_is_told_again_only_if_it_turns_out_to_be_the_first(recorder):
     failures = {3: failure(), 2: failure(0, 1, 77)}
-    recorder(moments.WorkersFailed(GROUP, failures, 3))
-    recorder(moments.WorkersFailed(GROUP, failures, 3))
+    recorder(notifications.WorkersFailed(GROUP, failures, 3))
+    recorder(notifications.WorkersFailed(GROUP, failures, 3))
     assert len(recorder.events) == 2
     elsewhere = replace_host(failure(0, 1, 9), "beta")
-    recorder(moments.WorkersFailed(GROUP, {0: elsewhere, **failures}, 0))
+    recorder(notifications.WorkersFailed(GROUP, {0: elsewhere, **failures}, 0))
     told = [
         (event.metadata["global_rank"], event.metadata["is_first"]) for event in recorder.events
     ]
@@ -331,9 +340,9 @@ def replace_host(made, host):
 
 def test_the_account_adds_up(recorder, clock):
     recorder.begin()
-    for moment in START:
+    for notification in START:
         clock.now += 1
-        recorder(moment)
+        recorder(notification)
     clock.now += 10
     recorder.finish(None)
     told = recorder.events[-1].metadata

@@ -20,7 +20,7 @@ _LIVE_INTERVAL = 1.0  # seconds between two changes of a live line
 _MOST_SILENCE = 60.0  # seconds between two plain lines; each pause is twice the one before
 
 
-class Waiting:
+class WaitReporter:
     """Tells of one wait after the other, in a live line, or in plain ones that become rarer.
 
     Args:

@@ -1,4 +1,4 @@
-"""The stream of events of one launch, made from the moments of its agent."""
+"""The stream of events of one launch, made from the notifications of its agent."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from plaunch.agent import moments
-from plaunch.agent.account import Account
+from plaunch.agent import notifications
+from plaunch.agent.time_accounting import TimeAccount
 from plaunch.errors import (
     ExitCode,
     PlaunchError,
@@ -51,11 +51,11 @@ class Settings(Protocol):
     max_restarts: int
 
 
-class EventRecorder:
+class EventStream:
     """Makes events and hands them to listeners, which are called on the agent's thread.
 
-    `begin` comes first, then moments, and `finish` last. What there is to say about the time that
-    the launch took is in `account`.
+    `begin` comes first, then notifications, and `finish` last. Where the time of the launch went is
+    in `account`.
 
     Args:
         config: the launch.
@@ -72,7 +72,7 @@ class EventRecorder:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.account = Account()
+        self.account = TimeAccount()
         self._config = config
         self._entry_point = entry_point
         self._clock = clock
@@ -86,7 +86,7 @@ class EventRecorder:
         self._workers_began = self._began
         self._previous_attempt: int | None = None
         self._told: dict[tuple[int, int, int, str], bool] = {}  # failures, and whether as the first
-        self._last_end: moments.AgentFinished | None = None
+        self._last_end: notifications.AgentFinished | None = None
 
     @property
     def has_agent(self) -> bool:
@@ -115,12 +115,12 @@ class EventRecorder:
             max_restarts=config.max_restarts,
         )
 
-    def __call__(self, moment: moments.Moment) -> None:
-        """Record what `moment` amounts to."""
-        self._group = moment.group
-        record = _RECORDS.get(type(moment))
+    def __call__(self, notification: notifications.Notification) -> None:
+        """Record what `notification` amounts to."""
+        self._group = notification.group
+        record = _RECORDS.get(type(notification))
         if record is not None:
-            record(self, moment)
+            record(self, notification)
 
     def finish(self, error: BaseException | None) -> None:
         """The launch is over; `error` is what it raises."""
@@ -137,27 +137,27 @@ class EventRecorder:
             **self._for_torchrun(),
         )
 
-    # --- moments ----------------------------------------------------------------------------------
+    # --- notifications ----------------------------------------------------------------------------
 
-    def _before_rendezvous(self, moment: moments.BeforeRendezvous) -> None:
-        del moment
+    def _before_rendezvous(self, notification: notifications.BeforeRendezvous) -> None:
+        del notification
         self._record("plaunch.rendezvous.begun")
 
-    def _after_rendezvous(self, moment: moments.AfterRendezvous) -> None:
-        group = moment.group
+    def _after_rendezvous(self, notification: notifications.AfterRendezvous) -> None:
+        group = notification.group
         self._ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         if self._previous_attempt is not None:
             failed = group.attempt > self._previous_attempt
             self._record(
                 "plaunch.restart",
                 cause="failure" if failed else "membership",
-                reason=moment.reason,
+                reason=notification.reason,
                 max_restarts=group.max_restarts,
             )
         self._previous_attempt = group.attempt
         event = self._record(
             "plaunch.rendezvous.completed",
-            duration=moment.duration,
+            duration=notification.duration,
             world_size=group.workers[0].world_size if group.workers else 0,
             master_addr=group.master_addr,
             master_port=group.master_port,
@@ -165,23 +165,25 @@ class EventRecorder:
         )
         self._round_began = event.monotonic
 
-    def _rendezvous_failed(self, moment: moments.RendezvousFailed) -> None:
+    def _rendezvous_failed(self, notification: notifications.RendezvousFailed) -> None:
         self._record(
-            "plaunch.rendezvous.failed", duration=moment.duration, reason=_first_line(moment.reason)
+            "plaunch.rendezvous.failed",
+            duration=notification.duration,
+            reason=_first_line(notification.reason),
         )
 
-    def _workers_started(self, moment: moments.WorkersStarted) -> None:
-        for worker in moment.group.workers:
+    def _workers_started(self, notification: notifications.WorkersStarted) -> None:
+        for worker in notification.group.workers:
             self._record("plaunch.worker.started", **_worker(worker), **self._for_torchrun())
         duration = max(self._clock() - self._round_began, 0.0)
         self._workers_began = self._record("plaunch.workers.started", duration=duration).monotonic
 
-    def _worker_ended(self, moment: moments.WorkerEnded) -> None:
-        exited, failure = moment.exit, moment.exit.failure
-        monotonic = self._clock() - max(self._wall_clock() - moment.at, 0.0)
+    def _worker_ended(self, notification: notifications.WorkerEnded) -> None:
+        exited, failure = notification.exit, notification.exit.failure
+        monotonic = self._clock() - max(self._wall_clock() - notification.at, 0.0)
         self._record(
             "plaunch.worker.exited",
-            (moment.at, monotonic),
+            (notification.at, monotonic),
             **_worker(exited.worker),
             exit_code=exited.exitcode,
             signal_name=_signal_name(exited.exitcode),
@@ -191,17 +193,17 @@ class EventRecorder:
             **self._for_torchrun(),
         )
 
-    def _workers_failed(self, moment: moments.WorkersFailed) -> None:
-        for rank, failure in moment.failures.items():
-            is_first = rank == moment.first
-            key = (moment.group.round, rank, failure.pid, failure.host)
+    def _workers_failed(self, notification: notifications.WorkersFailed) -> None:
+        for rank, failure in notification.failures.items():
+            is_first = rank == notification.first
+            key = (notification.group.round, rank, failure.pid, failure.host)
             if self._told.get(key) == is_first:
                 continue
             self._told[key] = is_first
             self._record("plaunch.failure", is_first=is_first, **_failure(rank, failure))
 
-    def _membership_changed(self, moment: moments.MembershipChanged) -> None:
-        change = moment.change
+    def _membership_changed(self, notification: notifications.MembershipChanged) -> None:
+        change = notification.change
         self._record(
             "plaunch.membership.changed",
             kind=change.kind.value,
@@ -209,17 +211,17 @@ class EventRecorder:
             reason=change.reason,
         )
 
-    def _signal_received(self, moment: moments.SignalReceived) -> None:
+    def _signal_received(self, notification: notifications.SignalReceived) -> None:
         self._record(
             "plaunch.signal.received",
-            signum=int(moment.signum),
-            signal_name=_signal_name(-int(moment.signum)),
-            action=_ACTIONS[moment.action],
-            node=moment.node,
+            signum=int(notification.signum),
+            signal_name=_signal_name(-int(notification.signum)),
+            action=_ACTIONS[notification.action],
+            node=notification.node,
         )
 
-    def _stopping(self, moment: moments.Stopping) -> None:
-        step = moment.step
+    def _stopping(self, notification: notifications.Stopping) -> None:
+        step = notification.step
         self._record(
             "plaunch.stop.step",
             step=step.step,
@@ -228,11 +230,13 @@ class EventRecorder:
             seconds=step.seconds,
         )
 
-    def _state_changed(self, moment: moments.StateChanged) -> None:
-        self._record("plaunch.state.changed", old=moment.old.value, new=moment.new.value)
+    def _state_changed(self, notification: notifications.StateChanged) -> None:
+        self._record(
+            "plaunch.state.changed", old=notification.old.value, new=notification.new.value
+        )
 
-    def _agent_finished(self, moment: moments.AgentFinished) -> None:
-        self._last_end = moment
+    def _agent_finished(self, notification: notifications.AgentFinished) -> None:
+        self._last_end = notification
 
     # --- what events are made of ------------------------------------------------------------------
 
@@ -295,17 +299,17 @@ class EventRecorder:
 
 
 _RECORDS: dict[type, Callable[..., None]] = {
-    moments.BeforeRendezvous: EventRecorder._before_rendezvous,
-    moments.AfterRendezvous: EventRecorder._after_rendezvous,
-    moments.RendezvousFailed: EventRecorder._rendezvous_failed,
-    moments.WorkersStarted: EventRecorder._workers_started,
-    moments.WorkerEnded: EventRecorder._worker_ended,
-    moments.WorkersFailed: EventRecorder._workers_failed,
-    moments.MembershipChanged: EventRecorder._membership_changed,
-    moments.SignalReceived: EventRecorder._signal_received,
-    moments.Stopping: EventRecorder._stopping,
-    moments.StateChanged: EventRecorder._state_changed,
-    moments.AgentFinished: EventRecorder._agent_finished,
+    notifications.BeforeRendezvous: EventStream._before_rendezvous,
+    notifications.AfterRendezvous: EventStream._after_rendezvous,
+    notifications.RendezvousFailed: EventStream._rendezvous_failed,
+    notifications.WorkersStarted: EventStream._workers_started,
+    notifications.WorkerEnded: EventStream._worker_ended,
+    notifications.WorkersFailed: EventStream._workers_failed,
+    notifications.MembershipChanged: EventStream._membership_changed,
+    notifications.SignalReceived: EventStream._signal_received,
+    notifications.Stopping: EventStream._stopping,
+    notifications.StateChanged: EventStream._state_changed,
+    notifications.AgentFinished: EventStream._agent_finished,
 }
 _ACTIONS: Mapping[SignalAction, str] = {
     SignalAction.STOP: "stop",
