@@ -145,7 +145,7 @@ class LaunchConfig:
 
             self.numa_options = NumaOptions.of(self.numa_options)
         if self.metrics_port is not None:
-            from plaunch.agent.status.address import parse_address  # noqa: PLC0415 - as above
+            from plaunch_status.address import parse_address  # noqa: PLC0415 - as above
 
             parse_address(self.metrics_port, "--metrics-port")
         for is_right, problem in self._rules():

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.health import HealthCheckServer
     from plaunch.agent.notifications import Notification, Notify
-    from plaunch.agent.status.service import Service
+    from plaunch_status.extension import Service
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.config import LaunchConfig
     from plaunch.plugin.extensions import Extending

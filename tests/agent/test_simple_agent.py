@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from plaunch.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, notifications
-from plaunch.agent.status.alive import Alive
+from plaunch.agent.alive import Alive
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousGracefulExitError,

@@ -30,7 +30,7 @@ from plaunch.agent.notices import Notices
 from plaunch.agent.notifier import Notifier
 from plaunch.agent.rounds import Round, enter_round, join_round
 from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
-from plaunch.agent.status.alive import TURN_BOUND, Alive
+from plaunch.agent.alive import TURN_BOUND, Alive
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.durations import PATIENCE, milliseconds

@@ -2,7 +2,7 @@
 
 `HealthCheckServer` serves nothing, as in torchrun: it is a place for a site's own, which either is
 given to `elastic_launch`, or replaces `create_healthcheck_server` in this module. Without either,
-`TORCHELASTIC_HEALTH_CHECK_PORT` has plaunch's own pages served there; see `plaunch.agent.status`.
+`TORCHELASTIC_HEALTH_CHECK_PORT` has plaunch's own pages served there; see `plaunch_status`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from plaunch.process.kernel.uninterruptible import TIMEOUT_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.agent.status.server import Page, StatusServer
-    from plaunch.agent.status.service import Service
+    from plaunch_status.server import Page, StatusServer
+    from plaunch_status.extension import Service
 
 logger = logging.getLogger("plaunch")
 
@@ -65,8 +65,8 @@ class HttpHealthCheckServer(HealthCheckServer):
 
     def start(self) -> None:
         """Begin to serve; if that is not possible, it is logged and the job goes on."""
-        from plaunch.agent.status.address import listen  # noqa: PLC0415 - when asked for
-        from plaunch.agent.status.server import StatusServer  # noqa: PLC0415 - as above
+        from plaunch_status.address import listen  # noqa: PLC0415 - when asked for
+        from plaunch_status.server import StatusServer  # noqa: PLC0415 - as above
         from plaunch.errors import UsageError  # noqa: PLC0415 - as above
 
         try:
@@ -79,7 +79,7 @@ class HttpHealthCheckServer(HealthCheckServer):
         logger.info("health check on port %s: %s/healthz", self._port, self._server.url)
 
     def _page(self) -> Page:
-        from plaunch.agent.status.server import health_page  # noqa: PLC0415 - as above
+        from plaunch_status.server import health_page  # noqa: PLC0415 - as above
 
         silent = time.time() - self.alive_callback()
         return health_page(silent if silent > self._timeout else 0.0, self._timeout)
@@ -133,7 +133,7 @@ def find_service(
     health_port = _port() if is_ours else None
     if metrics_port is None and health_port is None:
         return None
-    from plaunch.agent.status.service import Service  # noqa: PLC0415 - when asked for
+    from plaunch_status.extension import Service  # noqa: PLC0415 - when asked for
 
     service = Service(run_id, role, grace)
     service.serve(metrics_port, health_port)

@@ -43,7 +43,7 @@ from plaunch.process.streams.std import Std
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.agent.status.alive import Alive
+    from plaunch.agent.alive import Alive
     from plaunch.agent.stopping import WorkersStop
     from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.process.contexts.context import PContext, ProcessExit

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plaunch.agent.status.address import LOOPBACK, describe_address
+from plaunch_status.address import LOOPBACK, describe_address
 from plaunch.durations import milliseconds
 from plaunch.threads import start_thread
 
@@ -191,7 +191,7 @@ class StatusServer:
             self._forget(connection)
 
     def _answer(self, connection: socket.socket) -> None:
-        from plaunch.agent.status.requests import answer  # noqa: PLC0415 - not before it is needed
+        from plaunch_status.requests import answer  # noqa: PLC0415 - not before it is needed
 
         try:
             answer(connection, self.pages)

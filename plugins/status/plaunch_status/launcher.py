@@ -6,8 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch._version import __version__
-from plaunch.agent.time_accounting import LaunchPhase, TimeAccount
+from plaunch import __version__
+from plaunch.agent import LaunchPhase, TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ FINISHED = "finished"
 _FACTS = ("backend", "min_nodes", "max_nodes", "local_world_size", "max_restarts")
 
 
-class Picture:
+class LauncherStatus:
     """Takes the events of one agent, in order, and says at any moment what they amount to.
 
     It has no message of a failure, no output and no setting that might hold a secret: whoever may

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from plaunch.agent.status.picture import PHASES, worker_state
+from plaunch_status.launcher import PHASES, worker_state
 
 if TYPE_CHECKING:
     from plaunch.events import Event
@@ -28,7 +28,7 @@ class Durations:
         self.sum += seconds
 
 
-class Figures:
+class Counters:
     """Counts the events of one agent, in order."""
 
     def __init__(self) -> None:

@@ -16,9 +16,9 @@ import urllib.request
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch.agent import HealthCheckServer, health
-from plaunch.agent.status import service as service_module
-from plaunch.agent.status.alive import Alive
-from plaunch.agent.status.service import Service
+from plaunch_status import extension as service_module
+from plaunch.agent.alive import Alive
+from plaunch_status.extension import Service
 from plaunch.errors import UsageError
 from plaunch.process import ChildFailedError, RunLayout
 from streams import Stream
@@ -80,8 +80,8 @@ def test_numbers(service, port):
 
 
 def test_without_the_extra_only_the_numbers_are_missing(service, port, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plaunch.agent.status.exposition", None)
-    monkeypatch.delattr("plaunch.agent.status.exposition", raising=False)
+    monkeypatch.setitem(sys.modules, "plaunch_status.prometheus", None)
+    monkeypatch.delattr("plaunch_status.prometheus", raising=False)
     code, text = get(port, "/metrics")
     assert code == 501
     assert "pip install 'plaunch[prometheus]'" in text

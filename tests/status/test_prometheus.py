@@ -7,14 +7,14 @@ import pathlib
 import re
 
 import pytest
-from plaunch.agent.status.figures import BOUNDS, Figures
-from plaunch.agent.status.picture import Picture
+from plaunch_status.counters import BOUNDS, Figures
+from plaunch_status.launcher import Picture
 from plaunch.process.streams.traffic import Traffic
 from streams import Stream
 
 pytest.importorskip("prometheus_client")
 
-from plaunch.agent.status import exposition
+from plaunch_status import prometheus as exposition
 from prometheus_client.parser import text_string_to_metric_families
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -6,7 +6,7 @@ import os
 import socket
 
 import pytest
-from plaunch.agent.status.address import describe_address, listen, parse_address
+from plaunch_status.address import describe_address, listen, parse_address
 from plaunch.errors import UsageError
 
 

@@ -8,7 +8,7 @@ import pathlib
 import re
 
 import pytest
-from plaunch.agent.status.picture import FINISHED, PHASES, Picture
+from plaunch_status.launcher import FINISHED, PHASES, Picture
 from plaunch.agent.time_accounting import TimeAccount
 from streams import Stream
 

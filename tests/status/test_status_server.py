@@ -10,8 +10,8 @@ import socket
 import threading
 
 import pytest
-from plaunch.agent.status.address import listen
-from plaunch.agent.status.server import Page, StatusServer, health_page
+from plaunch_status.address import listen
+from plaunch_status.server import Page, StatusServer, health_page
 
 from helpers.waiting import wait_until
 
@@ -187,7 +187,7 @@ def test_no_descriptors_left_is_not_a_busy_loop(monkeypatch):
                 raise OSError(errno.EMFILE, "too many")
             return self.listener.accept()
 
-    monkeypatch.setattr("plaunch.agent.status.server._PAUSE", 0.05)
+    monkeypatch.setattr("plaunch_status.server._PAUSE", 0.05)
     server = StatusServer(Listener(listen("", 0, "here")), {"/": lambda: Page("hello")})
     server.start()
     try:

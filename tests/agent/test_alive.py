@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from plaunch.agent.status.alive import Alive
+from plaunch.agent.alive import Alive
 
 from helpers.clock import Clock
 

@@ -15,20 +15,20 @@ from prometheus_client.core import (  # noqa: TID253 - loaded on demand
 from prometheus_client.exposition import generate_latest  # noqa: TID253
 from prometheus_client.registry import Collector, CollectorRegistry  # noqa: TID253
 
-from plaunch._version import __version__
-from plaunch.agent.status.figures import BOUNDS
-from plaunch.agent.status.picture import FINISHED, PHASES
-from plaunch.agent.status.server import Page
-from plaunch.agent.worker import WorkerState
+from plaunch import __version__
+from plaunch_status.counters import BOUNDS
+from plaunch_status.launcher import FINISHED, PHASES
+from plaunch_status.server import Page
+from plaunch.agent import WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
+    from plaunch.agent import Snapshot
     from prometheus_client.metrics_core import Metric
 
-    from plaunch.agent.status.figures import Figures
-    from plaunch.agent.status.picture import Picture
-    from plaunch.process.streams.traffic import Traffic
+    from plaunch_status.counters import Counters
+    from plaunch_status.launcher import LauncherStatus
 
 _Labels = tuple[str, ...]
 
@@ -57,20 +57,14 @@ class _Families(Collector):
 
 
 def find_families(
-    picture: Picture,
-    figures: Figures,
-    traffic: Traffic,
-    dropped: Mapping[str, int],
-    *,
-    is_alive: bool,
-    started: float,
+    status: LauncherStatus, counters: Counters, snapshot: Snapshot, *, started: float
 ) -> list[Metric]:
     """Every family, whether or not it has something to tell yet; quick, under a lock."""
     return [
-        *_agent(picture, is_alive, started),
-        *_rounds(picture, figures),
-        *_workers(picture, figures),
-        *_streams(traffic, figures, dropped),
+        *_agent(status, not snapshot.overdue, started),
+        *_rounds(status, counters),
+        *_workers(status, counters),
+        *_streams(snapshot, counters),
     ]
 
 
@@ -81,8 +75,8 @@ def metrics_page(families: list[Metric]) -> Page:
     return Page(generate_latest(registry), kind=_KIND)
 
 
-def _agent(picture: Picture, is_alive: bool, started: float) -> Iterator[Metric]:
-    told, phase = picture.told, picture.phase
+def _agent(status: LauncherStatus, is_alive: bool, started: float) -> Iterator[Metric]:
+    told, phase = status.told, status.phase
     names = ("run_id", "role", "host", "backend")
     info = InfoMetricFamily("plaunch", "What runs here.")
     info.add_metric((), {"version": __version__, **{n: str(told.get(n) or "") for n in names}})
@@ -105,33 +99,33 @@ def _agent(picture: Picture, is_alive: bool, started: float) -> Iterator[Metric]
         "plaunch_group_state", "The state of the worker group: 1.", labels=("state",)
     )
     for state in WorkerState:
-        states.add_metric((state.value,), state.value == picture.state)
+        states.add_metric((state.value,), state.value == status.state)
     yield states
 
 
-def _rounds(picture: Picture, figures: Figures) -> Iterator[Metric]:
-    yield _counter("plaunch_rounds", "Rounds that were complete.", figures.rounds)
+def _rounds(status: LauncherStatus, counters: Counters) -> Iterator[Metric]:
+    yield _counter("plaunch_rounds", "Rounds that were complete.", counters.rounds)
     yield _counter(
-        "plaunch_rendezvous_failures", "Rounds that were not.", figures.failed_rendezvous
+        "plaunch_rendezvous_failures", "Rounds that were not.", counters.failed_rendezvous
     )
     yield _counters(
         "plaunch_restarts",
         "Rounds after the first, by what ended the one before.",
         ("cause",),
-        (((cause,), count) for cause, count in figures.restarts.items()),
+        (((cause,), count) for cause, count in counters.restarts.items()),
     )
     yield _counters(
         "plaunch_membership_changes",
         "Nodes that came, went or were lost, and other news of the job.",
         ("kind",),
-        (((kind,), count) for kind, count in figures.membership.items()),
+        (((kind,), count) for kind, count in counters.membership.items()),
     )
     histogram = HistogramMetricFamily(
         "plaunch_phase_duration_seconds",
         "How long phases took that are over.",
         labels=("phase",),
     )
-    for name, durations in figures.phases.items():
+    for name, durations in counters.phases.items():
         counts = accumulate(durations.buckets)
         bounds = [*map(str, BOUNDS), "+Inf"]
         histogram.add_metric(
@@ -143,14 +137,14 @@ def _rounds(picture: Picture, figures: Figures) -> Iterator[Metric]:
         "Where the time of the run went until now.",
         labels=("on",),
     )
-    for name, seconds in picture.spent(time.monotonic()).items():
+    for name, seconds in status.spent(time.monotonic()).items():
         if name != "total":
             spent.add_metric((name,), seconds)
     yield spent
 
 
-def _workers(picture: Picture, figures: Figures) -> Iterator[Metric]:
-    states = [worker["state"] for worker in list(picture.workers.values())]
+def _workers(status: LauncherStatus, counters: Counters) -> Iterator[Metric]:
+    states = [worker["state"] for worker in list(status.workers.values())]
     workers = GaugeMetricFamily(
         "plaunch_workers", "Workers of this node in its round.", labels=("state",)
     )
@@ -161,34 +155,35 @@ def _workers(picture: Picture, figures: Figures) -> Iterator[Metric]:
         "plaunch_worker_exits",
         "Workers of this node that ended, with an exit code or by a signal.",
         ("state", "exit_code", "signal"),
-        figures.exits.items(),
+        counters.exits.items(),
     )
     yield _counters(
         "plaunch_signals_received",
         "Signals that the launcher received.",
         ("signal", "action"),
-        figures.signals.items(),
+        counters.signals.items(),
     )
 
 
-def _streams(traffic: Traffic, figures: Figures, dropped: Mapping[str, int]) -> Iterator[Metric]:
-    yield _counter("plaunch_tee_bytes", "Bytes of output read from workers.", traffic.read_bytes)
+def _streams(snapshot: Snapshot, counters: Counters) -> Iterator[Metric]:
+    output = snapshot.output
+    yield _counter("plaunch_tee_bytes", "Bytes of output read from workers.", output.read_bytes)
     yield _gauge(
         "plaunch_tee_lag_bytes",
         "Bytes of output that wait for the console.",
-        traffic.lag_bytes(),
+        output.lag_bytes,
     )
     yield _counter(
         "plaunch_tee_dropped_lines",
         "Lines of output that neither the console nor the disk could take.",
-        traffic.dropped_lines(),
+        output.dropped_lines,
     )
-    yield _counter("plaunch_events", "Events of this agent.", figures.events)
+    yield _counter("plaunch_events", "Events of this agent.", counters.events)
     yield _counters(
         "plaunch_events_dropped",
         "Events that a handler was too slow for, or failed with.",
         ("handler",),
-        (((handler,), count) for handler, count in dropped.items()),
+        (((handler,), count) for handler, count in snapshot.dropped.items()),
     )
 
 
