@@ -73,8 +73,6 @@ class LaunchConfig:
         event_conf: options of the event handlers, by `handler.key` (plaunch's own).
         worker_store: who hosts the workers' store: `agent`, the launcher of the node of rank 0, or
             `rank0`, the worker of that rank (plaunch's own).
-        metrics_port: where `/metrics`, `/healthz` and `/status` of the launcher are served: a port
-            of loop-back, or `HOST:PORT`; None for nowhere (plaunch's own).
         job_id: the id that the job keeps when it is started once more under another run id, for its
             workers; the run id when empty (plaunch's own).
         options: values of options that plugins declare, by attribute, as `metrics_port`; each loads
@@ -118,7 +116,6 @@ class LaunchConfig:
     devices: list[str] | None = None
     event_conf: dict[str, str] = field(default_factory=dict)
     worker_store: str = "agent"
-    metrics_port: str | int | None = None
     job_id: str = ""
     options: dict[str, object] = field(default_factory=dict)
 
@@ -144,10 +141,6 @@ class LaunchConfig:
             from plaunch.process.binding import NumaOptions  # noqa: PLC0415 - as above
 
             self.numa_options = NumaOptions.of(self.numa_options)
-        if self.metrics_port is not None:
-            from plaunch_status.address import parse_address  # noqa: PLC0415 - as above
-
-            parse_address(self.metrics_port, "--metrics-port")
         for is_right, problem in self._rules():
             if not is_right:
                 raise UsageError(problem)

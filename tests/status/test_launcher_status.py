@@ -8,8 +8,8 @@ import pathlib
 import re
 
 import pytest
-from plaunch_status.launcher import FINISHED, PHASES, Picture
 from plaunch.agent.time_accounting import TimeAccount
+from plaunch_status.launcher import FINISHED, PHASES, Picture
 from streams import Stream
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"

@@ -7,9 +7,9 @@ import pathlib
 import re
 
 import pytest
+from plaunch.process.streams.traffic import Traffic
 from plaunch_status.counters import BOUNDS, Figures
 from plaunch_status.launcher import Picture
-from plaunch.process.streams.traffic import Traffic
 from streams import Stream
 
 pytest.importorskip("prometheus_client")

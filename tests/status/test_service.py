@@ -16,11 +16,11 @@ import urllib.request
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch.agent import HealthCheckServer, health
-from plaunch_status import extension as service_module
 from plaunch.agent.alive import Alive
-from plaunch_status.extension import Service
 from plaunch.errors import UsageError
 from plaunch.process import ChildFailedError, RunLayout
+from plaunch_status import extension as service_module
+from plaunch_status.extension import Service
 from streams import Stream
 
 from helpers.ports import free_port

@@ -6,8 +6,8 @@ import os
 import socket
 
 import pytest
-from plaunch_status.address import describe_address, listen, parse_address
 from plaunch.errors import UsageError
+from plaunch_status.address import describe_address, listen, parse_address
 
 
 @pytest.mark.parametrize(

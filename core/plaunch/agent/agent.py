@@ -20,6 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import machine, notifications, states
+from plaunch.agent.alive import TURN_BOUND, Alive
 from plaunch.agent.api import DEFAULT_ROLE, ElasticAgent
 from plaunch.agent.background import BackgroundCall
 from plaunch.agent.barrier import wait_for_peers
@@ -30,7 +31,6 @@ from plaunch.agent.notices import Notices
 from plaunch.agent.notifier import Notifier
 from plaunch.agent.rounds import Round, enter_round, join_round
 from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
-from plaunch.agent.alive import TURN_BOUND, Alive
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.durations import PATIENCE, milliseconds

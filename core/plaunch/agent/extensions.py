@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from plaunch.process.streams.traffic import OutputCounts
+
 if TYPE_CHECKING:
     import signal
     from collections.abc import Collection, Mapping
@@ -42,6 +44,7 @@ class Snapshot:
         waits_for: whom or what the rendezvous waits for, in a few words; empty if it does not.
         overdue: seconds for which the agent's loop was not heard of that should have been, or 0.
         patience: seconds within which it should have been heard of.
+        output: how much output of the workers has passed through the launcher.
         dropped: how many events each handler has not had, by name.
     """
 
@@ -53,6 +56,7 @@ class Snapshot:
     waits_for: str = ""
     overdue: float = 0.0
     patience: float = 0.0
+    output: OutputCounts = field(default_factory=OutputCounts)
     dropped: Mapping[str, int] = field(default_factory=dict)
 
 

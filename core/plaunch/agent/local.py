@@ -17,7 +17,6 @@ from plaunch.agent.arguments import macros
 from plaunch.agent.env import worker_environment
 from plaunch.agent.health import HealthCheckServer, find_server
 from plaunch.agent.stopping import ContextStop
-from plaunch.agent.watchdog import Watchdog
 from plaunch.agent.worker import (
     RunResult,
     Worker,
@@ -132,7 +131,6 @@ class LocalElasticAgent(SimpleElasticAgent):
                 "WorkerSpec; keep one"
             )
         self._health_check_server = health_check_server
-        self._watchdog = Watchdog()
         self._start_method = start_method
         self._log_line_prefix_template = log_line_prefix_template or DEFAULT_PREFIX
         self._worker_env = worker_env
@@ -158,7 +156,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             server.stop()
 
     def _get_alive_time(self) -> int:
-        return min(self._watchdog.alive_time(), int(self._alive.last_progress()))
+        return int(self._alive.last_progress())
 
     @prof
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
@@ -212,7 +210,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         for rank, failure in failures.items():
             failure.global_rank = ranks[rank]
             failure.host = self._host
-        self._watchdog.explain(failures)
         return {ranks[rank]: failure for rank, failure in failures.items()}
 
     def _environment(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
@@ -220,7 +217,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         env = worker_environment(
             group, worker, attempt=state.attempt, round=state.round, environ=os.environ
         )
-        env.update(self._watchdog.environment(env["TORCHELASTIC_RUN_ID"]))
         env.update(self._worker_env(describe_worker(worker), env))
         return env
 
@@ -277,7 +273,6 @@ class LocalElasticAgent(SimpleElasticAgent):
             self._close(death_sig, self._shutdown_timeout if timeout is None else timeout)
         finally:
             self._store.close()
-            self._watchdog.stop()
             self._reaper.close()
 
     def _close(self, death_sig: signal.Signals, timeout: float) -> None:

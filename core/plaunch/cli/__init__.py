@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plaunch._lazy import attach
+from plaunch.lazy import attach
 
 TYPE_CHECKING = False  # as in plaunch itself
 if TYPE_CHECKING:

@@ -294,13 +294,6 @@ LOGS = (
         metavar="HANDLER.KEY=VALUE,...",
         is_repeated=True,
     ),
-    Option(
-        ("--metrics-port",),
-        "serve /metrics, /healthz and /status of this launcher on this port of loop-back, or at "
-        "this address (default: off)",
-        metavar="[HOST:]PORT",
-        is_shared=True,
-    ),
 )
 HELP = (
     Option(

@@ -12,7 +12,7 @@ from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     import pluggy
 
@@ -96,15 +96,19 @@ class AgentControl:
     Args:
         agent: the agent.
         who: the plugin, for messages.
+        complete: adds to a snapshot what the agent does not know.
     """
 
-    def __init__(self, agent: LocalElasticAgent, who: str) -> None:
+    def __init__(
+        self, agent: LocalElasticAgent, who: str, complete: Callable[[Snapshot], Snapshot]
+    ) -> None:
         self._agent = agent
         self._who = who
+        self._complete = complete
 
     def snapshot(self) -> Snapshot:
         """What the agent does now."""
-        return self._agent.snapshot()
+        return self._complete(self._agent.snapshot())
 
     def request(self, kind: RequestKind | str, reason: str) -> None:
         """Ask the agent for something."""

@@ -6,6 +6,8 @@ import time
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from plaunch import __version__
+from plaunch.agent import WorkerState
 from prometheus_client.core import (  # noqa: TID253 - loaded on demand
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -15,11 +17,9 @@ from prometheus_client.core import (  # noqa: TID253 - loaded on demand
 from prometheus_client.exposition import generate_latest  # noqa: TID253
 from prometheus_client.registry import Collector, CollectorRegistry  # noqa: TID253
 
-from plaunch import __version__
 from plaunch_status.counters import BOUNDS
 from plaunch_status.launcher import FINISHED, PHASES
 from plaunch_status.server import Page
-from plaunch.agent import WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,9 +13,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plaunch_status.address import LOOPBACK, describe_address
 from plaunch.durations import milliseconds
 from plaunch.threads import start_thread
+
+from plaunch_status.address import LOOPBACK, describe_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from plaunch.durations import PERIOD, milliseconds
 from plaunch.threads import start_thread
-from plaunch.timer.files import FileTimerRequest
+
+from plaunch_timer.files import FileTimerRequest
 
 logger = logging.getLogger("plaunch")
 
@@ -25,6 +26,11 @@ _MAX_LINE = 1 << 20  # bytes without an end of line; clients write 4096 at most
 
 def _tell_nobody(name: str, request: FileTimerRequest | None) -> None:
     del name, request
+
+
+def _kill(pid: int, signum: int, reason: str) -> None:
+    del reason
+    os.kill(pid, signum)
 
 
 class FileTimerServer:
@@ -40,6 +46,8 @@ class FileTimerServer:
         daemon: whether the process may end while the thread runs.
         log_event: is told of `watchdog started`, `timer expired`, `kill worker process` and
             `watchdog stopped`, on the thread where it happens.
+        kill: sends a signal to a process; it is given the process, the signal, and why, as part of
+            a sentence. It raises OSError if it cannot.
 
     Raises:
         OSError: the pipe cannot be created.
@@ -53,6 +61,8 @@ class FileTimerServer:
         max_interval: float = 10,
         daemon: bool = True,
         log_event: LogEvent | None = None,
+        *,
+        kill: Callable[[int, int, str], None] | None = None,
     ) -> None:
         PERIOD.check(max_interval, "max_interval")
         self._file_path = file_path
@@ -60,9 +70,9 @@ class FileTimerServer:
         self._max_interval = max_interval
         self._daemon = daemon
         self._log_event = log_event or _tell_nobody
+        self._kill = kill or _kill
         self._timers: dict[tuple[int, str], FileTimerRequest] = {}
         self._starts: dict[int, str | None] = {}  # when a process of the timers was started
-        self._reasons: dict[int, str] = {}  # why processes were killed
         self._unread = b""
         self._has_client = False
         self._progress = int(time.time())
@@ -137,10 +147,6 @@ class FileTimerServer:
         """When the timers were last looked at, in seconds since the epoch; now, without clients."""
         return self._progress if self._has_client else int(time.time())
 
-    def reason(self, pid: int) -> str | None:
-        """Why this server has killed a process, as part of a sentence; None if it has not."""
-        return self._reasons.get(pid)
-
     # --- the thread -------------------------------------------------------------------------------
 
     def _watchdog_loop(self) -> None:
@@ -204,20 +210,18 @@ class FileTimerServer:
             logger.warning("process %d is not one to send %s to for its timer", pid, name)
             return True
         late = time.time() - timer.expiration_time
-        self._reasons[pid] = (
-            f"its timer {timer.scope_id!r} had expired, so that plaunch sent it {name}"
-        )
         logger.warning(
             "process %d gets %s: its timer %r expired %.1f s ago", pid, name, timer.scope_id, late
         )
-        if not self._reap_worker(pid, timer.signal):
+        reason = f"its timer {timer.scope_id!r} had expired, so that plaunch sent it {name}"
+        if not self._reap_worker(pid, timer.signal, reason):
             return False
         self._log_event("kill worker process", timer)
         return True
 
-    def _reap_worker(self, worker_pid: int, signal: int) -> bool:
+    def _reap_worker(self, worker_pid: int, signal: int, reason: str) -> bool:
         try:
-            os.kill(worker_pid, signal)
+            self._kill(worker_pid, signal, reason)
         except ProcessLookupError:
             return True  # it has ended by itself
         except OSError as error:

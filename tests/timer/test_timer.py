@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 
+import plaunch_timer as timer
 import pytest
-from plaunch import timer
 from plaunch.errors import UsageError
-from plaunch.timer import FileTimerClient, FileTimerRequest, FileTimerServer
+from plaunch_timer import FileTimerClient, FileTimerRequest, FileTimerServer
 
 TIMEOUT = 30.0
 
@@ -208,8 +208,8 @@ def test_our_client_with_torchs_server(tmp_path, sleeper):
 
 
 def test_a_client_without_a_server(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaunch.timer.files._PATIENCE", 0.0)
-    monkeypatch.setattr("plaunch.timer.files._LOOK", 0.0)
+    monkeypatch.setattr("plaunch_timer.files._PATIENCE", 0.0)
+    monkeypatch.setattr("plaunch_timer.files._LOOK", 0.0)
     with pytest.raises(BrokenPipeError, match="no timer server reads"):
         FileTimerClient(str(tmp_path / "pipe")).release("a")
 
@@ -247,7 +247,7 @@ def test_a_block_with_a_time():
 
 
 def test_errors_of_torchs_type(monkeypatch, tmp_path):
-    monkeypatch.setattr("plaunch.timer.api._Configured.client", None)
+    monkeypatch.setattr("plaunch_timer.api._Configured.client", None)
     with pytest.raises(RuntimeError, match="configure") as raised, timer.expires(after=1):
         pass
     assert isinstance(raised.value, UsageError)
@@ -257,7 +257,7 @@ def test_errors_of_torchs_type(monkeypatch, tmp_path):
 
 
 def test_the_configured_client(monkeypatch):
-    monkeypatch.setattr("plaunch.timer.api._Configured.client", None)
+    monkeypatch.setattr("plaunch_timer.api._Configured.client", None)
     with pytest.raises(UsageError, match="configure"):
         with timer.expires(after=1):
             pass

@@ -10,14 +10,14 @@ import time
 import pytest
 from plaunch import LaunchConfig, elastic_launch
 from plaunch.agent import HealthCheckServer, health
-from plaunch.agent.watchdog import Watchdog
 from plaunch.errors import UsageError
 from plaunch.process import ChildFailedError, ProcessFailure
-from plaunch.timer import FileTimerClient
+from plaunch_timer import FileTimerClient
+from plaunch_timer.extension import Watchdog
 
 SCRIPT = """\
 import os, signal, sys, time
-from plaunch.timer import FileTimerClient, configure, expires
+from plaunch_timer import FileTimerClient, configure, expires
 attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
 with open(sys.argv[1], "a") as file:
     file.write(f"{attempt} {os.environ['TORCHELASTIC_TIMER_FILE']}\\n")

@@ -181,7 +181,7 @@ def expires(
     PATIENCE.check(after, "after")
     client = client or _Configured.client
     if client is None:
-        raise TimerError("there is no timer client; call plaunch.timer.configure first")
+        raise TimerError("there is no timer client; call plaunch_timer.configure first")
     if scope is None:
         # Behind this generator and contextlib's __enter__.
         frame = sys._getframe(2)

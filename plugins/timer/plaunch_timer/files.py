@@ -11,7 +11,8 @@ import time
 from typing import Any
 
 from plaunch.errors import TimerError
-from plaunch.timer.api import TimerClient, TimerRequest
+
+from plaunch_timer.api import TimerClient, TimerRequest
 
 _PATIENCE = 1.0  # seconds that a client waits for a server to be there
 _LOOK = 0.1
