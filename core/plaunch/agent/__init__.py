@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from plaunch._lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch.agent.agent import ElasticAgent as ElasticAgent
     from plaunch.agent.agent import SimpleElasticAgent as SimpleElasticAgent
-    from plaunch.agent.api import ElasticAgent as ElasticAgent
-    from plaunch.agent.arguments import macros as macros
+    from plaunch.agent.env import macros as macros
     from plaunch.agent.health import (
         TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT,
     )
@@ -39,15 +39,14 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".time_accounting": "TimeAccount describe_seconds describe_times",
-        ".agent": "SimpleElasticAgent",
-        ".api": "ElasticAgent",
+        ".agent": "ElasticAgent SimpleElasticAgent",
+        ".env": "macros",
         ".health": (
             "HealthCheckServer TORCHELASTIC_HEALTH_CHECK_PORT "
             "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT create_healthcheck_server"
         ),
         ".local": "LocalElasticAgent",
         ".watchdog": "TORCHELASTIC_ENABLE_FILE_TIMER TORCHELASTIC_TIMER_FILE",
-        ".arguments": "macros",
         ".worker": (
             "GroupInfo RunResult Worker WorkerExit WorkerGroup WorkerInfo WorkerSpec WorkerState"
         ),
