@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
 from plaunch.agent.alive import Alive
-from plaunch.agent.barrier import wait_for_peers
+from plaunch.agent.ranks import wait_for_peers
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.cli.parser import parse
 from plaunch.cli.program import run

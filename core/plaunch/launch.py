@@ -10,15 +10,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.alive import TURN_BOUND, Alive
-from plaunch.agent.closing import close_logs, forget_temporary_files, release_rendezvous
+from plaunch.agent.closing import (
+    close_logs,
+    forget_temporary_files,
+    release_rendezvous,
+    shut_down,
+)
 from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.agent.event_stream import EventStream
 from plaunch.agent.health import HEALTH_VARIABLE
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.measures import MetricRecorder
-from plaunch.agent.node import longest_stop
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
-from plaunch.agent.release import shut_down
+from plaunch.agent.rounds import longest_stop
 from plaunch.agent.wait_reporter import WaitReporter, describe_wait
 from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id

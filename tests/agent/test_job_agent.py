@@ -65,6 +65,7 @@ class PretendAgent(SimpleElasticAgent):
         self.current = []
         self.calls = []
         self.signals = []
+        self._workers.signal = self.signals.append
         self.on_stop = lambda: None
 
     def _start_workers(self, worker_group):
@@ -85,9 +86,6 @@ class PretendAgent(SimpleElasticAgent):
                 return item
             item()
         return RunResult(WorkerState.HEALTHY)
-
-    def _signal_workers(self, signum):
-        self.signals.append(signum)
 
     def _shutdown(self, death_sig=signal.SIGTERM, timeout=None):
         self.calls.append("shutdown")
@@ -503,7 +501,7 @@ def test_a_node_that_cannot_start_its_workers_ends_the_job(job, error):
 @restarts(3)
 def test_a_node_stays_until_the_job_has_acted_on_its_error(job, monkeypatch):
     """It may host the store from which the others hear of the error."""
-    monkeypatch.setattr("plaunch.agent.agent._VERDICT_WAIT", 60.0)
+    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", 60.0)
     settle = threading.Timer(0.05, lambda: job.conclude("failed", elsewhere()))
     job.report_failure = lambda failures, is_final: settle.start()
     with pytest.raises(WorkerStartError):
@@ -514,7 +512,7 @@ def test_a_node_stays_until_the_job_has_acted_on_its_error(job, monkeypatch):
 
 @restarts(3)
 def test_but_not_for_ever(job, monkeypatch):
-    monkeypatch.setattr("plaunch.agent.agent._VERDICT_WAIT", 0.01)
+    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", 0.01)
     job.report_failure = lambda failures, is_final: None
     with pytest.raises(WorkerStartError):
         PretendAgent(job, [WorkerStartError("no more processes")]).run()
@@ -522,7 +520,7 @@ def test_but_not_for_ever(job, monkeypatch):
 
 @restarts(3)
 def test_nor_after_a_stop_signal(job, monkeypatch):
-    monkeypatch.setattr("plaunch.agent.agent._VERDICT_WAIT", 3600.0)
+    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", 3600.0)
     job.report_failure = lambda failures, is_final: None
     agent = PretendAgent(job, [WorkerStartError("no more processes")])
     agent._shutdown = lambda *args, **options: os.kill(os.getpid(), signal.SIGTERM)
@@ -566,7 +564,7 @@ def test_nor_is_a_host_that_has_given_its_workers_up_told_of(job):
         raise UnkillableWorkerError("pid 7 is stuck")
 
     agent = PretendAgent(job, [RunResult(WorkerState.UNHEALTHY)])
-    agent._is_of_use = lambda: False
+    agent._workers.are_of_use = lambda: False
     agent.on_stop = get_stuck
     with pytest.raises(UnkillableWorkerError):
         agent.run()

@@ -24,15 +24,15 @@ def failed(*exitcodes, reply_of=None):
 
 def say(then, result=None, reason=""):
     state = State(max_restarts=3, attempt=1)
-    return describe_turn(then, state, result or failed(), signal.SIGTERM, reason)
+    return describe_turn(then, state, result or failed(), reason)
 
 
 def test_a_success_that_a_signal_ends_says_so_and_one_that_the_job_ends_does_not():
     asked = State(max_restarts=0, asked_by=signal.SIGTERM, has_succeeded=True)
-    text = describe_turn(Outcome.SUCCEEDED, asked, failed(), signal.SIGTERM, "")
+    text = describe_turn(Outcome.SUCCEEDED, asked, failed(), "")
     assert text.startswith("SIGTERM received; the workers of this node have succeeded")
     joining = State(max_restarts=0, is_job_wide=True, has_succeeded=True)
-    text = describe_turn(Outcome.SUCCEEDED, joining, failed(), signal.SIGTERM, "all are done")
+    text = describe_turn(Outcome.SUCCEEDED, joining, failed(), "all are done")
     assert "SIGTERM" not in text
     assert "all are done" in text
 
@@ -97,19 +97,19 @@ def test_rounds_of_other_handlers_have_no_reason():
 )
 def test_turns_of_a_job(then, has_succeeded, text):
     state = State(max_restarts=3, is_job_wide=True, has_succeeded=has_succeeded, then=then)
-    assert describe_turn(then, state, failed(), signal.SIGTERM, "so") == text
+    assert describe_turn(then, state, failed(), "so") == text
 
 
 def test_the_end_of_a_failed_job_leaves_the_cause_to_the_report():
     state = State(max_restarts=3, is_job_wide=True, phase=Phase.DONE, then=Outcome.FAILED)
-    assert describe_turn(Outcome.FAILED, state, failed(), signal.SIGTERM, "so") == (
+    assert describe_turn(Outcome.FAILED, state, failed(), "so") == (
         "the job has failed for good; the report follows"
     )
 
 
 def test_a_signal_while_no_worker_runs_stops_none():
-    state = State(max_restarts=0, phase=Phase.DONE, then=Outcome.SIGNALLED)
-    text = describe_turn(Outcome.SIGNALLED, state, failed(), signal.SIGINT, "")
+    state = State(max_restarts=0, phase=Phase.DONE, then=Outcome.SIGNALLED, asked_by=signal.SIGINT)
+    text = describe_turn(Outcome.SIGNALLED, state, failed(), "")
     assert text == "SIGINT received; no worker is running"
 
 

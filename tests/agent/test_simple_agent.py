@@ -384,7 +384,7 @@ def test_the_policy_decides_what_a_signal_means():
     script = [send(signal.SIGUSR1), send(signal.SIGUSR2), SUCCEEDED]
     agent = PretendAgent(FakeRendezvous(), [script], signal_policy=NotifyPolicy())
     passed_on = []
-    agent._signal_workers = passed_on.append
+    agent._workers.signal = passed_on.append
     assert agent.run() is SUCCEEDED
     assert passed_on == [signal.SIGUSR1]
 
@@ -393,7 +393,7 @@ def test_a_signal_that_comes_again_at_once_is_passed_on_once():
     script = [send(signal.SIGUSR1), send(signal.SIGUSR1), send(signal.SIGUSR1), SUCCEEDED]
     agent = PretendAgent(FakeRendezvous(), [script], signal_policy=NotifyPolicy())
     passed_on = []
-    agent._signal_workers = passed_on.append
+    agent._workers.signal = passed_on.append
     assert agent.run() is SUCCEEDED
     assert passed_on == [signal.SIGUSR1]
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch.agent.agent import ElasticAgent as ElasticAgent
     from plaunch.agent.agent import SimpleElasticAgent as SimpleElasticAgent
-    from plaunch.agent.api import ElasticAgent as ElasticAgent
-    from plaunch.agent.arguments import macros as macros
+    from plaunch.agent.env import macros as macros
     from plaunch.agent.extensions import Control as Control
     from plaunch.agent.extensions import Extension as Extension
     from plaunch.agent.extensions import RequestKind as RequestKind
@@ -40,15 +40,14 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
-        ".agent": "SimpleElasticAgent",
-        ".api": "ElasticAgent",
+        ".agent": "ElasticAgent SimpleElasticAgent",
+        ".env": "macros",
         ".health": (
             "HealthCheckServer TORCHELASTIC_HEALTH_CHECK_PORT "
             "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT create_healthcheck_server"
         ),
         ".local": "LocalElasticAgent",
         ".extensions": "Control Extension RequestKind Snapshot",
-        ".arguments": "macros",
         ".worker": (
             "GroupInfo RunResult Worker WorkerExit WorkerGroup WorkerInfo WorkerSpec WorkerState"
         ),

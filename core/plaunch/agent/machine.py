@@ -111,7 +111,8 @@ def _failed(state: State, event: Event) -> Transition:
         stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.DECISION)
         # It is told as soon as it is complete, while the workers stop.
         return stopping, (TellFailure(), Report(Again.DECISION), *actions)
-    if state.restarts_left > 0:
+    is_final = isinstance(event, WorkFailed) and event.is_final
+    if state.restarts_left > 0 and not is_final:
         stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.RESTART)
         return stopping, (Report(Again.RESTART), *actions)
     # The result says what happened; nothing needs to be reported on the way.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from plaunch.agent.states import Again, Outcome, Phase, State
@@ -10,8 +11,6 @@ from plaunch.process.failures.failure import first_failure
 from plaunch.rendezvous.job import JobRound
 
 if TYPE_CHECKING:
-    import signal
-
     from plaunch.agent.worker import RunResult
     from plaunch.rendezvous.api import RendezvousInfo
 
@@ -20,7 +19,6 @@ def describe_turn(
     then: Again | Outcome,
     state: State,
     result: RunResult,
-    death_signal: signal.Signals,
     reason: str,
 ) -> str:
     """One line about what happened and what follows.
@@ -28,6 +26,7 @@ def describe_turn(
     `reason` is why the rendezvous was closed; where it knows the whole job
     (`State.is_job_wide`), why the course changes.
     """
+    death_signal = state.asked_by or signal.SIGTERM
     if then is Outcome.SUCCEEDED and state.asked_by is not None:
         return (
             f"{death_signal.name} received; the workers of this node have succeeded, which stays "

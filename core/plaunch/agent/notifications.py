@@ -7,16 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
-from plaunch.agent.values import Value
-from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+from plaunch.agent.states import Value
+from plaunch.agent.worker import (
+    GroupInfo,
+    RunResult,
+    WorkerExit,
+    WorkerInfo,
+    WorkerState,
+    describe_worker,
+)
+from plaunch.process.failures.failure import first_failure
+from plaunch.process.stopping.signals import SignalAction
+from plaunch.rendezvous.api import ChangeKind, MembershipChange
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plaunch.agent.rounds import Round
+    from plaunch.agent.states import State
+    from plaunch.agent.worker import WorkerGroup
     from plaunch.process.failures.failure import ProcessFailure
-    from plaunch.process.stopping.signals import SignalAction
     from plaunch.process.stopping.stop_sequence import StopStep
-    from plaunch.rendezvous.api import MembershipChange
 
 
 @dataclass(eq=False, repr=False)
@@ -169,3 +182,90 @@ Notification = (
 )
 Notify = Callable[[Notification], None]
 WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
+Facts = ParamSpec("Facts")
+
+
+class Notifier:
+    """Makes notifications, and hands them on.
+
+    Args:
+        group: the agent's workers, which change while it runs.
+        state: says where the agent's state machine is.
+        notify: is called with every notification; None if nobody listens.
+    """
+
+    def __init__(
+        self, group: WorkerGroup, state: Callable[[], State], notify: Notify | None
+    ) -> None:
+        self._group = group
+        self._state = state
+        self._notify = notify
+
+    @property
+    def state(self) -> State:
+        """Where the agent's state machine is."""
+        return self._state()
+
+    @property
+    def run_id(self) -> str:
+        """The id of the job."""
+        return self._group.spec.rdzv_handler.get_run_id()
+
+    def group_info(self, formed: Round | None = None) -> GroupInfo:
+        """The group as it is; as it is about to be in the round that has `formed`."""
+        group, state = self._group, self._state()
+        attempt, number = state.attempt, state.round
+        if formed is not None:
+            attempt = state.attempt if formed.attempt is None else formed.attempt
+            number = state.round + 1 if formed.number is None else formed.number
+        return GroupInfo(
+            run_id=self.run_id,
+            role=group.spec.role,
+            state=group.state,
+            attempt=attempt,
+            round=number,
+            max_restarts=group.spec.max_restarts,
+            group_rank=-1 if group.group_rank is None else group.group_rank,
+            group_world_size=-1 if group.group_world_size is None else group.group_world_size,
+            master_addr=group.master_addr or "",
+            master_port=group.master_port or 0,
+            workers=tuple(describe_worker(worker) for worker in group.workers),
+        )
+
+    def notify(
+        self,
+        notification: Callable[Concatenate[GroupInfo, Facts], Notification],
+        *args: Facts.args,
+        **kwargs: Facts.kwargs,
+    ) -> None:
+        """Hand a `notification` on, which is made of the group and of what else is given."""
+        if self._notify is not None:
+            self._notify(notification(self.group_info(), *args, **kwargs))
+
+    def notify_round(self, formed: Round, waited: float, reason: str) -> None:
+        """Tell that a round has formed for which this node waited so many seconds."""
+        if self._notify is not None:
+            self._notify(AfterRendezvous(self.group_info(formed), waited, reason))
+
+    def notify_state(self, new: WorkerState) -> None:
+        """Let the workers have another state, and tell of it if it is another one."""
+        old, self._group.state = self._group.state, new
+        if old is not new:
+            self.notify(StateChanged, old, new)
+
+    def notify_changes(self, changes: Sequence[MembershipChange]) -> Sequence[MembershipChange]:
+        """Tell of `changes`, and return them."""
+        for change in changes:
+            if change.kind is ChangeKind.NOTICE:
+                self.notify(SignalReceived, change.signum, SignalAction.NOTIFY, change.node)
+            else:
+                self.notify(MembershipChanged, change)
+        return changes
+
+    def notify_failures(self, result: RunResult) -> None:
+        """Tell which workers have failed, if any, and which one of them first."""
+        failures = result.failures
+        if failures:
+            first = result.first_failure
+            first = first_failure(failures)[0] if first is None else first
+            self.notify(WorkersFailed, failures, first)

@@ -11,8 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.affinity import binder_of
-from plaunch.agent.arguments import macros
-from plaunch.agent.env import worker_environment
+from plaunch.agent.env import macros, worker_environment
 from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
 from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
 from plaunch.cli.invocation import load_chosen

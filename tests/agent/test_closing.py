@@ -7,8 +7,9 @@ import signal
 import threading
 
 import pytest
-from plaunch.agent.release import shut_down
-from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
+from plaunch.agent.closing import shut_down
+from plaunch.agent.poller import WakeUp
+from plaunch.agent.signals import SignalInbox, StopOn
 from plaunch.errors import ThreadStartError
 from plaunch.testing.job_rendezvous import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
@@ -103,7 +104,7 @@ def test_without_a_thread_it_is_shut_down_all_the_same(monkeypatch):
     def refuse(*_):
         raise ThreadStartError("no more threads")
 
-    monkeypatch.setattr("plaunch.agent.release.BackgroundCall", refuse)
+    monkeypatch.setattr("plaunch.agent.closing.BackgroundCall", refuse)
     with Slow() as handler:
         handler.left.set()
         assert shut_down(handler, POLICY)
