@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plaunch.agent import notifications
-    from plaunch.agent.notifications import Notifier
     from plaunch.agent.alive import Alive
+    from plaunch.agent.notifications import Notifier
     from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.stopping.signals import SignalPolicy
@@ -215,9 +215,7 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _shutdown(
         self, death_sig: signal.Signals = signal.SIGTERM, timeout: float | None = None
     ) -> None:
-        try:
-            self._local.shut_down(death_sig, timeout)
-        finally:
+        self._local.shut_down(death_sig, timeout)
 
 
 def _sleep_timeout(timeout: float | None) -> float:
