@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from plaunch.process.contexts.handle import ChildProcess
+from plaunch.process.kernel.handle import ChildProcess
 from plaunch.process.kernel.watch import ExitWatch
 
 from helpers.processes import wait_for_end

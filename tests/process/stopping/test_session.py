@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process.contexts.handle import ChildProcess
+from plaunch.process.kernel.handle import ChildProcess
 from plaunch.process.kernel.processes import read_process
 from plaunch.process.stopping.reaping.tree import make_tree
 from plaunch.process.stopping.session import WorkerSession, describe_process, read_state

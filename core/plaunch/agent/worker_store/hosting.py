@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.worker_store import serving
 from plaunch.durations import milliseconds
-from plaunch.process.contexts.secrets import without_withheld
 from plaunch.process.failures.failure import describe_exit
 from plaunch.process.kernel.pidfd import open_pidfd
+from plaunch.process.launcher_variables import without_withheld
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 
 if TYPE_CHECKING:

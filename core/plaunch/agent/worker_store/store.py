@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker_store.hosting import Interpreter, StoreHost
     from plaunch.agent.worker_store.loading import TorchWatch
     from plaunch.agent.worker_store.strangers import Doorkeeper
-    from plaunch.process.stopping.reaping.reaper import Reaper
+    from plaunch.process.stopping.reaper import Reaper
 
 _log = logging.getLogger("plaunch")
 

@@ -16,7 +16,7 @@ from plaunch.errors import (
     WorkerStartError,
 )
 from plaunch.process.contexts.arguments import variable_value
-from plaunch.process.contexts.secrets import without_withheld
+from plaunch.process.launcher_variables import without_withheld
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

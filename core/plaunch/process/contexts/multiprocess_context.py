@@ -10,20 +10,20 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError, WorkerStartError
-from plaunch.process.contexts.handle import ChildProcess, ServedProcess
-from plaunch.process.contexts.secrets import without_withheld
 from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.functions.results import ResultPipe
 from plaunch.process.functions.siblings import SiblingGate
 from plaunch.process.functions.worker import Call, InheritedFd, Task, run
+from plaunch.process.kernel.handle import ChildProcess, ServedProcess
+from plaunch.process.launcher_variables import without_withheld
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.process.contexts.context import ProcessExit
-    from plaunch.process.contexts.handle import WorkerProcess
+    from plaunch.process.kernel.handle import WorkerProcess
     from plaunch.process.streams.logs import LogsSpecs
 
 _RECEIVE_BUDGET = 0.05  # seconds that one look may spend on large values that are coming

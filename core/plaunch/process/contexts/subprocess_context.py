@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process.contexts.handle import ChildProcess
 from plaunch.process.contexts.handler import SubprocessHandler, get_subprocess_handler
 from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.failures.failure import ProcessFailure
+from plaunch.process.kernel.handle import ChildProcess
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from plaunch.process.contexts.context import ProcessExit
-    from plaunch.process.contexts.handle import WorkerProcess
+    from plaunch.process.kernel.handle import WorkerProcess
     from plaunch.process.streams.logs import LogsSpecs
 
 

@@ -22,7 +22,7 @@ from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.failures.oom import OutOfMemoryWatch
 from plaunch.process.kernel.descriptor_limit import descriptor_limit
 from plaunch.process.kernel.watch import ExitWatch
-from plaunch.process.stopping.reaping.reaper import Reaper
+from plaunch.process.stopping.reaper import Reaper
 from plaunch.process.stopping.session import WorkerSession
 from plaunch.process.stopping.stop import Stop
 from plaunch.process.stopping.stop_sequence import StopLadder
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.process.contexts.handle import WorkerProcess
-    from plaunch.process.stopping.reaping.job import Job
+    from plaunch.process.kernel.handle import WorkerProcess
+    from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.streams.traffic import Traffic
 

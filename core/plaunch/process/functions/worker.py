@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError
-from plaunch.process.contexts.secrets import is_secret
 from plaunch.process.kernel.subreaper import become_subreaper
+from plaunch.process.kernel.title import blank_variables, set_title
+from plaunch.process.launcher_variables import is_secret
 from plaunch.process.stopping.guard.protocol import own_line
-from plaunch.process.stopping.guard.title import blank_variables, set_title
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS, parse_signals
 

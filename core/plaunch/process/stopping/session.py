@@ -13,7 +13,7 @@ from plaunch.process.kernel.processes import PROC, read_process
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from plaunch.process.contexts.handle import WorkerProcess
+    from plaunch.process.kernel.handle import WorkerProcess
     from plaunch.process.kernel.processes import Process
 
 _log = logging.getLogger("plaunch")

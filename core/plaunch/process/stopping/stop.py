@@ -14,7 +14,7 @@ from plaunch.process.stopping.stop_sequence import KILL_WAIT
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from plaunch.process.stopping.reaping.job import Job
+    from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.reaping.sweep import Sweep
     from plaunch.process.stopping.stop_sequence import StopLadder
 

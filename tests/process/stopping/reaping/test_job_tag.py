@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from plaunch.cli import entry
-from plaunch.process.stopping.guard.title import set_title
+from plaunch.process.kernel.title import set_title
 from plaunch.process.stopping.reaping import job_tag
 
 from helpers.waiting import wait_until
@@ -118,7 +118,7 @@ def test_what_the_launcher_started_is_known():
 
 def test_a_forked_process_shows_the_first_title_that_fits():
     code = (
-        "from plaunch.process.stopping.guard.title import set_title\n"
+        "from plaunch.process.kernel.title import set_title\n"
         "print(set_title('x' * 5000, 'short', 'shorter'))\n"
         "print(open('/proc/self/cmdline').read().rstrip(chr(0)))\n"
         "print(set_title('y' * 5000))\n"

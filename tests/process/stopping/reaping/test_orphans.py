@@ -8,8 +8,8 @@ import sys
 
 import pytest
 from plaunch.process.kernel import subreaper
+from plaunch.process.stopping.reaper import Reaper
 from plaunch.process.stopping.reaping import evidence, job_tag
-from plaunch.process.stopping.reaping.reaper import Reaper
 
 from helpers.clock import Clock
 
@@ -24,7 +24,7 @@ TEND = """\
 import os, subprocess, sys, time
 if sys.argv[1] == "own":
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
-from plaunch.process.stopping.reaping.reaper import Reaper
+from plaunch.process.stopping.reaper import Reaper
 reaper = Reaper(use_guard=False)
 job = reaper.begin()
 """
@@ -256,7 +256,7 @@ def test_the_guard_is_told_of_orphans(run_program, family, programs):
         "-c",
         "import os, subprocess, sys, time, descendants\n"
         "os.environ['PLAUNCH_LAUNCHER'] = str(os.getpid())\n"
-        "from plaunch.process.stopping.reaping.reaper import Reaper\n"
+        "from plaunch.process.stopping.reaper import Reaper\n"
         "job = Reaper().begin()\n"
         f"argv = [sys.executable, descendants.__file__, {family.folder!r}, 'lost', 'return']\n"
         "subprocess.run(argv, start_new_session=True, check=True)\n"
@@ -354,7 +354,7 @@ def test_a_plugins_program_is_not_taken_for_an_orphan_while_it_begins(run_progra
         "-c",
         "import os, subprocess, sys, threading, time\n"
         "os.environ['PLAUNCH_LAUNCHER'] = str(os.getpid())\n"
-        "from plaunch.process.stopping.reaping.reaper import Reaper\n"
+        "from plaunch.process.stopping.reaper import Reaper\n"
         "job = Reaper().begin()\n"
         "ends = []\n"
         "def plugin():\n"

@@ -169,7 +169,7 @@ def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen
     import subprocess  # noqa: PLC0415 - loaded already where programs are started
 
     import plaunch  # noqa: PLC0415 - the package that this file is a part of
-    from plaunch.process.contexts.secrets import without_secrets  # noqa: PLC0415 - only here
+    from plaunch.process.launcher_variables import without_secrets  # noqa: PLC0415 - only here
 
     if not sys.executable:
         raise OSError("this process does not know its Python interpreter")

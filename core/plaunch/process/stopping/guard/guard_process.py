@@ -13,10 +13,10 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.contexts.secrets import is_secret
 from plaunch.process.kernel.processes import PROC
+from plaunch.process.kernel.title import blank_variables, set_title
+from plaunch.process.launcher_variables import is_secret
 from plaunch.process.stopping.guard.protocol import Briefing
-from plaunch.process.stopping.guard.title import blank_variables, set_title
 from plaunch.process.stopping.reaping.hunt import hunt
 
 if TYPE_CHECKING:

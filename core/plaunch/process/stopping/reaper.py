@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from plaunch.process.kernel.processes import PROC, has_table, read_children, read_process
 from plaunch.process.stopping.guard.guard import Guard, start_guard
 from plaunch.process.stopping.guard.protocol import job_line
+from plaunch.process.stopping.job import Job
 from plaunch.process.stopping.reaping import job_tag
-from plaunch.process.stopping.reaping.job import Job
 from plaunch.process.stopping.reaping.tree import make_tree
 from plaunch.process.stopping.reaping.zombies import Zombies
 

@@ -73,7 +73,7 @@ FORKED = """\
 import os, sys, time
 from plaunch.process import start_processes
 from plaunch.process.stopping.guard import guard as guard_module
-from plaunch.process.stopping.reaping.reaper import Reaper
+from plaunch.process.stopping.reaper import Reaper
 
 guard_module._is_forkable = lambda: True
 

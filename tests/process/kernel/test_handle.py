@@ -9,8 +9,8 @@ import sys
 import types
 
 import pytest
-from plaunch.process.contexts import handle as child
-from plaunch.process.contexts.handle import LOST_EXIT_CODE, ChildProcess, ServedProcess
+from plaunch.process.kernel import handle as child
+from plaunch.process.kernel.handle import LOST_EXIT_CODE, ChildProcess, ServedProcess
 from plaunch.process.kernel.processes import Process, read_process
 from plaunch.process.stopping.session import WorkerSession
 
