@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch.errors import PlaunchError
 from plaunch.process.failures.error_file import text_of_error
 from plaunch.process.failures.failure import NOT_AVAILABLE
-from plaunch.process.stopping.reaping.job_tag import owns_process
+from plaunch.process.launcher_variables import owns_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,9 +35,9 @@ from plaunch.metrics import prof
 from plaunch.process.contexts.context import RunProcsResult
 from plaunch.process.contexts.start import start_processes
 from plaunch.process.contexts.supervised import SupervisedContext
+from plaunch.process.kernel.details import describe_process
 from plaunch.process.kernel.uninterruptible import UninterruptibleWatch, uninterruptible_timeout_of
 from plaunch.process.stopping.reaper import Reaper
-from plaunch.process.stopping.session import describe_process
 from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:

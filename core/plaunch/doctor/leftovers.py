@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.doctor.findings import Finding, Status
+from plaunch.process.kernel.details import read_environ
 from plaunch.process.kernel.processes import read_table
 from plaunch.process.scratch import find_stale, read_boot
-from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE, read_environ
+from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

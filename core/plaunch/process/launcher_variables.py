@@ -1,16 +1,29 @@
-"""The launcher's variables that workers do not inherit."""
+"""The launcher's own variables, which workers do not inherit: its mark, and secrets."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
-
-from plaunch.process.stopping.reaping.job_tag import LAUNCHER_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# The process id of plaunch's command line, which sets it for itself (plaunch.cli.entry). What it
+# starts inherits the variable; workers do not get it.
+LAUNCHER_VARIABLE = "PLAUNCH_LAUNCHER"
+
 # Whatever plugin reads them: PLAUNCH_RDZV_TOKEN, PLAUNCH_ETCD_PASSWORD.
 _PREFIX, _SECRETS = "PLAUNCH_", ("_TOKEN", "_PASSWORD")
+
+
+def owns_process() -> bool:
+    """Whether this process is plaunch's command line."""
+    return os.environ.get(LAUNCHER_VARIABLE) == str(os.getpid())
+
+
+def is_started_by_launcher(environ: bytes, launcher: int) -> bool:
+    """Whether a process with this environment was started by the command line `launcher` itself."""
+    return f"{LAUNCHER_VARIABLE}={launcher}".encode() in environ.split(b"\0")
 
 
 def is_secret(name: str) -> bool:
@@ -23,6 +36,6 @@ def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not is_secret(name)}
 
 
-def without_withheld(environ: Mapping[str, str]) -> dict[str, str]:
-    """A copy of `environ` that a worker may see; the launcher's mark is for its own processes."""
+def inheritable(environ: Mapping[str, str]) -> dict[str, str]:
+    """A copy of `environ` that a worker may see: without secrets, and without the mark."""
     return {name: v for name, v in without_secrets(environ).items() if name != LAUNCHER_VARIABLE}

@@ -132,7 +132,7 @@ def test_it_has_no_descriptors_and_tells_no_exits():
     context = make()
     assert context.exit_fds() is None
     assert context.take_exits() == []
-    context.hurry()
+    context.escalate()
 
 
 @pytest.mark.parametrize(

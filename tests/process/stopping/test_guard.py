@@ -374,7 +374,7 @@ def others_of(tmp_path):
     return found
 
 
-IN_THE_LADDER = """\
+IN_THE_STOP = """\
 import sys
 import descendants
 from plaunch.process import start_processes
@@ -389,7 +389,7 @@ context.close(timeout=600)
 
 def test_a_launcher_is_killed_while_it_stops_workers(run_program, family):
     launcher = run_program(
-        "-c", IN_THE_LADDER, family.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        "-c", IN_THE_STOP, family.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     family.wait_for("worker", 2)
     launcher.stdin.write("\n")

@@ -233,7 +233,7 @@ class WorkerStore:
         try:
             self._host = StoreHost(
                 self._interpreter,
-                self._reaper.helper_words(),
+                self._reaper.helper_tags(),
                 self._listener,
                 self._address,
                 is_lean=is_lean,

@@ -15,15 +15,15 @@ from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.functions.results import ResultPipe
 from plaunch.process.functions.siblings import SiblingGate
 from plaunch.process.functions.worker import Call, InheritedFd, Task, run
-from plaunch.process.kernel.handle import ChildProcess, ServedProcess
-from plaunch.process.launcher_variables import without_withheld
+from plaunch.process.kernel.handle import ChildHandle, ForkServerHandle
+from plaunch.process.launcher_variables import inheritable
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.process.contexts.context import ProcessExit
-    from plaunch.process.kernel.handle import WorkerProcess
+    from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.streams.logs import LogsSpecs
 
 _RECEIVE_BUDGET = 0.05  # seconds that one look may spend on large values that are coming
@@ -93,7 +93,7 @@ class MultiprocessContext(SupervisedContext):
 
     def _start_worker(
         self, local_rank: int, stdout: int | None, stderr: int | None
-    ) -> WorkerProcess:
+    ) -> ProcessHandle:
         pipe = self._pipes[local_rank] = ResultPipe()
         call = Call(self._function, self.args[local_rank])
         if self._siblings is None and self.nprocs > 1:
@@ -101,8 +101,8 @@ class MultiprocessContext(SupervisedContext):
         task = Task(local_rank, call, InheritedFd(pipe.child_fd))
         if self._siblings is not None:
             task.siblings = InheritedFd(self._siblings.child_fd)
-        env = without_withheld({**os.environ, **self.envs[local_rank]})
-        env[JOBS_VARIABLE] = self._words(local_rank)
+        env = inheritable({**os.environ, **self.envs[local_rank]})
+        env[JOBS_VARIABLE] = self._tags(local_rank)
         try:
             worker = self._start_process(task, env, stdout, stderr)
         except PlaunchError:
@@ -123,7 +123,7 @@ class MultiprocessContext(SupervisedContext):
 
     def _start_process(
         self, task: Task, env: dict[str, str], stdout: int | None, stderr: int | None
-    ) -> WorkerProcess:
+    ) -> ProcessHandle:
         process = (
             _multiprocessing()
             .get_context(self.start_method)
@@ -134,16 +134,16 @@ class MultiprocessContext(SupervisedContext):
 
             bound = self._bound(task.local_rank)
             spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, bound=bound)
-            return ChildProcess(spawned, spawned.close)
+            return ChildHandle(spawned, spawned.close)
         task.env = env
-        if self._job is not None and self._job.line_fd is not None:
-            task.guard_line = InheritedFd(self._job.line_fd)
+        if self._job is not None and self._job.guard_fd is not None:
+            task.guard_line = InheritedFd(self._job.guard_fd)
         if self.start_method == "forkserver":
             # The server is older than this start: it has other streams and another environment.
             task.stdout = _inherit(stdout, 1)
             task.stderr = _inherit(stderr, 2)
             served = self._serve(process, task.local_rank)
-            return ServedProcess(served, served.close)
+            return ForkServerHandle(served, served.close)
         task.stdout = None if stdout is None else InheritedFd(stdout)
         task.stderr = None if stderr is None else InheritedFd(stderr)
         told_through = -1 if task.guard_line is None else task.guard_line.fd
@@ -157,15 +157,15 @@ class MultiprocessContext(SupervisedContext):
                 forked = process._Popen(process)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return ChildProcess(forked, forked.close)
+        return ChildHandle(forked, forked.close)
 
     def _serve(self, process: Any, local_rank: int) -> Any:
         binding = self._bindings.get(local_rank)
         if binding is None:
             return process._Popen(process)
-        from plaunch.process.functions.fork_server import BoundServedPopen  # noqa: PLC0415 - binding only
+        from plaunch.process.functions.fork_server import BoundForkServerPopen  # noqa: PLC0415 - binding only
 
-        return BoundServedPopen(process, binding)
+        return BoundForkServerPopen(process, binding)
 
     def _launcher_fds(self) -> tuple[int, ...]:
         """What a forked worker has of the launcher and of earlier workers, and must not keep."""

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from plaunch.process.contexts.handler import SubprocessHandler, get_subprocess_handler
 from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.failures.failure import ProcessFailure
-from plaunch.process.kernel.handle import ChildProcess
+from plaunch.process.kernel.handle import ChildHandle
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from plaunch.process.contexts.context import ProcessExit
-    from plaunch.process.kernel.handle import WorkerProcess
+    from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.streams.logs import LogsSpecs
 
 
@@ -53,18 +53,18 @@ class SubprocessContext(SupervisedContext):
 
     def _start_worker(
         self, local_rank: int, stdout: int | None, stderr: int | None
-    ) -> WorkerProcess:
+    ) -> ProcessHandle:
         with self._bound(local_rank):
             handler = get_subprocess_handler(
                 str(self.entrypoint),
                 self.args[local_rank],
-                {**self.envs[local_rank], JOBS_VARIABLE: self._words(local_rank)},
+                {**self.envs[local_rank], JOBS_VARIABLE: self._tags(local_rank)},
                 stdout,
                 stderr,
                 local_rank,
             )
         self.subprocess_handlers[local_rank] = handler
-        return ChildProcess(handler.proc, release=_nothing)
+        return ChildHandle(handler.proc, release=_nothing)
 
     def _judge(self, seen: ProcessExit) -> ProcessFailure | None:
         if seen.exitcode == 0:

@@ -1,7 +1,7 @@
 """The half that plaunch's own two kinds of context have in common.
 
 Starting workers one after the other with their streams, noticing their ends, stopping them with
-the ladder, and putting the result together. A kind says how one worker is started and what its
+the sequence, and putting the result together. A kind says how one worker is started and what its
 exit means.
 """
 
@@ -25,14 +25,14 @@ from plaunch.process.kernel.watch import ExitWatch
 from plaunch.process.stopping.reaper import Reaper
 from plaunch.process.stopping.session import WorkerSession
 from plaunch.process.stopping.stop import Stop
-from plaunch.process.stopping.stop_sequence import StopLadder
+from plaunch.process.stopping.stop_sequence import StopSequence
 from plaunch.process.streams.worker_streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.process.kernel.handle import WorkerProcess
+    from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.streams.traffic import Traffic
@@ -73,7 +73,7 @@ class SupervisedContext(PContext):
         self._abandoned: set[int] = set()
         self._watch: ExitWatch | None = None
         self._streams: Streams | None = None
-        self._workers: dict[int, WorkerProcess] = {}
+        self._workers: dict[int, ProcessHandle] = {}
         self._exits: dict[int, ProcessExit] = {}
         self._untold: list[ProcessExit] = []
         self._failures: dict[int, ProcessFailure] = {}
@@ -82,7 +82,7 @@ class SupervisedContext(PContext):
         self._told_to_end: frozenset[int] = frozenset()
         self._memory: OutOfMemoryWatch | None = None
         self._memory_was_short = False
-        self._is_hurried = False
+        self._is_escalated = False
         self._is_closed = False
         self._old_replies: dict[int, _Reply | None] = {}
         self._result: RunProcsResult | None = None
@@ -94,7 +94,7 @@ class SupervisedContext(PContext):
     @abc.abstractmethod
     def _start_worker(
         self, local_rank: int, stdout: int | None, stderr: int | None
-    ) -> WorkerProcess:
+    ) -> ProcessHandle:
         """Start one worker with these descriptors as its streams; None inherits the launcher's."""
 
     @abc.abstractmethod
@@ -138,9 +138,9 @@ class SupervisedContext(PContext):
         exits, self._untold = self._untold, []
         return exits
 
-    def hurry(self) -> None:
+    def escalate(self) -> None:
         """Skip the grace of the stop in progress, or of the one that will come."""
-        self._is_hurried = True
+        self._is_escalated = True
         if self._stop is not None:
             self._stop.escalate()
         if self._watch is not None:
@@ -153,11 +153,11 @@ class SupervisedContext(PContext):
         """
         self._abandoned.add(local_rank)
 
-    def _words(self, local_rank: int) -> str:
+    def _tags(self, local_rank: int) -> str:
         """By what the processes of this worker are known, in their environment."""
         if self._job is None:
             raise RuntimeError("a worker is started before its job has begun")
-        return self._job.words(local_rank)
+        return self._job.tags(local_rank)
 
     def _scratch_dir(self) -> str | None:
         """A temporary folder that nobody needs once the launcher is gone, if there is one."""
@@ -246,11 +246,13 @@ class SupervisedContext(PContext):
         self._ended_by_us = frozenset(
             rank for rank in live if not (self._has_replied(rank) or self._has_returned(rank))
         )
-        ladder = None if self._spares_what_is_left() else self._make_ladder(death_sig, timeout, job)
+        sequence = (
+            None if self._spares_what_is_left() else self._make_sequence(death_sig, timeout, job)
+        )
         if live:
-            job.note()
+            job.look_at_all()
         self._stop = Stop(
-            ladder=ladder,
+            sequence=sequence,
             job=job,
             look=self._look_at_ended,
             finish_output=self._finish_output,
@@ -260,7 +262,7 @@ class SupervisedContext(PContext):
             wake=watch.wake,
             is_told=lambda: watch.fileno() is not None,
         )
-        if self._is_hurried:
+        if self._is_escalated:
             self._stop.escalate()
         return self._stop
 
@@ -296,8 +298,8 @@ class SupervisedContext(PContext):
                     stop.give_up()
                 raise
 
-    def _make_ladder(self, death_sig: signal.Signals, grace: float, job: Job) -> StopLadder:
-        return StopLadder(
+    def _make_sequence(self, death_sig: signal.Signals, grace: float, job: Job) -> StopSequence:
+        return StopSequence(
             {rank: WorkerSession(worker, rank, job) for rank, worker in self._workers.items()},
             name=self.name,
             death_sig=death_sig,
@@ -469,7 +471,7 @@ def _nothing() -> None:
     """There is no output that could be hurried."""
 
 
-def _end_of(worker: WorkerProcess) -> Callable[[], bool]:
+def _end_of(worker: ProcessHandle) -> Callable[[], bool]:
     return lambda: worker.poll() is not None
 
 

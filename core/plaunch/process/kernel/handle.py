@@ -23,7 +23,7 @@ _KILL_WAIT = 5.0  # seconds
 LOST_EXIT_CODE = 255  # what multiprocessing reports, too, when nobody can know the exit code
 
 
-class WorkerProcess(Protocol):
+class ProcessHandle(Protocol):
     """A started worker process."""
 
     pid: int
@@ -61,13 +61,13 @@ class Handle(Protocol):
         """Reap the process if it has ended; its exit code if it was ever reaped this way."""
 
 
-class ServedHandle(Handle, Protocol):
+class ForkServerPopen(Handle, Protocol):
     """What multiprocessing has for a process of its fork server."""
 
     sentinel: int
 
 
-class ChildProcess:
+class ChildHandle:
     """A child of the launcher.
 
     Its exit code is read without reaping it: as long as it is a zombie, nobody else can get its
@@ -146,14 +146,14 @@ class ChildProcess:
         return LOST_EXIT_CODE
 
 
-class ServedProcess:
+class ForkServerHandle:
     """A worker that multiprocessing's fork server has forked.
 
     The server reaps it and sends the exit code. If the server is gone, nobody knows when the worker
     ends, let alone how; the worker is then killed, and counts as lost.
     """
 
-    def __init__(self, handle: ServedHandle, release: Callable[[], None]) -> None:
+    def __init__(self, handle: ForkServerPopen, release: Callable[[], None]) -> None:
         self.pid = handle.pid
         self._handle = handle
         self._release = release

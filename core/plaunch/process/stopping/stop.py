@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.reaping.sweep import Sweep
-    from plaunch.process.stopping.stop_sequence import StopLadder
+    from plaunch.process.stopping.stop_sequence import StopSequence
 
 _LONGEST_LOOK = 0.02  # seconds between two looks at workers whose end nothing tells
 _WOKEN = 1.0  # seconds after which what wakes us is looked at all the same
@@ -32,7 +32,7 @@ class Stop:
     on, which a slow console may make long; everything is released.
 
     Args:
-        ladder: stops the workers; None if what they left behind is spared.
+        sequence: stops the workers; None if what they left behind is spared.
         job: finds and sweeps what is left.
         look: notes the ends of workers, and says which local ranks are alive.
         finish_output: passes on all output; it may take long, and runs on a thread of its own
@@ -48,7 +48,7 @@ class Stop:
     def __init__(
         self,
         *,
-        ladder: StopLadder | None,
+        sequence: StopSequence | None,
         job: Job,
         look: Callable[[], Collection[int]],
         finish_output: Callable[[], None],
@@ -58,7 +58,7 @@ class Stop:
         wake: Callable[[], None],
         is_told: Callable[[], bool],
     ) -> None:
-        self._ladder = ladder
+        self._sequence = sequence
         self._job = job
         self._look = look
         self._finish_output = finish_output
@@ -68,13 +68,13 @@ class Stop:
         self._wake = wake
         self._is_told = is_told
         self._is_begun = False
-        self._is_clear = False  # the ladder itself has seen that there is nothing to sweep
+        self._is_clear = False  # the sequence itself has seen that there is nothing to sweep
         self._stuck: dict[int, list[int]] = {}
         self._left: list[int] = []
         self._sweep: Sweep | None = None
         self._output: _Finishing | None = None
         self._stages = [self._release_all, self._pass_output_on]
-        if ladder is not None:
+        if sequence is not None:
             self._stages += [self._sweep_up, self._stop_workers]
 
     def step(self) -> float | None:
@@ -93,20 +93,20 @@ class Stop:
 
     def escalate(self) -> None:
         """Skip the grace, and do not wait for a slow console; may be called by a signal handler."""
-        if self._ladder is not None:
-            self._ladder.hurry()
+        if self._sequence is not None:
+            self._sequence.escalate()
         self._hurry_output()
 
     def _stop_workers(self) -> float | None:
-        assert self._ladder is not None  # noqa: S101 - or this is no stage
+        assert self._sequence is not None  # noqa: S101 - or this is no stage
         if self._is_begun:  # or `note` has looked a moment ago
             self._job.refresh()
         self._is_begun = True
         live = self._look()
-        delay = self._ladder.step(live)
-        self._job.hunt()
+        delay = self._sequence.step(live)
+        self._job.finish_kill()
         if delay is None:
-            self._stuck = dict(self._ladder.stuck)
+            self._stuck = dict(self._sequence.stuck)
             self._is_clear = not (live or self._stuck) and self._job.is_clear()
             return None
         return delay if self._is_told() else min(delay, _LONGEST_LOOK)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.process.stopping.session import describe_process, may_signal, read_state
+from plaunch.process.kernel.details import describe_process, may_signal
+from plaunch.process.kernel.processes import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ def describe_unkillable(name: str, stuck: Mapping[int, Sequence[int]], left: Seq
             f"This user may send no signal to pid {pids}, which runs as another user (sudo, su); "
             "let the worker end what it starts in this way."
         )
-    if any(read_state(pid)[0] == "D" for pid in all_pids):
+    if any(read_state(pid) == "D" for pid in all_pids):
         sentences.append(
             "A process in state D sleeps uninterruptibly in the kernel; this host probably needs a "
             "restart."

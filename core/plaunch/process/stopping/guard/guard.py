@@ -6,14 +6,12 @@ import contextlib
 import fcntl
 import logging
 import os
-import select
 import signal
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.durations import milliseconds
-from plaunch.process.kernel.pidfd import open_pidfd
+from plaunch.process.kernel.pidfd import open_pidfd, wait_for_end
 from plaunch.process.kernel.processes import PROC
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ class Guard:
         self.line_fd: int = line
         self._program = program
         self._is_gone = False
-        self._pidfd = open_pidfd(pid)
+        self.pidfd = open_pidfd(pid)  # readable once it has ended; -1 where there are no pidfds
 
     def tell(self, line: bytes) -> None:
         """Send it a line, if it is there; never waits."""
@@ -64,34 +62,27 @@ class Guard:
         """End it, because there is nothing left to guard; it leaves no zombie."""
         if self.is_alive():
             with contextlib.suppress(ProcessLookupError):
-                if self._pidfd >= 0:
-                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                if self.pidfd >= 0:
+                    signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
                 else:
                     os.kill(self.pid, signal.SIGKILL)
             self._wait()
         self.close()
 
-    def exit_fd(self) -> int | None:
-        """A descriptor that is readable once it has ended; None where there are no pidfds."""
-        return self._pidfd if self._pidfd >= 0 else None
-
     def own_fds(self) -> list[int]:
         """All descriptors that belong to it in the launcher, for a forked child to close."""
-        return [fd for fd in (self.line_fd, self._pidfd) if fd >= 0]
+        return [fd for fd in (self.line_fd, self.pidfd) if fd >= 0]
 
     def close(self) -> None:
         """Release the descriptors; may be called more than once."""
         for fd in self.own_fds():
             os.close(fd)
-        self.line_fd = self._pidfd = -1
+        self.line_fd = self.pidfd = -1
 
     def _wait(self) -> None:
         """Reap it after SIGKILL; one that does not end within a bound is left to its fate."""
         deadline = time.monotonic() + _END_WAIT
-        if self._pidfd >= 0:
-            poller = select.poll()
-            poller.register(self._pidfd, select.POLLIN)
-            poller.poll(milliseconds(_END_WAIT))
+        wait_for_end(self.pidfd, _END_WAIT)
         while not self._reap() and time.monotonic() < deadline:
             time.sleep(_END_LOOK)
         self._is_gone = True
@@ -168,13 +159,12 @@ def _fork_guard(reader: int, launcher_fd: int, proc: str) -> int:
 def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen[bytes]:
     import subprocess  # noqa: PLC0415 - loaded already where programs are started
 
-    import plaunch  # noqa: PLC0415 - the package that this file is a part of
     from plaunch.process.launcher_variables import without_secrets  # noqa: PLC0415 - only here
 
     if not sys.executable:
         raise OSError("this process does not know its Python interpreter")
     code = _PROGRAM.format(
-        path=os.path.dirname(plaunch.__path__[0]),
+        path=os.path.dirname(sys.modules[__name__.partition(".")[0]].__path__[0]),
         pipe=reader,
         pidfd=launcher_fd,
         launcher=os.getpid(),

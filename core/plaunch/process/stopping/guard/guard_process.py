@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 from plaunch.process.kernel.processes import PROC
 from plaunch.process.kernel.title import blank_variables, set_title
 from plaunch.process.launcher_variables import is_secret
-from plaunch.process.stopping.guard.protocol import Briefing
-from plaunch.process.stopping.reaping.hunt import hunt
+from plaunch.process.stopping.reaping.evidence import Origin
+from plaunch.process.stopping.reaping.sweep import kill_all
+from plaunch.process.stopping.reaping.tree import make_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.process.kernel.processes import Process
+    from plaunch.process.stopping.reaping.groups import GroupTree
 
 _LOOK = 0.25  # seconds between two looks at the launcher where there is no pidfd
 _SHORT_PAUSE = 0.002  # seconds between two passes, at first
@@ -44,16 +45,16 @@ def run_guard(pipe: int, pidfd: int, launcher: int, proc: str = PROC) -> None:
     """
     _become_guard((pipe, pidfd), launcher, proc)
     os.set_blocking(pipe, False)
-    briefing = Briefing(proc)
-    line = _Line(pipe, briefing)
+    state = GuardState(proc)
+    line = _Line(pipe, state)
     _wait_for_end(line, pidfd, launcher)
-    clear(briefing, line)
-    if briefing.folder:
-        _remove(briefing.folder)
+    clear(state, line)
+    if state.folder:
+        _remove(state.folder)
 
 
 def clear(
-    briefing: Briefing,
+    state: GuardState,
     line: _Line,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -67,7 +68,7 @@ def clear(
     quiet_since = first_found = None
     while True:
         line.drain()
-        found = _kill_all(briefing)
+        found = _kill_all(state.tree)
         now = clock()
         if found:
             quiet_since = None
@@ -77,31 +78,60 @@ def clear(
         else:
             first_found = None
             quiet_since = now if quiet_since is None else quiet_since
-            is_clear = line.is_over and (briefing.tree is None or briefing.tree.is_sure())
+            is_clear = line.is_over and (state.tree is None or state.tree.is_sure())
             if now - quiet_since > (_SETTLED if is_clear else _LATE_COMER):
                 return
         line.wait(pause)
         pause = min(pause * 1.5, _LONG_PAUSE)
 
 
-def _kill_all(briefing: Briefing) -> bool:
+def _kill_all(tree: GroupTree | None) -> bool:
     """Kill everything that is found; whether there was anything that can be killed."""
-    if briefing.tree is None:
+    if tree is None:
         return False
-    found: list[Process] = []
-    for processes in briefing.tree.look().values():
-        found.extend(processes)
-    result = hunt(briefing.tree, found)
-    return len(result.found) > len(result.refused)
+    found = [process for processes in tree.look().values() for process in processes]
+    killed, refused = kill_all(tree, found)
+    return len(killed) > len(refused)
+
+
+class GuardState:
+    """What a guard knows from the lines that have come so far."""
+
+    def __init__(self, proc: str = PROC) -> None:
+        self.tree: GroupTree | None = None
+        self.folder = ""
+        self._proc = proc
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read from the pipe; a line that makes no sense is left out."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            try:
+                self._take(line.decode("ascii").split(" "))
+            except ValueError:
+                continue  # a worker has written to the descriptor by mistake
+
+    def _take(self, fields: list[str]) -> None:
+        if fields[0] == "job":
+            _, job, since, has_forked, folder = fields
+            path = "" if folder == "-" else os.fsdecode(bytes.fromhex(folder))
+            self.tree = make_tree(
+                Origin(job, proc=self._proc, since=int(since), has_forked=has_forked == "1")
+            )
+            self.folder = path
+        elif fields[0] == "process" and self.tree is not None:
+            _, rank, pid, start = fields
+            self.tree.add_leader(int(rank), int(pid), int(start))
 
 
 class _Line:
     """The guard's end of the pipe."""
 
-    def __init__(self, fd: int, briefing: Briefing) -> None:
+    def __init__(self, fd: int, state: GuardState) -> None:
         self.fd = fd
         self.is_over = False
-        self._briefing = briefing
+        self._briefing = state
 
     def drain(self) -> None:
         """Take what has been written."""
