@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.cli.values import integer, port, port_range, seconds, words
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
+from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -241,8 +242,8 @@ SUPERVISION = (
     ),
     Option(
         ("--signals-to-handle",),
-        "signals that stop the job (default: SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
-        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        f"signals that stop the job (default: {DEFAULT_SIGNALS})",
+        default=DEFAULT_SIGNALS,
         metavar="SIG,...",
     ),
     Option(

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.descriptor_limit import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
+    from plaunch.process.kernel.processes import Process as Process
+    from plaunch.process.kernel.processes import read_process as read_process
+    from plaunch.process.stopping.signals import DEFAULT_SIGNALS as DEFAULT_SIGNALS
     from plaunch.process.stopping.signals import SignalAction as SignalAction
     from plaunch.process.stopping.signals import SignalException as SignalException
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
@@ -54,6 +57,7 @@ __getattr__, __dir__, __all__ = attach(
         ".binding": "AffinityMode Binder NumaOptions RankBinding describe_bindings",
         ".contexts.context": "PContext ProcessExit RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
+        ".kernel.processes": "Process read_process",
         ".failures.error_handler": "ErrorHandler get_error_handler record",
         ".failures.failure": "ChildFailedError ProcessFailure",
         ".contexts.handler": "SubprocessHandler get_subprocess_handler",
@@ -61,7 +65,9 @@ __getattr__, __dir__, __all__ = attach(
         ".streams.logs": "LogsDest LogsSpecs",
         ".contexts.multiprocess_context": "MultiprocessContext",
         ".streams.redirects": "get_std_cm redirect redirect_stderr redirect_stdout",
-        ".stopping.signals": "SignalAction SignalException SignalPolicy parse_signals",
+        ".stopping.signals": (
+            "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"
+        ),
         ".contexts.start": "start_processes",
         ".streams.std": "Std to_map",
         ".contexts.subprocess_context": "SubprocessContext",
