@@ -22,9 +22,10 @@ from plaunch.errors import (
     WorkerStartError,
 )
 from plaunch.process import LogsDest, LogsSpecs, SubprocessContext
-from plaunch.process.contexts import supervised
+from plaunch.process.contexts import exits, supervised
+from plaunch.process.kernel.processes import read_state
 from plaunch.process.stopping.reaping.tree import ProcTree
-from plaunch.process.stopping.session import WorkerSession, read_state
+from plaunch.process.stopping.session import WorkerSession
 from plaunch.process.stopping.stop_sequence import StopSequence
 
 from helpers.processes import is_gone, wait_for_end
@@ -652,7 +653,7 @@ def test_a_worker_that_has_reported_failed_by_itself_whoever_ends_it(run, tmp_pa
 def test_a_kill_for_want_of_memory_is_told_from_others(run, monkeypatch):
     """The counter stands for all, so only a worker that nobody here has killed is asked about."""
     moved = iter([True])
-    monkeypatch.setattr(supervised.OutOfMemoryWatch, "has_killed", lambda watch: next(moved, False))
+    monkeypatch.setattr(exits.OutOfMemoryWatch, "has_killed", lambda watch: next(moved, False))
     kill = "import os; os.kill(os.getpid(), 9)"
     assert run("raise SystemExit(1)").wait(BOUND).failures[0].oom_killed is False
     assert run(kill).wait(BOUND).failures[0].oom_killed is True

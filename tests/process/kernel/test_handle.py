@@ -10,7 +10,7 @@ import types
 
 import pytest
 from plaunch.process.kernel import handle as child
-from plaunch.process.kernel.handle import LOST_EXIT_CODE, ChildHandle, ForkServerHandle
+from plaunch.process.kernel.handle import LOST_EXIT_CODE, ForkServerHandle, ProcessHandle
 from plaunch.process.kernel.processes import Process, read_process
 from plaunch.process.stopping.session import WorkerSession
 
@@ -19,7 +19,7 @@ from helpers.processes import wait_for_end
 
 def start(code):
     program = subprocess.Popen([sys.executable, "-c", code])
-    return program, ChildHandle(program, release=lambda: None)
+    return program, ProcessHandle(program, release=lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_somebody_else_has_reaped_is_no_success(caplog):
 def test_release_is_passed_on():
     program, _ = start("")
     released = []
-    worker = ChildHandle(program, release=lambda: released.append(program.pid))
+    worker = ProcessHandle(program, release=lambda: released.append(program.pid))
     worker.release()
     assert released == [program.pid]
     program.wait()
@@ -115,7 +115,7 @@ def served(pid):
 
 
 def test_a_child_gets_its_signal(stranger):
-    worker = ChildHandle(stranger, release=lambda: None)
+    worker = ProcessHandle(stranger, release=lambda: None)
     worker.send_signal(signal.SIGTERM)
     wait_for_end(stranger.pid)
     worker.send_signal(signal.SIGTERM)  # it has ended, and nobody gets it

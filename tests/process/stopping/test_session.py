@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from plaunch.process.kernel.details import describe_process
-from plaunch.process.kernel.handle import ChildHandle
+from plaunch.process.kernel.handle import ProcessHandle
 from plaunch.process.kernel.processes import read_process, read_state
 from plaunch.process.stopping.reaping.evidence import Origin
 from plaunch.process.stopping.reaping.tree import make_tree
@@ -75,7 +75,7 @@ class Kin:
 
 def session_of(program, **options):
     kin = Kin(program.pid, **options)
-    return WorkerSession(ChildHandle(program, release=lambda: None), 0, kin)
+    return WorkerSession(ProcessHandle(program, release=lambda: None), 0, kin)
 
 
 def test_a_signal_to_the_leader_reaches_nobody_else(start):

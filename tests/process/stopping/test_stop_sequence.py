@@ -430,7 +430,7 @@ def test_the_program_that_a_shell_ran_is_killed_after_the_grace(world, caplog):
 
 def told_of(world, **options):
     steps = []
-    world.climb(world.sequence(tell=steps.append, **options))
+    world.climb(world.sequence(on_step=steps.append, **options))
     return [(step.step, step.signum.name, step.ranks, round(step.seconds, 1)) for step in steps]
 
 

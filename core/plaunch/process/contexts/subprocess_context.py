@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.process.contexts.handler import SubprocessHandler, get_subprocess_handler
 from plaunch.process.contexts.supervised import SupervisedContext
-from plaunch.process.failures.failure import ProcessFailure
-from plaunch.process.kernel.handle import ChildHandle
+from plaunch.process.kernel.handle import ProcessHandle
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from plaunch.process.contexts.context import ProcessExit
-    from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.streams.logs import LogsSpecs
 
 
@@ -37,17 +34,10 @@ class SubprocessContext(SupervisedContext):
         duplicate_stderr_filters: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
+        filters = (duplicate_stdout_filters, duplicate_stderr_filters)
+        kwargs["numa_options"] = numa_options
         super().__init__(
-            name,
-            entrypoint,
-            args,
-            envs,
-            logs_specs,
-            log_line_prefixes,
-            duplicate_stdout_filters,
-            duplicate_stderr_filters,
-            numa_options=numa_options,
-            **kwargs,
+            name, entrypoint, args, envs, logs_specs, log_line_prefixes, *filters, **kwargs
         )
         self.subprocess_handlers: dict[int, SubprocessHandler] = {}
 
@@ -64,22 +54,4 @@ class SubprocessContext(SupervisedContext):
                 local_rank,
             )
         self.subprocess_handlers[local_rank] = handler
-        return ChildHandle(handler.proc, release=_nothing)
-
-    def _judge(self, seen: ProcessExit) -> ProcessFailure | None:
-        if seen.exitcode == 0:
-            return None
-        return ProcessFailure(
-            local_rank=seen.local_rank,
-            pid=seen.pid,
-            exitcode=seen.exitcode,
-            error_file=self.error_files.get(seen.local_rank, ""),
-            log_files=self._log_files(seen.local_rank),
-        )
-
-    def _collect_return_values(self) -> dict[int, Any]:
-        return dict.fromkeys(range(self.nprocs))
-
-
-def _nothing() -> None:
-    """A program leaves nothing to close in the launcher."""
+        return ProcessHandle(handler.proc)

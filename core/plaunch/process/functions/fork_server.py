@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from plaunch.process.binding.binder import RankBinding
 
 
+def fork_in_server(process: Any, binding: RankBinding | None) -> popen_forkserver.Popen:
+    """Start `process` in the fork server, bound if need be."""
+    if binding is not None:
+        return BoundForkServerPopen(process, binding)
+    popen: popen_forkserver.Popen = process._Popen(process)
+    return popen
+
+
 class BoundForkServerPopen(popen_forkserver.Popen):
     """One worker of the fork server; `pid`, `poll` and the rest are as multiprocessing has them."""
 

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import signal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from plaunch.process.kernel.details import describe_process, is_waiting_for_child
 from plaunch.process.kernel.processes import PROC
@@ -16,34 +16,22 @@ if TYPE_CHECKING:
 
     from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.kernel.processes import Process
+    from plaunch.process.stopping.job import Job
 
 _log = logging.getLogger("plaunch")
-
-
-class Kin(Protocol):
-    """Finds what belongs to the workers of one start, by local rank."""
-
-    def look(self, rank: int) -> list[Process]:
-        """All living processes of one local rank, the worker included."""
-
-    def orphans(self, rank: int) -> list[Process]:
-        """What is alive of a worker that has ended and was reaped."""
-
-    def signal(self, processes: Collection[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal; returns those that this user may not signal."""
 
 
 class WorkerSession:
     """A worker that leads its own session and process group, with everything that it started.
 
-    The group gets signals as one; what has left the group is found by its kin.
+    The group gets signals as one; what has left the group is found by its job.
     """
 
-    def __init__(self, process: ProcessHandle, rank: int, kin: Kin, proc: str = PROC) -> None:
-        self.pid = process.pid
-        self._process = process
+    def __init__(self, handle: ProcessHandle, rank: int, job: Job, proc: str = PROC) -> None:
+        self.pid = handle.pid
+        self._handle = handle
         self._rank = rank
-        self._kin = kin
+        self._job = job
         self._proc = proc
         self._asked: set[tuple[int, int]] = set()  # who has had the soft signal: pid and start
 
@@ -58,7 +46,7 @@ class WorkerSession:
         """
         found: list[Process] = []
         if is_waiting_for_child(self.pid, self._proc):
-            found = [p for p in self._kin.look(self._rank) if p.session == self.pid]
+            found = [p for p in self._job.look(self._rank) if p.session == self.pid]
         is_wrapper = len(found) > 1
         if is_wrapper:
             self._asked.update((process.pid, process.start) for process in found)
@@ -73,7 +61,7 @@ class WorkerSession:
         """Send the soft signal to what is alive of a worker that has ended, once to each."""
         found = [
             process
-            for process in self._kin.orphans(self._rank)
+            for process in self._job.orphans(self._rank)
             if (process.pid, process.start) not in self._asked
         ]
         self._asked.update((process.pid, process.start) for process in found)
@@ -86,11 +74,11 @@ class WorkerSession:
         Returns:
             Those that this user may not signal: the process ids.
         """
-        if self._process.poll() is not None or not self._process.owns_pid():
+        if self._handle.poll() is not None or not self._handle.owns_pid():
             # Reaped or about to be, so that the number of the group may go to a stranger.
-            return self._signal_found(self._kin.orphans(self._rank), signal.SIGKILL)
+            return self._signal_found(self._job.orphans(self._rank), signal.SIGKILL)
         # Found before their parents are gone, which tell whose they are.
-        found = self._kin.look(self._rank)
+        found = self._job.look(self._rank)
         # Forked a moment ago, a worker does not lead its group yet; and whether itself may be
         # signalled is not told by its group, which is content with one that may.
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -101,19 +89,19 @@ class WorkerSession:
 
     def survivors(self) -> list[int]:
         """What is alive of a worker that has ended itself: the process ids."""
-        self._process.reap()  # else its group has a member in any case
-        return [process.pid for process in self._kin.orphans(self._rank)]
+        self._handle.reap()  # else its group has a member in any case
+        return [process.pid for process in self._job.orphans(self._rank)]
 
     def _signal_leader(self, signum: signal.Signals) -> set[int]:
         try:
-            self._process.send_signal(signum)
+            self._handle.send_signal(signum)
         except PermissionError:
             self._warn_not_permitted(self.pid, signum)
             return {self.pid}
         return set()
 
     def _signal_found(self, processes: Collection[Process], signum: signal.Signals) -> set[int]:
-        refused = self._kin.signal(processes, signum)
+        refused = self._job.signal(processes, signum)
         for process in refused:
             self._warn_not_permitted(process.pid, signum)
         return {process.pid for process in refused}

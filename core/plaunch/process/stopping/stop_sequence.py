@@ -1,7 +1,7 @@
 """The one way in which workers are stopped, step by step.
 
-Soft signal to the leaders, grace, SIGKILL to everything. What a leader left behind when it ended is
-ended soon after it, but has the whole grace if the leader did nothing but wait for it.
+Soft signal to the leaders, grace, SIGKILL to everything. The orphans of a leader that has ended are
+ended soon after it, but have the whole grace if the leader did nothing but wait for them.
 `StopSequence` decides and never waits; whoever drives it does the waiting.
 """
 
@@ -12,46 +12,22 @@ import math
 import signal
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from plaunch.durations import describe_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from plaunch.process.stopping.session import WorkerSession
+
 _log = logging.getLogger("plaunch")
 
-ORPHAN_GRACE = 0.5  # seconds for what a leader left behind, between soft signal and SIGKILL
+ORPHAN_GRACE = 0.5  # seconds for the orphans of a leader, between soft signal and SIGKILL
 KILL_WAIT = 10.0  # seconds for a process to end after SIGKILL; freeing much memory takes some
 _NOTICE_AFTER = 1.0  # seconds after which the log says who is waited for
 _SHORTEST_LOOK = 0.005  # seconds between two looks at processes that are not our children
 _LONGEST_LOOK = 0.1
-
-
-class Session(Protocol):
-    """A worker and all that it started, as the sequence acts on it."""
-
-    pid: int
-
-    def ask_to_end(self, signum: signal.Signals) -> bool:
-        """Send the soft signal to a living worker, and to its children if these do the work.
-
-        Returns:
-            Whether the children do the work, and the worker only waits for them.
-        """
-
-    def ask_rest_to_end(self, signum: signal.Signals) -> None:
-        """Send the soft signal to what is alive of a worker that has ended, once to each."""
-
-    def kill(self) -> Collection[int]:
-        """Send SIGKILL to the worker and to everything that it started.
-
-        Returns:
-            Those that this user may not signal: the process ids.
-        """
-
-    def survivors(self) -> list[int]:
-        """What is alive of a worker that has ended itself: the process ids."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +62,15 @@ class StopSequence:
         grace: seconds for the workers between soft signal and SIGKILL.
         abandoned: local ranks that are not waited for; they get SIGKILL at once, and count as
             unkillable if they are alive when everybody else is gone.
-        orphan_grace: the same for what a worker left behind.
+        orphan_grace: the same as `grace`, for the orphans of a worker.
         kill_wait: seconds after SIGKILL after which a process counts as unkillable.
         clock: seconds that never go back.
-        tell: is called with each step that concerns workers which are alive; it must not block.
+        on_step: is called with each step that concerns workers which are alive; it must not block.
     """
 
     def __init__(
         self,
-        sessions: Mapping[int, Session],
+        sessions: Mapping[int, WorkerSession],
         *,
         name: str,
         death_sig: signal.Signals,
@@ -103,10 +79,10 @@ class StopSequence:
         orphan_grace: float = ORPHAN_GRACE,
         kill_wait: float = KILL_WAIT,
         clock: Callable[[], float] = time.monotonic,
-        tell: Callable[[StopStep], None] | None = None,
+        on_step: Callable[[StopStep], None] | None = None,
     ) -> None:
         self.stuck: dict[int, list[int]] = {}
-        self._tell = tell
+        self._on_step = on_step
         self._stopped: tuple[int, ...] = ()  # the local ranks that were alive when it began
         self._sessions = sessions
         self._name = name
@@ -149,7 +125,7 @@ class StopSequence:
             for rank in not_awaited:
                 self._give_up(rank)
         if len(self._cleared) == len(self._sessions):
-            self._tell_step("gone", self._death_sig, self._stopped)
+            self._report("gone", self._death_sig, self._stopped)
             self._stopped = ()
             return None
         if now >= self._notice_at:
@@ -178,7 +154,7 @@ class StopSequence:
             if self._sessions[rank].ask_to_end(self._death_sig):
                 self._wrappers.add(rank)
         awaited = [rank for rank in live if rank not in self._abandoned]
-        self._tell_step("signalled", self._death_sig, awaited)
+        self._report("signalled", self._death_sig, awaited)
 
     def _step_leaders(self, live: Collection[int], now: float, elapsed: float) -> None:
         if now >= self._give_up_at:
@@ -198,7 +174,7 @@ class StopSequence:
             for rank in live:
                 if self._pid(rank) in self._kill(rank):
                     self._give_up(rank)  # only its end by itself could come, and it has had time
-            self._tell_step("killed", signal.SIGKILL, live)
+            self._report("killed", signal.SIGKILL, live)
             self._notice_at = math.inf
             self._give_up_at = now + self._kill_wait
 
@@ -218,7 +194,7 @@ class StopSequence:
             self._death_sig.name,
             describe_end(max(self._kill_at - now, 0.0)),
         )
-        self._tell_step("waiting", self._death_sig, awaited or left)
+        self._report("waiting", self._death_sig, awaited or left)
 
     def _step_orphans(self, rank: int, now: float) -> None:
         session = self._sessions[rank]
@@ -230,7 +206,7 @@ class StopSequence:
         left = self._orphans.get(rank)
         if left is None:
             left = self._orphans[rank] = _Orphans(self._kill_orphans_at(rank, now))
-            _log.info("%s %d: ending what it left behind: pids %s", self._name, rank, _format(pids))
+            _log.info("%s %d: ending its orphans: pids %s", self._name, rank, _format(pids))
         if now >= left.give_up_at or left.refused.issuperset(pids):
             self.stuck[rank] = pids
             self._orphans.pop(rank)
@@ -249,7 +225,7 @@ class StopSequence:
         left.due_at = min(now + left.look_after, left.kill_at if is_soft else left.give_up_at)
 
     def _kill_orphans_at(self, rank: int, now: float) -> float:
-        """When what a worker left behind gets SIGKILL.
+        """When the orphans of a worker get SIGKILL.
 
         A shell that dies of the soft signal leaves the program that it ran, which does the work
         and has what is left of the grace.
@@ -258,10 +234,10 @@ class StopSequence:
             return now
         return self._kill_at if rank in self._wrappers else now + self._orphan_grace
 
-    def _tell_step(self, step: str, signum: signal.Signals, ranks: Collection[int]) -> None:
-        if self._tell is not None and ranks and self._began_at is not None:
+    def _report(self, step: str, signum: signal.Signals, ranks: Collection[int]) -> None:
+        if self._on_step is not None and ranks and self._began_at is not None:
             elapsed = self._clock() - self._began_at
-            self._tell(StopStep(step, signum, tuple(sorted(ranks)), elapsed))
+            self._on_step(StopStep(step, signum, tuple(sorted(ranks)), elapsed))
 
     def _kill(self, rank: int) -> Collection[int]:
         self._killed.add(rank)
@@ -276,7 +252,7 @@ class StopSequence:
 
 
 class _Orphans:
-    """The deadlines of what one worker left behind."""
+    """The deadlines of the orphans of one worker."""
 
     def __init__(self, kill_at: float) -> None:
         self.kill_at = kill_at
