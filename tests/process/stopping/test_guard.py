@@ -622,16 +622,17 @@ def test_it_stays_until_it_can_tell_of_everybody():
         def has_missed(self):
             return False
 
-    class Line:
+    class State:
+        tree = Tree()
         is_over = True
 
-        def drain(self):
+        def receive(self):
             pass
 
         def wait(self, seconds):
             clock.now += seconds
 
-    clear(types.SimpleNamespace(tree=Tree()), Line(), clock=clock)
+    clear(State(), clock=clock)
     assert killed == [5]
 
 

@@ -59,7 +59,7 @@ class Kin:
     """The processes of one worker, looked for at every question."""
 
     def __init__(self, pid, proc="/proc"):
-        self.tree = make_tree(Origin("0123456789ab", proc=proc))
+        self.tree = make_tree(Origin(job=b"0123456789ab", proc=proc))
         leader = read_process(pid)
         self.tree.add_leader(0, pid, -1 if leader is None else leader.start)
 
@@ -227,7 +227,7 @@ def test_a_group_whose_number_went_to_a_stranger_is_left_alone(start):
             pass
 
     kin = Kin(stranger.pid)
-    kin.tree = make_tree(Origin("0123456789ab"))
+    kin.tree = make_tree(Origin(job=b"0123456789ab"))
     kin.tree.add_leader(0, stranger.pid, read_process(stranger.pid).start - 1)
     assert WorkerSession(Ended(), 0, kin).survivors() == []
 

@@ -17,7 +17,7 @@ from plaunch.process.launcher_variables import inheritable
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from plaunch.process.streams.logs import LogsSpecs
 
@@ -35,7 +35,7 @@ class MultiprocessContext(SupervisedContext):
             worker has its environment before anything is imported, a worker of the fork server
             before the function's module is.
 
-    All other arguments are those of `PContext`.
+    All other arguments, and their order, are those of `SubprocessContext`.
 
     Raises:
         UsageError: there is no such start method, or `entrypoint` cannot be called.
@@ -49,10 +49,7 @@ class MultiprocessContext(SupervisedContext):
         envs: Mapping[int, Mapping[str, Any]],
         start_method: str,
         logs_specs: LogsSpecs,
-        log_line_prefixes: Mapping[int, str] | None = None,
-        numa_options: object = None,
-        duplicate_stdout_filters: Sequence[str] | None = None,
-        duplicate_stderr_filters: Sequence[str] | None = None,
+        *others: Any,
         **kwargs: Any,
     ) -> None:
         if start_method not in _START_METHODS:
@@ -63,12 +60,9 @@ class MultiprocessContext(SupervisedContext):
             raise UsageError(
                 f"entrypoint is {entrypoint!r}; give a function or the path of a program"
             )
-        filters = (duplicate_stdout_filters, duplicate_stderr_filters)
         self._values = ReturnValues()
-        kwargs.update(numa_options=numa_options, returns=self._values)
-        super().__init__(
-            name, entrypoint, args, envs, logs_specs, log_line_prefixes, *filters, **kwargs
-        )
+        kwargs["returns"] = self._values
+        super().__init__(name, entrypoint, args, envs, logs_specs, *others, **kwargs)
         self.start_method = start_method
         self._has_forked = start_method != "spawn"
         self._function = entrypoint

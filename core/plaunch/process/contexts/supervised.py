@@ -27,7 +27,7 @@ from plaunch.process.stopping.stop_sequence import StopSequence
 from plaunch.process.streams.worker_streams import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from plaunch.process.contexts.context import ProcessExit
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.stop_sequence import StopStep
+    from plaunch.process.streams.logs import LogsSpecs
     from plaunch.process.streams.traffic import Traffic
 
 _log = logging.getLogger("plaunch")
@@ -57,14 +58,27 @@ class SupervisedContext(PContext):
 
     def __init__(
         self,
-        *args: Any,
+        name: str,
+        entrypoint: Callable[..., Any] | str,
+        args: Mapping[int, Any],
+        envs: Mapping[int, Mapping[str, Any]],
+        logs_specs: LogsSpecs,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        numa_options: object = None,
+        duplicate_stdout_filters: Sequence[str] | None = None,
+        duplicate_stderr_filters: Sequence[str] | None = None,
+        *,
         reaper: Reaper | None = None,
         traffic: Traffic | None = None,
         private_fds: Sequence[int] = (),
         returns: Returns | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        filters = (duplicate_stdout_filters, duplicate_stderr_filters)
+        kwargs["numa_options"] = numa_options
+        super().__init__(
+            name, entrypoint, args, envs, logs_specs, log_line_prefixes, *filters, **kwargs
+        )
         self._private_fds = tuple(private_fds)
         self._traffic = traffic
         self._reaper = Reaper() if reaper is None else reaper

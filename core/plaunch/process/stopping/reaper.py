@@ -96,7 +96,7 @@ class Reaper:
         own = read_process(os.getpid(), self._proc)
         name = make_job_id()
         origin = Origin(
-            name,
+            job=name.encode(),
             proc=self._proc,
             since=0 if own is None else own.start,
             has_forked=has_forked,
@@ -109,19 +109,21 @@ class Reaper:
             name, make_tree(origin), spared, line, zombies=self._zombies, proc=self._proc
         )
         if self.guard is not None and not self.guard.is_alive():
-            self._drop_guard()
+            self.guard.close()
+            self.guard = None
         self._watch = watch
         self._is_unguarded = False
-        if self.guard is None and self._use_guard:
+        if self.guard is not None:
+            self.guard.wake(watch)
+        elif self._use_guard:
             self._start_guard()
-        else:
-            self._watch_guard()
         self._job.set_guard(self.guard)
         return self._job
 
     def forget_watch(self) -> None:
         """Let go of the watch of `begin`, before it is closed."""
-        self._unwatch_guard()
+        if self.guard is not None:
+            self.guard.wake(None)
         self._watch = None
 
     def tend(self) -> None:
@@ -143,7 +145,8 @@ class Reaper:
         now = self._clock()
         if self.guard is not None and not self.guard.is_alive():
             _log.warning("the guard (pid %d) was killed; another one takes over", self.guard.pid)
-            self._drop_guard()
+            self.guard.close()
+            self.guard = None
             self._job.set_guard(None)
             self._is_unguarded = True
         starts = self._guarded_at
@@ -170,7 +173,6 @@ class Reaper:
         self._job = None
         self._is_unguarded = False
         if self.guard is not None:
-            self._unwatch_guard()
             self.guard.dismiss()
             self.guard = None
 
@@ -185,18 +187,5 @@ class Reaper:
         if self._was_refused and self.guard is not None:
             _log.info("there is a guard process (pid %d) after all", self.guard.pid)
         self._is_unguarded = self._was_refused = self.guard is None
-        self._watch_guard()
-
-    def _drop_guard(self) -> None:
         if self.guard is not None:
-            self._unwatch_guard()
-            self.guard.close()
-            self.guard = None
-
-    def _watch_guard(self) -> None:
-        if self._watch is not None and self.guard is not None and self.guard.pidfd >= 0:
-            self._watch.add_fd(self.guard.pidfd)
-
-    def _unwatch_guard(self) -> None:
-        if self._watch is not None and self.guard is not None and self.guard.pidfd >= 0:
-            self._watch.remove_fd(self.guard.pidfd)
+            self.guard.wake(self._watch)

@@ -70,7 +70,7 @@ class Table:
         (self.folder / str(pid)).rmdir()
 
     def tree(self, **options):
-        return make_tree(Origin(JOB, proc=str(self.folder), **options))
+        return make_tree(Origin(job=JOB.encode(), proc=str(self.folder), **options))
 
 
 @pytest.fixture
@@ -617,7 +617,7 @@ def test_the_real_table_has_this_process():
 def test_without_a_table_there_are_groups(tmp_path):
     assert read_table(str(tmp_path / "nothing")) == {}
     assert not has_table(str(tmp_path))
-    assert isinstance(make_tree(Origin(JOB, proc=str(tmp_path))), GroupTree)
+    assert isinstance(make_tree(Origin(job=JOB.encode(), proc=str(tmp_path))), GroupTree)
 
 
 @pytest.mark.parametrize("has_pidfds", [True, False])

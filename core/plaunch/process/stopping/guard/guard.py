@@ -17,6 +17,8 @@ from plaunch.process.kernel.processes import PROC
 if TYPE_CHECKING:
     import subprocess
 
+    from plaunch.process.kernel.watch import ExitWatch
+
 _log = logging.getLogger("plaunch")
 
 _SMALL = 96 << 20  # bytes; forking a larger process takes longer than starting an interpreter
@@ -39,7 +41,8 @@ class Guard:
         self.line_fd: int = line
         self._program = program
         self._is_gone = False
-        self.pidfd = open_pidfd(pid)  # readable once it has ended; -1 where there are no pidfds
+        self._pidfd = open_pidfd(pid)
+        self._watch: ExitWatch | None = None
 
     def tell(self, line: bytes) -> None:
         """Send it a line, if it is there; never waits."""
@@ -62,27 +65,37 @@ class Guard:
         """End it, because there is nothing left to guard; it leaves no zombie."""
         if self.is_alive():
             with contextlib.suppress(ProcessLookupError):
-                if self.pidfd >= 0:
-                    signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+                if self._pidfd >= 0:
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
                 else:
                     os.kill(self.pid, signal.SIGKILL)
             self._wait()
         self.close()
 
+    def wake(self, watch: ExitWatch | None) -> None:
+        """Let this watch, and no other, return from its wait when the guard has ended."""
+        if self._pidfd >= 0:
+            if self._watch is not None:
+                self._watch.remove_fd(self._pidfd)
+            if watch is not None:
+                watch.add_fd(self._pidfd)
+        self._watch = watch
+
     def own_fds(self) -> list[int]:
         """All descriptors that belong to it in the launcher, for a forked child to close."""
-        return [fd for fd in (self.line_fd, self.pidfd) if fd >= 0]
+        return [fd for fd in (self.line_fd, self._pidfd) if fd >= 0]
 
     def close(self) -> None:
         """Release the descriptors; may be called more than once."""
+        self.wake(None)
         for fd in self.own_fds():
             os.close(fd)
-        self.line_fd = self.pidfd = -1
+        self.line_fd = self._pidfd = -1
 
     def _wait(self) -> None:
         """Reap it after SIGKILL; one that does not end within a bound is left to its fate."""
         deadline = time.monotonic() + _END_WAIT
-        wait_for_end(self.pidfd, _END_WAIT)
+        wait_for_end(self._pidfd, _END_WAIT)
         while not self._reap() and time.monotonic() < deadline:
             time.sleep(_END_LOOK)
         self._is_gone = True

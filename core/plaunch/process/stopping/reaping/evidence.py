@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import types
 from typing import TYPE_CHECKING
 
 from plaunch.process.kernel import details
@@ -19,41 +20,18 @@ _BLANK = 0.2  # seconds; who becomes another program has no environment for much
 _KERNEL_THREADS = 2  # the number of the parent of all of them
 
 
-class Origin:
-    """Where the processes of one job come from.
+class Origin(types.SimpleNamespace):
+    """Where the processes of one job come from: what a look at all processes goes by."""
 
-    Args:
-        job: the name in its tags.
-        proc: where the system tells its processes.
-        since: the start of the launcher in clock ticks; nothing older can be a worker's.
-        has_forked: whether workers may be forked, and then show their tags in their title.
-        adopter: the launcher, if it is plaunch's own process and inherits orphans; else 0.
-        is_init: whether the adopter is the first process of a container, which inherits the
-            orphans of strangers as well.
-        spared: processes that never belong to the workers, by number and start; it may grow later.
-        clock: seconds that never go back.
-    """
-
-    def __init__(
-        self,
-        job: str,
-        *,
-        proc: str = PROC,
-        since: int = 0,
-        has_forked: bool = False,
-        adopter: int = 0,
-        is_init: bool = False,
-        spared: Collection[Identity] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.job = job.encode()
-        self.proc = proc
-        self.since = since
-        self.has_forked = has_forked
-        self.adopter = adopter
-        self.is_init = is_init
-        self.spared = spared
-        self.clock = clock
+    job: bytes  # the name in its tags
+    proc: str = PROC  # where the system tells its processes
+    since: int = 0  # the start of the launcher in clock ticks; nothing older can be a worker's
+    has_forked: bool = False  # whether workers may be forked, and then have their tags as title
+    adopter: int = 0  # the launcher, if it is plaunch's own process and inherits orphans; else 0
+    # Whether that is the first process of a container, which inherits those of strangers as well.
+    is_init: bool = False
+    spared: Collection[Identity] = ()  # processes that are never the workers'; it may grow
+    clock: Callable[[], float] = time.monotonic  # seconds that never go back
 
 
 class Evidence:
