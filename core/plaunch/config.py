@@ -10,6 +10,7 @@ from plaunch.agent.worker import WORKER_STORES
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS
+from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +101,7 @@ class LaunchConfig:
     local_addr: str | None = None
     event_log_handler: str = "null"
     numa_options: object = None
-    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    signals_to_handle: str = DEFAULT_SIGNALS
     duplicate_stdout_filters: list[str] | None = None
     duplicate_stderr_filters: list[str] | None = None
     virtual_local_rank: bool = False

@@ -102,7 +102,7 @@ def test_an_extension_that_hangs_does_not_hold_the_launch(monkeypatch):
             release.wait(60)
 
     try:
-        with pytest.raises(PluginError, match="has not started within 0.1 s"):
+        with pytest.raises(PluginError, match=r"has not started within 0\.1 s"):
             Extending("P", Hangs()).start(None)
     finally:
         release.set()

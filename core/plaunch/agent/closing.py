@@ -13,7 +13,7 @@ from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PlaunchError, ThreadStartError
 from plaunch.process.failures.error_file import text_of_error
 from plaunch.process.failures.failure import NOT_AVAILABLE
-from plaunch.process.stopping.reaping.job_tag import owns_process
+from plaunch.process.launcher_variables import owns_process
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.rendezvous.job import JobRendezvous
 

@@ -14,9 +14,9 @@ from plaunch.agent.workers import Workers
 from plaunch.errors import UnkillableWorkerError, WorkerStoreHostError
 from plaunch.process.contexts.context import RunProcsResult
 from plaunch.process.contexts.supervised import SupervisedContext
+from plaunch.process.kernel.details import describe_process
 from plaunch.process.kernel.uninterruptible import UninterruptibleWatch
-from plaunch.process.stopping.reaping.reaper import Reaper
-from plaunch.process.stopping.session import describe_process
+from plaunch.process.stopping.reaper import Reaper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

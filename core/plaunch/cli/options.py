@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
+from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
 NODES = (
     Option(
@@ -212,8 +213,8 @@ SUPERVISION = (
     ),
     Option(
         ("--signals-to-handle",),
-        "signals that stop the job (default: SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
-        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        f"signals that stop the job (default: {DEFAULT_SIGNALS})",
+        default=DEFAULT_SIGNALS,
         metavar="SIG,...",
     ),
     Option(

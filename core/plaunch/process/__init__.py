@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.descriptor_limit import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
+    from plaunch.process.kernel.details import read_environ as read_environ
+    from plaunch.process.kernel.processes import Process as Process
+    from plaunch.process.kernel.processes import read_process as read_process
     from plaunch.process.kernel.processes import read_table as read_table
     from plaunch.process.scratch import find_stale as find_stale
     from plaunch.process.scratch import read_boot as read_boot
     from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE as JOBS_VARIABLE
-    from plaunch.process.stopping.reaping.job_tag import read_environ as read_environ
+    from plaunch.process.stopping.signals import DEFAULT_SIGNALS as DEFAULT_SIGNALS
     from plaunch.process.stopping.signals import SignalAction as SignalAction
     from plaunch.process.stopping.signals import SignalException as SignalException
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
@@ -59,9 +62,10 @@ __getattr__, __dir__, __all__ = attach(
         ".binding": "AffinityMode Binder NumaOptions RankBinding describe_bindings",
         ".contexts.context": "PContext ProcessExit RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
-        ".kernel.processes": "read_table",
+        ".kernel.processes": "Process read_process read_table",
         ".scratch": "find_stale read_boot",
-        ".stopping.reaping.job_tag": "JOBS_VARIABLE read_environ",
+        ".kernel.details": "read_environ",
+        ".stopping.reaping.job_tag": "JOBS_VARIABLE",
         ".failures.error_handler": "ErrorHandler get_error_handler record",
         ".failures.failure": "ChildFailedError ProcessFailure",
         ".contexts.handler": "SubprocessHandler get_subprocess_handler",
@@ -69,7 +73,9 @@ __getattr__, __dir__, __all__ = attach(
         ".streams.logs": "LogsDest LogsSpecs",
         ".contexts.multiprocess_context": "MultiprocessContext",
         ".streams.redirects": "get_std_cm redirect redirect_stderr redirect_stdout",
-        ".stopping.signals": "SignalAction SignalException SignalPolicy parse_signals",
+        ".stopping.signals": (
+            "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"
+        ),
         ".contexts.start": "start_processes",
         ".streams.std": "Std to_map",
         ".contexts.subprocess_context": "SubprocessContext",

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from plaunch.durations import PERIOD, milliseconds
+from plaunch.process import read_process
 from plaunch.threads import start_thread
 
 from plaunch_timer.files import FileTimerRequest
@@ -72,7 +73,7 @@ class FileTimerServer:
         self._log_event = log_event or _tell_nobody
         self._kill = kill or _kill
         self._timers: dict[tuple[int, str], FileTimerRequest] = {}
-        self._starts: dict[int, str | None] = {}  # when a process of the timers was started
+        self._starts: dict[int, int | None] = {}  # when a process of the timers was started
         self._unread = b""
         self._has_client = False
         self._progress = int(time.time())
@@ -258,11 +259,7 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _start_of(pid: int) -> str | None:
+def _start_of(pid: int) -> int | None:
     """When a process was started, in ticks since the system was; None where that is unknown."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The name of the program, in brackets, may contain anything.
-            return file.read().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
+    process = read_process(pid)
+    return None if process is None else process.start

@@ -9,12 +9,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from plaunch.process.kernel.processes import PROC, has_table, read_children, read_process
+from plaunch.process.launcher_variables import owns_process
 from plaunch.process.stopping.guard.guard import Guard, start_guard
 from plaunch.process.stopping.guard.protocol import job_line
-from plaunch.process.stopping.reaping import job_tag
-from plaunch.process.stopping.reaping.job import Job
+from plaunch.process.stopping.job import Job
+from plaunch.process.stopping.reaping.evidence import Origin
+from plaunch.process.stopping.reaping.job_tag import HELPER, make_job_id
+from plaunch.process.stopping.reaping.own_children import Zombies
 from plaunch.process.stopping.reaping.tree import make_tree
-from plaunch.process.stopping.reaping.zombies import Zombies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +61,7 @@ class Reaper:
         self._proc = proc
         self._clock = clock
         self._is_subreaper = False
-        self._zombies = Zombies(proc, clock=clock)
+        self._zombies = Zombies(clock)
         self._job: Job | None = None
         self._tended_at = -_TEND_PERIOD
         self._guarded_at: deque[float] = deque(maxlen=_GUARDS)
@@ -81,7 +83,7 @@ class Reaper:
             folder: a temporary folder for the guard to remove if the launcher is killed.
             watch: is woken when the guard ends, so that `tend` is called; until `forget_watch`.
         """
-        if not self._is_subreaper and job_tag.owns_process():
+        if not self._is_subreaper and owns_process():
             from plaunch.process.kernel.subreaper import (  # noqa: PLC0415 - the command line only
                 become_subreaper,
             )
@@ -92,38 +94,36 @@ class Reaper:
             children = (read_process(pid, self._proc) for pid in read_children(self._proc) or ())
             spared.update(child.identity for child in children if child is not None)
         own = read_process(os.getpid(), self._proc)
-        name = job_tag.make_job_id()
-        since = 0 if own is None else own.start
-        self._job = Job(
-            name,
-            make_tree(
-                name,
-                proc=self._proc,
-                since=since,
-                has_forked=has_forked,
-                adopter=os.getpid() if self._is_subreaper and has_table(self._proc) else 0,
-                is_init=os.getpid() == 1,
-                spared=spared,
-            ),
-            spared,
-            job_line(name, since=since, has_forked=has_forked, folder=folder),
-            zombies=self._zombies,
+        name = make_job_id()
+        origin = Origin(
+            job=name.encode(),
             proc=self._proc,
+            since=0 if own is None else own.start,
+            has_forked=has_forked,
+            adopter=os.getpid() if self._is_subreaper and has_table(self._proc) else 0,
+            is_init=os.getpid() == 1,
+            spared=spared,
+        )
+        line = job_line(name, since=origin.since, has_forked=has_forked, folder=folder)
+        self._job = Job(
+            name, make_tree(origin), spared, line, zombies=self._zombies, proc=self._proc
         )
         if self.guard is not None and not self.guard.is_alive():
-            self._drop_guard()
+            self.guard.close()
+            self.guard = None
         self._watch = watch
         self._is_unguarded = False
-        if self.guard is None and self._use_guard:
+        if self.guard is not None:
+            self.guard.wake(watch)
+        elif self._use_guard:
             self._start_guard()
-        else:
-            self._watch_guard()
-        self._job.brief(self.guard)
+        self._job.set_guard(self.guard)
         return self._job
 
     def forget_watch(self) -> None:
         """Let go of the watch of `begin`, before it is closed."""
-        self._unwatch_guard()
+        if self.guard is not None:
+            self.guard.wake(None)
         self._watch = None
 
     def tend(self) -> None:
@@ -145,19 +145,20 @@ class Reaper:
         now = self._clock()
         if self.guard is not None and not self.guard.is_alive():
             _log.warning("the guard (pid %d) was killed; another one takes over", self.guard.pid)
-            self._drop_guard()
-            self._job.brief(None)
+            self.guard.close()
+            self.guard = None
+            self._job.set_guard(None)
             self._is_unguarded = True
         starts = self._guarded_at
         since = starts[-1] if self._was_refused else starts[0] if len(starts) == _GUARDS else None
         is_soon = since is not None and now - since < _GUARDS_PERIOD
         if self._is_unguarded and not is_soon:
             self._start_guard()
-            self._job.brief(self.guard)
+            self._job.set_guard(self.guard)
 
-    def helper_words(self) -> str:
+    def helper_tags(self) -> str:
         """The value of `PLAUNCH_JOBS` for a process of the launcher's own; see `add_helper`."""
-        return self._begun().words(job_tag.HELPER)
+        return self._begun().tags(HELPER)
 
     def add_helper(self, pid: int) -> None:
         """Know of a process of the launcher's own, which must not outlive the launcher.
@@ -172,7 +173,6 @@ class Reaper:
         self._job = None
         self._is_unguarded = False
         if self.guard is not None:
-            self._unwatch_guard()
             self.guard.dismiss()
             self.guard = None
 
@@ -187,20 +187,5 @@ class Reaper:
         if self._was_refused and self.guard is not None:
             _log.info("there is a guard process (pid %d) after all", self.guard.pid)
         self._is_unguarded = self._was_refused = self.guard is None
-        self._watch_guard()
-
-    def _drop_guard(self) -> None:
         if self.guard is not None:
-            self._unwatch_guard()
-            self.guard.close()
-            self.guard = None
-
-    def _watch_guard(self) -> None:
-        fd = None if self.guard is None else self.guard.exit_fd()
-        if self._watch is not None and fd is not None:
-            self._watch.add_fd(fd)
-
-    def _unwatch_guard(self) -> None:
-        fd = None if self.guard is None else self.guard.exit_fd()
-        if self._watch is not None and fd is not None:
-            self._watch.remove_fd(fd)
+            self.guard.wake(self._watch)

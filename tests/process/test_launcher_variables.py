@@ -29,7 +29,7 @@ def _secrets(monkeypatch):
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
 def test_functions(start_method, monkeypatch):
-    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "..", "modules"))
+    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "modules"))
     environment = importlib.import_module("worker_functions").environment
     context = start_processes(
         "t", environment, {0: ()}, {0: {"LOCAL_RANK": 0}}, start_method=start_method
@@ -73,7 +73,7 @@ FORKED = """\
 import os, sys, time
 from plaunch.process import start_processes
 from plaunch.process.stopping.guard import guard as guard_module
-from plaunch.process.stopping.reaping.reaper import Reaper
+from plaunch.process.stopping.reaper import Reaper
 
 guard_module._is_forkable = lambda: True
 

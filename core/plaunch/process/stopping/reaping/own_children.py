@@ -1,17 +1,42 @@
-"""Children of the launcher that have ended, and that nobody else in it will ever wait for."""
+"""The launcher's own children, told from orphans that it has inherited, and these reaped."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import sys
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.processes import PROC, Identity, Process
-from plaunch.process.stopping.reaping.handles import HANDLE_WAIT, find_handled
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
+
+    from plaunch.process.kernel.processes import Identity, Process
+
+_POPEN = ("subprocess", "multiprocessing.popen_fork")  # modules with a class of that name
+
+# Seconds; who starts a process has an object that stands for it long before.
+POPEN_WAIT = 1.0
+
+
+def find_held() -> set[int]:
+    """The numbers of all processes that a `Popen` object of this process stands for.
+
+    It looks at every object that there is, which takes milliseconds.
+    """
+    kinds = tuple(
+        kind
+        for module in _POPEN
+        if isinstance(kind := getattr(sys.modules.get(module), "Popen", None), type)
+    )
+    if not kinds:
+        return set()
+    return {
+        pid
+        for thing in gc.get_objects()
+        if issubclass(type(thing), kinds) and isinstance(pid := getattr(thing, "pid", None), int)
+    }
 
 
 class Zombies:
@@ -22,12 +47,10 @@ class Zombies:
     stands for it. One of which nothing but its end was seen is left for a second.
 
     Args:
-        proc: where the system tells its processes.
         clock: seconds that never go back.
     """
 
-    def __init__(self, proc: str = PROC, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._proc = proc
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._own: set[Identity] = set()  # what the launcher itself has started
         self._suspects: dict[Identity, float] = {}
@@ -38,8 +61,8 @@ class Zombies:
         *,
         is_orphan: Callable[[Process], bool],
         is_launchers: Callable[[Process], bool],
-    ) -> int:
-        """Reap those of the launcher's children that are orphans, and have ended; say how many.
+    ) -> None:
+        """Reap those of the launcher's children that are orphans, and have ended.
 
         Args:
             children: the launcher's children, without workers and the guard.
@@ -49,32 +72,27 @@ class Zombies:
         session = os.getsid(0)
         own: set[Identity] = set()
         unclear: list[Process] = []
-        reaped = 0
         for process in children:
             if process.session == session:
                 continue
-            pid = process.pid
-            identity = process.identity
-            if identity in self._own:
-                own.add(identity)
-            elif process.session != pid or is_orphan(process):
-                reaped += not process.is_alive and reap(pid)
+            if process.identity in self._own:
+                own.add(process.identity)
+            elif process.session != process.pid or is_orphan(process):
+                if not process.is_alive:
+                    reap(process.pid)
             elif not process.is_alive:
                 unclear.append(process)
             elif is_launchers(process):
-                own.add(identity)
+                own.add(process.identity)
         self._own = own
-        return reaped + self._reap_unclear(unclear)
-
-    def _reap_unclear(self, ended: Collection[Process]) -> int:
-        """Reap leaders of sessions that were not seen alive, unless somebody holds them."""
+        # Leaders of sessions that were not seen alive are reaped, unless somebody holds them.
         now = self._clock()
         self._suspects = {
-            identity: self._suspects.get(identity, now)
-            for identity in (process.identity for process in ended)
+            process.identity: self._suspects.get(process.identity, now) for process in unclear
         }
-        due = {pid for (pid, _), since in self._suspects.items() if now - since >= HANDLE_WAIT}
-        return sum(map(reap, due - find_handled())) if due else 0
+        due = {pid for (pid, _), since in self._suspects.items() if now - since >= POPEN_WAIT}
+        for pid in due - find_held() if due else ():
+            reap(pid)
 
 
 def reap(pid: int) -> bool:

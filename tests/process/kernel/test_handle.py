@@ -9,8 +9,8 @@ import sys
 import types
 
 import pytest
-from plaunch.process.contexts import handle as child
-from plaunch.process.contexts.handle import LOST_EXIT_CODE, ChildProcess, ServedProcess
+from plaunch.process.kernel import handle as child
+from plaunch.process.kernel.handle import LOST_EXIT_CODE, ForkServerHandle, ProcessHandle
 from plaunch.process.kernel.processes import Process, read_process
 from plaunch.process.stopping.session import WorkerSession
 
@@ -19,7 +19,7 @@ from helpers.processes import wait_for_end
 
 def start(code):
     program = subprocess.Popen([sys.executable, "-c", code])
-    return program, ChildProcess(program, release=lambda: None)
+    return program, ProcessHandle(program, release=lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_what_somebody_else_has_reaped_is_no_success(caplog):
 def test_release_is_passed_on():
     program, _ = start("")
     released = []
-    worker = ChildProcess(program, release=lambda: released.append(program.pid))
+    worker = ProcessHandle(program, release=lambda: released.append(program.pid))
     worker.release()
     assert released == [program.pid]
     program.wait()
@@ -111,11 +111,11 @@ def served(pid):
 
     handle = Handle()
     handle.pid = pid
-    return ServedProcess(handle, release=lambda: None)
+    return ForkServerHandle(handle, release=lambda: None)
 
 
 def test_a_child_gets_its_signal(stranger):
-    worker = ChildProcess(stranger, release=lambda: None)
+    worker = ProcessHandle(stranger, release=lambda: None)
     worker.send_signal(signal.SIGTERM)
     wait_for_end(stranger.pid)
     worker.send_signal(signal.SIGTERM)  # it has ended, and nobody gets it
@@ -144,7 +144,7 @@ def test_a_number_that_the_server_gave_away_gets_no_signal(stranger, monkeypatch
     monkeypatch.undo()
     assert not worker.owns_pid()
     worker.send_signal(signal.SIGTERM)
-    kin = types.SimpleNamespace(left_behind=lambda rank: [], signal=lambda *_: [])
+    kin = types.SimpleNamespace(orphans=lambda rank: [], signal=lambda *_: [])
     WorkerSession(worker, 0, kin).kill()
     worker.release()
     assert stranger.poll() is None

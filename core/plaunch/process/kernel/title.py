@@ -10,19 +10,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.processes import PROC
+from plaunch.process.kernel.processes import PROC, read_stat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Fields of /proc/PID/stat behind the name.
-_ARG_START, _ARG_END, _ENV_START, _ENV_END = 45, 46, 47, 48
+_ARGUMENTS, _ENVIRONMENT = 45, 47  # where `read_stat` says that they begin, and then end
 
 
 def set_title(*candidates: str, proc: str = PROC) -> bool:
     """Show the first of `candidates` that fits in; False if none does, or the system refuses."""
     try:
-        start, end = _read_fields(proc, _ARG_START, _ARG_END)
+        start, end = _read_range(proc, _ARGUMENTS)
         for candidate in candidates:
             title = candidate.encode("utf-8", "replace")
             if 0 < len(title) < end - start:
@@ -43,7 +42,7 @@ def blank_variables(is_meant: Callable[[str], bool], *, proc: str = PROC) -> boo
         proc: where the system tells its processes.
     """
     try:
-        start, end = _read_fields(proc, _ENV_START, _ENV_END)
+        start, end = _read_range(proc, _ENVIRONMENT)
         with open(f"{proc}/self/environ", "rb", buffering=0) as file:
             area = file.readall()[: end - start]
         shown = [
@@ -58,10 +57,9 @@ def blank_variables(is_meant: Callable[[str], bool], *, proc: str = PROC) -> boo
     return True
 
 
-def _read_fields(proc: str, *numbers: int) -> list[int]:
-    with open(f"{proc}/self/stat", "rb") as stat:
-        fields = stat.read().rpartition(b")")[2].split()
-    return [int(fields[number]) for number in numbers]
+def _read_range(proc: str, first: int) -> tuple[int, int]:
+    fields = read_stat("self", proc)
+    return int(fields[first]), int(fields[first + 1])
 
 
 def _write_memory(proc: str, address: int, data: bytes) -> None:

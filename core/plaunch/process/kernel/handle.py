@@ -1,16 +1,14 @@
-"""One worker process as its context sees it: its exit code, and when it is reaped."""
+"""A process as the launcher that has started it sees it: its exit code, and when it is reaped."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import select
 import signal
 from typing import TYPE_CHECKING, Protocol
 
-from plaunch.durations import milliseconds
-from plaunch.process.kernel.pidfd import open_pidfd
+from plaunch.process.kernel.pidfd import open_pidfd, wait_for_end
 from plaunch.process.kernel.processes import read_process, send
 
 if TYPE_CHECKING:
@@ -23,35 +21,7 @@ _KILL_WAIT = 5.0  # seconds
 LOST_EXIT_CODE = 255  # what multiprocessing reports, too, when nobody can know the exit code
 
 
-class WorkerProcess(Protocol):
-    """A started worker process."""
-
-    pid: int
-
-    def poll(self) -> int | None:
-        """The exit code if the process has ended, negative for a signal; it is not reaped."""
-
-    def reap(self) -> None:
-        """Let the system forget a process that has ended; its number may be used again."""
-
-    def owns_pid(self) -> bool:
-        """Whether the number cannot have been given to another process; may be True for long."""
-
-    def send_signal(self, signum: signal.Signals) -> None:
-        """Send it a signal, and nobody else; nothing happens if it has ended.
-
-        Raises:
-            PermissionError: it runs as another user.
-        """
-
-    def exit_fd(self) -> int | None:
-        """A descriptor that becomes readable when `poll` knows the code; None for a child."""
-
-    def release(self) -> None:
-        """Close what belongs to the process in the launcher; called once, at the very end."""
-
-
-class Handle(Protocol):
+class Popen(Protocol):
     """What `subprocess.Popen` and multiprocessing's have in common."""
 
     pid: int
@@ -61,13 +31,13 @@ class Handle(Protocol):
         """Reap the process if it has ended; its exit code if it was ever reaped this way."""
 
 
-class ServedHandle(Handle, Protocol):
+class ForkServerPopen(Popen, Protocol):
     """What multiprocessing has for a process of its fork server."""
 
     sentinel: int
 
 
-class ChildProcess:
+class ProcessHandle:
     """A child of the launcher.
 
     Its exit code is read without reaping it: as long as it is a zombie, nobody else can get its
@@ -75,13 +45,13 @@ class ChildProcess:
     it (a signal handler's) loses nothing either.
 
     Args:
-        handle: the object that started it.
+        popen: the object that started it.
         release: closes what belongs to it in the launcher.
     """
 
-    def __init__(self, handle: Handle, release: Callable[[], None]) -> None:
-        self.pid = handle.pid
-        self._handle = handle
+    def __init__(self, popen: Popen, release: Callable[[], None] | None = None) -> None:
+        self.pid = popen.pid
+        self._popen = popen
         self._release = release
         self._exitcode: int | None = None
 
@@ -92,12 +62,12 @@ class ChildProcess:
         return self._exitcode
 
     def reap(self) -> None:
-        """Let the system forget the process, which has ended."""
-        self._handle.poll()
+        """Let the system forget the process, which has ended; its number may be used again."""
+        self._popen.poll()
 
     def owns_pid(self) -> bool:
-        """Whether nobody has reaped it."""
-        return self._handle.returncode is None
+        """Whether the number cannot have been given to another process; may be True for long."""
+        return self._popen.returncode is None
 
     def send_signal(self, signum: signal.Signals) -> None:
         """Send it a signal, and nobody else; nothing happens if it has ended.
@@ -110,16 +80,17 @@ class ChildProcess:
                 os.kill(self.pid, signum)
 
     def exit_fd(self) -> int | None:
-        """None: the kernel can be asked about a child."""
+        """A descriptor that becomes readable when `poll` knows the code; None for a child."""
         return None
 
     def release(self) -> None:
-        """Close what belongs to the process in the launcher."""
-        self._release()
+        """Close what belongs to the process in the launcher; called once, at the very end."""
+        if self._release is not None:
+            self._release()
 
     def _peek(self) -> int | None:
         if not hasattr(os, "waitid"):
-            return self._handle.poll()
+            return self._popen.poll()
         try:
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -131,10 +102,10 @@ class ChildProcess:
     def _taken_exitcode(self) -> int:
         """The exit code of a process that has been reaped.
 
-        If that was done through its handle, the handle knows the code. If it was somebody else's
-        `waitpid(-1)`, nobody does, and asking the handle would give 0, as if it had succeeded.
+        If that was done through its object, this knows the code. If it was somebody else's
+        `waitpid(-1)`, nobody does, and asking the object would give 0, as if it had succeeded.
         """
-        known = self._handle.returncode
+        known = self._popen.returncode
         if known is not None:
             return known
         _log.warning(
@@ -146,24 +117,23 @@ class ChildProcess:
         return LOST_EXIT_CODE
 
 
-class ServedProcess:
-    """A worker that multiprocessing's fork server has forked.
+class ForkServerHandle(ProcessHandle):
+    """A process that multiprocessing's fork server has forked.
 
     The server reaps it and sends the exit code. If the server is gone, nobody knows when the worker
     ends, let alone how; the worker is then killed, and counts as lost.
     """
 
-    def __init__(self, handle: ServedHandle, release: Callable[[], None]) -> None:
-        self.pid = handle.pid
-        self._handle = handle
-        self._release = release
-        self._process = read_process(handle.pid)  # its number and start; None without /proc
-        self._pidfd = open_pidfd(handle.pid)
+    def __init__(self, popen: ForkServerPopen, release: Callable[[], None] | None = None) -> None:
+        super().__init__(popen, release)
+        self._sentinel = popen.sentinel
+        self._process = read_process(self.pid)  # its number and start; None without /proc
+        self._pidfd = open_pidfd(self.pid)
 
     def poll(self) -> int | None:
         """The exit code once the server has sent it, or can send it no more."""
-        was_running = self._handle.returncode is None
-        exitcode = self._handle.poll()
+        was_running = self._popen.returncode is None
+        exitcode = self._popen.poll()
         if was_running and exitcode == LOST_EXIT_CODE:
             self._kill_if_alive()
         return exitcode
@@ -186,26 +156,23 @@ class ServedProcess:
         """
         if self._process is not None:
             send(self._process, signum)
-        elif self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signum)
+        else:
+            super().send_signal(signum)
 
     def exit_fd(self) -> int | None:
         """The descriptor on which the exit code comes."""
-        return self._handle.sentinel
+        return self._sentinel
 
     def release(self) -> None:
         """Close what belongs to the process in the launcher."""
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
-        self._release()
+        super().release()
 
     def _kill_if_alive(self) -> None:
         now = read_process(self.pid)
-        if self._process is None or now is None or now.identity != self._process.identity:
-            return
-        if not now.is_alive:
+        if now is None or not now.is_alive or self._process is None or not self.owns_pid():
             return
         _log.warning(
             "multiprocessing's fork server is gone, so that pid %d is watched by nobody; it is "
@@ -213,7 +180,4 @@ class ServedProcess:
             self.pid,
         )
         send(now, signal.SIGKILL)
-        if self._pidfd >= 0:
-            poller = select.poll()
-            poller.register(self._pidfd, select.POLLIN)
-            poller.poll(milliseconds(_KILL_WAIT))
+        wait_for_end(self._pidfd, _KILL_WAIT)
