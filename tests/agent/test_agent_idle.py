@@ -6,8 +6,8 @@ import sys
 
 import pytest
 from plaunch.agent import LocalElasticAgent, RunResult, WorkerSpec, WorkerState
-from plaunch.process.streams.layout import RunLayout
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
+from plaunch_logs_default.specs import RunLayout
 
 INTERVAL = 0.005  # seconds
 FEW = 10  # looks; there are a hundred intervals in the life of a worker

@@ -13,9 +13,9 @@ import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, agent, moments
 from plaunch.errors import PlaunchError, RendezvousConnectionError, SignalException
 from plaunch.process import ChildFailedError, SignalAction
-from plaunch.process.streams.layout import RunLayout
 from plaunch.rendezvous import JobFailure
 from plaunch.testing import FakeJobRendezvous
+from plaunch_logs_default.specs import RunLayout
 
 from helpers.processes import is_reaped
 from helpers.waiting import wait_for_files, wait_until

@@ -22,8 +22,8 @@ from plaunch.errors import (
     WorkerStoreHostError,
 )
 from plaunch.process import SignalAction, Std
-from plaunch.process.streams.layout import RunLayout
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
+from plaunch_logs_default.specs import RunLayout
 
 from helpers.processes import is_reaped
 from helpers.waiting import wait_for_files, wait_until

@@ -13,7 +13,7 @@ from plaunch.config import START_METHODS
 from plaunch.errors import UsageError
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
 from plaunch.process import Std
-from plaunch.process.streams.layout import RunLayout
+from plaunch_logs_default.specs import RunLayout
 
 
 class Manager:

@@ -451,7 +451,7 @@ def _has_older_arguments(spec: WorkerSpec) -> bool:
 
 
 def _logs_specs_of(spec: WorkerSpec) -> LogsSpecs:
-    from plaunch.process.streams.layout import RunLayout  # noqa: PLC0415 - agents built by hand only
+    from plaunch_logs_default.specs import RunLayout  # noqa: PLC0415 - agents built by hand only
 
     return RunLayout(
         log_dir=spec.log_dir,

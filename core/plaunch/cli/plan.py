@@ -10,6 +10,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from plaunch_logs_default.specs import RunLayout
+
 from plaunch.agent.affinity import binder_of
 from plaunch.agent.arguments import macros
 from plaunch.agent.env import worker_environment
@@ -18,7 +20,6 @@ from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worke
 from plaunch.cli.options import OPTIONS
 from plaunch.plugin.event_handlers import find_event_handlers
 from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES
-from plaunch.process.streams.layout import RunLayout
 from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from plaunch._lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch_logs_default.specs import RunLayout as RunLayout
+
     from plaunch.process.binding import AffinityMode as AffinityMode
     from plaunch.process.binding import Binder as Binder
     from plaunch.process.binding import NumaOptions as NumaOptions
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.signals import SignalException as SignalException
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
     from plaunch.process.stopping.signals import parse_signals as parse_signals
-    from plaunch.process.streams.layout import RunLayout as RunLayout
     from plaunch.process.streams.logs import LogsDest as LogsDest
     from plaunch.process.streams.logs import LogsSpecs as LogsSpecs
     from plaunch.process.streams.redirects import get_std_cm as get_std_cm
@@ -57,7 +58,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.error_handler": "ErrorHandler get_error_handler record",
         ".failures.failure": "ChildFailedError ProcessFailure",
         ".contexts.handler": "SubprocessHandler get_subprocess_handler",
-        ".streams.layout": "RunLayout",
+        "plaunch_logs_default.specs": "RunLayout",
         ".streams.logs": "LogsDest LogsSpecs",
         ".contexts.multiprocess_context": "MultiprocessContext",
         ".streams.redirects": "get_std_cm redirect redirect_stderr redirect_stdout",

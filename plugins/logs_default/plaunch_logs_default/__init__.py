@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plaunch.process import RunLayout
+from plaunch_logs_default.specs import RunLayout
 
 __all__ = ["DefaultLogsSpecs"]
 

@@ -12,7 +12,7 @@ import pytest
 from plaunch.config import LaunchConfig
 from plaunch.launch import launch_agent
 from plaunch.process import Std, start_processes
-from plaunch.process.streams.layout import RunLayout
+from plaunch_logs_default.specs import RunLayout
 
 BOUND = 60.0
 WORDS = ("-c", "echo out ü; echo err >&2")

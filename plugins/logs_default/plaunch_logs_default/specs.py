@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import LogDirectoryError
 from plaunch.numbers import quote
-from plaunch.process.scratch import (
+from plaunch.process.streams.logs import LogsDest, LogsSpecs
+from plaunch.process.streams.std import Std, to_map
+from plaunch.process.temporary_folders import (
     PREFIX,
     create_held,
     remove_temporary,
     sweep,
     temporary_base,
 )
-from plaunch.process.streams.logs import LogsDest, LogsSpecs
-from plaunch.process.streams.std import Std, to_map
 
 if TYPE_CHECKING:
     import logging

@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process import scratch
-from plaunch.process.scratch import create_held, find_stale, read_boot, sweep
-from plaunch.process.streams.layout import RunLayout
+from plaunch.process import temporary_folders as scratch
+from plaunch.process.temporary_folders import create_held, find_stale, read_boot, sweep
+from plaunch_logs_default.specs import RunLayout
 
 from helpers.waiting import wait_until
 
@@ -59,7 +59,7 @@ def test_a_folder_is_held_until_it_is_removed(base):
 
 MAKE = """\
 import os, sys
-from plaunch.process.streams.layout import RunLayout
+from plaunch_logs_default.specs import RunLayout
 layout = RunLayout()
 layout.reify({0: {"TORCHELASTIC_RUN_ID": "run"}})
 print(layout.temporary_dir, flush=True)
