@@ -38,7 +38,6 @@ from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.kernel.uninterruptible import UninterruptibleWatch, uninterruptible_timeout_of
 from plaunch.process.stopping.reaping.reaper import Reaper
 from plaunch.process.stopping.session import describe_process
-from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -451,10 +450,6 @@ def _has_older_arguments(spec: WorkerSpec) -> bool:
 
 
 def _logs_specs_of(spec: WorkerSpec) -> LogsSpecs:
-    from plaunch_logs_default.specs import RunLayout  # noqa: PLC0415 - agents built by hand only
+    from plaunch.process.streams.start_logs import StartLogs  # noqa: PLC0415 - agents built by hand only
 
-    return RunLayout(
-        log_dir=spec.log_dir,
-        redirects=Std.NONE if spec.redirects is None else spec.redirects,
-        tee=Std.NONE if spec.tee is None else spec.tee,
-    )
+    return StartLogs(spec.log_dir, spec.redirects, spec.tee)

@@ -10,8 +10,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch_logs_default.specs import RunLayout
-
 from plaunch.agent.affinity import binder_of
 from plaunch.agent.arguments import macros
 from plaunch.agent.env import worker_environment
@@ -243,12 +241,10 @@ def _bindings(spec: WorkerSpec) -> Callable[[int], dict[str, str]]:
 def _logs(config: LaunchConfig) -> Callable[[Worker], dict[str, str]]:
     """What says where a worker's streams go; folders are made when workers start."""
     specs = config.logs_specs
-    if not isinstance(specs, RunLayout):
-        who = type(specs).__name__
+    planned = getattr(specs, "planned", None)  # torch's own specs have none
 
-        def unknown(worker: Worker) -> dict[str, str]:
-            del worker
-            return {"decided_by": who}
+    def logs(worker: Worker) -> dict[str, str]:
+        files = planned(config.run_id, worker.local_rank) if planned is not None else None
+        return {"decided_by": type(specs).__name__} if files is None else files
 
-        return unknown
-    return lambda worker: specs.planned(config.run_id, worker.local_rank)
+    return logs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch.doctor.findings import Finding, Status
 from plaunch.process.kernel.processes import read_table
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE, read_environ
-from plaunch.process.temporary_folders import find_stale, read_boot
+from plaunch.process.temporary_folders import find_stale_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,7 +67,7 @@ def check_leftovers(context: DoctorContext) -> Iterator[Finding]:
 def _find_folders(context: DoctorContext) -> list[str]:
     given = (context.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     base = next((folder for folder in given if folder), None) or context.path("/tmp")  # noqa: S108
-    return sorted(find_stale(base, read_boot(context.path("/proc/sys/kernel/random/boot_id"))))
+    return sorted(find_stale_folders(base, context.path("/proc/sys/kernel/random/boot_id")))
 
 
 def _find(context: DoctorContext) -> tuple[int, list[_Marked]]:

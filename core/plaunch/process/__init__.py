@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 from plaunch._lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch_logs_default.specs import RunLayout as RunLayout
-
     from plaunch.process.binding import AffinityMode as AffinityMode
     from plaunch.process.binding import Binder as Binder
     from plaunch.process.binding import NumaOptions as NumaOptions
@@ -39,6 +37,9 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.signals import SignalException as SignalException
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
     from plaunch.process.stopping.signals import parse_signals as parse_signals
+    from plaunch.process.streams.log_folders import check_log_dir as check_log_dir
+    from plaunch.process.streams.log_folders import create_log_folder as create_log_folder
+    from plaunch.process.streams.log_folders import folder_name as folder_name
     from plaunch.process.streams.logs import LogsDest as LogsDest
     from plaunch.process.streams.logs import LogsSpecs as LogsSpecs
     from plaunch.process.streams.redirects import get_std_cm as get_std_cm
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from plaunch.process.streams.std import Std as Std
     from plaunch.process.streams.std import to_map as to_map
     from plaunch.process.streams.tail import TailLog as TailLog
+    from plaunch.process.temporary_folders import TemporaryFolder as TemporaryFolder
+    from plaunch.process.temporary_folders import find_stale_folders as find_stale_folders
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -58,11 +61,12 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.error_handler": "ErrorHandler get_error_handler record",
         ".failures.failure": "ChildFailedError ProcessFailure",
         ".contexts.handler": "SubprocessHandler get_subprocess_handler",
-        "plaunch_logs_default.specs": "RunLayout",
+        ".streams.log_folders": "check_log_dir create_log_folder folder_name",
         ".streams.logs": "LogsDest LogsSpecs",
         ".contexts.multiprocess_context": "MultiprocessContext",
         ".streams.redirects": "get_std_cm redirect redirect_stderr redirect_stdout",
         ".stopping.signals": "SignalAction SignalException SignalPolicy parse_signals",
+        ".temporary_folders": "TemporaryFolder find_stale_folders",
         ".contexts.start": "start_processes",
         ".streams.std": "Std to_map",
         ".contexts.subprocess_context": "SubprocessContext",
