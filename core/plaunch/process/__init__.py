@@ -42,10 +42,6 @@ if TYPE_CHECKING:
     from plaunch.process.streams.log_folders import folder_name as folder_name
     from plaunch.process.streams.logs import LogsDest as LogsDest
     from plaunch.process.streams.logs import LogsSpecs as LogsSpecs
-    from plaunch.process.streams.redirects import get_std_cm as get_std_cm
-    from plaunch.process.streams.redirects import redirect as redirect
-    from plaunch.process.streams.redirects import redirect_stderr as redirect_stderr
-    from plaunch.process.streams.redirects import redirect_stdout as redirect_stdout
     from plaunch.process.streams.std import Std as Std
     from plaunch.process.streams.std import to_map as to_map
     from plaunch.process.streams.tail import TailLog as TailLog
@@ -64,7 +60,6 @@ __getattr__, __dir__, __all__ = attach(
         ".streams.log_folders": "check_log_dir create_log_folder folder_name",
         ".streams.logs": "LogsDest LogsSpecs",
         ".contexts.multiprocess_context": "MultiprocessContext",
-        ".streams.redirects": "get_std_cm redirect redirect_stderr redirect_stdout",
         ".stopping.signals": "SignalAction SignalException SignalPolicy parse_signals",
         ".temporary_folders": "TemporaryFolder find_stale_folders",
         ".contexts.start": "start_processes",

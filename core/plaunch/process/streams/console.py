@@ -10,15 +10,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.overflow import Spill
+from plaunch.process.streams.overflow import Overflow
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.process.streams.warnings import Notices
+    from plaunch.process.streams.notices import Notices
 
-MEMORY_LIMIT = 4 << 20  # bytes that wait in memory; more go to the spill
+MEMORY_LIMIT = 4 << 20  # bytes that wait in memory; more go to the overflow
 SLICE = 64 << 10  # bytes of one write
 SLOW_SLICE = 4 << 10  # bytes of one write to a console that makes us wait
 SLOW_WRITE = 0.05  # seconds
@@ -29,17 +29,17 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class Console:
     """One of the launcher's own output streams, shown to a user who may be slow.
 
-    `put` never blocks on the console. What the console cannot take waits in memory, then in a
-    `Spill`; when even the disk is full the oldest part is dropped, and a line in its place says how
-    many lines it was. A console that cannot be written to at all (its reader is gone) is reported
-    once, and everything for it is discarded from then on.
+    `put` never blocks on the console. What the console cannot take waits in memory, then in an
+    `Overflow`; when even the disk is full the oldest part is dropped, and a line in its place says
+    how many lines it was. A console that cannot be written to at all (its reader is gone) is
+    reported once, and everything for it is discarded from then on.
 
     Args:
         fd: the descriptor; it stays open and its flags stay as they are, since others share it.
         label: what messages call it, as in "stdout".
         notices: where trouble is reported.
         memory_limit: bytes that may wait in memory.
-        spill: where the rest waits.
+        overflow: where the rest waits.
         write: writes to the descriptor, as `os.write` does.
         clock: monotonic seconds.
     """
@@ -51,7 +51,7 @@ class Console:
         notices: Notices,
         *,
         memory_limit: int = MEMORY_LIMIT,
-        spill: Spill | None = None,
+        overflow: Overflow | None = None,
         write: Callable[[int, bytes], int] = os.write,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,7 +59,7 @@ class Console:
         self._label = label
         self._notices = notices
         self._memory_limit = memory_limit
-        self._spill = spill or Spill()
+        self._overflow = overflow or Overflow()
         self._write = write
         self._clock = clock
         self.is_terminal = os.isatty(fd)
@@ -84,7 +84,7 @@ class Console:
     @property
     def waiting_bytes(self) -> int:
         """Bytes that are not shown yet; any thread may look, and sees that of a moment ago."""
-        return len(self._in_hand) - self._taken + self._size + self._spill.unread
+        return len(self._in_hand) - self._taken + self._size + self._overflow.unread
 
     @property
     def missing_lines(self) -> int:
@@ -123,12 +123,12 @@ class Console:
             self._blocks.append(data)
             self._size += len(data)
             if self._size > self._memory_limit:
-                self._overflow()
+                self._make_room()
             self._changed.notify_all()
 
-    def _overflow(self) -> None:
-        dropped = self._spill.dropped_lines
-        if self._spill.append(b"".join(self._blocks)):
+    def _make_room(self) -> None:
+        dropped = self._overflow.dropped_lines
+        if self._overflow.append(b"".join(self._blocks)):
             self._blocks.clear()
             self._size = 0
         else:
@@ -136,7 +136,7 @@ class Console:
                 block = self._blocks.popleft()
                 self._size -= len(block)
                 self._count_dropped(block.count(b"\n"))
-        self._count_dropped(self._spill.dropped_lines - dropped)
+        self._count_dropped(self._overflow.dropped_lines - dropped)
 
     def _count_dropped(self, lines: int) -> None:
         if lines and not self._dropped_lines:
@@ -159,9 +159,9 @@ class Console:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._blocks or self._spill.unread):
+                while not (self._blocks or self._overflow.unread):
                     if self._is_closing:
-                        self._spill.close()
+                        self._overflow.close()
                         self._is_over = True
                         self._changed.notify_all()
                         return
@@ -179,12 +179,12 @@ class Console:
             data = notice % self._untold_lines
             self._untold_lines = 0
             return data if self._at_line_start else b"\n" + data
-        if self._spill.unread:
-            before = self._spill.dropped_lines
+        if self._overflow.unread:
+            before = self._overflow.dropped_lines
             try:
-                return self._spill.read(SLICE)
+                return self._overflow.read(SLICE)
             except OSError:
-                self._count_dropped(self._spill.dropped_lines - before)
+                self._count_dropped(self._overflow.dropped_lines - before)
                 return b""
         blocks = [self._blocks.popleft()]
         size = len(blocks[0])
@@ -242,7 +242,7 @@ class Console:
             self._is_broken = True
             self._blocks.clear()
             self._size = 0
-            self._spill.close()
+            self._overflow.close()
             self._notices.warn(
                 "%s cannot be written to any more (%s): the workers' output for it is discarded "
                 "from now on; the job goes on",
@@ -286,8 +286,8 @@ class Console:
 
     def _report_rest(self) -> None:
         in_hand = self._in_hand[self._taken :]
-        size = len(in_hand) + self._size + self._spill.unread
-        lines = in_hand.count(b"\n") + self._spill.unread_lines
+        size = len(in_hand) + self._size + self._overflow.unread
+        lines = in_hand.count(b"\n") + self._overflow.unread_lines
         lines += sum(block.count(b"\n") for block in self._blocks)
         if not size:  # all was shown, and the thread has not said so yet
             return

@@ -43,11 +43,11 @@ def _open_unlinked_file() -> SegmentFile:
 def _pread(fd: int, size: int, position: int) -> bytes:
     data = os.pread(fd, size, position)
     if not data:
-        raise OSError(errno.EIO, "a spill file is shorter than what was written to it")
+        raise OSError(errno.EIO, "a overflow file is shorter than what was written to it")
     return data
 
 
-class Spill:
+class Overflow:
     """A queue of bytes on disk, which forgets its oldest part when the disk is full.
 
     It consists of several files, so that what has been read gives its space back at once. The
