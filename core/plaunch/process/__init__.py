@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     )
     from plaunch.process.contexts.start import start_processes as start_processes
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
+    from plaunch.process.failures.child_failed import ChildFailedError as ChildFailedError
     from plaunch.process.failures.error_handler import ErrorHandler as ErrorHandler
     from plaunch.process.failures.error_handler import get_error_handler as get_error_handler
     from plaunch.process.failures.error_handler import record as record
-    from plaunch.process.failures.failure import ChildFailedError as ChildFailedError
     from plaunch.process.failures.failure import ProcessFailure as ProcessFailure
     from plaunch.process.kernel.descriptor_limit import (
         raise_descriptor_limit as raise_descriptor_limit,
@@ -55,7 +55,8 @@ __getattr__, __dir__, __all__ = attach(
         ".contexts.context": "PContext ProcessExit RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
         ".failures.error_handler": "ErrorHandler get_error_handler record",
-        ".failures.failure": "ChildFailedError ProcessFailure",
+        ".failures.child_failed": "ChildFailedError",
+        ".failures.failure": "ProcessFailure",
         ".contexts.handler": "SubprocessHandler get_subprocess_handler",
         ".streams.log_folders": "check_log_dir create_log_folder folder_name",
         ".streams.logs": "LogsDest LogsSpecs",

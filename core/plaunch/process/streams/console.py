@@ -140,10 +140,9 @@ class Console:
 
     def _count_dropped(self, lines: int) -> None:
         if lines and not self._dropped_lines:
-            self._notices.warn(
-                "%s does not take the workers' output as fast as it comes, and there is no disk "
-                "space left to keep it: the oldest lines are dropped",
-                self._label,
+            self._warn(
+                "does not take the workers' output as fast as it comes, and there is no disk space "
+                "left to keep it: the oldest lines are dropped"
             )
         self._dropped_lines += lines
         self._untold_lines += lines
@@ -206,8 +205,10 @@ class Console:
             started = self._clock()
             try:
                 position += self._write(self._fd, data[position:end])
-            except BlockingIOError:
-                self._wait_until_writable()
+            except BlockingIOError:  # someone who shares the console made it non-blocking
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll()
                 slice_size = SLOW_SLICE
                 continue
             except OSError as error:
@@ -220,22 +221,14 @@ class Console:
             # Small writes to a slow console, so that `close` can tell slow from stuck.
             slice_size = SLOW_SLICE if self._clock() - started > SLOW_WRITE else SLICE
 
-    def _wait_until_writable(self) -> None:
-        # Someone who shares the console made it non-blocking.
-        poll = select.poll()
-        poll.register(self._fd, select.POLLOUT)
-        poll.poll()
-
     def _handle_error(self, error: OSError, data: bytes, position: int) -> None:
         with self._changed:
             self._taken = len(data)
             if error.errno in _DISK_FULL:
                 if not self._lost_lines:
-                    self._notices.warn(
-                        "%s is a file that cannot grow (%s): the workers' output is missing there "
-                        "until it can",
-                        self._label,
-                        os.strerror(error.errno),
+                    self._warn(
+                        f"is a file that cannot grow ({os.strerror(error.errno)}): the workers' "
+                        "output is missing there until it can"
                     )
                 self._lost_lines += data.count(b"\n", position) or 1
                 return
@@ -243,11 +236,9 @@ class Console:
             self._blocks.clear()
             self._size = 0
             self._overflow.close()
-            self._notices.warn(
-                "%s cannot be written to any more (%s): the workers' output for it is discarded "
-                "from now on; the job goes on",
-                self._label,
-                error.strerror or error,
+            self._warn(
+                f"cannot be written to any more ({error.strerror or error}): the workers' output "
+                "for it is discarded from now on; the job goes on"
             )
 
     def close(self, timeout: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
@@ -271,17 +262,13 @@ class Console:
         if self._thread is not None:
             self._thread.join(timeout)
         if self._dropped_lines:
-            self._notices.warn(
-                "%s was too slow and the disk was full; lines of the workers' output dropped in "
-                "all: %d",
-                self._label,
-                self._dropped_lines,
+            self._warn(
+                "was too slow and the disk was full; lines of the workers' output dropped in all: "
+                f"{self._dropped_lines}"
             )
         if self._lost_lines:
-            self._notices.warn(
-                "%s could not grow; lines of the workers' output missing there: %d",
-                self._label,
-                self._lost_lines,
+            self._warn(
+                f"could not grow; lines of the workers' output missing there: {self._lost_lines}"
             )
 
     def _report_rest(self) -> None:
@@ -289,11 +276,11 @@ class Console:
         size = len(in_hand) + self._size + self._overflow.unread
         lines = in_hand.count(b"\n") + self._overflow.unread_lines
         lines += sum(block.count(b"\n") for block in self._blocks)
-        if not size:  # all was shown, and the thread has not said so yet
-            return
-        self._notices.warn(
-            "%s takes no more output; not shown of what the workers wrote: %d bytes, %d lines",
-            self._label,
-            size,
-            lines,
-        )
+        if size:  # else all was shown, and the thread has not said so yet
+            self._warn(
+                "takes no more output; not shown of what the workers wrote: "
+                f"{size} bytes, {lines} lines"
+            )
+
+    def _warn(self, what: str) -> None:
+        self._notices.warn("%s %s", self._label, what)
