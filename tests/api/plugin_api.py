@@ -45,7 +45,6 @@ MODULES: dict[str, tuple[str, ...]] = {
         "SignalPolicy",
         "Std",
         "TemporaryFolder",
-        "check_log_dir",
         "create_log_folder",
         "folder_name",
         "parse_signals",

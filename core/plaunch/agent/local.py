@@ -38,6 +38,7 @@ from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.kernel.uninterruptible import UninterruptibleWatch, uninterruptible_timeout_of
 from plaunch.process.stopping.reaping.reaper import Reaper
 from plaunch.process.stopping.session import describe_process
+from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -452,4 +453,4 @@ def _has_older_arguments(spec: WorkerSpec) -> bool:
 def _logs_specs_of(spec: WorkerSpec) -> LogsSpecs:
     from plaunch.process.streams.start_logs import StartLogs  # noqa: PLC0415 - agents built by hand only
 
-    return StartLogs(spec.log_dir, spec.redirects, spec.tee)
+    return StartLogs(spec.log_dir, spec.redirects or Std.NONE, spec.tee or Std.NONE)

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.signals import SignalException as SignalException
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
     from plaunch.process.stopping.signals import parse_signals as parse_signals
-    from plaunch.process.streams.log_folders import check_log_dir as check_log_dir
     from plaunch.process.streams.log_folders import create_log_folder as create_log_folder
     from plaunch.process.streams.log_folders import folder_name as folder_name
     from plaunch.process.streams.logs import LogsDest as LogsDest
@@ -58,7 +57,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure",
         ".contexts.handler": "SubprocessHandler get_subprocess_handler",
-        ".streams.log_folders": "check_log_dir create_log_folder folder_name",
+        ".streams.log_folders": "create_log_folder folder_name",
         ".streams.logs": "LogsDest LogsSpecs",
         ".contexts.multiprocess_context": "MultiprocessContext",
         ".stopping.signals": "SignalAction SignalException SignalPolicy parse_signals",

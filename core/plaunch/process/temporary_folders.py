@@ -130,17 +130,13 @@ def create_held(make: Callable[[str], str]) -> tuple[str, int]:
         except (FileNotFoundError, BlockingIOError):
             continue  # somebody who sweeps has it, or has removed it
         except OSError:
-            _remove_empty(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
             break
         if os.path.exists(path):
             return path, fd
         os.close(fd)
     return make(""), -1
-
-
-def _remove_empty(folder: str) -> None:
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
 
 
 def read_boot(path: str = BOOT_ID) -> str:

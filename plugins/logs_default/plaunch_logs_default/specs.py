@@ -12,13 +12,15 @@ from plaunch.process import (
     LogsSpecs,
     Std,
     TemporaryFolder,
-    check_log_dir,
     create_log_folder,
     folder_name,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+_MAX_PATH = 3000  # bytes; the system takes 4096, of which our folders need some
 
 
 class DefaultLogsSpecs(LogsSpecs):
@@ -56,7 +58,7 @@ class DefaultLogsSpecs(LogsSpecs):
     ) -> None:
         base = os.fspath(log_dir) if log_dir else None
         if base is not None and base != os.devnull:
-            check_log_dir(base)
+            _check(base)
         super().__init__(base, redirects, tee, local_ranks_filter)
         self._run_dir: str | None = None
         self._temporary: TemporaryFolder | None = None
@@ -172,3 +174,32 @@ class DefaultLogsSpecs(LogsSpecs):
                     f"log folder {path!r} cannot be created: {error}"
                 ) from error
         return path
+
+
+def _check(log_dir: str) -> None:
+    """Tell now, rather than when workers start, that no folder can be created in `log_dir`."""
+    try:
+        problem = "has a NUL character" if "\0" in log_dir else ""
+        problem = problem or ("is too long" if len(os.fsencode(log_dir)) > _MAX_PATH else "")
+    except UnicodeEncodeError:
+        problem = "has characters that cannot be encoded"
+    if problem:
+        raise LogDirectoryError(f"log directory {log_dir!r:.60} {problem}; name another one")
+    try:
+        existing = whole = os.path.abspath(log_dir)
+    except FileNotFoundError:
+        raise LogDirectoryError(
+            f"log directory {log_dir!r} is relative to the current folder, which does not exist "
+            "any more; change to another one, or give a path that begins with /"
+        ) from None
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        what = "it" if existing == whole else repr(existing)
+        problem = f"{what} is {'a file' if os.path.isfile(existing) else 'not a directory'}"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        problem = f"{existing!r} is not writable for this user"
+    if problem:
+        raise LogDirectoryError(
+            f"log directory {log_dir!r} cannot be used: {problem}; name another one"
+        )

@@ -122,4 +122,4 @@ def _default_logs_specs(
 ) -> LogsSpecs:
     from plaunch.process.streams.start_logs import StartLogs  # noqa: PLC0415 - an agent brings its own
 
-    return StartLogs(log_dir, redirects, tee)
+    return StartLogs(None if log_dir is None else os.fspath(log_dir), redirects, tee)

@@ -1,4 +1,4 @@
-"""Folders for log files: checked before they are needed, and never used twice."""
+"""Folders for log files, which are never used twice."""
 
 from __future__ import annotations
 
@@ -6,39 +6,8 @@ import os
 
 from plaunch.errors import LogDirectoryError
 from plaunch.folders import absolute
-from plaunch.numbers import quote
 
 _MAX_NAME_CHARS = 120  # of a run id inside a folder name; file systems allow 255 bytes
-_MAX_PATH = 3000  # bytes; the system takes 4096, of which our folders need some
-
-
-def check_log_dir(path: str) -> None:
-    """Tell now, rather than when workers start, that log folders cannot be created in `path`.
-
-    It need not exist yet.
-
-    Raises:
-        LogDirectoryError: it is a file or below one, cannot be written to, or is no path at all.
-    """
-    try:
-        problem = "has a NUL character" if "\0" in path else ""
-        problem = problem or ("is too long" if len(os.fsencode(path)) > _MAX_PATH else "")
-    except UnicodeEncodeError:
-        problem = "has characters that cannot be encoded"
-    if problem:
-        raise LogDirectoryError(f"log directory {quote(path)} {problem}; name another one")
-    existing = whole = absolute(path, "log directory")
-    while not os.path.lexists(existing):
-        existing = os.path.dirname(existing)
-    if not os.path.isdir(existing):
-        what = "it" if existing == whole else repr(existing)
-        problem = f"{what} is {'a file' if os.path.isfile(existing) else 'not a directory'}"
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        problem = f"{existing!r} is not writable for this user"
-    if problem:
-        raise LogDirectoryError(
-            f"log directory {path!r} cannot be used: {problem}; name another one"
-        )
 
 
 def create_log_folder(parent: str, name: str, *, mode: int = 0o777, middle: str = "") -> str:
@@ -52,7 +21,7 @@ def create_log_folder(parent: str, name: str, *, mode: int = 0o777, middle: str 
     parent = absolute(parent, "log directory")
     try:
         os.makedirs(parent, exist_ok=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # what no path may contain is a ValueError
         raise LogDirectoryError(f"log directory {parent!r} cannot be created: {error}") from error
     stem = os.path.join(parent, folder_name(name))
     while True:

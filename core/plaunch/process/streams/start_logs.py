@@ -7,15 +7,10 @@ from the logs spec `default`.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
-from plaunch.process.streams.log_folders import check_log_dir, create_log_folder, folder_name
+from plaunch.process.streams.log_folders import create_log_folder, folder_name
 from plaunch.process.streams.logs import LogsDest, LogsSpecs
-from plaunch.process.streams.std import Std
 from plaunch.process.temporary_folders import TemporaryFolder
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class StartLogs(LogsSpecs):
@@ -23,22 +18,9 @@ class StartLogs(LogsSpecs):
 
     Without `log_dir` it is a temporary one, which `close` removes unless streams have gone there.
     With `os.devnull` there are no files.
-
-    Raises:
-        LogDirectoryError: `log_dir` is a file or below one, or cannot be written to.
     """
 
-    def __init__(
-        self,
-        log_dir: str | os.PathLike[str] | None = None,
-        redirects: Std | Mapping[int, Std] | None = None,
-        tee: Std | Mapping[int, Std] | None = None,
-    ) -> None:
-        base = os.fspath(log_dir) if log_dir else None
-        if base is not None and base != os.devnull:
-            check_log_dir(base)
-        super().__init__(base, redirects or Std.NONE, tee or Std.NONE)
-        self._temporary: TemporaryFolder | None = None
+    _temporary: TemporaryFolder | None = None
 
     @property
     def root_log_dir(self) -> str | None:
@@ -61,7 +43,7 @@ class StartLogs(LogsSpecs):
         env = next(iter(envs.values()), {})
         run_id = env.get("TORCHELASTIC_RUN_ID") or "run"
         folder = ""
-        if self._root_log_dir is None:
+        if not self._root_log_dir:
             self._temporary = TemporaryFolder.create(run_id, has_logs=self.has_logs(envs))
             folder = self._temporary.path if self._temporary is not None else ""
         elif self._root_log_dir != os.devnull:
