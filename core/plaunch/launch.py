@@ -33,7 +33,7 @@ from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
 from plaunch.plugin.extensions import AgentControl
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
-from plaunch.process.failures.failure import ChildFailedError
+from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.streams.traffic import Traffic
 from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used

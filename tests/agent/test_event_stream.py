@@ -16,7 +16,8 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.events import COMMON_KEYS, SCHEMA, Event, to_torchrun
-from plaunch.process.failures.failure import ChildFailedError, ProcessFailure
+from plaunch.process.failures.child_failed import ChildFailedError
+from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.stopping.stop_sequence import StopStep
 from plaunch.rendezvous.api import ChangeKind, MembershipChange

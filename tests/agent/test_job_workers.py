@@ -13,9 +13,9 @@ import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, loop, notifications
 from plaunch.errors import PlaunchError, RendezvousConnectionError, SignalException
 from plaunch.process import ChildFailedError, SignalAction
-from plaunch.process.streams.layout import RunLayout
 from plaunch.rendezvous import JobFailure
 from plaunch.testing import FakeJobRendezvous
+from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.processes import is_reaped
 from helpers.waiting import wait_for_files, wait_until
@@ -60,7 +60,7 @@ class Node:
             args=("-c", script, str(self.folder), LEFT),
             max_restarts=self.job.max_restarts,
         )
-        logs = RunLayout(log_dir=str(self.folder / "logs"))
+        logs = DefaultLogsSpecs(log_dir=str(self.folder / "logs"))
         built = kind(spec, logs, shutdown_timeout=grace, **options)
         helper = threading.Thread(target=meanwhile)
         helper.start()

@@ -22,8 +22,8 @@ from plaunch.errors import (
     WorkerStoreHostError,
 )
 from plaunch.process import SignalAction, Std
-from plaunch.process.streams.layout import RunLayout
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
+from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.processes import is_reaped
 from helpers.waiting import wait_for_files, wait_until
@@ -61,7 +61,7 @@ class Recorder:
                 args=("-u", "-c", script, str(self.folder)),
                 **spec,
             ),
-            RunLayout(log_dir=str(self.folder / "logs")),
+            DefaultLogsSpecs(log_dir=str(self.folder / "logs")),
             shutdown_timeout=shutdown_timeout,
             notify=self.told.append,
             **options,
@@ -406,7 +406,7 @@ def test_the_older_log_arguments_of_a_spec(tmp_path):
     (log,) = tmp_path.glob("job_*/attempt_0/0/stdout.log")
     assert log.read_text() == "hello\n"
     with pytest.raises(UsageError, match="configured twice"):
-        LocalElasticAgent(spec, RunLayout())
+        LocalElasticAgent(spec, DefaultLogsSpecs())
 
 
 def test_the_prefix_of_teed_lines(recorder, tmp_path, capfd):
@@ -415,7 +415,7 @@ def test_the_prefix_of_teed_lines(recorder, tmp_path, capfd):
     )
     agent = LocalElasticAgent(
         spec,
-        RunLayout(log_dir=str(tmp_path), tee=Std.OUT),
+        DefaultLogsSpecs(log_dir=str(tmp_path), tee=Std.OUT),
         log_line_prefix_template="<${role_name} ${rank}.${local_rank} ${hostname} ${attempt}> ",
     )
     agent.run()

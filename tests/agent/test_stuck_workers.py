@@ -9,9 +9,9 @@ import sys
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
 from plaunch.errors import ExitCode, UnkillableWorkerError, UsageError
-from plaunch.process import RunLayout
 from plaunch.process.kernel.uninterruptible import TIMEOUT_VARIABLE, UninterruptibleWatch
 from plaunch.testing.rendezvous import FakeRendezvous
+from plaunch_logs_default import DefaultLogsSpecs
 
 SLEEP = "import signal; signal.pause()"
 STAY = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
@@ -31,7 +31,7 @@ def make(tmp_path):
             monitor_interval=0.01,
             max_restarts=max_restarts,
         )
-        made.append(LocalElasticAgent(spec, RunLayout(log_dir=str(tmp_path)), **options))
+        made.append(LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=str(tmp_path)), **options))
         return made[-1]
 
     yield make

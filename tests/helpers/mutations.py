@@ -23,7 +23,8 @@ from dataclasses import replace
 from plaunch.agent.event_stream import _failure as failure_event
 from plaunch.agent.job_failures import describe_groups, from_job_failures, to_job_failures
 from plaunch.errors import RendezvousStateError
-from plaunch.process.failures.failure import ChildFailedError, ProcessFailure
+from plaunch.process.failures.child_failed import ChildFailedError
+from plaunch.process.failures.failure import ProcessFailure
 from plaunch.rendezvous import state as states
 from plaunch.rendezvous.failures import Told, merge, tell
 from plaunch.rendezvous.job import FailureGroup, Verdict

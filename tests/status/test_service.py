@@ -18,7 +18,8 @@ from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch.agent import HealthCheckServer, health
 from plaunch.agent.alive import Alive
 from plaunch.errors import UsageError
-from plaunch.process import ChildFailedError, RunLayout
+from plaunch.process import ChildFailedError
+from plaunch_logs_default import DefaultLogsSpecs
 from plaunch_status import extension as service_module
 from plaunch_status.extension import Service
 from streams import Stream
@@ -307,7 +308,7 @@ def test_a_loop_that_hangs_is_told_and_one_that_goes_on_is_forgiven(monkeypatch)
     monkeypatch.setattr(service_module, "TURN_BOUND", 1.0)
     port, codes = free_port(), []
 
-    class Hangs(RunLayout):  # given in code, so that nothing bounds it
+    class Hangs(DefaultLogsSpecs):  # given in code, so that nothing bounds it
         def reify(self, envs):
             codes.append(get(port, "/healthz")[0])
             deadline = time.monotonic() + LONG

@@ -7,8 +7,8 @@ import os
 
 from plaunch.process.streams.console import Console
 from plaunch.process.streams.logs import LogsDest
+from plaunch.process.streams.notices import Notices
 from plaunch.process.streams.traffic import Traffic
-from plaunch.process.streams.warnings import Notices
 from plaunch.process.streams.worker_streams import Streams
 
 

@@ -18,8 +18,9 @@ from plaunch.errors import (
     SignalException,
 )
 from plaunch.events import SCHEMA, Event
+from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.error_file import text_of
-from plaunch.process.failures.failure import NOT_AVAILABLE, ChildFailedError
+from plaunch.process.failures.failure import NOT_AVAILABLE
 from plaunch.process.stopping.signals import SignalAction
 
 if TYPE_CHECKING:
@@ -373,6 +374,6 @@ def _first_line(text: str) -> str:
 
 
 def _format(ranks: Iterable[int]) -> str:
-    from plaunch.process.failures.report import format_ranks  # noqa: PLC0415
+    from plaunch.numbers import format_ranks  # noqa: PLC0415
 
     return format_ranks(ranks)

@@ -230,10 +230,6 @@ def _has_older_arguments(spec: WorkerSpec) -> bool:
 
 
 def _logs_specs_of(spec: WorkerSpec) -> LogsSpecs:
-    from plaunch.process.streams.layout import RunLayout  # noqa: PLC0415 - agents built by hand only
+    from plaunch.process.streams.start_logs import StartLogs  # noqa: PLC0415 - agents built by hand only
 
-    return RunLayout(
-        log_dir=spec.log_dir,
-        redirects=Std.NONE if spec.redirects is None else spec.redirects,
-        tee=Std.NONE if spec.tee is None else spec.tee,
-    )
+    return StartLogs(spec.log_dir, spec.redirects or Std.NONE, spec.tee or Std.NONE)

@@ -15,7 +15,6 @@ from plaunch.agent.env import macros, worker_environment
 from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
 from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
 from plaunch.cli.invocation import load_chosen
-from plaunch.process.streams.layout import RunLayout
 from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
 
@@ -237,12 +236,10 @@ def _bindings(spec: WorkerSpec) -> Callable[[int], dict[str, str]]:
 def _logs(config: LaunchConfig) -> Callable[[Worker], dict[str, str]]:
     """What says where a worker's streams go; folders are made when workers start."""
     specs = config.logs_specs
-    if not isinstance(specs, RunLayout):
-        who = type(specs).__name__
+    planned = getattr(specs, "planned", None)  # torch's own specs have none
 
-        def unknown(worker: Worker) -> dict[str, str]:
-            del worker
-            return {"decided_by": who}
+    def logs(worker: Worker) -> dict[str, str]:
+        files = planned(config.run_id, worker.local_rank) if planned is not None else None
+        return {"decided_by": type(specs).__name__} if files is None else files
 
-        return unknown
-    return lambda worker: specs.planned(config.run_id, worker.local_rank)
+    return logs

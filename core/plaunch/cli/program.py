@@ -272,8 +272,8 @@ def _hand_up(error: PlaunchError) -> None:
     """Tell whoever launched us why workers failed, as torchrun does."""
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
+    from plaunch.process.failures.child_failed import ChildFailedError  # noqa: PLC0415
     from plaunch.process.failures.error_handler import dump_root_cause  # noqa: PLC0415 - failures only
-    from plaunch.process.failures.failure import ChildFailedError  # noqa: PLC0415
 
     if isinstance(error, ChildFailedError):
         dump_root_cause(error)

@@ -60,14 +60,15 @@ SAME: dict[str, tuple[tuple[str, str], ...]] = {
         (
             "plaunch.process",
             "LogsDest LogsSpecs MultiprocessContext PContext RunProcsResult SignalException Std "
-            "SubprocessContext get_std_cm to_map",
+            "SubprocessContext to_map",
         ),
+        ("plaunch.compat.redirects", "get_std_cm"),
         ("plaunch_logs_default", "DefaultLogsSpecs"),
     ),
     f"{ELASTIC}.multiprocessing.errors": (("plaunch.process", "record"),),
     f"{ELASTIC}.multiprocessing.errors.error_handler": (("plaunch.process", "ErrorHandler"),),
     f"{ELASTIC}.multiprocessing.errors.handlers": (("plaunch.process", "get_error_handler"),),
-    f"{ELASTIC}.multiprocessing.redirects": (("plaunch.process", "redirect"),),
+    f"{ELASTIC}.multiprocessing.redirects": (("plaunch.compat.redirects", "redirect"),),
     f"{ELASTIC}.multiprocessing.subprocess_handler.handlers": (
         ("plaunch.process", "get_subprocess_handler"),
     ),

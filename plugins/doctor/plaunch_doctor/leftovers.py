@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
-from plaunch.process import JOBS_VARIABLE, find_stale, read_boot, read_environ, read_table
+from plaunch.process import JOBS_VARIABLE, find_stale_folders, read_environ, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def check_leftovers(context: DoctorContext) -> Iterator[Finding]:
 def _find_folders(context: DoctorContext) -> list[str]:
     given = (context.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     base = next((folder for folder in given if folder), None) or context.path("/tmp")  # noqa: S108
-    return sorted(find_stale(base, read_boot(context.path("/proc/sys/kernel/random/boot_id"))))
+    return sorted(find_stale_folders(base, context.path("/proc/sys/kernel/random/boot_id")))
 
 
 def _find(context: DoctorContext) -> tuple[int, list[_Marked]]:

@@ -264,6 +264,6 @@ class _Orphans:
 
 
 def _format(numbers: Iterable[int]) -> str:
-    from plaunch.process.failures.report import format_ranks  # noqa: PLC0415 - only when there is trouble
+    from plaunch.numbers import format_ranks  # noqa: PLC0415 - only when there is trouble
 
     return format_ranks(numbers)

@@ -1,4 +1,4 @@
-"""Temporary folders: made, held, removed; and swept if their launcher was killed.
+"""Temporary folders: created, held, removed; and swept if their launcher was killed.
 
 A launcher holds a lock on its folder, which the kernel takes away when the launcher ends in any
 way. So a folder that nobody has locked is nobody's, or is just being made; who makes it looks once
@@ -14,16 +14,87 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.errors import LogDirectoryError
+from plaunch.process.streams.log_folders import create_log_folder, folder_name
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Callable, Iterator
 
 PREFIX = "plaunch_"
 
-_BOOT = "/proc/sys/kernel/random/boot_id"
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _DIGITS = 8  # of the name of this start of the system, and of the random end
 _MOST = 16  # folders that one launch sweeps
 _ERROR_FILE = "error.json"
+
+
+class TemporaryFolder:
+    """The folder of a launch that was given no log directory; its name begins with `plaunch_`.
+
+    Error files alone are nothing to keep: `remove` removes them, and if this process is killed
+    before, the guard or a later launch does. Logs that were asked for stay.
+
+    Args:
+        path: the folder.
+        lock_fd: the descriptor that holds it; -1 without one.
+        stays: whether `remove` leaves it.
+    """
+
+    def __init__(self, path: str, lock_fd: int, *, stays: bool) -> None:
+        self.path = path
+        self.stays = stays
+        self._lock_fd = lock_fd
+
+    @classmethod
+    def create(cls, name: str, *, has_logs: bool) -> TemporaryFolder | None:
+        """Create one with `name` in its own name, for logs, or for error files alone.
+
+        None, with a warning, if there is no place for error files: a read-only container can still
+        train.
+
+        Raises:
+            LogDirectoryError: there is no place for logs.
+        """
+        try:
+            base = temporary_base()
+            if has_logs:
+                folder = cls(create_log_folder(base, PREFIX + name, mode=0o700), -1, stays=True)
+                _logger().warning("no log directory was given; logs go to %s", folder.path)
+                return folder
+
+            def make(boot: str) -> str:
+                return create_log_folder(base, PREFIX + name, mode=0o700, middle=boot)
+
+            return cls(*create_held(make), stays=False)
+        except LogDirectoryError as error:
+            if has_logs:
+                raise
+            _logger().warning("workers get no error files: %s", error)
+            return None
+
+    @staticmethod
+    def planned(name: str) -> str:
+        """The beginning of the path that `create` would give a folder of this name.
+
+        Raises:
+            LogDirectoryError: there is no place for it.
+        """
+        return os.path.join(temporary_base(), PREFIX + folder_name(name))
+
+    def remove(self) -> None:
+        """Remove it, unless it stays, and those of launchers that were killed."""
+        if self.stays:
+            return
+        try:
+            remove_temporary(self.path)
+        except FileNotFoundError:
+            pass  # somebody has cleaned up before
+        except OSError as error:
+            _logger().warning("temporary folder %r cannot be removed: %s", self.path, error)
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+        sweep(os.path.dirname(self.path))  # here, where nobody waits for workers
 
 
 def temporary_base() -> str:
@@ -59,7 +130,8 @@ def create_held(make: Callable[[str], str]) -> tuple[str, int]:
         except (FileNotFoundError, BlockingIOError):
             continue  # somebody who sweeps has it, or has removed it
         except OSError:
-            _remove_empty(path)
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
             break
         if os.path.exists(path):
             return path, fd
@@ -67,12 +139,7 @@ def create_held(make: Callable[[str], str]) -> tuple[str, int]:
     return make(""), -1
 
 
-def _remove_empty(folder: str) -> None:
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
-
-
-def read_boot(path: str = _BOOT) -> str:
+def read_boot(path: str = BOOT_ID) -> str:
     """What stands for this start of the system in names; empty if it does not tell."""
     try:
         with open(path, encoding="ascii") as file:
@@ -81,10 +148,13 @@ def read_boot(path: str = _BOOT) -> str:
         return ""
 
 
-def find_stale(base: str, boot: str) -> list[str]:
-    """The temporary folders in `base` of launchers of this user that are gone, and left them."""
+def find_stale_folders(base: str, boot_id: str = BOOT_ID) -> list[str]:
+    """The temporary folders in `base` of launchers of this user that are gone, and left them.
+
+    `boot_id` is the file in which the system says which start of it this is.
+    """
     stale = []
-    for path in _candidates(base, boot):
+    for path in _candidates(base, read_boot(boot_id)):
         with contextlib.suppress(OSError):
             os.close(_lock(path))
             stale.append(path)
@@ -92,7 +162,7 @@ def find_stale(base: str, boot: str) -> list[str]:
 
 
 def sweep(base: str) -> None:
-    """Remove what `find_stale` finds if there are error files in it and nothing else.
+    """Remove what `find_stale_folders` finds if there are error files in it and nothing else.
 
     What cannot be removed is left; it is somebody else's fault, and this launch's least concern.
     """
@@ -169,3 +239,9 @@ def remove_temporary(folder: str) -> None:
             else:
                 os.rmdir(path)
     os.rmdir(folder)
+
+
+def _logger() -> logging.Logger:
+    import logging  # noqa: PLC0415 - rare paths only
+
+    return logging.getLogger("plaunch")

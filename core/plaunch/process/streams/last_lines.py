@@ -6,25 +6,26 @@ import os
 import stat
 import threading
 
+from plaunch.process.streams.sinks import Sink
+
 KEPT_LINES = 20
 KEPT_BYTES = 64 * 1024
 
 
-class Ring:
+class Ring(Sink):
     """Remembers the end of a stream in bounded memory; splits it into lines only when asked."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
         self._data = bytearray()
         self._is_cut = False
-        self._lock = threading.Lock()  # the drain thread writes, the agent asks
+        self._lock = threading.Lock()  # the reader's thread writes, the agent asks
 
     def write(self, data: bytes) -> None:
         """Add the next piece of the stream."""
         with self._lock:
             self._data += data[-self._kept_bytes :]
-            if len(data) > self._kept_bytes:
-                self._is_cut = True
+            self._is_cut |= len(data) > self._kept_bytes
             # Cut at twice the size: each byte is then moved at most once, however small the pieces.
             if len(self._data) > 2 * self._kept_bytes:
                 self._is_cut = True
@@ -33,9 +34,8 @@ class Ring:
     def last_lines(self) -> list[str]:
         """The last lines that were written, oldest first."""
         with self._lock:
-            data, is_cut = bytes(self._data), self._is_cut
-        if len(data) > self._kept_bytes:
-            data, is_cut = data[-self._kept_bytes :], True
+            data = bytes(self._data[-self._kept_bytes :])
+            is_cut = self._is_cut or len(data) < len(self._data)
         return split_last_lines(data, is_cut=is_cut)
 
 
@@ -47,20 +47,15 @@ def read_last_lines(path: str, start: int = 0) -> list[str]:
     """
     try:
         # Without O_NONBLOCK the opening of a named pipe waits for a writer.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", 0) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return []
+            start = start if start <= status.st_size else 0  # someone truncated it
+            first = max(start, status.st_size - KEPT_BYTES)
+            data = os.pread(file.fileno(), status.st_size - first, first)
     except OSError:
         return []  # the file is gone or unreadable; this is the way to a failure report
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            return []
-        start = start if start <= status.st_size else 0  # someone truncated it
-        first = max(start, status.st_size - KEPT_BYTES)
-        data = os.pread(fd, status.st_size - first, first)
-    except OSError:
-        return []
-    finally:
-        os.close(fd)
     return split_last_lines(data, is_cut=first > start)
 
 

@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process import scratch
-from plaunch.process.scratch import create_held, find_stale, read_boot, sweep
-from plaunch.process.streams.layout import RunLayout
+from plaunch.process import temporary_folders as scratch
+from plaunch.process.temporary_folders import create_held, find_stale_folders, read_boot, sweep
+from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.waiting import wait_until
 
@@ -45,10 +45,10 @@ def test_the_system_tells_when_it_was_started():
 
 
 def test_a_folder_is_held_until_it_is_removed(base):
-    layout = RunLayout()
+    layout = DefaultLogsSpecs()
     folder = reify(layout)
     assert os.path.basename(folder).startswith(f"plaunch_run_{BOOT}-")
-    assert find_stale(str(base), BOOT) == []
+    assert find_stale_folders(str(base)) == []
     sweep(str(base))
     assert os.path.isdir(folder)
     fds = set(os.listdir("/proc/self/fd"))
@@ -59,8 +59,8 @@ def test_a_folder_is_held_until_it_is_removed(base):
 
 MAKE = """\
 import os, sys
-from plaunch.process.streams.layout import RunLayout
-layout = RunLayout()
+from plaunch_logs_default import DefaultLogsSpecs
+layout = DefaultLogsSpecs()
 layout.reify({0: {"TORCHELASTIC_RUN_ID": "run"}})
 print(layout.temporary_dir, flush=True)
 sys.stdin.read()
@@ -74,13 +74,13 @@ def test_the_next_launch_removes_the_folder_of_one_that_was_killed(base):
         folder = launcher.stdout.readline().rstrip("\n")
         with open(os.path.join(folder, "attempt_0", "0", "error.json"), "w") as file:
             file.write("{}")
-        layout = RunLayout()
+        layout = DefaultLogsSpecs()
         reify(layout)
         layout.close(True)
         assert os.listdir(base) == [os.path.basename(folder)]
         launcher.kill()
-    assert find_stale(str(base), BOOT) == [folder]
-    layout = RunLayout()
+    assert find_stale_folders(str(base)) == [folder]
+    layout = DefaultLogsSpecs()
     reify(layout)
     layout.close(False)
     assert os.listdir(base) == []
@@ -98,7 +98,7 @@ def test_the_next_launch_removes_the_folder_of_one_that_was_killed(base):
 def test_other_folders_are_left_alone(base, name):
     (base / name).mkdir()
     sweep(str(base))
-    assert find_stale(str(base), BOOT) == []
+    assert find_stale_folders(str(base)) == []
     assert os.listdir(base) == [name]
 
 
@@ -107,7 +107,7 @@ def test_what_holds_anything_else_than_error_files_is_left_alone(base):
     (folder / "attempt_0" / "0").mkdir(parents=True)
     (folder / "attempt_0" / "0" / "model.pt").touch()
     sweep(str(base))
-    assert find_stale(str(base), BOOT) == [str(folder)]
+    assert find_stale_folders(str(base)) == [str(folder)]
 
 
 def test_a_link_is_not_followed(base, tmp_path_factory):
@@ -189,7 +189,7 @@ def test_where_folders_cannot_be_locked_they_get_a_name_that_nobody_sweeps(base,
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(scratch.fcntl, "flock", refuse)
-    folder = reify(RunLayout())
+    folder = reify(DefaultLogsSpecs())
     monkeypatch.undo()
     sweep(str(base))
     assert [str(child) for child in base.iterdir()] == [folder]

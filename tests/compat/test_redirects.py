@@ -8,18 +8,18 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.errors import UsageError
-from plaunch.process.streams.redirects import (
+from plaunch.compat.redirects import (
     get_libc,
     get_std_cm,
     redirect,
     redirect_stderr,
     redirect_stdout,
 )
+from plaunch.errors import UsageError
 
 PROLOGUE = """
 import ctypes, os, sys
-from plaunch.process.streams.redirects import redirect, redirect_stderr, redirect_stdout
+from plaunch.compat.redirects import redirect, redirect_stderr, redirect_stdout
 libc = ctypes.CDLL(None)
 a, b = sys.argv[1:3]
 """

@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from plaunch.process.streams.capture import (
+from plaunch.process.streams.last_lines import (
     KEPT_BYTES,
     KEPT_LINES,
     Ring,
