@@ -38,11 +38,11 @@ from plaunch.process import start_processes
 from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
 from plaunch.process.kernel.watch import ExitWatch
 from plaunch.rendezvous import RendezvousParameters
-from plaunch.rendezvous.timing import Timing
 from plaunch.testing.rendezvous import FakeRendezvous
 from plaunch.timer import FileTimerServer, LocalTimerServer, expires
 from plaunch.timer.files import FileTimerRequest
 from plaunch_events.otel import _seconds as otel_seconds
+from plaunch_membership.timing import Timing
 from plaunch_rendezvous_c10d.backend import prepare_backend as prepare_c10d
 from plaunch_rendezvous_etcd.options import read_options
 

@@ -24,14 +24,15 @@ from plaunch.agent.job_failures import describe_groups, from_job_failures, to_jo
 from plaunch.agent.recorder import _failure as failure_event
 from plaunch.errors import RendezvousStateError
 from plaunch.process.failures.failure import ChildFailedError, ProcessFailure
-from plaunch.rendezvous import state as states
-from plaunch.rendezvous.failures import Told, merge, tell
+from plaunch.rendezvous import world_ranks
 from plaunch.rendezvous.job import FailureGroup, Verdict
-from plaunch.rendezvous.operations import Add, CompareSet, MultiGet, Sleep, Wait
-from plaunch.rendezvous.placement import place, world_ranks
-from plaunch.rendezvous.records import RecordCodec
-from plaunch.rendezvous.roll import NodeRecord, RollReader
-from plaunch.rendezvous.state import Event, Phase, State, World
+from plaunch_membership import state as states
+from plaunch_membership.failures import Told, merge, tell
+from plaunch_membership.operations import Add, CompareSet, MultiGet, Sleep, Wait
+from plaunch_membership.placement import place
+from plaunch_membership.records import RecordCodec
+from plaunch_membership.shared_log import NodeRecord, RollReader
+from plaunch_membership.state import Event, Phase, State, World
 
 RUN_ID = "fuzzed"
 MAX_REPORT = 200_000  # characters

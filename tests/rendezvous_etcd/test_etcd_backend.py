@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousStateError, UsageError
 from plaunch.plugin import RENDEZVOUS
-from plaunch.rendezvous import DynamicRendezvousHandler, RendezvousParameters
+from plaunch.rendezvous import RendezvousParameters
 from plaunch.testing import plugin_manager
 from plaunch.testing.conformance.nodes import Node, eventually, meet
+from plaunch_membership import DynamicRendezvousHandler
 from plaunch_rendezvous_etcd import create_etcd_handler
 from plaunch_rendezvous_etcd.client import EtcdClient
 
@@ -108,7 +109,7 @@ def test_garbage_in_a_counter_ends_the_job_by_name(create, prepare, etcd_server,
     node = create(run_id)
     meet(node)
     client = prepare(etcd_server.endpoint).connect.__self__
-    prefix = node._membership.keys.versions.removesuffix("versions")
+    prefix = node.handler._membership.keys.versions.removesuffix("versions")
     key = f"{client.options.prefix}/{prefix}{roll}".encode()
     client.call("KV", "Put", client.protocol.message("PutRequest")(key=key, value=b"garbage"))
     victim = create(run_id) if roll == "versions" else node

@@ -17,7 +17,8 @@ from plaunch_rendezvous_etcd.protocol import load_protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.rendezvous import Connect, RendezvousHandler, RendezvousParameters
+    from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
+    from plaunch_membership import Connect
 
 _LEGACY = "etcd"  # torchrun's first backend, which calls `join_timeout` `timeout`
 
@@ -48,7 +49,7 @@ def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
         UsageError: an option is unknown or has a bad value.
         PluginLoadError: grpc, protobuf or etcd3 is missing.
     """
-    from plaunch.rendezvous import DynamicRendezvousHandler  # noqa: PLC0415 - once it is needed
+    from plaunch_membership import DynamicRendezvousHandler  # noqa: PLC0415 - once it is needed
 
     params = _in_todays_words(params)
     backend = prepare_backend(params)

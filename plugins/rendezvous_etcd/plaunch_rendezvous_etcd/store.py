@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
-from plaunch.rendezvous import RendezvousStore
+from plaunch_membership import RendezvousStore
 
 from plaunch_rendezvous_etcd.leases import is_lease_gone
 from plaunch_rendezvous_etcd.link import CallError

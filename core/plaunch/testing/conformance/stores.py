@@ -15,7 +15,7 @@ from plaunch.testing.conformance.nodes import BOUND, eventually
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from plaunch.rendezvous.store import RendezvousStore
+    from plaunch_membership import RendezvousStore
 
 _WRITES: dict[str, Callable[[RendezvousStore, str], object]] = {
     "set": lambda store, key: store.set(key, b"1"),

@@ -1,0 +1,125 @@
+"""Who has come to a round that is not complete, for those who wait and for those who gave up."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.durations import LONGEST
+from plaunch.errors import RendezvousStateError
+
+from plaunch_membership.state import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plaunch_membership.membership import Membership
+    from plaunch_membership.operations import Routine
+    from plaunch_membership.shared_log import NodeRecord
+    from plaunch_membership.state import State
+    from plaunch_membership.writer import Speaker
+
+_GLANCE = 0.1  # seconds for the first look, which is all that a wait may cost the caller
+_LOOK_AROUND = 2.0  # seconds to find out who has come, when it took too long
+_LEAST_REST = 2.0  # seconds between two looks
+_REST_PER_NODE = 0.02  # seconds, so that a thousand nodes that wait do not keep the store busy
+_MOST_NAMED = 16  # nodes, and indices
+
+
+def describe_parking(ours: Membership, state: State) -> str:
+    """What a node waits for while the job runs without it."""
+    job = f"job {ours.identity.run_id!r}"
+    most = ours.identity.max_nodes
+    if state.phase is not Phase.RUNNING or state.world is None or ours.is_member(state):
+        return f"the next round of {job}"
+    if state.world.nodes >= most:
+        return f"a place in {job}, which has all the nodes that it takes"
+    if ours.asked_in == state.round:
+        return f"a place in {job}, of which some nodes have finished their part"
+    if ours.asks is None or ours.asks[0] != state.round:
+        return f"the next round of {job}"
+    left = ours.asks[1] - ours.clock()
+    when = f"in {max(left, 0.0):.0f} s or " if left < LONGEST else ""
+    return f"the next round of {job}, {when}as soon as {most} nodes have come"
+
+
+class Attendance:
+    """Finds out who is there.
+
+    Args:
+        membership: this node's part in the job.
+    """
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._present: list[NodeRecord] | None = None
+        self._look_at = 0.0
+
+    def wanted(self) -> str:
+        """How many nodes a round has: "2", or "2 to 4"."""
+        least, most = self._membership.identity.min_nodes, self._membership.identity.max_nodes
+        return str(least) if least == most else f"{least} to {most}"
+
+    def describe(self) -> str:
+        """Who has come, as far as this node knows by now; looks again from time to time."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + max(
+                _LEAST_REST, _REST_PER_NODE * self._membership.identity.max_nodes
+            )
+            looked = threading.Event()
+            self._look(looked)
+            if self._present is None:
+                looked.wait(_GLANCE)
+        if self._present is None:
+            return f"{self.wanted()} nodes"
+        who = self.describe_nodes(self._present)
+        return f"{self.wanted()} nodes; {len(self._present)} came{': ' if who else ''}{who}"
+
+    def look(self) -> list[NodeRecord]:
+        """Who has come, by index and in order; waits two seconds at most."""
+        looked = threading.Event()
+        self._look(looked)
+        return list(self._present or ()) if looked.wait(_LOOK_AROUND) else []
+
+    def describe_nodes(self, nodes: Sequence[NodeRecord]) -> str:
+        """The hosts of nodes, and the indices that are missing, if any were given."""
+        here = ", ".join(node.describe() for node in nodes[:_MOST_NAMED])
+        if len(nodes) > _MOST_NAMED:
+            here += f" and {len(nodes) - _MOST_NAMED} more"
+        least = self._membership.identity.min_nodes
+        given = {node.index for node in nodes if node.index is not None}
+        count = least - sum(index < least for index in given)
+        if not given or not count:
+            return here
+        absent = (index for index in range(least) if index not in given)
+        missing = ", ".join(map(str, itertools.islice(absent, _MOST_NAMED)))
+        if count > _MOST_NAMED:
+            missing += f" and {count - _MOST_NAMED} more"
+        return f"{here}; missing: index {missing}"
+
+    def _look(self, looked: threading.Event) -> None:
+        membership = self._membership
+
+        def look(speaker: Speaker) -> Routine[None]:
+            del speaker
+            state = membership.state
+            if state is not None:
+                try:
+                    nodes = yield from membership.joined_nodes(state.next_round)
+                except RendezvousStateError as error:
+                    # It is only said who has come; whoever must know will fail by it.
+                    membership.doubts.note("who has come", error)
+                    nodes = {}
+                present = [
+                    node
+                    for name, node in nodes.items()
+                    if name not in membership.lost and name not in membership.gone
+                ]
+                present.sort(key=lambda n: (n.index is None, n.index, n.ticket))
+                self._present = present
+            looked.set()
+
+        membership.want(look)
