@@ -71,7 +71,7 @@ class CountingStore(RendezvousStore):
         self._counts = counts
 
     def note(self, operation: str, keys: Sequence[str]) -> None:
-        # The routines' threads are named after them: speaker, follower, leader.
+        # The routines' threads are named after them: writer, watcher, leader.
         routine = threading.current_thread().name.rpartition("-")[2]
         is_beat = operation == "beat" or any(part in key for key in keys for part in KEPT_UP)
         self._counts["heartbeats" if is_beat else routine, operation] += 1
@@ -124,7 +124,7 @@ class Round:
     cpu_seconds: float
     operations: list[int]  # of each node that does not lead, without the two kinds below
     leader: int = 0  # operations of the leading node: its part as any node, and its pass over all
-    heartbeats: int = 0  # of all nodes: their signs of life, and looking after those of others
+    heartbeats: int = 0  # of all nodes: their heartbeats, and looking after those of others
 
     @property
     def ops_per_node(self) -> float:

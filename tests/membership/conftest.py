@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 import pytest
 from plaunch.errors import RendezvousError, RendezvousStateError
 from plaunch.rendezvous.api import ChangeKind, JobSettings
-from plaunch_membership.job_lookup import Admission
+from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.leader import Leader
 from plaunch_membership.membership import Membership
 from plaunch_membership.node import Identity
 from plaunch_membership.operations import Sleep, Wait
 from plaunch_membership.records import RecordCodec
 from plaunch_membership.runner import Runner
-from plaunch_membership.state import Phase, State
-from plaunch_membership.store_threads import Crew
+from plaunch_membership.state import JobPhase, JobState
+from plaunch_membership.store_threads import StoreThreads
 from plaunch_membership.testing import MemoryBoard
 from plaunch_membership.timing import Timing
-from plaunch_membership.watcher import Follower
-from plaunch_membership.writer import Speaker
+from plaunch_membership.watcher import Watcher
+from plaunch_membership.writer import Writer
 
 RUN_ID = "simulated"
 
@@ -80,7 +80,7 @@ class SimulatedNode:
         self.job.resume(self.tasks[name], None)
 
     def opened(self):
-        self.begin("follower", Follower(self.membership).follow())
+        self.begin("watcher", Watcher(self.membership).watch())
         self.nudge()
 
     def nudge(self):
@@ -178,11 +178,11 @@ class Simulation:
         )
         node = SimulatedNode(self, identity.node, membership)
         membership.nudge = node.nudge
-        admission = Admission(membership, make_name=lambda: f"i{next(self._names)}")
-        speaker = Speaker(membership, admission, hold_port=lambda: 20000 + number)
+        lookup = JobLookup(membership, make_name=lambda: f"i{next(self._names)}")
+        writer = Writer(membership, lookup, hold_port=lambda: 20000 + number)
         self.nodes.append(node)
         node.want_round()
-        node.begin("speaker", speaker.speak(node.opened))
+        node.begin("writer", writer.write(node.opened))
         if is_alone:
             while self.step():
                 pass
@@ -199,7 +199,7 @@ class Simulation:
             task.operation = resume(result)
         except StopIteration:
             self._drop(task)
-            if task.name == "speaker":
+            if task.name == "writer":
                 task.node.has_ended = True
         except RendezvousError as error:
             self._drop(task)
@@ -269,7 +269,7 @@ class Simulation:
         if None in places or {place.nodes for place in places} != {len(nodes)}:
             return False
         return len({place.round for place in places}) == 1 and all(
-            node.state.phase is Phase.RUNNING and node.state.world.round == node.place.round
+            node.state.phase is JobPhase.RUNNING and node.state.world.round == node.place.round
             for node in nodes
         )
 
@@ -286,7 +286,9 @@ class Simulation:
         codec = self.nodes[-1].membership.codec
         found = []
         while (value := self.board.data.get(keys.state(len(found)))) is not None:
-            found.append(State.from_record(codec.decode(keys.state(len(found)), value), len(found)))
+            found.append(
+                JobState.from_record(codec.decode(keys.state(len(found)), value), len(found))
+            )
         return found
 
     def describe(self):
@@ -307,22 +309,22 @@ def simulate():
 @pytest.fixture(autouse=True)
 def _runners_are_not_touched_under_the_lock_of_a_membership(monkeypatch):
     """Their routines take that lock under the one of their runner; both ways round would hang."""
-    crews, touched = [], []
-    create, stop, renew = Crew.__init__, Runner.stop, Runner.renew
+    groups, touched = [], []
+    create, stop, renew = StoreThreads.__init__, Runner.stop, Runner.renew
 
-    def created(crew, *args, **kwargs):
-        create(crew, *args, **kwargs)
-        crews.append(crew)
+    def created(threads, *args, **kwargs):
+        create(threads, *args, **kwargs)
+        groups.append(threads)
 
     def checked(method):
         def call(runner):
-            if any(crew._lock._is_owned() for crew in crews):
+            if any(threads._lock._is_owned() for threads in groups):
                 touched.append("".join(traceback.format_stack(limit=3)[:-1]))
             method(runner)
 
         return call
 
-    monkeypatch.setattr(Crew, "__init__", created)
+    monkeypatch.setattr(StoreThreads, "__init__", created)
     monkeypatch.setattr(Runner, "stop", checked(stop))
     monkeypatch.setattr(Runner, "renew", checked(renew))
     yield

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plaunch.errors import RendezvousClosedError
 from plaunch.rendezvous.api import ChangeKind
 from plaunch.rendezvous.job import JobFailure
-from plaunch_membership.state import Phase
+from plaunch_membership.state import JobPhase
 
 from .conftest import Simulation
 
@@ -48,11 +48,11 @@ def is_somewhere(job, node):
     if state is None:
         return False
     if node.place is not None and node.membership.is_member(state):
-        return state.phase is Phase.RUNNING
+        return state.phase is JobPhase.RUNNING
     living = sum(not other.has_ended and other.error is None for other in job.living)
-    if state.phase is Phase.RUNNING:
+    if state.phase is JobPhase.RUNNING:
         return state.world.nodes == job.max_nodes or node.membership.wants_round
-    return state.phase is Phase.FORMING and living < job.min_nodes
+    return state.phase is JobPhase.FORMING and living < job.min_nodes
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])

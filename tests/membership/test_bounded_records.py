@@ -11,11 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plaunch.errors import RendezvousClosedError
 from plaunch.rendezvous.job import FailureGroup, JobFailure, Verdict
-from plaunch_membership.failures import MAX_GROUPS, MAX_SPANS, MAX_TOLD, Told, merge, tell
+from plaunch_membership.failures import (
+    MAX_GROUPS,
+    MAX_LISTED,
+    MAX_SPANS,
+    FailureSummary,
+    merge,
+    summarize,
+)
 from plaunch_membership.operations import Add, Set
 from plaunch_membership.records import RecordCodec, RecordError
 from plaunch_membership.shared_log import entry, tickets
-from plaunch_membership.state import State, describe_verdict, end, first_state, verdict_error
+from plaunch_membership.state import JobState, describe_verdict, end, first_state, verdict_error
 
 LONG = "\x1b[31m" + "é" * 30_000  # as JSON, 180 kB
 KEY = "job/0/state/1"
@@ -29,7 +36,7 @@ def long_failure(rank, began=None, how="exit code 1"):
 
 
 def read_back(told):
-    return Told.from_record(codec.decode(KEY, codec.encode(KEY, told.to_record())))
+    return FailureSummary.from_record(codec.decode(KEY, codec.encode(KEY, told.to_record())))
 
 
 @pytest.mark.parametrize("count", [2, 18, 40])
@@ -42,24 +49,24 @@ def test_nodes_with_long_tracebacks_get_a_verdict(simulate, count):
     assert job.run(10.0, lambda: all(n.membership.verdict for n in nodes)), job.describe()
     verdict = nodes[0].membership.verdict
     assert all(node.membership.verdict == verdict for node in nodes)
-    assert [failure.rank for failure in verdict.failures] == list(range(count))[:MAX_TOLD]
-    assert sum(group.count for group in verdict.others) == max(count - MAX_TOLD, 0)
+    assert [failure.rank for failure in verdict.failures] == list(range(count))[:MAX_LISTED]
+    assert sum(group.count for group in verdict.others) == max(count - MAX_LISTED, 0)
     assert verdict.failures[0].detail["traceback"] == "... " + LONG[-8192:]
 
 
 def test_a_job_of_512_nodes_and_4096_failures_has_a_verdict():
     """Each node tells of its own, as the leader reads them: the first is whole, all are counted."""
-    told = tell(())
+    told = summarize(())
     for node in range(511, -1, -1):
         ranks = range(8 * node, 8 * node + 8)
         hows = [f"exit code {1 + rank % 2}" for rank in ranks]
         others = [long_failure(rank, how=how) for rank, how in zip(ranks, hows, strict=True)][1:]
         others = [replace(failure, detail={"host": f"h{node}"}) for failure in others]
-        report = tell([long_failure(8 * node, how=hows[0]), *others])
+        report = summarize([long_failure(8 * node, how=hows[0]), *others])
         assert len(codec.encode(KEY, report.to_record())) < 750_000
         told = merge([told, read_back(report)])
-    assert [failure.rank for failure in told.failures] == list(range(MAX_TOLD))
-    assert told.failures[0] == tell([long_failure(0)]).failures[0]
+    assert [failure.rank for failure in told.failures] == list(range(MAX_LISTED))
+    assert told.failures[0] == summarize([long_failure(0)]).failures[0]
     assert [(group.how, group.count) for group in told.groups] == [
         ("exit code 2", 2032),
         ("exit code 1", 2031),
@@ -69,7 +76,7 @@ def test_a_job_of_512_nodes_and_4096_failures_has_a_verdict():
     state = end(first_state("h0~0"), verdict, by="h0~0")
     value = codec.encode(KEY, state.to_record())
     assert len(value) < 750_000
-    assert State.from_record(codec.decode(KEY, value), state.version) == state
+    assert JobState.from_record(codec.decode(KEY, value), state.version) == state
 
 
 def test_the_largest_there_may_be_is_bounded():
@@ -78,24 +85,24 @@ def test_the_largest_there_may_be_is_bounded():
     detail = {"host": wide, "message": wide, "traceback": wide, "last_lines": [wide] * 99}
     failures = [
         JobFailure(2 * rank, 5.0 + rank, wide, detail, f"{rank % 20} {wide}")
-        for rank in range(MAX_TOLD + 2000)
+        for rank in range(MAX_LISTED + 2000)
     ]
-    told = tell(failures)
+    told = summarize(failures)
     assert len(codec.encode(KEY, told.to_record())) < 750_000
     assert all(failure.detail["host"].endswith("\U0001f680") for failure in told.failures)
 
 
 def test_ranks_side_by_side_are_one_part():
-    told = tell([long_failure(rank) for rank in range(100)])
+    told = summarize([long_failure(rank) for rank in range(100)])
     (group,) = told.groups
-    assert (group.count, group.ranks) == (100 - MAX_TOLD, ((MAX_TOLD, 99),))
-    more = merge([told, Told(groups=(FailureGroup("exit code 1", 3, ((100, 102),)),))])
-    assert more.groups == (FailureGroup("exit code 1", 103 - MAX_TOLD, ((MAX_TOLD, 102),)),)
+    assert (group.count, group.ranks) == (100 - MAX_LISTED, ((MAX_LISTED, 99),))
+    more = merge([told, FailureSummary(groups=(FailureGroup("exit code 1", 3, ((100, 102),)),))])
+    assert more.groups == (FailureGroup("exit code 1", 103 - MAX_LISTED, ((MAX_LISTED, 102),)),)
 
 
 def test_very_many_ways_to_end_are_counted_all_the_same():
     failures = [JobFailure(rank, 5.0, "", {}, f"exit code {rank}") for rank in range(200)]
-    told = read_back(tell(failures))
+    told = read_back(summarize(failures))
     assert len(told.groups) == MAX_GROUPS
     assert told.groups[-1].how == "in other ways"
     assert len(told.failures) + sum(group.count for group in told.groups) == 200
@@ -128,7 +135,7 @@ any_failures = st.lists(
 @given(any_failures)
 @settings(max_examples=50, deadline=None)
 def test_whatever_a_handler_is_told_can_be_written_and_read(failures):
-    told = tell(failures)
+    told = summarize(failures)
     assert read_back(told) == told
     assert merge([told]) == told, "what was cut is not cut once more"
     assert len(told.failures) + sum(group.count for group in told.groups) == len(failures)
@@ -140,15 +147,17 @@ def test_what_is_cut():
         {"number": 10**400, "inf": math.inf, "bytes": b"x", "many": ["x" * 99] * 9999, 3: "three"},
         "exit\ncode",
     )  # fmt: skip
-    (found,) = tell([strange]).failures
+    (found,) = summarize([strange]).failures
     assert (found.rank, found.how) == (-1, "exit\\ncode")
     assert found.summary.startswith("a\\x1b[2Jb\\ncc")
     assert len(found.summary) == 2000
     assert found.detail == {
         "number": None, "inf": None, "bytes": None, "many": ["x" * 99] * 40, "3": "three",
     }  # fmt: skip
-    assert tell([strange, long_failure(1)]).failures[0].rank == 1, "nobody knows when it began"
-    assert tell([JobFailure(0, 1.0, "", dict.fromkeys(range(99_999)))]).failures[0].detail == {}
+    assert summarize([strange, long_failure(1)]).failures[0].rank == 1, "nobody knows when it began"
+    assert (
+        summarize([JobFailure(0, 1.0, "", dict.fromkeys(range(99_999)))]).failures[0].detail == {}
+    )
 
 
 def test_a_world_of_many_nodes_with_long_names(simulate):
@@ -220,11 +229,11 @@ def test_a_report_that_was_written_twice_counts_once(simulate):
     job = simulate(min_nodes=2, max_nodes=2, max_restarts=0)
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
-    roll = nodes[0].membership.keys.settled(0)
-    report = {"node": nodes[1].name, "is_final": False, **tell([long_failure(1)]).to_record()}
+    log = nodes[0].membership.keys.settled(0)
+    report = {"node": nodes[1].name, "is_final": False, **summarize([long_failure(1)]).to_record()}
     for _ in range(2):
-        ticket = Add(tickets(roll)).run(job.store)
-        Set(entry(roll, ticket), codec.encode(entry(roll, ticket), report)).run(job.store)
+        ticket = Add(tickets(log)).run(job.store)
+        Set(entry(log, ticket), codec.encode(entry(log, ticket), report)).run(job.store)
     nodes[0].membership.report([long_failure(0)], is_final=False)
     assert job.run(10.0, lambda: all(n.membership.verdict for n in nodes)), job.describe()
     assert [failure.rank for failure in nodes[0].membership.verdict.failures] == [0, 1]
@@ -250,8 +259,8 @@ def test_a_verdict_of_any_time_has_a_text(time):
     value = codec.encode(KEY, record)
     if time == 10**400:
         with pytest.raises(RecordError, match="too large"):
-            State.from_record(codec.decode(KEY, value), record["version"])
+            JobState.from_record(codec.decode(KEY, value), record["version"])
         return
-    found = State.from_record(codec.decode(KEY, value), record["version"]).verdict
+    found = JobState.from_record(codec.decode(KEY, value), record["version"]).verdict
     assert describe_verdict(found).startswith("it failed at ")
     assert isinstance(verdict_error("job", found), RendezvousClosedError)

@@ -12,12 +12,12 @@ from plaunch_membership import DynamicRendezvousHandler
 from plaunch_membership.operations import Add, MultiGet
 from plaunch_membership.records import RecordError
 from plaunch_membership.runner import Runner
-from plaunch_membership.shared_log import RollReader, entry, tickets
+from plaunch_membership.shared_log import SharedLogReader, entry, tickets
 from plaunch_membership.testing import MemoryBoard, MemoryStore
 
 from helpers.waiting import wait_until
 
-ROLL = "job/round/0/joined"
+LOG = "job/round/0/joined"
 SAYS = [b"garbage", b"1000000", b"-3", b"9" * 30, b"%d" % 2**62, b""]
 
 
@@ -38,29 +38,29 @@ def board():
 
 
 def take(store, *numbers):
-    """Take some tickets of the roll, and write records under those that are given."""
+    """Take some tickets of the log, and write records under those that are given."""
     for number in range(1, max(numbers) + 1):
-        assert Add(tickets(ROLL)).run(store) == number
+        assert Add(tickets(LOG)).run(store) == number
         if number in numbers:
-            store.set(entry(ROLL, number), b"%d" % number)
+            store.set(entry(LOG, number), b"%d" % number)
 
 
-def test_a_roll_is_read_once_and_holes_are_filled_later(board):
+def test_a_log_is_read_once_and_holes_are_filled_later(board):
     store = board.connect()
     take(store, 1, 3, 4)
-    reader = RollReader(ROLL, max_nodes=2)
+    reader = SharedLogReader(LOG, max_nodes=2)
     assert [ticket for ticket, _, _ in run(reader.read(), store)] == [1, 3, 4]
     assert reader.has_holes
     assert run(reader.read(), store) == []
-    store.set(entry(ROLL, 2), b"2")
+    store.set(entry(LOG, 2), b"2")
     assert [ticket for ticket, _, _ in run(reader.read(), store)] == [2]
     assert not reader.has_holes
 
 
-def test_a_roll_is_read_in_parts(board):
+def test_a_log_is_read_in_parts(board):
     store = board.connect()
     take(store, *range(1, 20))
-    reader = RollReader(ROLL, max_nodes=2)
+    reader = SharedLogReader(LOG, max_nodes=2)
     found = []
     for _ in range(7):
         part = run(reader.read(3), store)
@@ -75,14 +75,14 @@ def test_a_roll_is_read_in_parts(board):
 def test_holes_that_stay_are_not_looked_at_in_haste_for_ever(board):
     store = board.connect()
     take(store, 1, 3)
-    reader = RollReader(ROLL, max_nodes=2)
+    reader = SharedLogReader(LOG, max_nodes=2)
     waits = []
     for _ in range(100):
         run(reader.read(), store)
         waits.append(next(reader.wait(5.0)))
-    assert (waits[0].key, waits[0].timeout) == (entry(ROLL, 2), 0.05)
-    assert (waits[-1].key, waits[-1].timeout) == (entry(ROLL, 4), 5.0)
-    store.set(entry(ROLL, 2), b"2")
+    assert (waits[0].key, waits[0].timeout) == (entry(LOG, 2), 0.05)
+    assert (waits[-1].key, waits[-1].timeout) == (entry(LOG, 4), 5.0)
+    store.set(entry(LOG, 2), b"2")
     assert [ticket for ticket, _, _ in run(reader.read(), store)] == [2]
 
 
@@ -90,8 +90,8 @@ def test_a_record_whose_ticket_nobody_took_is_not_found_again_and_again(simulate
     """The leader would ask the store without a pause."""
     job = simulate(min_nodes=2, max_nodes=2)
     first = job.add()
-    roll = first.membership.keys.joined(0)
-    job.board.data[entry(roll, 2)] = b"garbage"
+    log = first.membership.keys.joined(0)
+    job.board.data[entry(log, 2)] = b"garbage"
     before = first.operations["leader", "Add"]
     job.run(30.0)
     assert first.operations["leader", "Add"] - before < 40
@@ -101,10 +101,10 @@ def test_a_record_whose_ticket_nobody_took_is_not_found_again_and_again(simulate
 @pytest.mark.parametrize("says", [1_000_000, 2**62, -1])
 def test_more_tickets_than_nodes_may_take_are_named_at_once(board, says):
     store = board.connect()
-    Add(tickets(ROLL), says).run(store)
+    Add(tickets(LOG), says).run(store)
     tracemalloc.start()
-    with pytest.raises(RecordError, match=rf"counter under '{tickets(ROLL)}' says {says}, which"):
-        run(RollReader(ROLL, max_nodes=8).read(), store)
+    with pytest.raises(RecordError, match=rf"counter under '{tickets(LOG)}' says {says}, which"):
+        run(SharedLogReader(LOG, max_nodes=8).read(), store)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
@@ -113,22 +113,22 @@ def test_more_tickets_than_nodes_may_take_are_named_at_once(board, says):
 
 def test_a_very_large_job_may_have_more_tickets(board):
     store = board.connect()
-    Add(tickets(ROLL), 100_000).run(store)
-    assert run(RollReader(ROLL, max_nodes=100_000).read(), store) == []
+    Add(tickets(LOG), 100_000).run(store)
+    assert run(SharedLogReader(LOG, max_nodes=100_000).read(), store) == []
 
 
 def test_as_many_holes_as_there_may_be_cost_little(board):
     """They are looked at in turn, so that none is forgotten."""
     store = board.connect()
-    Add(tickets(ROLL), 65_536).run(store)
-    store.set(entry(ROLL, 65_536), b"last")
-    reader = RollReader(ROLL, max_nodes=2)
+    Add(tickets(LOG), 65_536).run(store)
+    store.set(entry(LOG, 65_536), b"last")
+    reader = SharedLogReader(LOG, max_nodes=2)
     tracemalloc.start()
     assert len(run(reader.read(), store)) == 1
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 10 << 20
-    store.set(entry(ROLL, 30_000), b"late")
+    store.set(entry(LOG, 30_000), b"late")
     store.operations.clear()
     found = []
     for _ in range(64):
@@ -152,7 +152,7 @@ def test_a_lost_node_is_noticed_whatever_the_counter_of_those_who_are_done_says(
 
 
 @pytest.mark.parametrize("says", SAYS)
-def test_a_roll_of_nodes_that_cannot_be_read_ends_the_wait_with_its_name(simulate, says):
+def test_a_log_of_nodes_that_cannot_be_read_ends_the_wait_with_its_name(simulate, says):
     job = simulate(min_nodes=2, max_nodes=2)
     first = job.add()
     job.board.data[tickets(first.membership.keys.joined(0))] = says
@@ -166,10 +166,10 @@ def test_bad_records_are_named_and_not_for_ever(simulate, caplog):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
-    roll = nodes[0].membership.keys.done(0)
+    log = nodes[0].membership.keys.done(0)
     for ticket in range(1, 501):
-        job.board.data[entry(roll, ticket)] = b"garbage"
-    job.board.data[tickets(roll)] = b"500"
+        job.board.data[entry(log, ticket)] = b"garbage"
+    job.board.data[tickets(log)] = b"500"
     for node in nodes:
         node.membership.succeed()
     assert job.run(60.0, lambda: all(n.membership.verdict for n in nodes)), job.describe()
@@ -182,8 +182,8 @@ def test_good_byes_that_are_none_delay_nobody(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add(is_host=True), job.add()]
     job.settle(*nodes)
-    job.board.data[entry(nodes[0].membership.keys.byes, 1)] = b"garbage"
-    job.board.data[tickets(nodes[0].membership.keys.byes)] = b"1"
+    job.board.data[entry(nodes[0].membership.keys.departures, 1)] = b"garbage"
+    job.board.data[tickets(nodes[0].membership.keys.departures)] = b"1"
     for node in nodes:
         node.membership.succeed()
     nodes[0].membership.linger(lambda seconds, _: seconds < 60.0)

@@ -196,7 +196,7 @@ def test_a_short_outage_harms_nobody(create, board):
 
 
 class Asked:
-    """A store that keeps a node waiting for the answer to a sign of life, and the node's clock."""
+    """A store that keeps a node waiting for the answer to a heartbeat, and the node's clock."""
 
     def __init__(self, create, board):
         self.clock = Clock()
@@ -233,7 +233,7 @@ class Asked:
 
     def answer(self):
         self._answers.set()
-        wait_until(lambda: self.handler._crew._speaker.silent_for() == 0.0, "an answer")
+        wait_until(lambda: self.handler._threads._writer.silent_for() == 0.0, "an answer")
 
 
 def test_own_pauses_are_no_silence_of_the_store(create, board):
@@ -288,14 +288,14 @@ def test_a_connection_that_is_dead_is_replaced(create, board, monkeypatch):
     handler = create(connect=connect)
     handler.next_rendezvous()
     is_cut.set()
-    speaker = handler._crew._speaker
-    wait_until(lambda: speaker.overdue() >= 0.4, "the speaker is stuck")
+    writer = handler._threads._writer
+    wait_until(lambda: writer.overdue() >= 0.4, "the writer is stuck")
     is_cut.clear()
-    connections = speaker.connections
+    connections = writer.connections
 
     def is_replaced():
         handler.changes()
-        return speaker.connections != connections
+        return writer.connections != connections
 
     wait_until(is_replaced, "another connection")
     handler.report_success()
@@ -310,7 +310,7 @@ def test_a_job_that_the_store_has_forgotten_begins_anew(create, board):
         calls = [Background(node.next_rendezvous) for node in nodes]
         assert sorted(call.get().rank for call in calls) == [0, 1]
         board.down = True
-        wait_until(lambda: all(node._crew.failing() for node in nodes), "both nodes notice")
+        wait_until(lambda: all(node._threads.failing() for node in nodes), "both nodes notice")
         board.wipe()
         board.down = False
         for node in nodes:
@@ -581,8 +581,8 @@ def test_a_node_that_nobody_needs_any_more_says_so(create):
     first = create(1, 2, last_call_timeout="0.1")
     first.next_rendezvous()
     first._membership.wants_round = True  # else its success would be the end of the job
-    roll = first._membership.keys.done(0)
-    first._crew.connect().add(f"{roll}/tickets", 1)
+    log = first._membership.keys.done(0)
+    first._threads.connect().add(f"{log}/tickets", 1)
     late = create(1, 2)
     Background(late.next_rendezvous)
     text = "a place in job 'job', of which some nodes have finished their part"

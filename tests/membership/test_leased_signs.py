@@ -1,4 +1,4 @@
-"""Signs of life in a store that has leases: given once, renewed, and gone with their node."""
+"""Heartbeats in a store that has leases: given once, renewed, and gone with their node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEASE = 3.0
 
 
 class LeasedStore(MemoryStore):
-    """Takes signs of life away that were not renewed for as long as a lease lasts."""
+    """Takes heartbeats away that were not renewed for as long as a lease lasts."""
 
     def __init__(self, job, lease=LEASE):
         super().__init__(job.board)

@@ -1,4 +1,4 @@
-"""Who is lost and who is not, over histories of signs of life."""
+"""Who is lost and who is not, over histories of heartbeats."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from collections import Counter
 
 import pytest
 from plaunch.rendezvous.job import JobFailure
-from plaunch_membership.state import Phase, notify
-from plaunch_membership.watcher import Follower
+from plaunch_membership.state import JobPhase, notify
+from plaunch_membership.watcher import Watcher
 
 from .conftest import Simulation
 
@@ -126,12 +126,12 @@ def test_a_node_takes_its_old_sign_of_life_along(simulate):
 
 
 def test_what_was_read_of_a_job_before_does_not_count(simulate):
-    """A reader that is about to enter a state while the speaker has begun anew."""
+    """A reader that is about to enter a state while the writer has begun anew."""
     job = simulate(min_nodes=1, max_nodes=1)
     node = job.add()
     job.settle(node)
     ours = node.membership
-    follow = Follower(ours).follow()
+    follow = Watcher(ours).watch()
     assert next(follow).key == ours.keys.state(ours.state.version + 1)
     following = notify(ours.state, "another", 10)
     value = ours.codec.encode(ours.keys.state(following.version), following.to_record())
@@ -161,7 +161,7 @@ def test_an_older_snapshot_is_not_gone_on_with(simulate, min_nodes, max_nodes, w
     nodes[0].membership.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
     nodes[0].want_round()
     if when == "settling":
-        job.run(1.0, lambda: nodes[1].state.phase is Phase.SETTLING)
+        job.run(1.0, lambda: nodes[1].state.phase is JobPhase.SETTLING)
         older = dict(job.board.data)
     job.settle(*nodes)
     job.run(5.0)
@@ -264,7 +264,7 @@ def test_an_attempt_counts_before_its_round_is_formed(simulate):
     other.want_round()
     host.is_slow_until = job.now + 60.0  # its workers do not stop
     job.run(5.0, lambda: other.state.attempt == 1)
-    assert other.state.phase is Phase.FORMING
+    assert other.state.phase is JobPhase.FORMING
     job.kill(host)
     job.board.wipe()
     again = job.add(is_host=True)
@@ -318,7 +318,7 @@ def test_a_copied_state_is_refused_by_who_writes_and_by_who_comes(simulate):
     assert keys.state(last) in str(late.error)
     job.store.set(keys.state(last), present)
     job.store.set(keys.state(last + 1), first)
-    node.tasks.pop("follower")  # who reads it would find out first
+    node.tasks.pop("watcher")  # who reads it would find out first
     node.membership.send_notice(10)
     job.run(5.0)
     assert keys.state(last + 1) in str(node.error)

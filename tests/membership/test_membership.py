@@ -6,7 +6,7 @@ import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
 from plaunch.rendezvous.api import ChangeKind
 from plaunch.rendezvous.job import JobFailure
-from plaunch_membership.state import Phase
+from plaunch_membership.state import JobPhase
 
 
 def kinds(node):
@@ -132,7 +132,7 @@ def test_a_lost_member_is_noticed_and_costs_no_attempt(simulate):
     assert job.settle(nodes[0], nodes[2], seconds=10.0) == [0, 1]
     assert 3.0 <= job.now - began <= 5.5
     assert kinds(nodes[0]) == ["lost"]
-    assert "no sign of life" in nodes[0].told[0].reason
+    assert "no heartbeat" in nodes[0].told[0].reason
     assert nodes[0].place.attempt == 0
 
 
@@ -222,12 +222,12 @@ def test_only_a_spare_says_that_it_waits_for_a_place(simulate, caplog):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
-    deaf = nodes[1].tasks.pop("follower")
+    deaf = nodes[1].tasks.pop("watcher")
     nodes[1].membership.report([failure(rank=1)], is_final=False)
     nodes[1].want_round()
     job.run(1.0)
     assert nodes[1].membership.joined[0] == 1
-    nodes[1].tasks["follower"] = deaf
+    nodes[1].tasks["watcher"] = deaf
     job.settle(*nodes)
     assert "waits for a place" not in caplog.text
     job.add()
@@ -342,7 +342,7 @@ def test_a_notice_reaches_all_others_and_the_round_goes_on(simulate):
         [],
         [(ChangeKind.NOTICE, 10)],
     ]
-    assert {node.state.phase for node in nodes} == {Phase.RUNNING}
+    assert {node.state.phase for node in nodes} == {JobPhase.RUNNING}
 
 
 def notices(nodes):
@@ -569,10 +569,10 @@ def test_operations_per_node_do_not_depend_on_the_number_of_nodes(simulate, coun
     job = simulate(min_nodes=count, max_nodes=count)
     leader, *others = [job.add() for _ in range(count)]
     job.settle(leader, *others)
-    apart = {("speaker", "Beat"), ("follower", "Wait")}
+    apart = {("writer", "Beat"), ("watcher", "Wait")}
     costs = {
         sum(number for what, number in node.operations.items() if what not in apart)
         for node in others
     }
     assert costs == {5}
-    assert {node.operations["follower", "Wait"] for node in others} <= {2, 3}
+    assert {node.operations["watcher", "Wait"] for node in others} <= {2, 3}

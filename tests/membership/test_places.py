@@ -9,8 +9,8 @@ import pytest
 from plaunch.rendezvous.job import JobFailure
 from plaunch_membership import state as states
 from plaunch_membership.shared_log import Keys
-from plaunch_membership.state import Phase
-from plaunch_membership.watcher import Follower
+from plaunch_membership.state import JobPhase
+from plaunch_membership.watcher import Watcher
 
 from .conftest import RUN_ID
 
@@ -22,7 +22,7 @@ def fail(node):
 
 
 def begin_anew(ours, keys, state):
-    """As the speaker does that has found another incarnation, and nothing else."""
+    """As the writer does that has found another incarnation, and nothing else."""
     record = ours.codec.encode(keys.state(state.version), state.to_record())
     ours.begin_anew(keys, state, job_record=b"record", state_record=record)
 
@@ -99,7 +99,7 @@ def spare_that_had_a_place_before(job):
     job.settle(stays, newcomer)
     job.run(30.0)
     assert spare.place is None
-    assert spare.state.phase is Phase.RUNNING
+    assert spare.state.phase is JobPhase.RUNNING
     return stays, newcomer, spare
 
 
@@ -119,7 +119,7 @@ def test_a_spare_that_leaves_ends_nobodys_round(simulate):
     job.run(20.0)
     assert spare.has_ended
     assert [kinds(node) for node in members] == told
-    assert {node.state.phase for node in members} == {Phase.RUNNING}
+    assert {node.state.phase for node in members} == {JobPhase.RUNNING}
 
 
 def test_a_node_that_does_not_know_yet_that_it_is_out_ends_nobodys_round(simulate):
@@ -131,14 +131,14 @@ def test_a_node_that_does_not_know_yet_that_it_is_out_ends_nobodys_round(simulat
     goes.is_paused = True
     job.settle(stays, spare)
     told = [kinds(node) for node in (stays, spare)]
-    goes.tasks["follower"].wakes_at = job.now + 1e6  # it hears of nothing before it has left
-    del goes.tasks["follower"]
+    goes.tasks["watcher"].wakes_at = job.now + 1e6  # it hears of nothing before it has left
+    del goes.tasks["watcher"]
     goes.is_paused = False
     goes.membership.leave("SIGTERM received")
     job.run(20.0)
     assert goes.has_ended
     assert [kinds(node) for node in (stays, spare)] == told
-    assert stays.state.phase is Phase.RUNNING
+    assert stays.state.phase is JobPhase.RUNNING
 
 
 @pytest.mark.parametrize("what", ["report", "succeed"])
@@ -147,7 +147,7 @@ def test_what_is_said_of_a_round_is_said_of_that_incarnation(simulate, what):
     job = simulate(min_nodes=1, max_nodes=2, last_call_timeout=1.0)
     late, stays = job.add(host="late"), job.add(host="stays")
     job.settle(late, stays)
-    speaker = late.tasks.pop("speaker")
+    writer = late.tasks.pop("writer")
     job.board.wipe()
     job.settle(stays)
     if what == "report":
@@ -156,11 +156,11 @@ def test_what_is_said_of_a_round_is_said_of_that_incarnation(simulate, what):
         late.membership.succeed()
     late.membership.lose_job("the store has forgotten the job")
     begin_anew(late.membership, stays.membership.keys, stays.state)
-    late.tasks["speaker"] = speaker
+    late.tasks["writer"] = writer
     job.run(0.5)
     assert {state.event.kind for state in job.states} <= {"created", "formed", "arrived"}
-    roll = {"report": stays.membership.keys.settled, "succeed": stays.membership.keys.done}[what]
-    assert job.store.add(f"{roll(0)}/tickets", 0) == 0
+    log = {"report": stays.membership.keys.settled, "succeed": stays.membership.keys.done}[what]
+    assert job.store.add(f"{log(0)}/tickets", 0) == 0
 
 
 @pytest.mark.parametrize("kind", ["arrived", "replaced"])
@@ -170,7 +170,7 @@ def test_a_state_of_another_incarnation_is_not_entered(simulate, kind):
     node = job.add()
     job.settle(node)
     ours = node.membership
-    following = Follower(ours).follow()
+    following = Watcher(ours).watch()
     key = following.send(None).key
     old = ours.state
     if kind == "arrived":

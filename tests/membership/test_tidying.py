@@ -106,13 +106,13 @@ def test_a_node_that_was_away_does_not_wait_for_a_place_of_which_nothing_is_left
 
 
 @pytest.mark.parametrize("says", [b"no number", b"1000000000", b"-3"])
-@pytest.mark.parametrize("roll", ["joined", "settled", "done"])
-def test_a_counter_that_cannot_be_keeps_nobody_from_leading(running, caplog, roll, says):
+@pytest.mark.parametrize("log", ["joined", "settled", "done"])
+def test_a_counter_that_cannot_be_keeps_nobody_from_leading(running, caplog, log, says):
     """It is said, and what it would make a leader delete is not even looked for."""
     job, nodes = running(2)
     leader = nodes[0]
     restart(job, *nodes)
-    counter = f"{getattr(leader.membership.keys, roll)(0)}/tickets"
+    counter = f"{getattr(leader.membership.keys, log)(0)}/tickets"
     job.store.set(counter, says)
     restart(job, *nodes)
     job.run(10.0)

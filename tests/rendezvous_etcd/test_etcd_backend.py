@@ -103,17 +103,17 @@ def test_a_job_that_has_crashed_is_replaced(create, caplog):
     assert "crashed" in caplog.text
 
 
-@pytest.mark.parametrize("roll", ["versions", "round/1/joined/tickets"])
-def test_garbage_in_a_counter_ends_the_job_by_name(create, prepare, etcd_server, roll):
-    run_id = f"counter {roll}"
+@pytest.mark.parametrize("log", ["versions", "round/1/joined/tickets"])
+def test_garbage_in_a_counter_ends_the_job_by_name(create, prepare, etcd_server, log):
+    run_id = f"counter {log}"
     node = create(run_id)
     meet(node)
     client = prepare(etcd_server.endpoint).connect.__self__
     prefix = node.handler._membership.keys.versions.removesuffix("versions")
-    key = f"{client.options.prefix}/{prefix}{roll}".encode()
+    key = f"{client.options.prefix}/{prefix}{log}".encode()
     client.call("KV", "Put", client.protocol.message("PutRequest")(key=key, value=b"garbage"))
-    victim = create(run_id) if roll == "versions" else node
-    with pytest.raises(RendezvousStateError, match=f"counter under .*{roll}.* holds b'garbage'"):
+    victim = create(run_id) if log == "versions" else node
+    with pytest.raises(RendezvousStateError, match=f"counter under .*{log}.* holds b'garbage'"):
         victim.join().round()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from plaunch.durations import LONGEST
 from plaunch.errors import RendezvousStateError
 
-from plaunch_membership.state import Phase
+from plaunch_membership.state import JobPhase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from plaunch_membership.membership import Membership
     from plaunch_membership.operations import Routine
     from plaunch_membership.shared_log import NodeRecord
-    from plaunch_membership.state import State
-    from plaunch_membership.writer import Speaker
+    from plaunch_membership.state import JobState
+    from plaunch_membership.writer import Writer
 
 _GLANCE = 0.1  # seconds for the first look, which is all that a wait may cost the caller
 _LOOK_AROUND = 2.0  # seconds to find out who has come, when it took too long
@@ -28,11 +28,11 @@ _REST_PER_NODE = 0.02  # seconds, so that a thousand nodes that wait do not keep
 _MOST_NAMED = 16  # nodes, and indices
 
 
-def describe_parking(ours: Membership, state: State) -> str:
+def describe_parking(ours: Membership, state: JobState) -> str:
     """What a node waits for while the job runs without it."""
     job = f"job {ours.identity.run_id!r}"
     most = ours.identity.max_nodes
-    if state.phase is not Phase.RUNNING or state.world is None or ours.is_member(state):
+    if state.phase is not JobPhase.RUNNING or state.world is None or ours.is_member(state):
         return f"the next round of {job}"
     if state.world.nodes >= most:
         return f"a place in {job}, which has all the nodes that it takes"
@@ -45,7 +45,7 @@ def describe_parking(ours: Membership, state: State) -> str:
     return f"the next round of {job}, {when}as soon as {most} nodes have come"
 
 
-class Attendance:
+class Arrivals:
     """Finds out who is there.
 
     Args:
@@ -103,8 +103,8 @@ class Attendance:
     def _look(self, looked: threading.Event) -> None:
         membership = self._membership
 
-        def look(speaker: Speaker) -> Routine[None]:
-            del speaker
+        def look(writer: Writer) -> Routine[None]:
+            del writer
             state = membership.state
             if state is not None:
                 try:

@@ -15,7 +15,7 @@ class AwakeClock:
 
     A stopped process, a frozen container, a machine that is moved: all these look like a long time
     between two readings. Of each such time no more than `most` seconds count. So somebody must read
-    the clock more often than that while the process runs; the agent's loop and the signs of life
+    the clock more often than that while the process runs; the agent's loop and the heartbeats
     do. Any thread may read it.
 
     Args:

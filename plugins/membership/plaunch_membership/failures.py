@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from plaunch_membership.records import Record
 
-MAX_TOLD = 33  # failures that are told one by one
+MAX_LISTED = 33  # failures that are told one by one
 MAX_GROUPS = 16
 MAX_SPANS = 64  # of contiguous ranks, of one group
 MAX_WORDS = 100  # characters of how failures ended
@@ -39,7 +39,7 @@ _ELLIPSIS = "... "
 
 
 @dataclass(frozen=True)
-class Told:
+class FailureSummary:
     """What is told of failures.
 
     Args:
@@ -70,7 +70,7 @@ class Told:
         }
 
     @classmethod
-    def from_record(cls, record: Record) -> Told:
+    def from_record(cls, record: Record) -> FailureSummary:
         """What a record holds, bounded.
 
         Raises:
@@ -94,29 +94,33 @@ class Told:
             )
             for found in record.records("others", default=[])
         ]
-        return tell(failures, groups)
+        return summarize(failures, groups)
 
 
-NOTHING_TOLD = Told()
+NO_FAILURES = FailureSummary()
 
 
-def tell(failures: Iterable[JobFailure], groups: Iterable[FailureGroup] = ()) -> Told:
+def summarize(
+    failures: Iterable[JobFailure], groups: Iterable[FailureGroup] = ()
+) -> FailureSummary:
     """What is told of `failures`, whoever has described them, and of others that were counted."""
     in_order = sorted(map(_checked, failures), key=_began)
-    told = [_cut_failure(failure, is_first=not i) for i, failure in enumerate(in_order[:MAX_TOLD])]
-    return Told(tuple(told), _grouped(in_order[MAX_TOLD:], groups))
+    told = [
+        _cut_failure(failure, is_first=not i) for i, failure in enumerate(in_order[:MAX_LISTED])
+    ]
+    return FailureSummary(tuple(told), _grouped(in_order[MAX_LISTED:], groups))
 
 
-def merge(told: Sequence[Told]) -> Told:
+def merge(told: Sequence[FailureSummary]) -> FailureSummary:
     """What is told of all of them together; of failures at the same time, earlier ones first."""
     firsts = {id(one.failures[0]) for one in told if one.failures}
     in_order = sorted((failure for one in told for failure in one.failures), key=_began)
     failures = [
         _cut_failure(failure, is_first=False) if i and id(failure) in firsts else failure
-        for i, failure in enumerate(in_order[:MAX_TOLD])
+        for i, failure in enumerate(in_order[:MAX_LISTED])
     ]
     groups = (group for one in told for group in one.groups)
-    return Told(tuple(failures), _grouped(in_order[MAX_TOLD:], groups))
+    return FailureSummary(tuple(failures), _grouped(in_order[MAX_LISTED:], groups))
 
 
 def _began(failure: JobFailure) -> float:

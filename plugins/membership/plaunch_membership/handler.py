@@ -27,14 +27,14 @@ from plaunch.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from plaunch_membership.arrivals import Attendance, describe_parking
+from plaunch_membership.arrivals import Arrivals, describe_parking
 from plaunch_membership.awake import AwakeClock
 from plaunch_membership.liveness import late_after
 from plaunch_membership.membership import Membership
 from plaunch_membership.node import Identity
 from plaunch_membership.records import RecordCodec
-from plaunch_membership.state import Phase, verdict_error
-from plaunch_membership.store_threads import Crew
+from plaunch_membership.state import JobPhase, verdict_error
+from plaunch_membership.store_threads import StoreThreads
 from plaunch_membership.timing import Timing
 from plaunch_membership.token import read_token
 
@@ -49,7 +49,7 @@ _log = logging.getLogger("plaunch")
 
 _GLANCE = 1.0  # seconds between two looks at what may be wrong
 _FAREWELL = 5.0  # seconds for the last operations, however long the options allow
-# A pause must still look like one to those who count signs of life, or they count it as silence.
+# A pause must still look like one to those who count heartbeats, or they count it as silence.
 _PAUSE = 1.5  # times what makes an observation late
 
 
@@ -122,9 +122,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
             RecordCodec(params.run_id, read_token(params, os.environ)),
             clock=self._clock,
         )
-        self._attendance = Attendance(self._membership)
+        self._arrivals = Arrivals(self._membership)
         self._membership.told = self._wake
-        self._crew = Crew(self._membership, connect, self._endpoint, hold_port=self._hold_port)
+        self._threads = StoreThreads(
+            self._membership, connect, self._endpoint, hold_port=self._hold_port
+        )
         self._lock = self._membership.lock
         self._is_over = False
         self._is_unreachable = False
@@ -193,10 +195,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
             raise verdict_error(self._run_id, membership.verdict)
         self._has_joined = True
         membership.want_round()
-        self._crew.start()
+        self._threads.start()
         began = self._clock()
         while True:
-            self._crew.supervise()
+            self._threads.supervise()
             with self._lock:
                 if self._is_over:
                     raise RendezvousClosedError(f"this node has left job {self._run_id!r}")
@@ -226,14 +228,14 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def describe_wait(self) -> str:
         """Whom or what `next_rendezvous` waits for."""
-        state, failing = self._membership.state, self._crew.failing()
+        state, failing = self._membership.state, self._threads.failing()
         if failing is not None:
             where = "" if self._endpoint in str(failing) else f" at {self._endpoint}"
             return f"the store{where}: {failing}"
         if state is None:
             return f"the store at {self._endpoint}"
-        if state.phase is Phase.FORMING:
-            return self._attendance.describe()
+        if state.phase is JobPhase.FORMING:
+            return self._arrivals.describe()
         return describe_parking(self._membership, state)
 
     def shutdown(self) -> bool:
@@ -284,10 +286,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if self._pipe is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._pipe[0], 4096)
-        self._crew.supervise()
+        self._threads.supervise()
         with self._lock:
             changes = self._membership.take_changes()
-            problem = self._crew.problem()
+            problem = self._threads.problem()
             if self._membership.error is not None and self._membership.is_active:
                 problem = str(self._membership.error)
         if problem is not None and not self._is_unreachable:
@@ -322,24 +324,24 @@ class DynamicRendezvousHandler(RendezvousHandler):
         error = self._membership.error
         if error is not None:
             raise error
-        problem = self._crew.problem()
+        problem = self._threads.problem()
         if problem is not None:
             raise RendezvousConnectionError(problem)
 
     # --- ends -------------------------------------------------------------------------------------
 
     def _timed_out(self) -> RendezvousError:
-        timeout, attendance = self._timing.join_timeout, self._attendance
+        timeout, arrivals = self._timing.join_timeout, self._arrivals
         if self._membership.state is None:
-            failing = self._crew.failing()
+            failing = self._threads.failing()
             cause = "" if failing is None else f": {failing}"
             return RendezvousConnectionError(
                 f"the store at {self._endpoint} could not be reached within {timeout:g} s "
                 f"(--rdzv-conf join_timeout){cause}"
             )
-        present = attendance.look()
-        here = attendance.describe_nodes(present)
-        job = f"job {self._run_id!r} needs {attendance.wanted()} nodes"
+        present = arrivals.look()
+        here = arrivals.describe_nodes(present)
+        job = f"job {self._run_id!r} needs {arrivals.wanted()} nodes"
         within = f"within {timeout:g} s (--rdzv-conf join_timeout){': ' if here else ''}{here}"
         if len(present) >= self._membership.identity.min_nodes:
             return RendezvousTimeoutError(
@@ -367,18 +369,18 @@ class DynamicRendezvousHandler(RendezvousHandler):
         membership = self._membership
         is_running_until = self._clock() + self._timing.join_timeout
         while True:
-            self._crew.supervise()
+            self._threads.supervise()
             with self._lock:
                 if (
                     self._is_over
                     or membership.verdict is not None
                     or membership.error is not None
-                    or self._crew.problem() is not None
+                    or self._threads.problem() is not None
                     or self._clock() >= is_running_until
                 ):
                     return
                 state = membership.state
-                if state is not None and state.phase is Phase.RUNNING:
+                if state is not None and state.phase is JobPhase.RUNNING:
                     is_running_until = self._clock() + self._timing.join_timeout
                 self._lock.wait(_GLANCE)
 
@@ -394,11 +396,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return is_soon or self._has_guests()
 
     def _end(self, patience: float) -> bool:
-        """Stop all threads, the speaker when it is through, and release what is held."""
+        """Stop all threads, the writer when it is through, and release what is held."""
         with self._lock:
             self._is_over = True
             self._lock.notify_all()  # a call that waits for a round is told so
-        is_clean = self._crew.dismiss(patience)
+        is_clean = self._threads.dismiss(patience)
         with self._lock:
             pipe, self._pipe = self._pipe, None
         if pipe is not None:

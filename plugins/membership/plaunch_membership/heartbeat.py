@@ -1,4 +1,4 @@
-"""Signs of life: a node gives its own, and watches those that it must."""
+"""Heartbeats: a node gives its own, and watches those that it must."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from plaunch_membership.liveness import Observer
 from plaunch_membership.operations import Beat, Delete, MultiGet, Routine
 from plaunch_membership.records import RecordError
 from plaunch_membership.shared_log import job_key
-from plaunch_membership.state import Phase, State
+from plaunch_membership.state import JobPhase, JobState
 
 if TYPE_CHECKING:
     from plaunch_membership.membership import Membership
 
 
-class Pulse:
+class Heartbeat:
     """Beats for this node, and looks at others: the leader at all, everybody else at the leader.
 
     With the same look it sees whether the store still holds the job. A store can lose it, all or
     the last of it, and be there again without any connection of this node having been missed.
 
-    A sign of life says by which lease it stays, if the store has such things; then it is the same
+    A heartbeat says by which lease it stays, if the store has such things; then it is the same
     each time, and it is enough that it is there. It also names the leader that its node knows: a
     new leader must see who is alive since, not who was alive a moment before.
     """
@@ -33,7 +33,7 @@ class Pulse:
         self._signs: dict[str, bytes | None] = {}
         self._sign: bytes | None = None  # what this node has given last
         self._sign_key = ""
-        self._seen: tuple[State, bytes] | None = None  # what the store held at the last look
+        self._seen: tuple[JobState, bytes] | None = None  # what the store held at the last look
         self._lease: float | None = None  # seconds for which it stays; None for ever
         self._is_replaced = False  # whether something else is there
 
@@ -44,7 +44,7 @@ class Pulse:
         self._seen = None
 
     def end(self) -> Routine[None]:
-        """Take the sign of life away, from a job in which this node does not live any more.
+        """Take the heartbeat away, from a job in which this node does not live any more.
 
         Where signs have leases it would stay as long as this node, and mislead others.
         """
@@ -56,7 +56,7 @@ class Pulse:
         return Observer(timing.keep_alive_interval, timing.keep_alive_max_attempt, self._ours.clock)
 
     def beat(self) -> Routine[None]:
-        """Give a sign of life, which says so if this node goes."""
+        """Send a heartbeat, which says so if this node goes."""
         if self._lease is None or self._is_replaced:
             self._beats += 1
             self._is_replaced = False
@@ -76,7 +76,7 @@ class Pulse:
         """See who is alive: the leader looks at all, everybody else at the leader."""
         with self._ours.lock:
             state, state_record = self._ours.state, self._ours.state_record
-            if state is None or state.phase in (Phase.OVER, Phase.REPLACED):
+            if state is None or state.phase in (JobPhase.OVER, JobPhase.REPLACED):
                 return
             leads = state.leader == self._ours.me
             watched = sorted(self._ours.watched if leads else {state.leader})
@@ -105,7 +105,7 @@ class Pulse:
             if node != self._ours.me
         ]
         reasons = {
-            node: f"no sign of life for {self._observer.silent_for(node):.1f} s" for node in lost
+            node: f"no heartbeat for {self._observer.silent_for(node):.1f} s" for node in lost
         }
         if not leads:
             gone = self._ours.gone.get(state.leader)
@@ -137,7 +137,7 @@ class Pulse:
                 lease = record.number("lease", default=None)
                 leader = record.text("leader", default="")
             except RecordError as error:
-                self._ours.doubts.note("a sign of life", error)
+                self._ours.doubts.note("a heartbeat", error)
                 signs[node] = None
                 continue
             if lease is not None:
@@ -149,11 +149,11 @@ class Pulse:
         return leases
 
     def read_leaves(self, signs: dict[str, bytes | None]) -> set[str]:
-        """Who of these nodes goes, by its sign of life, or has none."""
+        """Who of these nodes goes, by its heartbeat, or has none."""
         self._read_signs(signs)
         return {node for node, sign in signs.items() if sign is None or node in self._ours.gone}
 
-    def _must_hold(self, state: State, state_record: bytes) -> dict[str, bytes]:
+    def _must_hold(self, state: JobState, state_record: bytes) -> dict[str, bytes]:
         """What a store holds that has lost nothing: the job, its state, and that of the last look.
 
         The last one as well, because somebody may have written the next state over a gap.

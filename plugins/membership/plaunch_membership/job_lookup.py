@@ -12,7 +12,7 @@ from plaunch_membership import state as states
 from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Sleep, Wait
 from plaunch_membership.records import RecordError
 from plaunch_membership.shared_log import Keys, job_key
-from plaunch_membership.state import Phase, State, describe_verdict
+from plaunch_membership.state import JobPhase, JobState, describe_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ _LEASE_MARGIN = 1.0  # seconds that a store may need to notice that a lease is o
 _LONGEST_LEASE = 600.0  # seconds; no node waits longer than that to be refused
 
 
-class Admission:
+class JobLookup:
     """Finds the present incarnation of a job, and compares its settings with this node's.
 
     Args:
@@ -61,9 +61,9 @@ class Admission:
                 (now,) = yield MultiGet([key])
                 if now != held:
                     continue
-            if state.phase is Phase.OVER and state.verdict is not None:
+            if state.phase is JobPhase.OVER and state.verdict is not None:
                 self._ask_how_it_ended(state.verdict)
-            elif state.phase is not Phase.REPLACED and keys.incarnation not in self._ours.past:
+            elif state.phase is not JobPhase.REPLACED and keys.incarnation not in self._ours.past:
                 refusal = self._compare(record)
                 if not refusal:
                     break
@@ -95,7 +95,7 @@ class Admission:
             verdict.outcome,
         )
 
-    def _is_alive(self, keys: Keys, state: State) -> Routine[bool]:
+    def _is_alive(self, keys: Keys, state: JobState) -> Routine[bool]:
         """Whether anything moves in a job in which this node cannot take part."""
         beat, later = keys.beat(state.leader), keys.state(state.version + 1)
         last, before = yield MultiGet([beat, later])
@@ -115,13 +115,13 @@ class Admission:
         return last is not None and lease is not None
 
     def _lease_of(self, key: str, sign: bytes | None) -> float | None:
-        """For how many seconds a sign of life stays that is not renewed; None if for ever."""
+        """For how many seconds a heartbeat stays that is not renewed; None if for ever."""
         if sign is None:
             return None
         try:
             lease = self._ours.codec.decode(key, sign).number("lease", default=None)
         except RecordError as error:
-            _log.warning("a sign of life is not believed: %s", error)
+            _log.warning("a heartbeat is not believed: %s", error)
             return None
         return lease if lease is None else min(max(lease, 0.0), _LONGEST_LEASE)
 
@@ -168,18 +168,20 @@ class Admission:
             f"{'; '.join(differences)}. Start all nodes with the same ones"
         )
 
-    def _find_state(self, keys: Keys) -> Routine[tuple[State, bytes]]:
+    def _find_state(self, keys: Keys) -> Routine[tuple[JobState, bytes]]:
         """The newest state that can be found at once, and its record."""
         versions = yield Add(keys.versions, 0)
         if versions > 0:
             key = keys.state(versions - 1)
             value = yield Wait(key, _PATIENCE)
             if value is not None:
-                return State.from_record(self._ours.codec.decode(key, value), versions - 1), value
+                return JobState.from_record(
+                    self._ours.codec.decode(key, value), versions - 1
+                ), value
         first = states.first_state(self._ours.me, self._ours.attempt)
         key = keys.state(0)
         mine = self._ours.codec.encode(key, first.to_record())
         held = yield CompareSet(key, None, mine)
         if held == mine:
             yield Add(keys.versions)
-        return State.from_record(self._ours.codec.decode(key, held), 0), held
+        return JobState.from_record(self._ours.codec.decode(key, held), 0), held

@@ -15,12 +15,12 @@ from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import MAX_NAME, world_ranks
 
 from plaunch_membership import state as states
-from plaunch_membership.failures import NOTHING_TOLD, Told, merge
+from plaunch_membership.failures import NO_FAILURES, FailureSummary, merge
 from plaunch_membership.operations import MultiSet, Routine, Set, Sleep
 from plaunch_membership.placement import place, with_claims
 from plaunch_membership.records import RecordError
 from plaunch_membership.shared_log import NODES_OF_A_PART, NodeRecord
-from plaunch_membership.state import Phase, State, World
+from plaunch_membership.state import JobPhase, JobState, World
 from plaunch_membership.tidying import Tidying
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Leader:
         self._incarnation = membership.incarnation
         self._members: dict[str, Member] = {}
         self._members_of: World | None = None
-        self._spares = membership.roll(membership.keys.joined(0))
+        self._spares = membership.log_reader(membership.keys.joined(0))
         self._tidying = Tidying(membership)
 
     def lead(self) -> Routine[None]:
@@ -95,14 +95,14 @@ class Leader:
                     yield from self._replace()
                 else:
                     yield Sleep(self._membership.timing.keep_alive_interval)
-            elif state.phase is Phase.FORMING:
+            elif state.phase is JobPhase.FORMING:
                 yield from self._gather(state)
-            elif state.phase is Phase.SETTLING:
+            elif state.phase is JobPhase.SETTLING:
                 yield from self._settle(state)
             else:
                 yield from self._guard(state)
 
-    def _leading(self, since: State | None = None) -> State | None:
+    def _leading(self, since: JobState | None = None) -> JobState | None:
         """The present state, if this node leads, and is still busy with what `since` began."""
         ours = self._membership
         state = ours.state
@@ -110,7 +110,7 @@ class Leader:
             state is None
             or ours.incarnation != self._incarnation
             or state.leader != ours.me
-            or state.phase in (Phase.OVER, Phase.REPLACED)
+            or state.phase in (JobPhase.OVER, JobPhase.REPLACED)
             or ours.leaving
         ):
             return None
@@ -122,16 +122,18 @@ class Leader:
             return None
         return state
 
-    def _change(self, make: Callable[[State], State | None]) -> Routine[State | None]:
+    def _change(self, make: Callable[[JobState], JobState | None]) -> Routine[JobState | None]:
         """Bring about the next state of the incarnation that this routine is for."""
         return (yield from self._membership.change(make, self._incarnation))
 
-    def _know_members(self, state: State) -> Routine[None]:
+    def _know_members(self, state: JobState) -> Routine[None]:
         if self._members_of != state.world:
             self._members = yield from self._membership.members(state)
             self._members_of = state.world
             self._membership.watched = set(self._members)
-            self._spares = self._membership.roll(self._membership.keys.joined(state.next_round))
+            self._spares = self._membership.log_reader(
+                self._membership.keys.joined(state.next_round)
+            )
 
     def _missing(self, nodes: Collection[str]) -> dict[str, tuple[str, str]]:
         """Those of `nodes` that are not there any more: left or lost, and why."""
@@ -166,19 +168,19 @@ class Leader:
 
     # --- forming ----------------------------------------------------------------------------------
 
-    def _gather(self, forming: State) -> Routine[None]:
+    def _gather(self, forming: JobState) -> Routine[None]:
         """Wait until the round is complete, and write it down."""
         ours, identity, timing = (
             self._membership,
             self._membership.identity,
             self._membership.timing,
         )
-        roll = ours.roll(ours.keys.joined(forming.round))
+        log = ours.log_reader(ours.keys.joined(forming.round))
         found: dict[int, NodeRecord] = {}
         since: float | None = None
         while self._leading(forming) is not None:
-            fresh = yield from roll.read()
-            if roll.is_forgotten:
+            fresh = yield from log.read()
+            if log.is_forgotten:
                 with ours.lock:
                     if self._leading(forming) is not None:
                         ours.lose_job("the store has forgotten who has come")
@@ -217,15 +219,15 @@ class Leader:
                     del found[refusal.node.ticket]
                     yield from self._refuse(refusal)
                 if len(placement.members) >= identity.min_nodes:
-                    yield from self._form(forming, placement.members, roll.count)
+                    yield from self._form(forming, placement.members, log.count)
                     return
                 continue
             patience = timing.keep_alive_interval if left is None else left
-            yield from roll.wait(min(patience, timing.keep_alive_interval))
+            yield from log.wait(min(patience, timing.keep_alive_interval))
 
     def _form(
         self,
-        forming: State,
+        forming: JobState,
         members: Sequence[NodeRecord],
         count: int,
     ) -> Routine[None]:
@@ -277,26 +279,26 @@ class Leader:
         node, reason = refusal.node.node, refusal.reason
         yield from self._change(lambda state: states.refuse(state, node, reason, by=ours.me))
 
-    def _await_state(self, before: State) -> Routine[None]:
-        """Let `follow` see the state that was just written, or that somebody else was faster."""
+    def _await_state(self, before: JobState) -> Routine[None]:
+        """Let the watcher see the state that was just written, or that somebody else was faster."""
         while self._leading(before) is not None:
             yield Sleep(self._membership.timing.keep_alive_interval)
 
     # --- settling ---------------------------------------------------------------------------------
 
-    def _settle(self, settling: State) -> Routine[None]:
+    def _settle(self, settling: JobState) -> Routine[None]:
         """Hear from every member who failed on it; then decide what follows."""
         ours = self._membership
-        roll = ours.roll(ours.keys.settled(settling.round))
-        told, said, unread, is_final = NOTHING_TOLD, set[str](), 0, False
+        log = ours.log_reader(ours.keys.settled(settling.round))
+        told, said, unread, is_final = NO_FAILURES, set[str](), 0, False
         while self._leading(settling) is not None:
-            for _, key, value in (yield from roll.read(_REPORTS_AT_ONCE)):
+            for _, key, value in (yield from log.read(_REPORTS_AT_ONCE)):
                 try:
                     record = ours.codec.decode(key, value)
                     node = record.text("node", max_len=MAX_NAME)
                     is_final = record.flag("is_final") or is_final
                     if node not in said:
-                        told = merge([told, Told.from_record(record)])
+                        told = merge([told, FailureSummary.from_record(record)])
                 except RecordError as error:
                     ours.doubts.note("a report of failures", error)
                     unread += 1
@@ -308,12 +310,12 @@ class Leader:
             if silent <= unread:
                 yield from self._decide(settling, told, missing, is_final=is_final)
                 return
-            yield from roll.wait(ours.timing.keep_alive_interval)
+            yield from log.wait(ours.timing.keep_alive_interval)
 
     def _decide(
         self,
-        settling: State,
-        told: Told,
+        settling: JobState,
+        told: FailureSummary,
         missing: Mapping[str, tuple[str, str]],
         *,
         is_final: bool,
@@ -341,7 +343,7 @@ class Leader:
 
     # --- running ----------------------------------------------------------------------------------
 
-    def _guard(self, running: State) -> Routine[None]:
+    def _guard(self, running: JobState) -> Routine[None]:
         """End the round when a member is gone; find the verdict if nobody else does."""
         ours = self._membership
         missing = self._missing(self._members)

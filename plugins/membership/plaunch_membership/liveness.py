@@ -33,7 +33,7 @@ class _Watched:
 
 
 class Observer:
-    """Counts how often in a row nodes have shown no new sign of life.
+    """Counts how often in a row nodes have shown no new heartbeat.
 
     A node is lost after `max_misses` observations in a row without a new sign. A sign that was
     there and is gone, as when a lease has ended, makes its node lost after three observations in a
@@ -52,7 +52,7 @@ class Observer:
     dead for ever. Nothing here waits, and clocks of different hosts are never compared.
 
     Args:
-        interval: how often nodes give a sign of life, in seconds.
+        interval: how often nodes send a heartbeat, in seconds.
         max_misses: see above; at least 1.
         clock: a monotonic clock, in seconds.
     """
@@ -86,7 +86,7 @@ class Observer:
         """Count one observation; to be called about once in each interval.
 
         Args:
-            signs: the last sign of life of each node, None for one that is not there. Nodes that
+            signs: the last heartbeat of each node, None for one that is not there. Nodes that
                 are not watched yet are from now on; watched ones that are not named keep their
                 counts.
             own: the observer's own node, once it has given a sign. It is never lost.

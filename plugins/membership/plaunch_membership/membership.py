@@ -1,9 +1,9 @@
 """One node's part in a job: what its routines know in common, and what the agent may ask for.
 
-A node has two routines over the store. The speaker writes: it joins, gives signs of life, watches
-whom it must, and carries out what the agent wants. The follower reads: it blocks until there is a
+A node has two routines over the store. The writer writes: it joins, sends heartbeats, watches
+whom it must, and carries out what the agent wants. The watcher reads: it blocks until there is a
 next state of the job, again and again. A leader has a third one. Each runs on a thread of its own
-with a connection of its own, so that nobody's wait delays a sign of life. They share this object
+with a connection of its own, so that nobody's wait delays a heartbeat. They share this object
 under one lock, which is never held while an operation is under way.
 
 A node does a fixed number of operations to be in a round, however many nodes there are.
@@ -26,16 +26,16 @@ from plaunch_membership import state as states
 from plaunch_membership.node import Member
 from plaunch_membership.operations import Add, CompareSet, Routine, Wait
 from plaunch_membership.records import Doubts, RecordError
-from plaunch_membership.shared_log import NODES_OF_A_PART, Keys, NodeRecord, RollReader
-from plaunch_membership.state import Phase, State
+from plaunch_membership.shared_log import NODES_OF_A_PART, Keys, NodeRecord, SharedLogReader
+from plaunch_membership.state import JobPhase, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from plaunch_membership.node import Identity, Place
+    from plaunch_membership.node import Identity, RoundPlace
     from plaunch_membership.records import RecordCodec
     from plaunch_membership.timing import Timing
-    from plaunch_membership.writer import Speaker
+    from plaunch_membership.writer import Writer
 
 _log = logging.getLogger("plaunch")
 
@@ -76,7 +76,7 @@ class Membership:
         self.incarnation = 0  # counts how often this node has begun anew
         self.keys = Keys(identity.run_id, "-")
         self.job_record = b""
-        self.state: State | None = None
+        self.state: JobState | None = None
         self.state_record = b""  # what the store holds for it
         self.past: set[str] = set()  # incarnations that this node was in, and never returns to
         self.verdict: Verdict | None = None
@@ -87,8 +87,10 @@ class Membership:
         self.gone: dict[str, str] = {}  # nodes that have said that they go, and why
         self.moving: set[str] = set()  # nodes that were seen to be alive
         # This node's part:
-        self.place: Place | None = None  # in the last round of this incarnation that it was in
-        self.former_place: Place | None = None  # in an incarnation before; a wish, and no claim
+        self.place: RoundPlace | None = None  # in the last round of this incarnation that it was in
+        self.former_place: RoundPlace | None = (
+            None  # in an incarnation before; a wish, and no claim
+        )
         self.error: BaseException | None = None
         self.wants_round = False
         self.is_active = False  # whether the agent runs, or may run, the round of `place`
@@ -98,13 +100,13 @@ class Membership:
         self.asked_in: int | None = None  # the round in whose course it has asked, or must not
         self.settled: int | None = None  # the last round of which it has said who failed
         self.settle_at: float | None = None  # when it will say so if the agent does not
-        self.has_said_bye = False
+        self.has_departed = False
         self.leaving = ""  # why this node goes, once it does
         self.is_closing = False  # nothing more will be wanted
         self.must_reopen = False  # the job is not the one that the store knows
         # Notices that this node has sent and not heard yet, by signal: the state that it knew then.
         self.notices: dict[int, int] = {}
-        self.wanted: deque[Callable[[Speaker], Routine[None]]] = deque()
+        self.wanted: deque[Callable[[Writer], Routine[None]]] = deque()
         self._changes: list[MembershipChange] = []
         self._writes = itertools.count()
 
@@ -127,7 +129,7 @@ class Membership:
     def is_parked(self) -> bool:
         """Whether the job runs without this node, which waits for a place."""
         state = self.state
-        return self.wants_round and state is not None and state.phase is not Phase.FORMING
+        return self.wants_round and state is not None and state.phase is not JobPhase.FORMING
 
     def clear_changes(self) -> None:
         """Forget what the agent has not taken, because a new round makes it pointless."""
@@ -140,8 +142,8 @@ class Membership:
             taken, self._changes = self._changes, []
         return taken
 
-    def want(self, wish: Callable[[Speaker], Routine[None]], *, is_last: bool = False) -> None:
-        """Have something done by the speaker; nothing is done after the last."""
+    def want(self, wish: Callable[[Writer], Routine[None]], *, is_last: bool = False) -> None:
+        """Have something done by the writer; nothing is done after the last."""
         with self.lock:
             self.wanted.append(wish)
             self.is_closing = self.is_closing or is_last
@@ -153,9 +155,7 @@ class Membership:
             place = self.place
             if place is None or not self.is_active:
                 return
-        self._want_of(
-            place, lambda speaker: speaker.report(place.round, failures, is_final=is_final)
-        )
+        self._want_of(place, lambda writer: writer.report(place.round, failures, is_final=is_final))
 
     def succeed(self) -> None:
         """Say that all workers of the present round have succeeded on this node."""
@@ -164,17 +164,17 @@ class Membership:
             if place is None or not self.is_active:
                 return
             self.has_succeeded = True
-        self._want_of(place, lambda speaker: speaker.succeed(place.round, place.nodes))
+        self._want_of(place, lambda writer: writer.succeed(place.round, place.nodes))
 
-    def _want_of(self, place: Place, wish: Callable[[Speaker], Routine[None]]) -> None:
+    def _want_of(self, place: RoundPlace, wish: Callable[[Writer], Routine[None]]) -> None:
         """Have something said of the round of `place`, unless that is not this node's any more.
 
         The next incarnation has a round of the same number, of which it would not be true.
         """
 
-        def said(speaker: Speaker) -> Routine[None]:
+        def said(writer: Writer) -> Routine[None]:
             if self.place is place:
-                yield from wish(speaker)
+                yield from wish(writer)
 
         self.want(said)
 
@@ -186,15 +186,15 @@ class Membership:
         with self.lock:
             since = self.notices[signum] = -1 if self.state is None else self.state.version
 
-        def make(state: State) -> State | None:
+        def make(state: JobState) -> JobState | None:
             event = state.event
             is_told = event.kind == "notice" and event.signum == signum and state.version > since
             if is_told or signum not in self.notices:
                 return None
             return states.notify(state, self.me, signum)
 
-        def notice(speaker: Speaker) -> Routine[None]:
-            del speaker
+        def notice(writer: Writer) -> Routine[None]:
+            del writer
             yield from self.change(make)
 
         self.want(notice)
@@ -203,23 +203,23 @@ class Membership:
         """Find the verdict that the job is over, because somebody wants it."""
         verdict = Verdict("closed", self.identity.host, reason, self.wall_clock())
 
-        def closing(speaker: Speaker) -> Routine[None]:
-            del speaker
+        def closing(writer: Writer) -> Routine[None]:
+            del writer
             yield from self.change(lambda state: states.end(state, verdict, by=self.me))
 
         self.want(closing)
 
     def announce_leave(self, reason: str) -> None:
         """Say that this node goes on purpose, without going yet."""
-        self.want(lambda speaker: speaker.leave(reason))
+        self.want(lambda writer: writer.leave(reason))
 
     def leave(self, reason: str) -> None:
         """Go on purpose; the job may go on without this node."""
-        self.want(lambda speaker: speaker.leave(reason), is_last=True)
+        self.want(lambda writer: writer.leave(reason), is_last=True)
 
     def linger(self, stays: Callable[[float, Collection[str]], bool]) -> None:
-        """Stay until all other nodes know the verdict, or `stays` has enough; see the speaker."""
-        self.want(lambda speaker: speaker.linger(stays), is_last=True)
+        """Stay until all other nodes know the verdict, or `stays` has enough; see the writer."""
+        self.want(lambda writer: writer.linger(stays), is_last=True)
 
     def finish(self) -> None:
         """Go, once all that is wanted is done."""
@@ -230,7 +230,7 @@ class Membership:
     # --- for the routines -------------------------------------------------------------------------
 
     def begin_anew(
-        self, keys: Keys, state: State, *, job_record: bytes, state_record: bytes
+        self, keys: Keys, state: JobState, *, job_record: bytes, state_record: bytes
     ) -> None:
         """Be a node that has found a job, and has no part in it yet."""
         with self.lock:
@@ -240,7 +240,7 @@ class Membership:
             self.keys, self.job_record = keys, job_record
             self.state, self.state_record = state, state_record
             self.joined = self.asks = self.asked_in = self.settled = self.settle_at = None
-            self.has_said_bye = self.must_reopen = False
+            self.has_departed = self.must_reopen = False
             self.notices.clear()
             self.watched, self.lost, self.gone, self.moving = set(), {}, {}, set()
             self.lock.notify_all()
@@ -265,12 +265,12 @@ class Membership:
 
     def done_nodes(self, round_: int) -> Routine[set[str]]:
         """The nodes that have said that they are done in a round."""
-        roll = self.roll(self.keys.done(round_))
-        found = yield from roll.read()
-        if roll.has_holes:
+        log = self.log_reader(self.keys.done(round_))
+        found = yield from log.read()
+        if log.has_holes:
             # Its writer is between its two operations, or has died between them.
-            yield from roll.wait(self.timing.keep_alive_interval)
-            found += yield from roll.read()
+            yield from log.wait(self.timing.keep_alive_interval)
+            found += yield from log.read()
         done = set()
         for _, key, value in found:
             try:
@@ -287,24 +287,24 @@ class Membership:
         yield from self.change(
             lambda state: (
                 states.end(state, verdict, by=self.me)
-                if state.phase is Phase.RUNNING and state.round == round_
+                if state.phase is JobPhase.RUNNING and state.round == round_
                 else None
             ),
             incarnation,
         )
 
     def joined_nodes(self, round_: int) -> Routine[dict[str, NodeRecord]]:
-        """The nodes on the roll of a round, as far as their records can be read."""
+        """The nodes on the log of a round, as far as their records can be read."""
         found = {}
-        for ticket, key, value in (yield from self.roll(self.keys.joined(round_)).read()):
+        for ticket, key, value in (yield from self.log_reader(self.keys.joined(round_)).read()):
             record = self.read_node(ticket, key, value)
             if record is not None:
                 found[record.node] = record
         return found
 
-    def roll(self, key: str) -> RollReader:
-        """Read a roll of this job."""
-        return RollReader(key, self.identity.max_nodes)
+    def log_reader(self, key: str) -> SharedLogReader:
+        """Read a log of this job."""
+        return SharedLogReader(key, self.identity.max_nodes)
 
     def read_node(self, ticket: int, key: str, value: bytes) -> NodeRecord | None:
         """Read a node's record; None, and a word in the log, if it is none."""
@@ -314,7 +314,7 @@ class Membership:
             self.doubts.note("a node's record", error)
             return None
 
-    def members(self, state: State) -> Routine[dict[str, Member]]:
+    def members(self, state: JobState) -> Routine[dict[str, Member]]:
         """The nodes of the last round that was formed, in order of their ranks."""
         world = state.world
         if world is None:
@@ -332,14 +332,14 @@ class Membership:
         return members
 
     def change(
-        self, make: Callable[[State], State | None], incarnation: int | None = None
-    ) -> Routine[State | None]:
+        self, make: Callable[[JobState], JobState | None], incarnation: int | None = None
+    ) -> Routine[JobState | None]:
         """Bring about the next state.
 
         Args:
             make: makes it from the present one, or says None if there is nothing to change; it is
                 called again if somebody else was faster.
-            incarnation: nothing is changed in any other. It may be left out on the speaker's
+            incarnation: nothing is changed in any other. It may be left out on the writer's
                 thread, which is the one that begins anew.
 
         Returns:
@@ -360,10 +360,10 @@ class Membership:
             if held == mine:
                 yield Add(keys.versions)
                 return new
-            state = State.from_record(self.codec.decode(key, held), new.version)
+            state = JobState.from_record(self.codec.decode(key, held), new.version)
         return None
 
-    def _encode(self, key: str, state: State) -> bytes:
+    def _encode(self, key: str, state: JobState) -> bytes:
         try:
             return self.codec.encode(key, state.to_record())
         except RecordError as error:
@@ -371,7 +371,7 @@ class Membership:
             _log.warning("it is written without its failures: %s", error)
             return self.codec.encode(key, states.in_brief(state).to_record())
 
-    def is_member(self, state: State | None) -> bool:
+    def is_member(self, state: JobState | None) -> bool:
         """Whether this node is in the last round that was formed."""
         return (
             state is not None

@@ -37,7 +37,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Place:
+class RoundPlace:
     """This node's place in one round of one incarnation; in any other it says nothing."""
 
     round: int

@@ -120,7 +120,7 @@ class Delete:
 
 @dataclass(frozen=True)
 class Beat:
-    """Give a sign of life; the result is for how many seconds it stays, or None: for ever."""
+    """Send a heartbeat; the result is for how many seconds it stays, or None: for ever."""
 
     key: str
     value: bytes

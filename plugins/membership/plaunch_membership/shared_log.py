@@ -1,6 +1,6 @@
 """Where the records of a job are, and what a node says of itself when it joins a round.
 
-A *roll* is a list that many nodes write at once: a counter that gives out tickets from 1 on, and a
+A *log* is a list that many nodes write at once: a counter that gives out tickets from 1 on, and a
 record under each ticket. Being on it takes two operations, however many others there are. A ticket
 whose node died before it wrote its record stays a hole.
 
@@ -25,7 +25,7 @@ from plaunch_membership.records import RecordError
 if TYPE_CHECKING:
     from plaunch_membership.records import Record
 
-MAX_TICKETS = 1 << 22  # of one roll, in the largest job
+MAX_TICKETS = 1 << 22  # of one log, in the largest job
 NODES_OF_A_PART = 64  # of a record of a world, whose names take 10 kB at most, each
 
 _HOLE_WAIT = 0.05  # seconds to wait for a record whose ticket was taken, before others are read
@@ -33,7 +33,7 @@ _HASTY_LOOKS = 40  # at holes before it is believed that their nodes have died
 _MOST_HOLES = 1024  # that are looked at in one go
 _AT_ONCE = 128  # records that are asked for in one operation
 _MOST_WORKERS = 1 << 16  # of one node
-_FEW_TICKETS = 1 << 16  # of one roll, that any job may have: of nodes, and of spares
+_FEW_TICKETS = 1 << 16  # of one log, that any job may have: of nodes, and of spares
 _TICKETS_PER_NODE = 4  # a node may take more than one, when an answer of the store is lost
 
 
@@ -59,7 +59,7 @@ class Keys:
         return f"{self._prefix}/state/{version}"
 
     def joined(self, round_: int) -> str:
-        """The roll of the nodes that want to be in a round."""
+        """The log of the nodes that want to be in a round."""
         return f"{self._prefix}/round/{round_}/joined"
 
     def slot(self, round_: int, term: int, ticket: int) -> str:
@@ -72,11 +72,11 @@ class Keys:
         return f"{key}/{part}" if part else key
 
     def settled(self, round_: int) -> str:
-        """The roll of the nodes that have said who failed on them."""
+        """The log of the nodes that have said who failed on them."""
         return f"{self._prefix}/round/{round_}/settled"
 
     def done(self, round_: int) -> str:
-        """The roll of the nodes whose workers have all succeeded."""
+        """The log of the nodes whose workers have all succeeded."""
         return f"{self._prefix}/round/{round_}/done"
 
     @property
@@ -85,38 +85,38 @@ class Keys:
         return f"{self._prefix}/tidied"
 
     def beat(self, node: str) -> str:
-        """A node's last sign of life."""
+        """A node's last heartbeat."""
         return f"{self._prefix}/beat/{node}"
 
     @property
-    def byes(self) -> str:
-        """The roll of the nodes that know the verdict."""
+    def departures(self) -> str:
+        """The log of the nodes that know the verdict."""
         return f"{self._prefix}/byes"
 
 
-def tickets(roll: str) -> str:
-    """The counter of a roll."""
-    return f"{roll}/tickets"
+def tickets(log: str) -> str:
+    """The counter of a log."""
+    return f"{log}/tickets"
 
 
-def entry(roll: str, ticket: int) -> str:
-    """The record under a ticket of a roll."""
-    return f"{roll}/{ticket}"
+def entry(log: str, ticket: int) -> str:
+    """The record under a ticket of a log."""
+    return f"{log}/{ticket}"
 
 
-class RollReader:
-    """Reads a roll as it grows, every record once.
+class SharedLogReader:
+    """Reads a log as it grows, every record once.
 
     Args:
-        roll: which.
+        log: which.
         max_nodes: how many nodes a round has at most.
     """
 
-    def __init__(self, roll: str, max_nodes: int) -> None:
+    def __init__(self, log: str, max_nodes: int) -> None:
         self._most = max(_FEW_TICKETS, _TICKETS_PER_NODE * max_nodes)
         self.count = 0  # of the tickets that were given out, as far as they have been looked at
         self.is_forgotten = False  # whether the store knows of fewer than it did
-        self._roll = roll
+        self._log_key = log
         self._holes: deque[int] = deque()  # those that were not looked at for longest come first
         self._hasty_looks = 0
         self._has_more = False
@@ -128,11 +128,11 @@ class RollReader:
         Raises:
             RecordError: its counter cannot be one.
         """
-        count: int = yield Add(tickets(self._roll), 0)
+        count: int = yield Add(tickets(self._log_key), 0)
         if not 0 <= count <= self._most:
             raise RecordError(
-                f"the counter under {tickets(self._roll)!r} says {count}, which is not from 0 to "
-                f"{self._most}, as nodes are counted; something else has written it"
+                f"the counter under {tickets(self._log_key)!r} says {count}, which is not from 0 "
+                f"to {self._most}, as nodes are counted; something else has written it"
             )
         return count
 
@@ -158,7 +158,7 @@ class RollReader:
         found = []
         for begin in range(0, len(wanted), _AT_ONCE):
             part = wanted[begin : begin + _AT_ONCE]
-            keys = [entry(self._roll, ticket) for ticket in part]
+            keys = [entry(self._log_key, ticket) for ticket in part]
             values = yield MultiGet(keys)
             for ticket, key, value in zip(part, keys, values, strict=True):
                 if value is None:
@@ -178,12 +178,12 @@ class RollReader:
             return
         if self._holes and self._hasty_looks < _HASTY_LOOKS:
             # Its writer is between its two operations, or has died there.
-            yield Wait(entry(self._roll, self._holes[-1]), min(seconds, _HOLE_WAIT))
+            yield Wait(entry(self._log_key, self._holes[-1]), min(seconds, _HOLE_WAIT))
         else:
             ticket = self.count + 1
             if ticket == self._untaken:
                 yield Sleep(seconds)
-            elif (yield Wait(entry(self._roll, ticket), seconds)) is not None:
+            elif (yield Wait(entry(self._log_key, ticket), seconds)) is not None:
                 # If nobody has taken its ticket by the next look, it would be found for ever.
                 self._untaken = ticket
 

@@ -20,7 +20,7 @@ from plaunch.errors import (
 )
 from plaunch.rendezvous import MAX_NAME, Verdict
 
-from plaunch_membership.failures import Told, cut
+from plaunch_membership.failures import FailureSummary, cut
 from plaunch_membership.records import MAX_REASON
 from plaunch_membership.shared_log import MAX_TICKETS
 
@@ -31,7 +31,7 @@ _MAX_WORD = 40  # characters of a kind or an outcome
 _MAX_WRITER = MAX_NAME + 40  # a node, and the number of what it has written
 
 
-class Phase(enum.Enum):
+class JobPhase(enum.Enum):
     """What the job is busy with."""
 
     FORMING = "forming"  # nodes arrive, or come back; `round` is the one to be formed
@@ -42,7 +42,7 @@ class Phase(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Event:
+class JobEvent:
     """What led to a state.
 
     Args:
@@ -87,7 +87,7 @@ class World:
         round: its number.
         term: the leader's term in which it was formed; with the round, the name of its records.
         nodes: how many nodes are in it.
-        roll: how many tickets of the round were looked at; a later one is not in it.
+        tickets: how many tickets of the round were looked at; a later one is not in it.
         master_addr: where the workers' store is.
         master_port: its port.
     """
@@ -95,13 +95,13 @@ class World:
     round: int
     term: int
     nodes: int
-    roll: int
+    tickets: int
     master_addr: str
     master_port: int
 
 
 @dataclass(frozen=True)
-class State:
+class JobState:
     """One state of a job.
 
     Args:
@@ -118,12 +118,12 @@ class State:
     """
 
     version: int
-    phase: Phase
+    phase: JobPhase
     round: int
     attempt: int
     leader: str
     term: int
-    event: Event
+    event: JobEvent
     world: World | None = None
     reason: str = ""
     verdict: Verdict | None = None
@@ -131,7 +131,7 @@ class State:
     @property
     def next_round(self) -> int:
         """The round that a node joins which wants to take part."""
-        return self.round if self.phase is Phase.FORMING else self.round + 1
+        return self.round if self.phase is JobPhase.FORMING else self.round + 1
 
     def to_record(self) -> dict[str, object]:
         """The fields of the record that holds it."""
@@ -156,7 +156,7 @@ class State:
                 "round": self.world.round,
                 "term": self.world.term,
                 "nodes": self.world.nodes,
-                "roll": self.world.roll,
+                "roll": self.world.tickets,
                 "master": self.world.master_addr,
                 "port": self.world.master_port,
             }
@@ -166,12 +166,12 @@ class State:
                 "node": self.verdict.node,
                 "reason": self.verdict.reason,
                 "time": self.verdict.time,
-                **Told(self.verdict.failures, self.verdict.others).to_record(),
+                **FailureSummary(self.verdict.failures, self.verdict.others).to_record(),
             }
         return record
 
     @classmethod
-    def from_record(cls, record: Record, version: int) -> State:
+    def from_record(cls, record: Record, version: int) -> JobState:
         """Read the state of a version, which its key names.
 
         Raises:
@@ -190,13 +190,13 @@ class State:
                 round=found.integer("round", low=0),
                 term=found.integer("term", low=0),
                 nodes=found.integer("nodes", low=1, high=MAX_TICKETS),
-                roll=found.integer("roll", low=1, high=MAX_TICKETS),
+                tickets=found.integer("roll", low=1, high=MAX_TICKETS),
                 master_addr=found.text("master", max_len=MAX_NAME),
                 master_port=found.integer("port", low=0, high=65535),
             )
         if "verdict" in record:
             found = record.record("verdict")
-            told = Told.from_record(found)
+            told = FailureSummary.from_record(found)
             verdict = Verdict(
                 outcome=found.text("outcome", max_len=_MAX_WORD),
                 node=found.text("node", max_len=MAX_NAME),
@@ -207,12 +207,12 @@ class State:
             )
         return cls(
             version=version,
-            phase=Phase(phase),
+            phase=JobPhase(phase),
             round=record.integer("round", low=0),
             attempt=record.integer("attempt", low=0),
             leader=record.text("leader", max_len=MAX_NAME),
             term=record.integer("term", low=0),
-            event=Event(
+            event=JobEvent(
                 kind=event.text("kind", max_len=_MAX_WORD),
                 node=event.text("node", max_len=MAX_NAME),
                 reason=event.text("reason", max_len=MAX_REASON),
@@ -225,76 +225,80 @@ class State:
         )
 
 
-_PHASES = frozenset(phase.value for phase in Phase)
+_PHASES = frozenset(phase.value for phase in JobPhase)
 
 
 # --- changes --------------------------------------------------------------------------------------
 
 
-def first_state(node: str, attempt: int = 0) -> State:
+def first_state(node: str, attempt: int = 0) -> JobState:
     """The state of a job that this node begins."""
-    return State(0, Phase.FORMING, 0, attempt, node, 0, Event("created", node=node, by=node))
+    return JobState(
+        0, JobPhase.FORMING, 0, attempt, node, 0, JobEvent("created", node=node, by=node)
+    )
 
 
-def lead(state: State, node: str, gone: str, reason: str) -> State | None:
+def lead(state: JobState, node: str, gone: str, reason: str) -> JobState | None:
     """Take over from the leader `gone`, for `reason`; None if another one leads already."""
-    if state.leader != gone or state.phase in (Phase.OVER, Phase.REPLACED):
+    if state.leader != gone or state.phase in (JobPhase.OVER, JobPhase.REPLACED):
         return None
-    event = Event("led", node=gone, reason=reason, by=node)
+    event = JobEvent("led", node=gone, reason=reason, by=node)
     return _follow(state, event, leader=node, term=state.term + 1)
 
 
 def call(
-    state: State, kind: str, node: str, reason: str, *, by: str, from_round: int
-) -> State | None:
+    state: JobState, kind: str, node: str, reason: str, *, by: str, from_round: int
+) -> JobState | None:
     """End round `from_round`, because a node has arrived, has left or was lost."""
-    if state.phase is not Phase.RUNNING or state.round != from_round:
+    if state.phase is not JobPhase.RUNNING or state.round != from_round:
         return None
     return _follow(
         state,
-        Event(kind, node=node, reason=reason, by=by),
-        phase=Phase.FORMING,
+        JobEvent(kind, node=node, reason=reason, by=by),
+        phase=JobPhase.FORMING,
         round=state.round + 1,
         leader="" if state.leader == node and kind != "arrived" else state.leader,
         reason=describe_departure(kind, node, reason),
     )
 
 
-def leave(state: State, node: str, reason: str, *, is_member: bool) -> State | None:
+def leave(state: JobState, node: str, reason: str, *, is_member: bool) -> JobState | None:
     """Go on purpose; a round that this node is a member of is over."""
-    if state.phase in (Phase.OVER, Phase.REPLACED):
+    if state.phase in (JobPhase.OVER, JobPhase.REPLACED):
         return None
-    if is_member and state.phase is Phase.RUNNING:
+    if is_member and state.phase is JobPhase.RUNNING:
         return call(state, "left", node, reason, by=node, from_round=state.round)
     leader = "" if state.leader == node else state.leader
-    return _follow(state, Event("left", node=node, reason=reason, by=node), leader=leader)
+    return _follow(state, JobEvent("left", node=node, reason=reason, by=node), leader=leader)
 
 
-def fail(state: State, node: str, reason: str, *, from_round: int) -> State | None:
+def fail(state: JobState, node: str, reason: str, *, from_round: int) -> JobState | None:
     """Tell that workers of `from_round` have failed on this node."""
-    if state.phase is not Phase.RUNNING or state.round != from_round:
+    if state.phase is not JobPhase.RUNNING or state.round != from_round:
         return None
-    return _follow(state, Event("failed", node=node, reason=reason, by=node), phase=Phase.SETTLING)
+    return _follow(
+        state, JobEvent("failed", node=node, reason=reason, by=node), phase=JobPhase.SETTLING
+    )
 
 
-def settle_lost(state: State, kind: str, node: str, reason: str, *, by: str) -> State | None:
+def settle_lost(state: JobState, kind: str, node: str, reason: str, *, by: str) -> JobState | None:
     """After failures: they come from a node that was lost or left, which costs no restart."""
-    if state.phase is not Phase.SETTLING:
+    if state.phase is not JobPhase.SETTLING:
         return None
     return _follow(
         state,
-        Event(kind, node=node, reason=reason, by=by),
-        phase=Phase.FORMING,
+        JobEvent(kind, node=node, reason=reason, by=by),
+        phase=JobPhase.FORMING,
         round=state.round + 1,
         reason=describe_departure(kind, node, reason),
     )
 
 
 def settle_failed(
-    state: State, told: Told, *, max_restarts: int, by: str, is_final: bool, now: float
-) -> State | None:
+    state: JobState, told: FailureSummary, *, max_restarts: int, by: str, is_final: bool, now: float
+) -> JobState | None:
     """After failures: another attempt if there is one left, else the end."""
-    if state.phase is not Phase.SETTLING:
+    if state.phase is not JobPhase.SETTLING:
         return None
     what = told.failures[0].summary if told.failures else state.event.reason
     if is_final or state.attempt >= max_restarts:
@@ -305,72 +309,72 @@ def settle_failed(
     reason = f"{what}; restart {state.attempt + 1} of {max_restarts}"
     return _follow(
         state,
-        Event("restarted", node=state.event.node, reason=reason, by=by),
-        phase=Phase.FORMING,
+        JobEvent("restarted", node=state.event.node, reason=reason, by=by),
+        phase=JobPhase.FORMING,
         round=state.round + 1,
         attempt=state.attempt + 1,
         reason=reason,
     )
 
 
-def form(state: State, world: World, *, by: str) -> State | None:
+def form(state: JobState, world: World, *, by: str) -> JobState | None:
     """Complete the round; only for the leader that has gathered it."""
     if (
-        state.phase is not Phase.FORMING
+        state.phase is not JobPhase.FORMING
         or state.leader != by
         or (state.round, state.term) != (world.round, world.term)
     ):
         return None
-    return _follow(state, Event("formed", node=by, by=by), phase=Phase.RUNNING, world=world)
+    return _follow(state, JobEvent("formed", node=by, by=by), phase=JobPhase.RUNNING, world=world)
 
 
-def refuse(state: State, node: str, reason: str, *, by: str) -> State | None:
+def refuse(state: JobState, node: str, reason: str, *, by: str) -> JobState | None:
     """Tell a node that it cannot take part; only for the leader that forms a round."""
-    if state.phase is not Phase.FORMING or state.leader != by:
+    if state.phase is not JobPhase.FORMING or state.leader != by:
         return None
-    return _follow(state, Event("refused", node=node, reason=reason, by=by))
+    return _follow(state, JobEvent("refused", node=node, reason=reason, by=by))
 
 
-def recall(state: State, attempt: int, *, by: str) -> State | None:
+def recall(state: JobState, attempt: int, *, by: str) -> JobState | None:
     """Count as many attempts as a node knows of that was in the job before its store lost it."""
-    if state.phase in (Phase.OVER, Phase.REPLACED) or state.attempt >= attempt:
+    if state.phase in (JobPhase.OVER, JobPhase.REPLACED) or state.attempt >= attempt:
         return None
     reason = f"attempt {attempt} was reached before the store lost the job"
-    return _follow(state, Event("recalled", node=by, reason=reason, by=by), attempt=attempt)
+    return _follow(state, JobEvent("recalled", node=by, reason=reason, by=by), attempt=attempt)
 
 
-def notify(state: State, node: str, signum: int) -> State | None:
+def notify(state: JobState, node: str, signum: int) -> JobState | None:
     """Pass a signal on to all nodes; None where there are no workers to get it."""
-    if state.phase is not Phase.RUNNING:
+    if state.phase is not JobPhase.RUNNING:
         return None
-    return _follow(state, Event("notice", node=node, by=node, signum=signum))
+    return _follow(state, JobEvent("notice", node=node, by=node, signum=signum))
 
 
-def end(state: State, verdict: Verdict, *, by: str) -> State | None:
+def end(state: JobState, verdict: Verdict, *, by: str) -> JobState | None:
     """Find the verdict; None if there is one, which stands."""
-    if state.phase in (Phase.OVER, Phase.REPLACED):
+    if state.phase in (JobPhase.OVER, JobPhase.REPLACED):
         return None
     verdict = replace(verdict, reason=cut(verdict.reason, MAX_REASON))
-    event = Event("ended", node=verdict.node, reason=verdict.reason, by=by)
-    return _follow(state, event, phase=Phase.OVER, verdict=verdict)
+    event = JobEvent("ended", node=verdict.node, reason=verdict.reason, by=by)
+    return _follow(state, event, phase=JobPhase.OVER, verdict=verdict)
 
 
-def replace_job(state: State, reason: str, *, by: str) -> State | None:
+def replace_job(state: JobState, reason: str, *, by: str) -> JobState | None:
     """Let the job begin anew; only for the leader."""
-    if state.leader != by or state.phase in (Phase.OVER, Phase.REPLACED):
+    if state.leader != by or state.phase in (JobPhase.OVER, JobPhase.REPLACED):
         return None
-    event = Event("replaced", node=by, reason=reason, by=by)
-    return _follow(state, event, phase=Phase.REPLACED)
+    event = JobEvent("replaced", node=by, reason=reason, by=by)
+    return _follow(state, event, phase=JobPhase.REPLACED)
 
 
-def in_brief(state: State) -> State:
+def in_brief(state: JobState) -> JobState:
     """The same without what only a report needs, for when the whole cannot be written."""
     if state.verdict is None:
         return state
     return replace(state, verdict=replace(state.verdict, failures=(), others=()))
 
 
-def _follow(state: State, event: Event, **changes: object) -> State:
+def _follow(state: JobState, event: JobEvent, **changes: object) -> JobState:
     event = replace(event, reason=cut(event.reason, MAX_REASON))
     new = replace(state, version=state.version + 1, event=event, **changes)  # type: ignore[arg-type]
     return replace(new, reason=cut(new.reason, MAX_REASON))

@@ -65,7 +65,7 @@ class RendezvousStore(abc.ABC):
             self.set(key, value)
 
     def beat(self, key: str, value: bytes) -> float | None:
-        """Give a sign of life: write `value`, which differs each time; the default is `set`.
+        """Send a heartbeat: write `value`, which differs each time; the default is `set`.
 
         A backend that has leases lets the key vanish when the process is gone. Whoever watches
         takes that for a reason to suspect it, not as a proof. If so, it returns for how many
@@ -74,7 +74,7 @@ class RendezvousStore(abc.ABC):
         enough. When the lease is gone, the value must be written anew.
 
         Returns:
-            None if the key stays for ever: then nothing but another value is a sign of life.
+            None if the key stays for ever: then nothing but another value is a heartbeat.
         """
         self.set(key, value)
         return None

@@ -7,11 +7,11 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from plaunch_membership.job_lookup import Admission
+from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.leader import Leader
 from plaunch_membership.runner import Runner
-from plaunch_membership.watcher import Follower
-from plaunch_membership.writer import Speaker
+from plaunch_membership.watcher import Watcher
+from plaunch_membership.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ _GLANCE = 1.0  # seconds between two looks at threads that may be stuck
 _STUCK = 6.0  # seconds after which an operation of the store is not waited for any longer
 
 
-class Crew:
+class StoreThreads:
     """Runs the routines of a membership, each on a thread and a connection of its own.
 
     A routine goes on under the lock of its runner, and takes that of the membership when it likes.
@@ -54,8 +54,8 @@ class Crew:
         self._endpoint = endpoint
         self._hold_port = hold_port
         self._lock = membership.lock
-        self._speaker: Runner | None = None
-        self._follower: Runner | None = None
+        self._writer: Runner | None = None
+        self._watcher: Runner | None = None
         self._leader: Runner | None = None
         self._led = 0  # the incarnation that the leader's routine is for
         self._is_over = False
@@ -65,8 +65,8 @@ class Crew:
     def start(self) -> None:
         """Start to speak, unless that has begun; the others follow when there is a job."""
         with self._lock:
-            if self._speaker is None:
-                self._speaker = self._run("speaker", self._speak())
+            if self._writer is None:
+                self._writer = self._run("writer", self._write())
 
     def supervise(self) -> None:
         """Replace threads that a dead connection keeps from coming back."""
@@ -85,15 +85,15 @@ class Crew:
 
     def failing(self) -> object:
         """Why the store cannot be reached at this moment; None if it can, or nobody has tried."""
-        return None if self._speaker is None else self._speaker.problem
+        return None if self._writer is None else self._writer.problem
 
     def problem(self) -> str | None:
         """Why the job cannot be reached, once it has lasted too long."""
-        speaker = self._speaker
-        if speaker is None or self._membership.state is None or self._is_over:
+        writer = self._writer
+        if writer is None or self._membership.state is None or self._is_over:
             return None
         # One alone may have no answer, to what only it asks.
-        slowest = max(self._runners(), key=lambda runner: runner.silent_for(), default=speaker)
+        slowest = max(self._runners(), key=lambda runner: runner.silent_for(), default=writer)
         silent, problem = slowest.silent_for(), slowest.problem
         if silent <= self._timing.unreachable_timeout:
             return None
@@ -104,24 +104,24 @@ class Crew:
         )
 
     def dismiss(self, patience: float) -> bool:
-        """End all threads, the speaker when it is through.
+        """End all threads, the writer when it is through.
 
         Returns:
-            Whether the speaker has said all that it had to, within `patience` seconds. So it has if
+            Whether the writer has said all that it had to, within `patience` seconds. So it has if
             the store has gone first, as it does when its host does: nobody is left to be told.
         """
         with self._lock:
             self._is_over = True
-            speaker = self._speaker
+            writer = self._writer
         is_through, problem = True, None
-        if speaker is not None:
+        if writer is not None:
             is_in = self._membership.state is not None
             if not is_in:
-                speaker.stop()  # it still tries to connect
+                writer.stop()  # it still tries to connect
             clock = self._membership.clock
             deadline = clock() + patience
-            while not (is_through := speaker.join(0.05)) and clock() < deadline:
-                if (problem := speaker.problem) is not None:
+            while not (is_through := writer.join(0.05)) and clock() < deadline:
+                if (problem := writer.problem) is not None:
                     break
             if problem is not None and is_in and self._membership.verdict is None:
                 _log.info(
@@ -137,17 +137,17 @@ class Crew:
             runner.join(0.2)
         return is_through
 
-    def _speak(self) -> Routine[None]:
-        admission = Admission(self._membership, make_name=lambda: secrets.token_hex(6))
-        return Speaker(self._membership, admission, self._hold_port).speak(self._opened)
+    def _write(self) -> Routine[None]:
+        lookup = JobLookup(self._membership, make_name=lambda: secrets.token_hex(6))
+        return Writer(self._membership, lookup, self._hold_port).write(self._opened)
 
     def _opened(self) -> None:
-        """There is a job to follow: called by the speaker, maybe again."""
+        """There is a job to follow: called by the writer, maybe again."""
         with self._lock:
             if self._is_over:
                 return
-            previous = self._follower
-            self._follower = self._run("follower", Follower(self._membership).follow())
+            previous = self._watcher
+            self._watcher = self._run("watcher", Watcher(self._membership).watch())
         if previous is not None:
             previous.stop()
         self._lead()
@@ -185,7 +185,7 @@ class Crew:
         return runner
 
     def _runners(self) -> list[Runner]:
-        return [r for r in (self._speaker, self._follower, self._leader) if r is not None]
+        return [r for r in (self._writer, self._watcher, self._leader) if r is not None]
 
     def _nudge(self) -> None:
         self._lead()

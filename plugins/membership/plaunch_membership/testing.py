@@ -25,7 +25,7 @@ __all__ = ["MemoryBoard", "MemoryStore", "lost_nodes", "node_name", "wrap_connec
 
 def wrap_connections(handler: DynamicRendezvousHandler, wrap: Callable[[Connect], Connect]) -> None:
     """Put something between a handler, which has not been used yet, and its store."""
-    handler._crew.connect = wrap(handler._crew.connect)
+    handler._threads.connect = wrap(handler._threads.connect)
 
 
 def node_name(handler: DynamicRendezvousHandler) -> str:
@@ -174,7 +174,7 @@ class MemoryStore(RendezvousStore):
             self._board.write(items)
 
     def beat(self, key: str, value: bytes) -> None:
-        """Write a sign of life; the board has no leases."""
+        """Write a heartbeat; the board has no leases."""
         self._begin("beat")
         with self._board.lock:
             self.check()

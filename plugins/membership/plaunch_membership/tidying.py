@@ -1,4 +1,4 @@
-"""Deletes what past rounds have left in the store: rolls, slots, lists of nodes.
+"""Deletes what past rounds have left in the store: logs, slots, lists of nodes.
 
 States stay, few and small as they are. Each is written once, where there was nothing before, and a
 node that was away writes the one after the last that it knows: if that had been deleted, it would
@@ -18,7 +18,7 @@ from plaunch_membership.shared_log import NODES_OF_A_PART, entry, tickets
 
 if TYPE_CHECKING:
     from plaunch_membership.membership import Membership
-    from plaunch_membership.state import State
+    from plaunch_membership.state import JobState
 
 _AT_ONCE = 200  # keys that are deleted in one turn, so that none keeps the leader from its work
 _TERMS = 64  # so many leaders before the present one may have left slots without a state
@@ -41,7 +41,7 @@ class Tidying:
         self._next: int | None = None  # the first round of which something may be left
         self._pending: deque[str] = deque()
 
-    def tidy(self, running: State) -> Routine[None]:
+    def tidy(self, running: JobState) -> Routine[None]:
         """Delete some of what is left of rounds that are past, if there is anything."""
         past = running.round - 1
         if past < 1 or self._next == past:
@@ -70,10 +70,10 @@ class Tidying:
 
     def _left_of(self, round_: int, term: int) -> Routine[list[str]]:
         """The keys of a round; the counters last, so that no ticket is given twice before."""
-        rolls = [self._keys.joined(round_), self._keys.settled(round_), self._keys.done(round_)]
+        logs = [self._keys.joined(round_), self._keys.settled(round_), self._keys.done(round_)]
         counts = []
-        for roll in rolls:
-            counts.append((yield from self._count(roll)))
+        for log in logs:
+            counts.append((yield from self._count(log)))
         terms = range(max(0, term - _TERMS), term + 1)
         # A leader writes its first part before all else, whether or not a state comes to name it.
         worlds = yield MultiGet([self._keys.world(round_, number) for number in terms])
@@ -85,14 +85,14 @@ class Tidying:
                 # No more nodes than tickets; the first part last, as it shows that there is more.
                 parts = range(max(0, counts[0] - 1) // NODES_OF_A_PART, -1, -1)
                 left += [self._keys.world(round_, number, part) for part in parts]
-        for roll, count in zip(rolls, counts, strict=True):
-            left += [entry(roll, ticket) for ticket in range(1, count + 1)]
-        return [*left, *(tickets(roll) for roll in rolls)]
+        for log, count in zip(logs, counts, strict=True):
+            left += [entry(log, ticket) for ticket in range(1, count + 1)]
+        return [*left, *(tickets(log) for log in logs)]
 
-    def _count(self, roll: str) -> Routine[int]:
-        """How many tickets of a roll were given out; 0 if its counter cannot be one."""
+    def _count(self, log: str) -> Routine[int]:
+        """How many tickets of a log were given out; 0 if its counter cannot be one."""
         try:
-            return (yield from self._membership.roll(roll).read_count())
+            return (yield from self._membership.log_reader(log).read_count())
         except RendezvousStateError as error:
             # It stops nobody that something is left; and what it says may be any number.
             self._membership.doubts.note("what a past round has left", error)

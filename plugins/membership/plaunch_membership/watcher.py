@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import ChangeKind, MembershipChange, WorldRanks
 
-from plaunch_membership.node import Place
+from plaunch_membership.node import RoundPlace
 from plaunch_membership.operations import MultiGet, Routine, Wait
-from plaunch_membership.state import Phase, State, World, host_of, verdict_error
+from plaunch_membership.state import JobPhase, JobState, World, host_of, verdict_error
 
 if TYPE_CHECKING:
     from plaunch_membership.membership import Membership
@@ -31,13 +31,13 @@ _CHANGES = {
 }
 
 
-class Follower:
+class Watcher:
     """A node's second routine, for one incarnation of the job."""
 
     def __init__(self, ours: Membership) -> None:
         self._ours = ours
 
-    def follow(self) -> Routine[None]:
+    def watch(self) -> Routine[None]:
         """Go through the states of the job, one after the other, until it is over.
 
         Raises:
@@ -47,18 +47,18 @@ class Follower:
             incarnation, keys = self._ours.incarnation, self._ours.keys
             state = self._ours.state
         while state is not None and incarnation == self._ours.incarnation:
-            if state.phase in (Phase.OVER, Phase.REPLACED):
+            if state.phase in (JobPhase.OVER, JobPhase.REPLACED):
                 self._see_end(incarnation, state)
                 return
             key = keys.state(state.version + 1)
             value = yield Wait(key, _SLICE)
             if value is None:
                 continue
-            state = State.from_record(self._ours.codec.decode(key, value), state.version + 1)
+            state = JobState.from_record(self._ours.codec.decode(key, value), state.version + 1)
             slot = yield from self._find_slot(keys, state)
             self._enter(incarnation, state, value, slot)
 
-    def _find_slot(self, keys: Keys, state: State) -> Routine[Record | None]:
+    def _find_slot(self, keys: Keys, state: JobState) -> Routine[Record | None]:
         """What became of this node's ticket in a round that was just formed."""
         world, joined = state.world, self._ours.joined
         if (
@@ -66,7 +66,7 @@ class Follower:
             or world is None
             or joined is None
             or joined[0] != world.round
-            or joined[1] > world.roll
+            or joined[1] > world.tickets
         ):
             return None
         key = keys.slot(world.round, world.term, joined[1])
@@ -77,7 +77,7 @@ class Follower:
                 return None  # this node was away so long that the round is deleted
         return self._ours.codec.decode(key, value)
 
-    def _enter(self, incarnation: int, state: State, value: bytes, slot: Record | None) -> None:
+    def _enter(self, incarnation: int, state: JobState, value: bytes, slot: Record | None) -> None:
         """Take note of another state of an incarnation, if that is still the present one."""
         with self._ours.lock:
             if incarnation != self._ours.incarnation:
@@ -86,7 +86,7 @@ class Follower:
             self._ours.state, self._ours.state_record = state, value
             if state.verdict is not None:
                 self._ours.verdict = state.verdict  # before anybody is told that there is one
-            if state.phase is not Phase.SETTLING:
+            if state.phase is not JobPhase.SETTLING:
                 self._ours.settle_at = None
             if state.event.kind == "formed":
                 self._ours.notices.clear()  # there are other workers
@@ -103,7 +103,7 @@ class Follower:
                 self._take_place(state, state.world, slot)
             elif was_member:
                 self._ours.attempt = max(self._ours.attempt, state.attempt)
-                if state.phase is Phase.SETTLING and self._ours.settled != state.round:
+                if state.phase is JobPhase.SETTLING and self._ours.settled != state.round:
                     patience = _SECOND_LOOK if self._ours.is_active else 0.0
                     self._ours.settle_at = self._ours.clock() + patience
                 if self._ours.is_active:
@@ -111,11 +111,11 @@ class Follower:
             self._ours.lock.notify_all()
         self._ours.nudge()
 
-    def _take_place(self, state: State, world: World, slot: Record) -> None:
+    def _take_place(self, state: JobState, world: World, slot: Record) -> None:
         rank = slot.integer("rank", low=-1)
         if rank < 0:
             return  # a spare, until there is a place
-        self._ours.place = Place(
+        self._ours.place = RoundPlace(
             round=world.round,
             attempt=state.attempt,
             rank=rank,
@@ -135,7 +135,7 @@ class Follower:
         self._ours.wants_round = self._ours.has_succeeded = False
         self._ours.is_active = True
 
-    def _tell_change(self, state: State) -> None:
+    def _tell_change(self, state: JobState) -> None:
         event = state.event
         kind = _CHANGES.get(event.kind)
         if kind is ChangeKind.NOTICE and self._ours.notices.pop(event.signum, None) is not None:
@@ -149,15 +149,15 @@ class Follower:
         is_own = event.node == self._ours.me and event.kind in ("notice", "failed", "left")
         if kind is None or is_own:
             return
-        if kind in (ChangeKind.LEFT, ChangeKind.LOST) and state.phase is not Phase.FORMING:
+        if kind in (ChangeKind.LEFT, ChangeKind.LOST) and state.phase is not JobPhase.FORMING:
             return  # a spare went, and the round goes on
         self._ours.tell(MembershipChange(kind, host_of(event.node), event.reason, event.signum))
 
-    def _see_end(self, incarnation: int, state: State) -> None:
+    def _see_end(self, incarnation: int, state: JobState) -> None:
         with self._ours.lock:
             if incarnation != self._ours.incarnation:
                 return
-            if state.phase is Phase.REPLACED:
+            if state.phase is JobPhase.REPLACED:
                 self._ours.lose_job(f"the job begins anew: {state.event.reason}")
                 _log.warning(
                     "job %r begins anew: %s", self._ours.identity.run_id, state.event.reason

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from plaunch.rendezvous import MAX_NAME
 
 from plaunch_membership import state as states
-from plaunch_membership.failures import cut, tell
-from plaunch_membership.heartbeat import Pulse
+from plaunch_membership.failures import cut, summarize
+from plaunch_membership.heartbeat import Heartbeat
 from plaunch_membership.operations import Add, MultiGet, Routine, Set, Sleep
 from plaunch_membership.records import MAX_REASON, RecordError
 from plaunch_membership.shared_log import NodeRecord, entry, tickets
-from plaunch_membership.state import Phase, State
+from plaunch_membership.state import JobPhase, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from plaunch.rendezvous import JobFailure
 
-    from plaunch_membership.job_lookup import Admission
+    from plaunch_membership.job_lookup import JobLookup
     from plaunch_membership.membership import Membership
 
 _log = logging.getLogger("plaunch")
@@ -31,25 +31,23 @@ _MOST_NAMED = 16  # nodes
 _SAID_AFTER = 2.0  # seconds of lingering after which it is said for whom
 
 
-class Speaker:
-    """A node's first routine, `speak`; the others are what it may be asked to do.
+class Writer:
+    """A node's first routine, `write`; the others are what it may be asked to do.
 
     Args:
         ours: this node's part in the job.
-        admission: finds the job.
+        lookup: finds the job.
         hold_port: finds a port for the workers' store, and keeps it from others.
     """
 
-    def __init__(
-        self, ours: Membership, admission: Admission, hold_port: Callable[[], int]
-    ) -> None:
+    def __init__(self, ours: Membership, lookup: JobLookup, hold_port: Callable[[], int]) -> None:
         self._ours = ours
-        self._admission = admission
+        self._lookup = lookup
         self._hold_port = hold_port
-        self._pulse = Pulse(ours)
+        self._heartbeat = Heartbeat(ours)
         self._offered = -1  # the version of the state in which it has offered to lead
 
-    def speak(self, opened: Callable[[], None]) -> Routine[None]:
+    def write(self, opened: Callable[[], None]) -> Routine[None]:
         """Be a member of the job until told to go; calls `opened` when there is a state to follow.
 
         Raises:
@@ -57,15 +55,15 @@ class Speaker:
             RendezvousStateError: the store holds something else.
         """
         while True:
-            yield from self._admission.open()
-            self._pulse.begin_anew()
+            yield from self._lookup.open()
+            self._heartbeat.begin_anew()
             self._offered = -1
             yield from self._recall_attempt()
-            yield from self._pulse.beat()
+            yield from self._heartbeat.beat()
             opened()
             if (yield from self._serve()):
                 return
-            yield from self._pulse.end()
+            yield from self._heartbeat.end()
 
     def _recall_attempt(self) -> Routine[None]:
         """Tell a job that began anew without this node how many restarts were used before."""
@@ -88,8 +86,8 @@ class Speaker:
             now = self._ours.clock()
             if now >= due:
                 due = now + interval
-                yield from self._pulse.beat()
-                yield from self._pulse.look()
+                yield from self._heartbeat.beat()
+                yield from self._heartbeat.look()
                 continue
             settle_at, asks = self._ours.settle_at, self._ours.asks
             alarm = due if settle_at is None else min(due, settle_at)
@@ -108,14 +106,14 @@ class Speaker:
             state = self._ours.state
             if state is None:
                 return None
-            if state.phase is Phase.OVER:
-                return None if self._ours.has_said_bye else self._say_bye
-            if self._ours.is_closing or self._ours.leaving or state.phase is Phase.REPLACED:
+            if state.phase is JobPhase.OVER:
+                return None if self._ours.has_departed else self._depart
+            if self._ours.is_closing or self._ours.leaving or state.phase is JobPhase.REPLACED:
                 return None
             if not state.leader and self._offered != state.version:
-                # Once: the state stays as it is until the follower sees the next one.
+                # Once: the state stays as it is until the watcher sees the next one.
                 self._offered = state.version
-                return lambda: self._pulse.take_lead("", "nobody led")
+                return lambda: self._heartbeat.take_lead("", "nobody led")
             if self._is_settling(state) and self._ours.settle_at is not None:
                 if self._ours.clock() < self._ours.settle_at:
                     return None
@@ -125,7 +123,7 @@ class Speaker:
             if self._ours.joined is None or self._ours.joined[0] != state.next_round:
                 return lambda: self._join(state.next_round)
             if (
-                state.phase is Phase.RUNNING
+                state.phase is JobPhase.RUNNING
                 and state.world is not None
                 and state.world.nodes < self._ours.identity.max_nodes
                 and self._ours.asked_in != state.round
@@ -134,19 +132,19 @@ class Speaker:
                 return lambda: self._ask_in(state)
         return None
 
-    def _is_settling(self, state: State) -> bool:
+    def _is_settling(self, state: JobState) -> bool:
         return (
-            state.phase is Phase.SETTLING
+            state.phase is JobPhase.SETTLING
             and self._ours.place is not None
             and self._ours.place.round == state.round
             and self._ours.settled != state.round
         )
 
     def _join(self, round_: int) -> Routine[None]:
-        """Be on the roll of a round."""
-        roll = self._ours.keys.joined(round_)
+        """Be on the log of a round."""
+        log = self._ours.keys.joined(round_)
         port = self._hold_port()
-        ticket = yield Add(tickets(roll))
+        ticket = yield Add(tickets(log))
         with self._ours.lock:
             self._ours.joined = (round_, ticket)
         identity = self._ours.identity
@@ -166,17 +164,17 @@ class Speaker:
             port=port,
             stop_timeout=identity.job.stop_timeout,
         )
-        key = entry(roll, ticket)
+        key = entry(log, ticket)
         yield Set(key, self._ours.codec.encode(key, record.to_record()))
         with self._ours.lock:
             # It may be in the present round by now.
             state = self._ours.state if self._ours.wants_round else None
         if (
             state is not None
-            and state.phase is Phase.RUNNING
+            and state.phase is JobPhase.RUNNING
             and state.world is not None
             and state.world.nodes >= identity.max_nodes
-            # Or it has failed in this round, and its follower has yet to read that.
+            # Or it has failed in this round, and its watcher has yet to read that.
             and not self._ours.is_member(state)
         ):
             _log.warning(
@@ -190,7 +188,7 @@ class Speaker:
         asks = self._ours.asks
         return asks is not None and asks[0] == round_ and self._ours.clock() < asks[1]
 
-    def _ask_in(self, running: State) -> Routine[None]:
+    def _ask_in(self, running: JobState) -> Routine[None]:
         """End a round that has room for this node, unless some nodes have finished already.
 
         The workers of all others stop then, so other nodes are given time to come as well. The time
@@ -217,14 +215,14 @@ class Speaker:
                 self._ours.identity.run_id,
             )
             return
-        yield from self._pulse.beat()  # the leader may have given it up before it came back
+        yield from self._heartbeat.beat()  # the leader may have given it up before it came back
         yield from self._ours.change(
             lambda state: states.call(
                 state, "arrived", self._ours.me, "", by=self._ours.me, from_round=round_
             )
         )
 
-    def _makes_full(self, running: State) -> Routine[bool]:
+    def _makes_full(self, running: JobState) -> Routine[bool]:
         """Whether as many nodes are there, with those that wait, as a round may have."""
         ours, world = self._ours, running.world
         room = ours.identity.max_nodes - (0 if world is None else world.nodes)
@@ -233,7 +231,7 @@ class Speaker:
             return False
         waiting = sorted((yield from ours.joined_nodes(running.next_round)))
         signs = yield MultiGet([ours.keys.beat(node) for node in waiting])
-        leaves = self._pulse.read_leaves(dict(zip(waiting, signs, strict=True)))
+        leaves = self._heartbeat.read_leaves(dict(zip(waiting, signs, strict=True)))
         return len(waiting) - len(leaves) >= room
 
     def report(
@@ -255,10 +253,10 @@ class Speaker:
                 return
             self._ours.settled = round_
             self._ours.settle_at = None
-        told = tell(failures).to_record()
-        roll = self._ours.keys.settled(round_)
-        ticket: int = yield Add(tickets(roll))
-        key = entry(roll, ticket)
+        told = summarize(failures).to_record()
+        log = self._ours.keys.settled(round_)
+        ticket: int = yield Add(tickets(log))
+        key = entry(log, ticket)
         said = {"node": self._ours.me, "is_final": is_final}
         try:
             value = self._ours.codec.encode(key, {**said, **told})
@@ -283,9 +281,9 @@ class Speaker:
                 return
             self._ours.leaving = cut(reason, MAX_REASON) or "for no reason given"
             self._ours.wants_round = False
-        yield from self._pulse.beat()
+        yield from self._heartbeat.beat()
 
-        def go(state: State) -> State | None:
+        def go(state: JobState) -> JobState | None:
             # Asked of each state: the others may have formed a round without this node by now. And
             # whoever is done may go without ending the round of those who are not.
             is_member = self._ours.is_member(state) and not self._ours.has_succeeded
@@ -293,14 +291,14 @@ class Speaker:
 
         yield from self._ours.change(go)
 
-    def _say_bye(self) -> Routine[None]:
-        self._ours.has_said_bye = True
-        yield from self._enrol(self._ours.keys.byes)
+    def _depart(self) -> Routine[None]:
+        self._ours.has_departed = True
+        yield from self._enrol(self._ours.keys.departures)
 
-    def _enrol(self, roll: str) -> Routine[int]:
-        """Be on a roll; the result is the ticket."""
-        ticket: int = yield Add(tickets(roll))
-        key = entry(roll, ticket)
+    def _enrol(self, log: str) -> Routine[int]:
+        """Be on a log; the result is the ticket."""
+        ticket: int = yield Add(tickets(log))
+        key = entry(log, ticket)
         yield Set(key, self._ours.codec.encode(key, {"node": self._ours.me}))
         return ticket
 
@@ -314,16 +312,16 @@ class Speaker:
         began = self._ours.clock()
         has_said = False
         state = self._ours.state
-        if state is None or state.phase is not Phase.OVER:
+        if state is None or state.phase is not JobPhase.OVER:
             return
         expected = set((yield from self._ours.members(state)))
         for round_ in {state.round, state.next_round}:
             expected.update((yield from self._ours.joined_nodes(round_)))
         waiting = expected - {self._ours.me} - set(self._ours.gone)
-        roll = self._ours.roll(self._ours.keys.byes)
+        log = self._ours.log_reader(self._ours.keys.departures)
         # Whoever is to leave has been told to end at once.
         while waiting and stays(self._ours.clock() - began, waiting) and not self._ours.wanted:
-            for _, key, value in (yield from roll.read()):
+            for _, key, value in (yield from log.read()):
                 try:
                     node = self._ours.codec.decode(key, value).text("node", max_len=MAX_NAME)
                 except RecordError as error:
@@ -340,4 +338,4 @@ class Speaker:
                         self._ours.timing.close_timeout,
                         ", ".join(sorted(map(states.host_of, waiting))[:_MOST_NAMED]),
                     )
-                yield from roll.wait(min(_LINGER, self._ours.timing.keep_alive_interval))
+                yield from log.wait(min(_LINGER, self._ours.timing.keep_alive_interval))

@@ -90,7 +90,7 @@ def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
         load_protocol(),
         params.run_id,
         # What is under way when a leader dies gets no answer. There must be time to notice that,
-        # and to find another member, before the others miss a sign of life too often.
+        # and to find another member, before the others miss a heartbeat too often.
         answer_timeout=max(_LEAST_ANSWER_TIMEOUT, interval * attempts / 3),
         # It must survive one renewal that fails. Beyond that its length does not matter to when a
         # node is lost, as it counts for that; half of the time is left for coming back.
