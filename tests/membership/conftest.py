@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from plaunch.errors import RendezvousError, RendezvousStateError
 from plaunch.rendezvous.api import ChangeKind, JobSettings
+from plaunch_membership.agent_requests import AgentRequests
 from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.leader import Leader
 from plaunch_membership.membership import Membership
@@ -56,6 +57,7 @@ class SimulatedNode:
     job: Simulation
     name: str
     membership: Membership
+    agent: AgentRequests
     tasks: dict[str, Task] = field(default_factory=dict)
     is_paused: bool = False
     is_dead: bool = False
@@ -73,7 +75,7 @@ class SimulatedNode:
 
     @property
     def place(self):
-        return self.membership.place if self.membership.is_active else None
+        return self.membership.part.place if self.membership.part.is_active else None
 
     def begin(self, name, routine):
         self.tasks[name] = Task(self, name, routine)
@@ -89,7 +91,7 @@ class SimulatedNode:
         state = self.membership.state
         if state is not None and state.leader == self.name and not self.is_dead:
             leader = self.tasks.get("leader")
-            incarnation = self.membership.incarnation
+            incarnation = self.membership.job.incarnation
             if leader is None or leader.incarnation != incarnation:
                 task = Task(self, "leader", Leader(self.membership).lead())
                 task.incarnation = incarnation
@@ -99,13 +101,13 @@ class SimulatedNode:
     def obey(self):
         """What an agent does with what it is told."""
         membership = self.membership
-        if membership.place is not None and membership.is_active:
-            found = (membership.keys.incarnation, membership.place)
+        if membership.part.place is not None and membership.part.is_active:
+            found = (membership.keys.incarnation, membership.part.place)
             if not self.places or self.places[-1] != found:
                 self.places.append(found)
-        if self.error is None and membership.error is not None:
-            self.error = membership.error
-        for change in membership.take_changes():
+        if self.error is None and membership.news.error is not None:
+            self.error = membership.news.error
+        for change in membership.news.take():
             self.told.append(change)
             if change.kind not in (ChangeKind.NOTICE, ChangeKind.CLOSED):
                 self.must_join = True
@@ -114,8 +116,8 @@ class SimulatedNode:
             self.want_round()
 
     def want_round(self):
-        if self.membership.verdict is None:
-            self.membership.want_round()
+        if self.membership.news.verdict is None:
+            self.agent.want_round()
 
 
 class Simulation:
@@ -176,10 +178,11 @@ class Simulation:
             clock=lambda: self.now,
             wall_clock=lambda: self.now - settings.get("clock_behind", 0.0),
         )
-        node = SimulatedNode(self, identity.node, membership)
-        membership.nudge = node.nudge
         lookup = JobLookup(membership, make_name=lambda: f"i{next(self._names)}")
         writer = Writer(membership, lookup, hold_port=lambda: 20000 + number)
+        agent = AgentRequests(membership, writer.statements)
+        node = SimulatedNode(self, identity.node, membership, agent)
+        membership.nudge = node.nudge
         self.nodes.append(node)
         node.want_round()
         node.begin("writer", writer.write(node.opened))

@@ -43,7 +43,7 @@ def check_rounds(job):
 def is_somewhere(job, node):
     """Whether a living node waits for nothing that will not come."""
     state = node.state
-    if node.error is not None or node.has_ended or node.membership.verdict is not None:
+    if node.error is not None or node.has_ended or node.membership.news.verdict is not None:
         return True
     if state is None:
         return False
@@ -51,7 +51,7 @@ def is_somewhere(job, node):
         return state.phase is JobPhase.RUNNING
     living = sum(not other.has_ended and other.error is None for other in job.living)
     if state.phase is JobPhase.RUNNING:
-        return state.world.nodes == job.max_nodes or node.membership.wants_round
+        return state.world.nodes == job.max_nodes or node.membership.part.wants_round
     return state.phase is JobPhase.FORMING and living < job.min_nodes
 
 
@@ -82,12 +82,12 @@ def test_whatever_happens_there_is_one_truth_and_nobody_waits_for_ever(steps, se
         elif accident == "go on":
             node.is_paused = False
         elif accident == "leave" and not node.is_dead:
-            node.membership.leave("told to stop")
+            node.agent.leave("told to stop")
         elif accident == "fail" and node.place is not None:
-            node.membership.report([JobFailure(0, 1.0, "it failed")], is_final=False)
+            node.agent.report([JobFailure(0, 1.0, "it failed")], is_final=False)
             node.want_round()
         elif accident == "succeed" and node.place is not None:
-            node.membership.succeed()
+            node.agent.succeed()
         elif accident == "forget":
             job.board.wipe()
         job.run(tenths / 10)
@@ -130,7 +130,7 @@ def test_a_signal_reaches_each_node_once_in_whatever_order(seed, told, apart, do
             node = nodes[number]
             if heard(node) + sent[node.name] < wave:  # as an agent does within the second
                 sent[node.name] += 1
-                node.membership.send_notice(10)
+                node.agent.send_notice(10)
             for _ in range(apart):
                 job.step()
         job.run(5.0)

@@ -58,7 +58,7 @@ def test_a_node_that_has_left_does_not_count(running):
     job = running(max_nodes=3)
     goes = job.add()
     job.run(2.0)
-    goes.membership.leave("told to stop")
+    goes.agent.leave("told to stop")
     job.run(2.0)
     job.add()
     job.run(20.0)
@@ -83,7 +83,7 @@ def test_who_waits_is_in_the_next_round_whatever_has_brought_it(simulate, why):
     job.run(5.0)
     began = job.now
     if why == "failure":
-        second.membership.report([JobFailure(1, 5.0, "rank 1 failed")], is_final=False)
+        second.agent.report([JobFailure(1, 5.0, "rank 1 failed")], is_final=False)
         second.want_round()
         job.settle(first, second, late)
     else:
@@ -99,7 +99,7 @@ def test_a_round_in_which_somebody_is_done_meanwhile_is_not_ended(running):
     job.settle(first, late)
     third = job.add()
     job.run(10.0)
-    late.membership.succeed()
+    late.agent.succeed()
     job.run(60.0)
     assert third.place is None
     assert third.error is None

@@ -19,10 +19,11 @@ from plaunch_membership.failures import (
     merge,
     summarize,
 )
+from plaunch_membership.keys import entry, tickets
 from plaunch_membership.operations import Add, Set
 from plaunch_membership.records import RecordCodec, RecordError
-from plaunch_membership.shared_log import entry, tickets
-from plaunch_membership.state import JobState, describe_verdict, end, first_state, verdict_error
+from plaunch_membership.state import JobState, describe_verdict, verdict_error
+from plaunch_membership.transitions import end, first_state
 
 LONG = "\x1b[31m" + "é" * 30_000  # as JSON, 180 kB
 KEY = "job/0/state/1"
@@ -45,10 +46,10 @@ def test_nodes_with_long_tracebacks_get_a_verdict(simulate, count):
     nodes = [job.add() for _ in range(count)]
     job.settle(*nodes)
     for rank, node in enumerate(nodes):
-        node.membership.report([long_failure(rank)], is_final=False)
-    assert job.run(10.0, lambda: all(n.membership.verdict for n in nodes)), job.describe()
-    verdict = nodes[0].membership.verdict
-    assert all(node.membership.verdict == verdict for node in nodes)
+        node.agent.report([long_failure(rank)], is_final=False)
+    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
+    verdict = nodes[0].membership.news.verdict
+    assert all(node.membership.news.verdict == verdict for node in nodes)
     assert [failure.rank for failure in verdict.failures] == list(range(count))[:MAX_LISTED]
     assert sum(group.count for group in verdict.others) == max(count - MAX_LISTED, 0)
     assert verdict.failures[0].detail["traceback"] == "... " + LONG[-8192:]
@@ -193,11 +194,11 @@ def test_what_cannot_be_written_is_not_the_end(simulate, caplog):
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
     nodes[0].membership.codec = Narrow("simulated")
-    nodes[1].membership.report([long_failure(1)], is_final=False)
-    assert job.run(10.0, lambda: all(n.membership.verdict for n in nodes)), job.describe()
-    assert {n.membership.verdict.outcome for n in nodes} == {"failed"}
-    assert nodes[1].membership.verdict.reason == "rank 1 failed"
-    assert nodes[1].membership.verdict.failures == ()
+    nodes[1].agent.report([long_failure(1)], is_final=False)
+    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
+    assert {n.membership.news.verdict.outcome for n in nodes} == {"failed"}
+    assert nodes[1].membership.news.verdict.reason == "rank 1 failed"
+    assert nodes[1].membership.news.verdict.failures == ()
     assert "it is written without its failures" in caplog.text
 
 
@@ -206,9 +207,9 @@ def test_a_report_that_cannot_be_written_is_not_the_end(simulate, caplog):
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
     nodes[1].membership.codec = Narrow("simulated")
-    nodes[1].membership.report([long_failure(1)], is_final=True)
-    assert job.run(10.0, lambda: all(n.membership.verdict for n in nodes)), job.describe()
-    assert {n.membership.verdict.reason for n in nodes} == {"rank 1 failed"}
+    nodes[1].agent.report([long_failure(1)], is_final=True)
+    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
+    assert {n.membership.news.verdict.reason for n in nodes} == {"rank 1 failed"}
     assert "cannot be written" in caplog.text
 
 
@@ -218,10 +219,10 @@ def test_a_report_that_cannot_be_read_is_not_waited_for(simulate, caplog):
     nodes = [job.add() for _ in range(3)]
     job.settle(*nodes)
     nodes[2].membership.codec = Garbler("simulated")
-    nodes[0].membership.report([long_failure(0)], is_final=False)
-    verdicts = [node.membership for node in nodes[:2]]
-    assert job.run(10.0, lambda: all(m.verdict for m in verdicts)), job.describe()
-    assert [failure.rank for failure in verdicts[1].verdict.failures] == [0]
+    nodes[0].agent.report([long_failure(0)], is_final=False)
+    told = [node.membership.news for node in nodes[:2]]
+    assert job.run(10.0, lambda: all(news.verdict for news in told)), job.describe()
+    assert [failure.rank for failure in told[1].verdict.failures] == [0]
     assert "a report of failures is not believed" in caplog.text
 
 
@@ -234,16 +235,16 @@ def test_a_report_that_was_written_twice_counts_once(simulate):
     for _ in range(2):
         ticket = Add(tickets(log)).run(job.store)
         Set(entry(log, ticket), codec.encode(entry(log, ticket), report)).run(job.store)
-    nodes[0].membership.report([long_failure(0)], is_final=False)
-    assert job.run(10.0, lambda: all(n.membership.verdict for n in nodes)), job.describe()
-    assert [failure.rank for failure in nodes[0].membership.verdict.failures] == [0, 1]
+    nodes[0].agent.report([long_failure(0)], is_final=False)
+    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
+    assert [failure.rank for failure in nodes[0].membership.news.verdict.failures] == [0, 1]
 
 
 def test_reasons_are_bounded_wherever_they_come_from(simulate):
     job = simulate(min_nodes=1, max_nodes=2)
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
-    nodes[1].membership.leave("\x1b" * (2 << 20))
+    nodes[1].agent.leave("\x1b" * (2 << 20))
     assert job.run(30.0, lambda: nodes[0].place and nodes[0].place.nodes == 1), job.describe()
     assert nodes[0].told[0].reason.startswith("\\x1b\\x1b")
     assert len(nodes[0].told[0].reason) <= 2000

@@ -9,10 +9,11 @@ import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch.rendezvous import ChangeKind, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership.keys import entry, tickets
 from plaunch_membership.operations import Add, MultiGet
 from plaunch_membership.records import RecordError
 from plaunch_membership.runner import Runner
-from plaunch_membership.shared_log import SharedLogReader, entry, tickets
+from plaunch_membership.shared_log import SharedLogReader
 from plaunch_membership.testing import MemoryBoard, MemoryStore
 
 from helpers.waiting import wait_until
@@ -171,9 +172,9 @@ def test_bad_records_are_named_and_not_for_ever(simulate, caplog):
         job.board.data[entry(log, ticket)] = b"garbage"
     job.board.data[tickets(log)] = b"500"
     for node in nodes:
-        node.membership.succeed()
-    assert job.run(60.0, lambda: all(n.membership.verdict for n in nodes)), job.describe()
-    assert nodes[0].membership.verdict.outcome == "succeeded"
+        node.agent.succeed()
+    assert job.run(60.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
+    assert nodes[0].membership.news.verdict.outcome == "succeeded"
     assert caplog.text.count("is not believed") == 20 * len(nodes)
     assert "further records that are not believed are not named" in caplog.text
 
@@ -185,8 +186,8 @@ def test_good_byes_that_are_none_delay_nobody(simulate):
     job.board.data[entry(nodes[0].membership.keys.departures, 1)] = b"garbage"
     job.board.data[tickets(nodes[0].membership.keys.departures)] = b"1"
     for node in nodes:
-        node.membership.succeed()
-    nodes[0].membership.linger(lambda seconds, _: seconds < 60.0)
+        node.agent.succeed()
+    nodes[0].agent.linger(lambda seconds, _: seconds < 60.0)
     began = job.now
     assert job.run(30.0, lambda: nodes[0].has_ended), job.describe()
     assert job.now - began < 10.0

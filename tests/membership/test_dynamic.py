@@ -233,7 +233,7 @@ class Asked:
 
     def answer(self):
         self._answers.set()
-        wait_until(lambda: self.handler._threads._writer.silent_for() == 0.0, "an answer")
+        wait_until(lambda: self.handler._threads._writing.silent_for() == 0.0, "an answer")
 
 
 def test_own_pauses_are_no_silence_of_the_store(create, board):
@@ -256,7 +256,7 @@ def test_a_pause_is_no_time_in_which_nodes_could_have_come(create, monkeypatch):
     first = create(2, 2, join_timeout="600", _clock=clock)
     began = first._clock()
     call = Background(first.next_rendezvous)
-    wait_until(lambda: first._membership.joined is not None, "it waits")
+    wait_until(lambda: first._membership.part.joined is not None, "it waits")
     for pause in (3600.0, 1.0, 3600.0):
         clock.now += pause
         call.is_over(0.05)  # some glances
@@ -288,7 +288,7 @@ def test_a_connection_that_is_dead_is_replaced(create, board, monkeypatch):
     handler = create(connect=connect)
     handler.next_rendezvous()
     is_cut.set()
-    writer = handler._threads._writer
+    writer = handler._threads._writing
     wait_until(lambda: writer.overdue() >= 0.4, "the writer is stuck")
     is_cut.clear()
     connections = writer.connections
@@ -543,7 +543,7 @@ def test_waiting_costs_the_store_little(create, monkeypatch):
     wait_until(lambda: "1 came" in handler.describe_wait(), "it has come itself")
     looked = []
     with monkeypatch.context() as patch:
-        patch.setattr(handler._membership, "want", looked.append)
+        patch.setattr(handler._membership, "request", looked.append)
         for _ in range(20):
             handler.describe_wait()
     assert looked == []
@@ -580,7 +580,7 @@ def test_nodes_that_arrive_late_are_in_the_same_round(create):
 def test_a_node_that_nobody_needs_any_more_says_so(create):
     first = create(1, 2, last_call_timeout="0.1")
     first.next_rendezvous()
-    first._membership.wants_round = True  # else its success would be the end of the job
+    first._membership.part.wants_round = True  # else its success would be the end of the job
     log = first._membership.keys.done(0)
     first._threads.connect().add(f"{log}/tickets", 1)
     late = create(1, 2)

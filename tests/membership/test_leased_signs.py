@@ -71,7 +71,7 @@ def test_a_sign_is_written_when_there_is_something_new_to_say(leased):
     job.store.written.clear()
     job.run(1000.0)
     assert job.store.written == []
-    nodes[2].membership.leave("told to stop")
+    nodes[2].agent.leave("told to stop")
     job.run(0.5)
     assert job.store.written.count(nodes[2].membership.keys.beat(nodes[2].name)) == 1
     assert kinds(nodes[0]) == ["left"]

@@ -10,7 +10,8 @@ from collections import Counter
 
 import pytest
 from plaunch.rendezvous.job import JobFailure
-from plaunch_membership.state import JobPhase, notify
+from plaunch_membership.state import JobPhase
+from plaunch_membership.transitions import notify
 from plaunch_membership.watcher import Watcher
 
 from .conftest import Simulation
@@ -26,7 +27,7 @@ def incarnations(nodes):
 
 def fail(job, node):
     """A worker of one node fails, and all are in a round again."""
-    node.membership.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
+    node.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
     node.want_round()
     job.settle()
 
@@ -88,7 +89,7 @@ def test_whenever_it_happens_all_meet_again(simulate, shape, seed):
             job.run(order.random() * 8)
         one = order.choice(nodes)
         if one.place is not None and order.random() < 0.5:
-            one.membership.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
+            one.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
             one.want_round()
             for _ in range(order.randrange(30)):
                 job.step()
@@ -103,11 +104,11 @@ def test_a_node_that_goes_does_not_begin_the_job_anew(simulate):
     job = simulate(min_nodes=1, max_nodes=1)
     node = job.add()
     job.settle(node)
-    node.membership.announce_leave("told to stop")
+    node.agent.announce_leave("told to stop")
     job.run(0.1)
     job.board.wipe()
     job.run(5.0)
-    node.membership.leave("told to stop")
+    node.agent.leave("told to stop")
     job.run(1.0)
     assert node.has_ended
     assert not any(key.endswith("/job") for key in job.board.data)
@@ -158,7 +159,7 @@ def test_an_older_snapshot_is_not_gone_on_with(simulate, min_nodes, max_nodes, w
     job.run(5.0)
     if when == "running":
         older = dict(job.board.data)
-    nodes[0].membership.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
+    nodes[0].agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
     nodes[0].want_round()
     if when == "settling":
         job.run(1.0, lambda: nodes[1].state.phase is JobPhase.SETTLING)
@@ -203,7 +204,7 @@ def test_a_change_that_hides_the_loss_is_seen_through(simulate):
     job.run(5.0)
     job.board.data.clear()
     job.board.data.update(older)
-    nodes[0].membership.send_notice(10)
+    nodes[0].agent.send_notice(10)
     while job.step():
         pass
     assert nodes[1].state.event.kind == "notice"  # the others have gone on with it
@@ -251,16 +252,16 @@ def test_a_host_that_is_started_again_does_not_make_the_budget_grow(simulate, mi
     job.run(3.0)
     job.settle(host, other)
     assert [node.place.attempt for node in (host, other)] == [2, 2]
-    other.membership.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
+    other.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
     job.run(5.0)
-    assert host.membership.verdict.outcome == "failed"
+    assert host.membership.news.verdict.outcome == "failed"
 
 
 def test_an_attempt_counts_before_its_round_is_formed(simulate):
     job = simulate(min_nodes=2, max_nodes=2, max_restarts=5)
     host, other = job.add(is_host=True), job.add()
     job.settle(host, other)
-    other.membership.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
+    other.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
     other.want_round()
     host.is_slow_until = job.now + 60.0  # its workers do not stop
     job.run(5.0, lambda: other.state.attempt == 1)
@@ -319,7 +320,7 @@ def test_a_copied_state_is_refused_by_who_writes_and_by_who_comes(simulate):
     job.store.set(keys.state(last), present)
     job.store.set(keys.state(last + 1), first)
     node.tasks.pop("watcher")  # who reads it would find out first
-    node.membership.send_notice(10)
+    node.agent.send_notice(10)
     job.run(5.0)
     assert keys.state(last + 1) in str(node.error)
 
@@ -332,13 +333,13 @@ def test_a_clock_that_is_behind_does_not_run_a_finished_job_again(simulate, seco
     job = simulate(min_nodes=1, max_nodes=1, verdict_ttl=100.0)
     first = job.add()
     job.settle(first)
-    first.membership.succeed()
+    first.agent.succeed()
     job.run(1.0)
     late = job.add(clock_behind=seconds)
     job.run(1.0)
     assert "succeeded" in str(late.error)
     assert "clock" in str(late.error)
-    assert late.membership.verdict.outcome == "succeeded"
+    assert late.membership.news.verdict.outcome == "succeeded"
 
 
 def test_data_that_are_lost_while_a_node_comes_begin_no_incarnation_twice():

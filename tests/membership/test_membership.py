@@ -116,7 +116,7 @@ def test_a_spare_waits_and_takes_the_place_of_a_node_that_leaves(simulate):
     assert spare.place is None
     assert spare.error is None
     assert kinds(first) == []
-    first.membership.leave("told to stop")
+    first.agent.leave("told to stop")
     assert job.settle(second, spare) == [1, 0]
     assert kinds(second) == ["left"]
     assert "told to stop" in second.told[0].reason
@@ -178,7 +178,7 @@ def test_a_failure_anywhere_is_another_attempt_everywhere(simulate):
     job = simulate(min_nodes=3, max_nodes=3, max_restarts=1)
     nodes = [job.add() for _ in range(3)]
     job.settle(*nodes)
-    nodes[2].membership.report([failure()], is_final=False)
+    nodes[2].agent.report([failure()], is_final=False)
     nodes[2].want_round()
     job.settle(*nodes, seconds=2.0)
     assert [node.place.attempt for node in nodes] == [1, 1, 1]
@@ -191,14 +191,12 @@ def test_without_restarts_left_all_get_the_same_verdict(simulate):
     nodes = [job.add() for _ in range(3)]
     job.settle(*nodes)
     consequence = failure(rank=1, began=6.0, summary="rank 1 failed: connection reset")
-    nodes[1].membership.report([consequence], is_final=False)
-    nodes[2].membership.report(
-        [failure(rank=2, began=4.0, summary="rank 2 was killed")], is_final=False
-    )
+    nodes[1].agent.report([consequence], is_final=False)
+    nodes[2].agent.report([failure(rank=2, began=4.0, summary="rank 2 was killed")], is_final=False)
     for node in nodes[1:]:
         node.want_round()
     job.run(3.0)
-    verdicts = [node.membership.verdict for node in nodes]
+    verdicts = [node.membership.news.verdict for node in nodes]
     assert verdicts[0] == verdicts[1] == verdicts[2]
     assert verdicts[0].outcome == "failed"
     assert [f.rank for f in verdicts[0].failures] == [2, 1]
@@ -211,7 +209,7 @@ def test_two_failures_in_one_round_cost_one_attempt(simulate):
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
     for node in nodes:
-        node.membership.report([failure()], is_final=False)
+        node.agent.report([failure()], is_final=False)
         node.want_round()
     job.settle(*nodes)
     assert nodes[0].place.attempt == 1
@@ -223,10 +221,10 @@ def test_only_a_spare_says_that_it_waits_for_a_place(simulate, caplog):
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
     deaf = nodes[1].tasks.pop("watcher")
-    nodes[1].membership.report([failure(rank=1)], is_final=False)
+    nodes[1].agent.report([failure(rank=1)], is_final=False)
     nodes[1].want_round()
     job.run(1.0)
-    assert nodes[1].membership.joined[0] == 1
+    assert nodes[1].membership.part.joined[0] == 1
     nodes[1].tasks["watcher"] = deaf
     job.settle(*nodes)
     assert "waits for a place" not in caplog.text
@@ -239,10 +237,10 @@ def test_a_final_failure_ends_the_job_whatever_is_left(simulate):
     job = simulate(min_nodes=2, max_nodes=2, max_restarts=5)
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
-    nodes[0].membership.report([failure(rank=-1, summary="no such program")], is_final=True)
+    nodes[0].agent.report([failure(rank=-1, summary="no such program")], is_final=True)
     nodes[0].want_round()
     job.run(5.0)
-    assert nodes[1].membership.verdict.reason == "no such program"
+    assert nodes[1].membership.news.verdict.reason == "no such program"
 
 
 def test_failures_after_the_loss_of_a_node_cost_nothing(simulate):
@@ -251,7 +249,7 @@ def test_failures_after_the_loss_of_a_node_cost_nothing(simulate):
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
     job.kill(nodes[0])
-    nodes[1].membership.report([failure(rank=1)], is_final=False)
+    nodes[1].agent.report([failure(rank=1)], is_final=False)
     nodes[1].want_round()
     job.settle(nodes[1], seconds=20.0)
     assert nodes[1].place.attempt == 0
@@ -264,12 +262,12 @@ def test_success_of_all_is_the_verdict_and_spares_may_go(simulate):
     job.settle(*nodes)
     spare = job.add()
     job.run(5.0)
-    nodes[0].membership.succeed()
+    nodes[0].agent.succeed()
     job.run(50.0)
-    assert nodes[0].membership.verdict is None
-    nodes[1].membership.succeed()
+    assert nodes[0].membership.news.verdict is None
+    nodes[1].agent.succeed()
     job.run(1.0)
-    assert {n.membership.verdict.outcome for n in nodes} == {"succeeded"}
+    assert {n.membership.news.verdict.outcome for n in nodes} == {"succeeded"}
     assert [c.kind for c in nodes[0].told] == [ChangeKind.CLOSED]
     assert isinstance(spare.error, RendezvousGracefulExitError)
 
@@ -278,9 +276,9 @@ def test_a_failure_calls_back_those_who_are_done(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
-    nodes[0].membership.succeed()
+    nodes[0].agent.succeed()
     job.run(5.0)
-    nodes[1].membership.report([failure(rank=1)], is_final=False)
+    nodes[1].agent.report([failure(rank=1)], is_final=False)
     nodes[1].want_round()
     job.settle(*nodes)
     assert nodes[0].place.attempt == 1
@@ -290,13 +288,13 @@ def test_nobody_is_admitted_once_somebody_is_done(simulate):
     job = simulate(min_nodes=1, max_nodes=3)
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
-    nodes[0].membership.succeed()
+    nodes[0].agent.succeed()
     job.run(5.0)
     late = job.add()
     job.run(20.0)
     assert late.place is None
     assert kinds(nodes[1]) == []
-    nodes[1].membership.succeed()
+    nodes[1].agent.succeed()
     job.run(2.0)
     assert isinstance(late.error, RendezvousGracefulExitError)
 
@@ -306,36 +304,36 @@ def test_a_node_that_is_done_may_go(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
-    nodes[0].membership.succeed()
+    nodes[0].agent.succeed()
     job.run(1.0)
-    nodes[0].membership.leave("has waited long enough")
+    nodes[0].agent.leave("has waited long enough")
     job.run(60.0)
     assert nodes[0].has_ended
     assert kinds(nodes[1]) == []
-    nodes[1].membership.succeed()
+    nodes[1].agent.succeed()
     job.run(5.0)
-    assert nodes[1].membership.verdict.outcome == "succeeded"
+    assert nodes[1].membership.news.verdict.outcome == "succeeded"
 
 
 def test_a_done_node_that_dies_is_not_missed(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
-    nodes[0].membership.succeed()
+    nodes[0].agent.succeed()
     job.run(1.0)
     job.kill(nodes[0])
     job.run(60.0)
     assert kinds(nodes[1]) == []
-    nodes[1].membership.succeed()
+    nodes[1].agent.succeed()
     job.run(5.0)
-    assert nodes[1].membership.verdict.outcome == "succeeded"
+    assert nodes[1].membership.news.verdict.outcome == "succeeded"
 
 
 def test_a_notice_reaches_all_others_and_the_round_goes_on(simulate):
     job = simulate(min_nodes=3, max_nodes=3)
     nodes = [job.add() for _ in range(3)]
     job.settle(*nodes)
-    nodes[1].membership.send_notice(10)
+    nodes[1].agent.send_notice(10)
     job.run(0.5)
     assert [[(c.kind, c.signum) for c in n.told] for n in nodes] == [
         [(ChangeKind.NOTICE, 10)],
@@ -355,14 +353,14 @@ def test_a_notice_of_all_nodes_at_once_is_one_and_nobody_hears_its_own_again(sim
     job.settle(*nodes)
     version = nodes[0].state.version
     for node in nodes[:4]:
-        node.membership.send_notice(10)
+        node.agent.send_notice(10)
     job.run(5.0)
     # The one who was not told by its scheduler hears of it once, however late the others write.
     assert notices(nodes) == [[], [], [], [], [10]]
     assert nodes[0].state.version == version + 1
     # Another signal, or the same one later, is another notice.
-    nodes[0].membership.send_notice(12)
-    nodes[1].membership.send_notice(10)
+    nodes[0].agent.send_notice(12)
+    nodes[1].agent.send_notice(10)
     job.run(5.0)
     assert [sorted(heard) for heard in notices(nodes)] == [
         [10],
@@ -376,10 +374,10 @@ def test_a_notice_of_all_nodes_at_once_is_one_and_nobody_hears_its_own_again(sim
 def test_a_notice_that_was_not_sent_for_want_of_workers_hides_no_later_one(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add()]
-    nodes[0].membership.send_notice(10)  # while it still waits for the other
+    nodes[0].agent.send_notice(10)  # while it still waits for the other
     nodes.append(job.add())
     job.settle(*nodes)
-    nodes[1].membership.send_notice(10)
+    nodes[1].agent.send_notice(10)
     job.run(5.0)
     assert notices(nodes) == [[10], []]
 
@@ -388,9 +386,9 @@ def test_closing_ends_it_for_all(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
-    nodes[0].membership.close("enough")
+    nodes[0].agent.close("enough")
     job.run(1.0)
-    assert {node.membership.verdict.outcome for node in nodes} == {"closed"}
+    assert {node.membership.news.verdict.outcome for node in nodes} == {"closed"}
     late = job.add()
     job.run(1.0)
     assert isinstance(late.error, RendezvousClosedError)
@@ -402,7 +400,7 @@ def test_the_leader_may_leave(simulate):
     nodes = [job.add() for _ in range(3)]
     job.settle(*nodes)
     leader = next(node for node in nodes if node.name == node.state.leader)
-    leader.membership.leave("told to stop")
+    leader.agent.leave("told to stop")
     others = [node for node in nodes if node is not leader]
     began = job.now
     job.settle(*others)
@@ -414,13 +412,13 @@ def test_a_leave_is_announced_before_the_workers_are_stopped(simulate):
     job = simulate(min_nodes=1, max_nodes=3)
     nodes = [job.add() for _ in range(3)]
     job.settle(*nodes)
-    nodes[0].membership.announce_leave("SIGTERM received")
+    nodes[0].agent.announce_leave("SIGTERM received")
     job.settle(*nodes[1:], seconds=2.0)
     assert "SIGTERM received" in nodes[1].told[0].reason
     job.run(20.0)
     assert nodes[1].place.attempt == 0
     assert len(nodes[1].told) == 1
-    nodes[0].membership.leave("it is done")
+    nodes[0].agent.leave("it is done")
     job.run(20.0)
     assert nodes[0].has_ended
     assert len(nodes[1].told) == 1
@@ -501,7 +499,7 @@ def test_a_finished_run_id_answers_for_a_time(simulate):
     job = simulate(min_nodes=1, max_nodes=1, verdict_ttl=100.0)
     first = job.add()
     job.settle(first)
-    first.membership.succeed()
+    first.agent.succeed()
     job.run(1.0)
     late = job.add()
     job.run(1.0)
@@ -514,7 +512,7 @@ def test_a_crashed_job_begins_anew(simulate, caplog):
     job = simulate(min_nodes=2, max_nodes=2)
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
-    nodes[0].membership.report([failure()], is_final=False)
+    nodes[0].agent.report([failure()], is_final=False)
     nodes[0].want_round()
     job.settle(*nodes)
     for node in nodes:

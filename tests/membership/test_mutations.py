@@ -36,11 +36,11 @@ def test_no_record_in_the_store_is_more_than_an_error(simulate, seed):
                 job.board.data[key] = value
         living = choose.choice(nodes)
         if turn == 2:
-            living.membership.report([], is_final=False)
+            living.agent.report([], is_final=False)
         elif turn == 3:
             job.kill(choose.choice(nodes))
         elif turn == 4:
-            living.membership.succeed()
+            living.agent.succeed()
         job.run(6.0)  # anything else that is raised comes out here
     for node in nodes:
         text = str(node.error)

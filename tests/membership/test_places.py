@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 from plaunch.rendezvous.job import JobFailure
-from plaunch_membership import state as states
-from plaunch_membership.shared_log import Keys
+from plaunch_membership import transitions
+from plaunch_membership.keys import Keys
 from plaunch_membership.state import JobPhase
 from plaunch_membership.watcher import Watcher
 
@@ -17,7 +17,7 @@ from .conftest import RUN_ID
 
 def fail(node):
     """As its agent does when a worker has failed."""
-    node.membership.report([JobFailure(0, 5.0, "rank 0 failed: exit code 3")], is_final=False)
+    node.agent.report([JobFailure(0, 5.0, "rank 0 failed: exit code 3")], is_final=False)
     node.want_round()
 
 
@@ -41,7 +41,7 @@ def test_a_node_that_returns_does_not_take_its_rank_from_whoever_works_under_it(
     returns.is_paused = False
     job.run(10.0)
     assert returns.place is None
-    assert returns.membership.joined[0] == stays.state.next_round  # with the first ticket
+    assert returns.membership.part.joined[0] == stays.state.next_round  # with the first ticket
     fail(works)
     assert job.settle(stays, works) == [0, 1]
     assert returns.place is None
@@ -108,14 +108,14 @@ def test_a_place_of_another_incarnation_is_none(simulate):
     _, newcomer, spare = spare_that_had_a_place_before(job)
     assert newcomer.membership.is_member(newcomer.state)
     assert not spare.membership.is_member(spare.state)
-    assert spare.membership.place is None
+    assert spare.membership.part.place is None
 
 
 def test_a_spare_that_leaves_ends_nobodys_round(simulate):
     job = simulate(min_nodes=2, max_nodes=2)
     *members, spare = spare_that_had_a_place_before(job)
     told = [kinds(node) for node in members]
-    spare.membership.leave("SIGTERM received")
+    spare.agent.leave("SIGTERM received")
     job.run(20.0)
     assert spare.has_ended
     assert [kinds(node) for node in members] == told
@@ -134,7 +134,7 @@ def test_a_node_that_does_not_know_yet_that_it_is_out_ends_nobodys_round(simulat
     goes.tasks["watcher"].wakes_at = job.now + 1e6  # it hears of nothing before it has left
     del goes.tasks["watcher"]
     goes.is_paused = False
-    goes.membership.leave("SIGTERM received")
+    goes.agent.leave("SIGTERM received")
     job.run(20.0)
     assert goes.has_ended
     assert [kinds(node) for node in (stays, spare)] == told
@@ -151,9 +151,9 @@ def test_what_is_said_of_a_round_is_said_of_that_incarnation(simulate, what):
     job.board.wipe()
     job.settle(stays)
     if what == "report":
-        late.membership.report([JobFailure(1, 5.0, "rank 1 failed")], is_final=False)
+        late.agent.report([JobFailure(1, 5.0, "rank 1 failed")], is_final=False)
     else:
-        late.membership.succeed()
+        late.agent.succeed()
     late.membership.lose_job("the store has forgotten the job")
     begin_anew(late.membership, stays.membership.keys, stays.state)
     late.tasks["writer"] = writer
@@ -174,11 +174,11 @@ def test_a_state_of_another_incarnation_is_not_entered(simulate, kind):
     key = following.send(None).key
     old = ours.state
     if kind == "arrived":
-        new = states.call(old, kind, "h9~9", "", by="h9~9#1", from_round=old.round)
+        new = transitions.call(old, kind, "h9~9", "", by="h9~9#1", from_round=old.round)
     else:
-        new = states.replace_job(old, "all are gone", by=node.name)
+        new = transitions.replace_job(old, "all are gone", by=node.name)
     record = ours.codec.encode(key, new.to_record())
-    begin_anew(ours, Keys(RUN_ID, "another"), states.first_state(node.name))
+    begin_anew(ours, Keys(RUN_ID, "another"), transitions.first_state(node.name))
     with pytest.raises(StopIteration):
         following.send(record)
     assert ours.state.version == 0
@@ -192,9 +192,10 @@ def test_nothing_is_changed_in_another_incarnation_than_was_meant(simulate):
     node = job.add()
     job.settle(node)
     ours = node.membership
-    begin_anew(ours, Keys(RUN_ID, "another"), states.first_state(node.name))
+    begin_anew(ours, Keys(RUN_ID, "another"), transitions.first_state(node.name))
     changing = ours.change(
-        lambda state: states.replace_job(state, "all are gone", by=node.name), ours.incarnation - 1
+        lambda state: transitions.replace_job(state, "all are gone", by=node.name),
+        ours.job.incarnation - 1,
     )
     assert next(changing, "nothing") == "nothing"
 

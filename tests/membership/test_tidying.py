@@ -20,7 +20,7 @@ def of_rounds(job):
 
 def restart(job, *nodes):
     """Another round, as after the failure of a worker."""
-    nodes[-1].membership.report([JobFailure(0, 5.0, "it failed")], is_final=False)
+    nodes[-1].agent.report([JobFailure(0, 5.0, "it failed")], is_final=False)
     nodes[-1].want_round()
     job.settle(*nodes)
 
@@ -91,9 +91,9 @@ def test_a_node_that_was_away_does_not_wait_for_a_place_of_which_nothing_is_left
     """It was in that round, and has not read that it was."""
     job, nodes = running(3, min_nodes=2)
     first, second, away = nodes
-    first.membership.report([JobFailure(0, 5.0, "it failed")], is_final=False)
+    first.agent.report([JobFailure(0, 5.0, "it failed")], is_final=False)
     first.want_round()
-    assert job.run(5.0, lambda: away.membership.joined == (1, away.membership.joined[1]))
+    assert job.run(5.0, lambda: away.membership.part.joined == (1, away.membership.part.joined[1]))
     away.is_paused = True
     job.settle(first, second)
     for _ in range(3):

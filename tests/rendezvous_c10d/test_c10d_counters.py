@@ -50,9 +50,9 @@ def test_a_killed_node_is_noticed_whatever_the_counters_say(create, caplog):
     host, other = handlers
     membership = host._membership
     store = host._threads.connect()
-    store.set(f"{membership.keys.done(membership.place.round)}/tickets", b"garbage")
+    store.set(f"{membership.keys.done(membership.part.place.round)}/tickets", b"garbage")
     with pytest.raises(RendezvousConnectionError):
-        store.add(f"{membership.keys.done(membership.place.round)}/tickets", 0)
+        store.add(f"{membership.keys.done(membership.part.place.round)}/tickets", 0)
     for runner in other._threads._runners():
         runner.stop()  # as if it were killed: nothing is said
     found = wait_until(lambda: list(host.changes()), "the node is missed")
@@ -66,7 +66,7 @@ def test_whoever_joins_is_told_what_is_there(create):
     errors = []
     call.start()
     membership = handler._membership
-    wait_until(lambda: membership.joined is not None, "it has joined")
+    wait_until(lambda: membership.part.joined is not None, "it has joined")
     key = f"{membership.keys.joined(0)}/tickets"
     handler._threads.connect().set(key, b"garbage")
     call.join(BOUND)

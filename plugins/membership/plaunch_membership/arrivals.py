@@ -7,42 +7,20 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.durations import LONGEST
-from plaunch.errors import RendezvousStateError
-
-from plaunch_membership.state import JobPhase
+from plaunch.errors import RendezvousStateError, RendezvousTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from plaunch_membership.membership import Membership
+    from plaunch_membership.node import NodeRecord
     from plaunch_membership.operations import Routine
-    from plaunch_membership.shared_log import NodeRecord
-    from plaunch_membership.state import JobState
-    from plaunch_membership.writer import Writer
 
 _GLANCE = 0.1  # seconds for the first look, which is all that a wait may cost the caller
 _LOOK_AROUND = 2.0  # seconds to find out who has come, when it took too long
 _LEAST_REST = 2.0  # seconds between two looks
 _REST_PER_NODE = 0.02  # seconds, so that a thousand nodes that wait do not keep the store busy
 _MOST_NAMED = 16  # nodes, and indices
-
-
-def describe_parking(ours: Membership, state: JobState) -> str:
-    """What a node waits for while the job runs without it."""
-    job = f"job {ours.identity.run_id!r}"
-    most = ours.identity.max_nodes
-    if state.phase is not JobPhase.RUNNING or state.world is None or ours.is_member(state):
-        return f"the next round of {job}"
-    if state.world.nodes >= most:
-        return f"a place in {job}, which has all the nodes that it takes"
-    if ours.asked_in == state.round:
-        return f"a place in {job}, of which some nodes have finished their part"
-    if ours.asks is None or ours.asks[0] != state.round:
-        return f"the next round of {job}"
-    left = ours.asks[1] - ours.clock()
-    when = f"in {max(left, 0.0):.0f} s or " if left < LONGEST else ""
-    return f"the next round of {job}, {when}as soon as {most} nodes have come"
 
 
 class Arrivals:
@@ -100,11 +78,35 @@ class Arrivals:
             missing += f" and {count - _MOST_NAMED} more"
         return f"{here}; missing: index {missing}"
 
+    def explain_timeout(self, endpoint: str) -> RendezvousTimeoutError:
+        """Why no round came about in time, as far as this node can find out.
+
+        Args:
+            endpoint: what messages call the store.
+        """
+        identity, timing = self._membership.identity, self._membership.timing
+        present = self.look()
+        here = self.describe_nodes(present)
+        job = f"job {identity.run_id!r} needs {self.wanted()} nodes"
+        within = f"within {timing.join_timeout:g} s (--rdzv-conf join_timeout)"
+        within += f": {here}" if here else ""
+        if len(present) >= identity.min_nodes:
+            return RendezvousTimeoutError(
+                f"{job}, and {len(present)} have come, but they were not made a round {within}. "
+                "See whether the first of them hangs, and whether last_call_timeout "
+                f"({timing.last_call_timeout:g} s) is the longer one"
+            )
+        # This node came itself, so nobody at all means that the store, and its host, have gone.
+        who = f"{len(present)} came" if present else "it cannot be found out any more how many came"
+        return RendezvousTimeoutError(
+            f"{job}, and {who} {within}. See whether the others were started, with the same "
+            f"--rdzv-id and --rdzv-endpoint ({endpoint})"
+        )
+
     def _look(self, looked: threading.Event) -> None:
         membership = self._membership
 
-        def look(writer: Writer) -> Routine[None]:
-            del writer
+        def look() -> Routine[None]:
             state = membership.state
             if state is not None:
                 try:
@@ -116,10 +118,10 @@ class Arrivals:
                 present = [
                     node
                     for name, node in nodes.items()
-                    if name not in membership.lost and name not in membership.gone
+                    if name not in membership.peers.lost and name not in membership.peers.gone
                 ]
                 present.sort(key=lambda n: (n.index is None, n.index, n.ticket))
                 self._present = present
             looked.set()
 
-        membership.want(look)
+        membership.request(look)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import secrets
-import socket
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,7 +12,6 @@ from plaunch.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
-    RendezvousTimeoutError,
     UsageError,
 )
 from plaunch.rendezvous import (
@@ -27,7 +23,8 @@ from plaunch.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from plaunch_membership.arrivals import Arrivals, describe_parking
+from plaunch_membership.agent_requests import AgentRequests
+from plaunch_membership.arrivals import Arrivals
 from plaunch_membership.awake import AwakeClock
 from plaunch_membership.liveness import late_after
 from plaunch_membership.membership import Membership
@@ -37,6 +34,7 @@ from plaunch_membership.state import JobPhase, verdict_error
 from plaunch_membership.store_threads import StoreThreads
 from plaunch_membership.timing import Timing
 from plaunch_membership.token import read_token
+from plaunch_membership.wake_pipe import WakePipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -100,18 +98,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._timing = Timing.from_parameters(params, options)
         self._release = release
         self._has_guests = has_guests
-        host = socket.gethostname()
-        self._identity = Identity(
-            node=f"{_plain(host)}~{os.getpid()}~{secrets.token_hex(4)}",
-            host=host,
-            pid=os.getpid(),
-            address=address,
-            is_host=is_host,
-            run_id=params.run_id,
-            min_nodes=params.min_nodes,
-            max_nodes=params.max_nodes,
-            job=params.job,
-        )
+        self._identity = Identity.of_this_process(params, address, is_host=is_host)
         self._held: HeldPort | None = None
         # Time in which this process was suspended is no time for which others were silent.
         self._clock = AwakeClock(_PAUSE * late_after(self._timing.keep_alive_interval), clock)
@@ -123,14 +110,16 @@ class DynamicRendezvousHandler(RendezvousHandler):
             clock=self._clock,
         )
         self._arrivals = Arrivals(self._membership)
-        self._membership.told = self._wake
+        self._news = self._membership.news
+        self._news.wake_agent = self._wake
         self._threads = StoreThreads(
             self._membership, connect, self._endpoint, hold_port=self._hold_port
         )
+        self._agent = AgentRequests(self._membership, self._threads.writer.statements)
         self._lock = self._membership.lock
         self._is_over = False
         self._is_unreachable = False
-        self._pipe: tuple[int, int] | None = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe = WakePipe()
         if outlives_job and params.run_id == "none":
             _log.warning(
                 "the run id is 'none', the default, and the store at %s outlives the job: another "
@@ -150,18 +139,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def is_closed(self) -> bool:
         """Whether the job is over."""
-        return self._membership.verdict is not None
+        return self._news.verdict is not None
 
     def set_closed(self) -> None:
         """End the job on all nodes."""
-        self._membership.close("the rendezvous was closed")
+        self._agent.close("the rendezvous was closed")
 
     def num_nodes_waiting(self) -> int:
         """1 while an arrival was not acted on; only the leader knows how many there are."""
         state = self._membership.state
-        return int(
-            state is not None and state.event.kind == "arrived" and not self._membership.wants_round
-        )
+        is_news = state is not None and state.event.kind == "arrived"
+        return int(is_news and not self._membership.part.wants_round)
 
     def prepare(self, node: NodeSettings) -> None:
         """Join with what the agent is going to run, whatever the parameters said of it.
@@ -190,11 +178,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def next_rendezvous(self) -> JobRound:
         """Join the next round and return when it is complete; see `RendezvousHandler`."""
-        membership = self._membership
-        if membership.verdict is not None:
-            raise verdict_error(self._run_id, membership.verdict)
+        membership, part = self._membership, self._membership.part
+        if self._news.verdict is not None:
+            raise verdict_error(self._run_id, self._news.verdict)
         self._has_joined = True
-        membership.want_round()
+        self._agent.want_round()
         self._threads.start()
         began = self._clock()
         while True:
@@ -203,7 +191,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 if self._is_over:
                     raise RendezvousClosedError(f"this node has left job {self._run_id!r}")
                 self._raise_error()
-                is_formed, place = not membership.wants_round, membership.place
+                is_formed, place = not part.wants_round, part.place
                 if membership.is_parked:
                     began = self._clock()
                 left = began + self._timing.join_timeout - self._clock()
@@ -236,25 +224,25 @@ class DynamicRendezvousHandler(RendezvousHandler):
             return f"the store at {self._endpoint}"
         if state.phase is JobPhase.FORMING:
             return self._arrivals.describe()
-        return describe_parking(self._membership, state)
+        return self._threads.writer.room.describe(state)
 
     def shutdown(self) -> bool:
-        """Say good-bye and release everything.
+        """Say that this node departs, and release everything.
 
         If the job is over and this process hosts the store, it first waits until the others know.
         If the job is not over, this node leaves it.
         """
         if self._is_over:
             return True
-        membership = self._membership
-        if membership.verdict is None and self._identity.is_host and membership.has_succeeded:
+        is_host = self._identity.is_host
+        if self._news.verdict is None and is_host and self._membership.part.has_succeeded:
             self._stay()
-        if membership.verdict is None:
+        if self._news.verdict is None:
             return self.leave()
-        if self._identity.is_host:
-            membership.linger(self._stays)
+        if is_host:
+            self._agent.linger(self._stays)
             return self._end(self._timing.close_timeout + _FAREWELL)
-        membership.finish()
+        self._agent.finish()
         return self._end(min(self._timing.close_timeout, _FAREWELL))
 
     def leave(self) -> bool:
@@ -264,7 +252,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         if self._is_over:
             return True
-        is_done = self._membership.has_succeeded and self._membership.verdict is None
+        is_done = self._membership.part.has_succeeded and self._news.verdict is None
         if self._identity.is_host and is_done:
             _log.warning(
                 "the store of job %r ends with this launcher, which hosts it; nodes that are not "
@@ -272,26 +260,24 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 self._run_id,
             )
         if self._membership.state is not None:
-            self._membership.leave("the launcher was told to stop, or failed")
+            self._agent.leave("the launcher was told to stop, or failed")
         return self._end(min(self._timing.close_timeout, _FAREWELL))
 
     # --- what ObservableRendezvous and JobRendezvous add ------------------------------------------
 
     def fileno(self) -> int:
         """Readable while there are changes."""
-        return -1 if self._pipe is None else self._pipe[0]
+        return self._pipe.fileno()
 
     def changes(self) -> Sequence[MembershipChange]:
         """Take all changes; also looks after the threads, so call it about once a second."""
-        if self._pipe is not None:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._pipe[0], 4096)
+        self._pipe.clear()
         self._threads.supervise()
         with self._lock:
-            changes = self._membership.take_changes()
+            changes = self._news.take()
             problem = self._threads.problem()
-            if self._membership.error is not None and self._membership.is_active:
-                problem = str(self._membership.error)
+            if self._news.error is not None and self._membership.part.is_active:
+                problem = str(self._news.error)
         if problem is not None and not self._is_unreachable:
             self._is_unreachable = True
             changes.append(MembershipChange(ChangeKind.UNREACHABLE, reason=problem))
@@ -300,30 +286,29 @@ class DynamicRendezvousHandler(RendezvousHandler):
     @property
     def verdict(self) -> Verdict | None:
         """How the job ended, once this node knows."""
-        return self._membership.verdict
+        return self._news.verdict
 
     def report_failure(self, failures: Sequence[JobFailure], *, is_final: bool = False) -> None:
         """Tell all nodes that workers of this one have failed; see `JobRendezvous`."""
-        self._membership.report(failures, is_final=is_final)
+        self._agent.report(failures, is_final=is_final)
 
     def report_success(self) -> None:
         """Tell that all workers of this node have succeeded; see `JobRendezvous`."""
-        self._membership.succeed()
+        self._agent.succeed()
 
     def send_notice(self, signum: int) -> None:
         """Pass a signal on to the agents of all other nodes."""
-        self._membership.send_notice(signum)
+        self._agent.send_notice(signum)
 
     def announce_leave(self, reason: str) -> None:
         """Tell that this node goes; see `JobRendezvous`."""
-        self._membership.announce_leave(reason)
+        self._agent.announce_leave(reason)
 
     # --- troubles ---------------------------------------------------------------------------------
 
     def _raise_error(self) -> None:
-        error = self._membership.error
-        if error is not None:
-            raise error
+        if self._news.error is not None:
+            raise self._news.error
         problem = self._threads.problem()
         if problem is not None:
             raise RendezvousConnectionError(problem)
@@ -331,29 +316,13 @@ class DynamicRendezvousHandler(RendezvousHandler):
     # --- ends -------------------------------------------------------------------------------------
 
     def _timed_out(self) -> RendezvousError:
-        timeout, arrivals = self._timing.join_timeout, self._arrivals
-        if self._membership.state is None:
-            failing = self._threads.failing()
-            cause = "" if failing is None else f": {failing}"
-            return RendezvousConnectionError(
-                f"the store at {self._endpoint} could not be reached within {timeout:g} s "
-                f"(--rdzv-conf join_timeout){cause}"
-            )
-        present = arrivals.look()
-        here = arrivals.describe_nodes(present)
-        job = f"job {self._run_id!r} needs {arrivals.wanted()} nodes"
-        within = f"within {timeout:g} s (--rdzv-conf join_timeout){': ' if here else ''}{here}"
-        if len(present) >= self._membership.identity.min_nodes:
-            return RendezvousTimeoutError(
-                f"{job}, and {len(present)} have come, but they were not made a round {within}. "
-                "See whether the first of them hangs, and whether last_call_timeout "
-                f"({self._timing.last_call_timeout:g} s) is the longer one"
-            )
-        # This node came itself, so nobody at all means that the store, and its host, have gone.
-        who = f"{len(present)} came" if present else "it cannot be found out any more how many came"
-        return RendezvousTimeoutError(
-            f"{job}, and {who} {within}. See whether the others were started, with the same "
-            f"--rdzv-id and --rdzv-endpoint ({self._endpoint})"
+        if self._membership.state is not None:
+            return self._arrivals.explain_timeout(self._endpoint)
+        failing = self._threads.failing()
+        cause = "" if failing is None else f": {failing}"
+        return RendezvousConnectionError(
+            f"the store at {self._endpoint} could not be reached within "
+            f"{self._timing.join_timeout:g} s (--rdzv-conf join_timeout){cause}"
         )
 
     def _stay(self) -> None:
@@ -366,20 +335,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
             "this node is done and hosts the store of job %r; it stays until the others are done",
             self._run_id,
         )
-        membership = self._membership
         is_running_until = self._clock() + self._timing.join_timeout
         while True:
             self._threads.supervise()
             with self._lock:
                 if (
                     self._is_over
-                    or membership.verdict is not None
-                    or membership.error is not None
+                    or self._news.verdict is not None
+                    or self._news.error is not None
                     or self._threads.problem() is not None
                     or self._clock() >= is_running_until
                 ):
                     return
-                state = membership.state
+                state = self._membership.state
                 if state is not None and state.phase is JobPhase.RUNNING:
                     is_running_until = self._clock() + self._timing.join_timeout
                 self._lock.wait(_GLANCE)
@@ -392,7 +360,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         if seconds >= self._timing.close_timeout:
             return False
-        is_soon = seconds < _FAREWELL and not self._membership.lost.keys() >= set(waiting)
+        is_soon = seconds < _FAREWELL and not self._membership.peers.lost.keys() >= set(waiting)
         return is_soon or self._has_guests()
 
     def _end(self, patience: float) -> bool:
@@ -402,10 +370,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._lock.notify_all()  # a call that waits for a round is told so
         is_clean = self._threads.dismiss(patience)
         with self._lock:
-            pipe, self._pipe = self._pipe, None
-        if pipe is not None:
-            os.close(pipe[0])
-            os.close(pipe[1])
+            self._pipe.close()
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -416,9 +381,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def _wake(self) -> None:
         with self._lock:
-            if self._pipe is not None:
-                with contextlib.suppress(BlockingIOError):
-                    os.write(self._pipe[1], b"\0")
+            self._pipe.wake()
 
     def _hold_port(self) -> int:
         """Hold a port for the workers' store, in case this node gets rank 0."""
@@ -426,9 +389,3 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if previous is not None:
             previous.close()
         return self._held.port
-
-
-def _plain(host: str) -> str:
-    """A host's name as it may be part of a key."""
-    plain = "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "-" for c in host)
-    return plain[:200] or "host"

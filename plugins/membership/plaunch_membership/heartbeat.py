@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch_membership import state as states
+from plaunch_membership import transitions
+from plaunch_membership.keys import job_key
 from plaunch_membership.liveness import Observer
 from plaunch_membership.operations import Beat, Delete, MultiGet, Routine
 from plaunch_membership.records import RecordError
-from plaunch_membership.shared_log import job_key
-from plaunch_membership.state import JobPhase, JobState
 
 if TYPE_CHECKING:
     from plaunch_membership.membership import Membership
+    from plaunch_membership.shared import KnownJob
+    from plaunch_membership.state import JobState
 
 
 class Heartbeat:
@@ -33,7 +34,7 @@ class Heartbeat:
         self._signs: dict[str, bytes | None] = {}
         self._sign: bytes | None = None  # what this node has given last
         self._sign_key = ""
-        self._seen: tuple[JobState, bytes] | None = None  # what the store held at the last look
+        self._seen: tuple[str, bytes] | None = None  # the state, as held at the last look
         self._lease: float | None = None  # seconds for which it stays; None for ever
         self._is_replaced = False  # whether something else is there
 
@@ -67,20 +68,19 @@ class Heartbeat:
             record["leader"] = state.leader
         if self._lease is not None:
             record["lease"] = self._lease
-        if self._ours.leaving:
-            record["gone"] = self._ours.leaving
+        if self._ours.part.leaving:
+            record["gone"] = self._ours.part.leaving
         self._sign = self._ours.codec.encode(key, record)
         self._lease = yield Beat(key, self._sign)
 
     def look(self) -> Routine[None]:
         """See who is alive: the leader looks at all, everybody else at the leader."""
-        with self._ours.lock:
-            state, state_record = self._ours.state, self._ours.state_record
-            if state is None or state.phase in (JobPhase.OVER, JobPhase.REPLACED):
-                return
-            leads = state.leader == self._ours.me
-            watched = sorted(self._ours.watched if leads else {state.leader})
-        must_hold = self._must_hold(state, state_record)
+        job, peers, state = self._ours.job, self._ours.peers, self._ours.job.state
+        if state is None or state.has_ended:
+            return
+        leads = state.leader == self._ours.me
+        watched = sorted(peers.watched if leads else {state.leader})
+        must_hold = self._must_hold(job, state)
         nodes = [self._ours.me, *(node for node in watched if node and node != self._ours.me)]
         beats = [self._ours.keys.beat(node) for node in nodes]
         values = yield MultiGet([*must_hold, *beats])
@@ -88,11 +88,11 @@ class Heartbeat:
         if loss:
             self._ours.lose_job(loss)
             return
-        self._seen = state, state_record
+        self._seen = job.keys.state(state.version), job.state_record
         signs = dict(zip(nodes, values[len(must_hold) :], strict=True))
         self._is_replaced = signs[self._ours.me] != self._sign
         leases = self._read_signs(signs)
-        self._ours.moving.update(
+        peers.moving.update(
             node
             for node, sign in signs.items()
             # A sign that vanishes with its lease is none of life.
@@ -108,15 +108,15 @@ class Heartbeat:
             node: f"no heartbeat for {self._observer.silent_for(node):.1f} s" for node in lost
         }
         if not leads:
-            gone = self._ours.gone.get(state.leader)
+            gone = peers.gone.get(state.leader)
             if state.leader in reasons or gone is not None:
                 reason = reasons.get(state.leader) or gone or ""
-                self._ours.lost[state.leader] = reason
+                peers.lost[state.leader] = reason
                 yield from self.take_lead(state.leader, reason)
             return
         with self._ours.lock:
-            has_news = self._ours.lost != reasons
-            self._ours.lost = reasons
+            has_news = peers.lost != reasons
+            peers.lost = reasons
         if has_news:
             self._ours.nudge()
 
@@ -143,26 +143,27 @@ class Heartbeat:
             if lease is not None:
                 leases[node] = lease
             if leader == self._ours.me:
-                self._ours.moving.add(node)
+                self._ours.peers.moving.add(node)
             if gone:
-                self._ours.gone[node] = gone
+                self._ours.peers.gone[node] = gone
         return leases
 
     def read_leaves(self, signs: dict[str, bytes | None]) -> set[str]:
         """Who of these nodes goes, by its heartbeat, or has none."""
         self._read_signs(signs)
-        return {node for node, sign in signs.items() if sign is None or node in self._ours.gone}
+        gone = self._ours.peers.gone
+        return {node for node, sign in signs.items() if sign is None or node in gone}
 
-    def _must_hold(self, state: JobState, state_record: bytes) -> dict[str, bytes]:
+    def _must_hold(self, job: KnownJob, state: JobState) -> dict[str, bytes]:
         """What a store holds that has lost nothing: the job, its state, and that of the last look.
 
         The last one as well, because somebody may have written the next state over a gap.
         """
-        found = {job_key(self._ours.identity.run_id): self._ours.job_record}
+        found = {job_key(self._ours.identity.run_id): job.record}
         if self._seen is not None:
-            seen, seen_record = self._seen
-            found[self._ours.keys.state(seen.version)] = seen_record
-        found[self._ours.keys.state(state.version)] = state_record
+            key, record = self._seen
+            found[key] = record
+        found[job.keys.state(state.version)] = job.state_record
         return found
 
     def _find_loss(self, held: dict[str, bytes | None], must_hold: dict[str, bytes]) -> str:
@@ -181,4 +182,6 @@ class Heartbeat:
 
     def take_lead(self, gone: str, reason: str) -> Routine[None]:
         """Lead instead of the leader `gone`, unless somebody else is faster."""
-        yield from self._ours.change(lambda state: states.lead(state, self._ours.me, gone, reason))
+        yield from self._ours.change(
+            lambda state: transitions.lead(state, self._ours.me, gone, reason)
+        )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
 
-from plaunch_membership import state as states
+from plaunch_membership import transitions
+from plaunch_membership.keys import Keys, job_key
 from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Sleep, Wait
 from plaunch_membership.records import RecordError
-from plaunch_membership.shared_log import Keys, job_key
 from plaunch_membership.state import JobPhase, JobState, describe_verdict
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class JobLookup:
         # A verdict from the future comes from another clock, and may be as young as any. To run a
         # finished job again is worse than to ask for another run id.
         if max(age, 0.0) < self._ours.timing.verdict_ttl:
-            self._ours.verdict = verdict
+            self._ours.news.verdict = verdict
             ahead = f" (by a clock that is {-age:.0f} s ahead of this node's)" if age <= -1 else ""
             raise RendezvousClosedError(
                 f"job {run_id!r} is over: {describe_verdict(verdict)}{ahead}; start another one "
@@ -178,7 +178,7 @@ class JobLookup:
                 return JobState.from_record(
                     self._ours.codec.decode(key, value), versions - 1
                 ), value
-        first = states.first_state(self._ours.me, self._ours.attempt)
+        first = transitions.first_state(self._ours.me, self._ours.attempt)
         key = keys.state(0)
         mine = self._ours.codec.encode(key, first.to_record())
         held = yield CompareSet(key, None, mine)

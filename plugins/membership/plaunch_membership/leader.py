@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import MAX_NAME, world_ranks
 
-from plaunch_membership import state as states
+from plaunch_membership import transitions
 from plaunch_membership.failures import NO_FAILURES, FailureSummary, merge
+from plaunch_membership.keys import NODES_OF_A_PART
 from plaunch_membership.operations import MultiSet, Routine, Set, Sleep
 from plaunch_membership.placement import place, with_claims
 from plaunch_membership.records import RecordError
-from plaunch_membership.shared_log import NODES_OF_A_PART, NodeRecord
 from plaunch_membership.state import JobPhase, JobState, World
 from plaunch_membership.tidying import Tidying
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch_membership.membership import Membership
-    from plaunch_membership.node import Member
+    from plaunch_membership.node import Member, NodeRecord
     from plaunch_membership.placement import Refusal
 
 _log = logging.getLogger("plaunch")
@@ -74,13 +74,13 @@ def time_left(
 class Leader:
     """The third routine of the node that leads."""
 
-    def __init__(self, membership: Membership) -> None:
-        self._membership = membership
-        self._incarnation = membership.incarnation
+    def __init__(self, ours: Membership) -> None:
+        self._ours = ours
+        self._incarnation, self._peers = ours.job.incarnation, ours.peers
         self._members: dict[str, Member] = {}
         self._members_of: World | None = None
-        self._spares = membership.log_reader(membership.keys.joined(0))
-        self._tidying = Tidying(membership)
+        self._spares = ours.log_reader(ours.keys.joined(0))
+        self._tidying = Tidying(ours)
 
     def lead(self) -> Routine[None]:
         """Lead for as long as this node is the leader.
@@ -94,7 +94,7 @@ class Leader:
                 if len(self._missing(self._members)) == len(self._members):
                     yield from self._replace()
                 else:
-                    yield Sleep(self._membership.timing.keep_alive_interval)
+                    yield Sleep(self._ours.timing.keep_alive_interval)
             elif state.phase is JobPhase.FORMING:
                 yield from self._gather(state)
             elif state.phase is JobPhase.SETTLING:
@@ -104,14 +104,13 @@ class Leader:
 
     def _leading(self, since: JobState | None = None) -> JobState | None:
         """The present state, if this node leads, and is still busy with what `since` began."""
-        ours = self._membership
-        state = ours.state
+        ours, state = self._ours, self._ours.state
         if (
             state is None
-            or ours.incarnation != self._incarnation
+            or ours.job.incarnation != self._incarnation
             or state.leader != ours.me
-            or state.phase in (JobPhase.OVER, JobPhase.REPLACED)
-            or ours.leaving
+            or state.has_ended
+            or ours.part.leaving
         ):
             return None
         if since is not None and (state.phase, state.round, state.term) != (
@@ -124,23 +123,21 @@ class Leader:
 
     def _change(self, make: Callable[[JobState], JobState | None]) -> Routine[JobState | None]:
         """Bring about the next state of the incarnation that this routine is for."""
-        return (yield from self._membership.change(make, self._incarnation))
+        return (yield from self._ours.change(make, self._incarnation))
 
     def _know_members(self, state: JobState) -> Routine[None]:
         if self._members_of != state.world:
-            self._members = yield from self._membership.members(state)
+            self._members = yield from self._ours.members(state)
             self._members_of = state.world
-            self._membership.watched = set(self._members)
-            self._spares = self._membership.log_reader(
-                self._membership.keys.joined(state.next_round)
-            )
+            self._peers.watched = frozenset(self._members)
+            self._spares = self._ours.log_reader(self._ours.keys.joined(state.next_round))
 
     def _missing(self, nodes: Collection[str]) -> dict[str, tuple[str, str]]:
         """Those of `nodes` that are not there any more: left or lost, and why."""
-        ours = self._membership
-        gone = {node: ("left", ours.gone[node]) for node in nodes if node in ours.gone}
-        lost = {node: ("lost", ours.lost[node]) for node in nodes if node in ours.lost}
-        return {**lost, **gone}
+        gone, lost = self._peers.gone, self._peers.lost
+        return {node: ("lost", lost[node]) for node in nodes if node in lost} | {
+            node: ("left", gone[node]) for node in nodes if node in gone
+        }
 
     # --- a job that nobody knows any more ---------------------------------------------------------
 
@@ -150,31 +147,27 @@ class Leader:
         It decides nothing until it knows whether there is anybody left: a job that everybody has
         left is not continued, with all its ranks and attempts, by strangers.
         """
-        ours = self._membership
+        ours = self._ours
         return (
             bool(self._members)
             and ours.me not in self._members
-            and not any(node in ours.moving for node in self._members)
+            and not any(node in self._peers.moving for node in self._members)
         )
 
     def _replace(self) -> Routine[None]:
-        ours = self._membership
+        ours = self._ours
         reason = (
             f"the {len(self._members)} nodes that knew it are gone: "
             f"{', '.join(sorted({member.host for member in self._members.values()})[:8])}"
         )
-        yield from self._change(lambda state: states.replace_job(state, reason, by=ours.me))
+        yield from self._change(lambda state: transitions.replace_job(state, reason, by=ours.me))
         yield Sleep(ours.timing.keep_alive_interval)
 
     # --- forming ----------------------------------------------------------------------------------
 
     def _gather(self, forming: JobState) -> Routine[None]:
         """Wait until the round is complete, and write it down."""
-        ours, identity, timing = (
-            self._membership,
-            self._membership.identity,
-            self._membership.timing,
-        )
+        ours, identity, timing = self._ours, self._ours.identity, self._ours.timing
         log = ours.log_reader(ours.keys.joined(forming.round))
         found: dict[int, NodeRecord] = {}
         since: float | None = None
@@ -192,7 +185,7 @@ class Leader:
                     found[ticket] = node
             nodes = {node.node: node for _, node in sorted(found.items())}
             if fresh:
-                ours.watched = ours.watched | set(nodes)
+                self._peers.watched |= set(nodes)
             missing = self._missing({*nodes, *self._members})
             present = {name: node for name, node in nodes.items() if name not in missing}
             survivors = {name for name in self._members if name not in missing}
@@ -232,7 +225,7 @@ class Leader:
         count: int,
     ) -> Routine[None]:
         """Write down a round: one slot for each ticket, the world, and then the state."""
-        ours = self._membership
+        ours = self._ours
         keys, round_, term = ours.keys, forming.round, forming.term
         slots: dict[int, Mapping[str, object]] = {
             ticket: {"rank": -1} for ticket in range(1, count + 1)
@@ -261,7 +254,7 @@ class Leader:
             }
         )
         world = World(round_, term, len(members), count, members[0].address, members[0].port)
-        formed = yield from self._change(lambda state: states.form(state, world, by=ours.me))
+        formed = yield from self._change(lambda state: transitions.form(state, world, by=ours.me))
         if formed is not None:
             _log.info(
                 "round %d of job %r: %s",
@@ -274,23 +267,23 @@ class Leader:
 
     def _refuse(self, refusal: Refusal[NodeRecord]) -> Routine[None]:
         """Tell a node that it cannot take part."""
-        ours = self._membership
+        ours = self._ours
         _log.warning("%s", refusal.reason)
         node, reason = refusal.node.node, refusal.reason
-        yield from self._change(lambda state: states.refuse(state, node, reason, by=ours.me))
+        yield from self._change(lambda state: transitions.refuse(state, node, reason, by=ours.me))
 
     def _await_state(self, before: JobState) -> Routine[None]:
         """Let the watcher see the state that was just written, or that somebody else was faster."""
         while self._leading(before) is not None:
-            yield Sleep(self._membership.timing.keep_alive_interval)
+            yield Sleep(self._ours.timing.keep_alive_interval)
 
     # --- settling ---------------------------------------------------------------------------------
 
     def _settle(self, settling: JobState) -> Routine[None]:
         """Hear from every member who failed on it; then decide what follows."""
-        ours = self._membership
+        ours = self._ours
         log = ours.log_reader(ours.keys.settled(settling.round))
-        told, said, unread, is_final = NO_FAILURES, set[str](), 0, False
+        summary, said, unread, is_final = NO_FAILURES, set[str](), 0, False
         while self._leading(settling) is not None:
             for _, key, value in (yield from log.read(_REPORTS_AT_ONCE)):
                 try:
@@ -298,7 +291,7 @@ class Leader:
                     node = record.text("node", max_len=MAX_NAME)
                     is_final = record.flag("is_final") or is_final
                     if node not in said:
-                        told = merge([told, FailureSummary.from_record(record)])
+                        summary = merge([summary, FailureSummary.from_record(record)])
                 except RecordError as error:
                     ours.doubts.note("a report of failures", error)
                     unread += 1
@@ -308,31 +301,31 @@ class Leader:
             silent = sum(node not in said and node not in missing for node in self._members)
             # Whoever has said something that cannot be read will not say it again.
             if silent <= unread:
-                yield from self._decide(settling, told, missing, is_final=is_final)
+                yield from self._decide(settling, summary, missing, is_final=is_final)
                 return
             yield from log.wait(ours.timing.keep_alive_interval)
 
     def _decide(
         self,
         settling: JobState,
-        told: FailureSummary,
+        summary: FailureSummary,
         missing: Mapping[str, tuple[str, str]],
         *,
         is_final: bool,
     ) -> Routine[None]:
-        ours = self._membership
+        ours = self._ours
         if missing and not is_final:
             # Workers fail when their peers vanish; that is no fault of theirs.
             node = min(missing)
             kind, reason = missing[node]
             yield from self._change(
-                lambda state: states.settle_lost(state, kind, node, reason, by=ours.me)
+                lambda state: transitions.settle_lost(state, kind, node, reason, by=ours.me)
             )
         else:
             yield from self._change(
-                lambda state: states.settle_failed(
+                lambda state: transitions.settle_failed(
                     state,
-                    told,
+                    summary,
                     max_restarts=ours.identity.job.max_restarts,
                     by=ours.me,
                     is_final=is_final,
@@ -345,7 +338,7 @@ class Leader:
 
     def _guard(self, running: JobState) -> Routine[None]:
         """End the round when a member is gone; find the verdict if nobody else does."""
-        ours = self._membership
+        ours = self._ours
         missing = self._missing(self._members)
         done: set[str] = set()
         try:
@@ -360,7 +353,7 @@ class Leader:
             node = needed[0]
             kind, reason = missing[node]
             yield from self._change(
-                lambda state: states.call(
+                lambda state: transitions.call(
                     state, kind, node, reason, by=ours.me, from_round=running.round
                 )
             )
@@ -372,8 +365,8 @@ class Leader:
 
     def _know_spares(self) -> Routine[None]:
         """Watch the nodes that wait for a place, so that none is given to a dead one."""
-        ours = self._membership
+        ours = self._ours
         for ticket, key, value in (yield from self._spares.read()):
             node = ours.read_node(ticket, key, value)
             if node is not None:
-                ours.watched = ours.watched | {node.node}
+                self._peers.watched |= {node.node}

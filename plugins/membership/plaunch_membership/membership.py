@@ -1,10 +1,10 @@
-"""One node's part in a job: what its routines know in common, and what the agent may ask for.
+"""What a node knows of its job, and what all of its routines do with that.
 
-A node has two routines over the store. The writer writes: it joins, sends heartbeats, watches
-whom it must, and carries out what the agent wants. The watcher reads: it blocks until there is a
-next state of the job, again and again. A leader has a third one. Each runs on a thread of its own
-with a connection of its own, so that nobody's wait delays a heartbeat. They share this object
-under one lock, which is never held while an operation is under way.
+A node has two routines over the store. The writer joins, sends heartbeats, looks after whom it
+must, and carries out what the agent wants. The watcher reads: it blocks until there is a next state
+of the job, again and again. A leader has a third one. Each runs on a thread of its own with a
+connection of its own, so that nobody's wait delays a heartbeat. They share this object under one
+lock, which is never held while an operation is under way.
 
 A node does a fixed number of operations to be in a round, however many nodes there are.
 """
@@ -15,27 +15,28 @@ import itertools
 import logging
 import threading
 import time
-from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
-from plaunch.rendezvous import MAX_NAME, ChangeKind, JobFailure, MembershipChange, Verdict
+from plaunch.rendezvous import MAX_NAME, ChangeKind, MembershipChange, Verdict
 
-from plaunch_membership import state as states
-from plaunch_membership.node import Member
+from plaunch_membership import transitions
+from plaunch_membership.keys import NODES_OF_A_PART, Keys
+from plaunch_membership.node import Member, NodeRecord
 from plaunch_membership.operations import Add, CompareSet, Routine, Wait
 from plaunch_membership.records import Doubts, RecordError
-from plaunch_membership.shared_log import NODES_OF_A_PART, Keys, NodeRecord, SharedLogReader
+from plaunch_membership.shared import KnownJob, News, Part, Peers, RequestQueue
+from plaunch_membership.shared_log import SharedLogReader
 from plaunch_membership.state import JobPhase, JobState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable
 
-    from plaunch_membership.node import Identity, RoundPlace
+    from plaunch_membership.node import Identity
     from plaunch_membership.records import RecordCodec
+    from plaunch_membership.shared import Request
     from plaunch_membership.timing import Timing
-    from plaunch_membership.writer import Writer
 
 _log = logging.getLogger("plaunch")
 
@@ -43,7 +44,7 @@ _PATIENCE = 5.0  # seconds to wait for a record that is there
 
 
 class Membership:
-    """One node's part in a job; what is not said otherwise is for the routines only.
+    """One node's membership in a job.
 
     Args:
         identity: who this node is.
@@ -69,45 +70,16 @@ class Membership:
         self.wall_clock = wall_clock
         self.doubts = Doubts()
         self.lock = threading.Condition(threading.RLock())
-        # Set by whoever runs the routines:
-        self.nudge: Callable[[], None] = _do_nothing  # wakes those that sleep
-        self.told: Callable[[], None] = _do_nothing  # there are changes to take
-        # The job, as far as this node knows:
-        self.incarnation = 0  # counts how often this node has begun anew
-        self.keys = Keys(identity.run_id, "-")
-        self.job_record = b""
-        self.state: JobState | None = None
-        self.state_record = b""  # what the store holds for it
-        self.past: set[str] = set()  # incarnations that this node was in, and never returns to
-        self.verdict: Verdict | None = None
+        # Wakes the routines; set by whoever runs them.
+        self.nudge: Callable[[], None] = lambda: None
+        self.job = KnownJob(0, Keys(identity.run_id, "-"))
+        self.peers = Peers()
+        self.part = Part()
+        self.requests = RequestQueue()
+        self.news = News(self.lock)
         self.attempt = 0  # the highest one of a job that this node was a member of
-        # The others, as far as the leader must know:
-        self.watched: set[str] = set()
-        self.lost: dict[str, str] = {}  # nodes that were given up, and why
-        self.gone: dict[str, str] = {}  # nodes that have said that they go, and why
-        self.moving: set[str] = set()  # nodes that were seen to be alive
-        # This node's part:
-        self.place: RoundPlace | None = None  # in the last round of this incarnation that it was in
-        self.former_place: RoundPlace | None = (
-            None  # in an incarnation before; a wish, and no claim
-        )
-        self.error: BaseException | None = None
-        self.wants_round = False
-        self.is_active = False  # whether the agent runs, or may run, the round of `place`
-        self.has_succeeded = False  # in the round of `place`
-        self.joined: tuple[int, int] | None = None  # round and ticket
-        self.asks: tuple[int, float] | None = None  # a round with room, and when it asks to join
-        self.asked_in: int | None = None  # the round in whose course it has asked, or must not
-        self.settled: int | None = None  # the last round of which it has said who failed
-        self.settle_at: float | None = None  # when it will say so if the agent does not
-        self.has_departed = False
-        self.leaving = ""  # why this node goes, once it does
-        self.is_closing = False  # nothing more will be wanted
+        self.past: set[str] = set()  # incarnations that this node was in, and never returns to
         self.must_reopen = False  # the job is not the one that the store knows
-        # Notices that this node has sent and not heard yet, by signal: the state that it knew then.
-        self.notices: dict[int, int] = {}
-        self.wanted: deque[Callable[[Writer], Routine[None]]] = deque()
-        self._changes: list[MembershipChange] = []
         self._writes = itertools.count()
 
     @property
@@ -115,143 +87,57 @@ class Membership:
         """This node's name."""
         return self.identity.node
 
-    # --- for the handler, on any thread -----------------------------------------------------------
+    @property
+    def state(self) -> JobState | None:
+        """The last state of the job that this node has read."""
+        return self.job.state
 
-    def want_round(self) -> None:
-        """Take part in the next round; `place` is the answer."""
-        with self.lock:
-            self.wants_round = True
-            self.is_active = False
-            self._changes.clear()
-        self.nudge()
+    @property
+    def keys(self) -> Keys:
+        """Where the records of the job are."""
+        return self.job.keys
 
     @property
     def is_parked(self) -> bool:
         """Whether the job runs without this node, which waits for a place."""
         state = self.state
-        return self.wants_round and state is not None and state.phase is not JobPhase.FORMING
+        return self.part.wants_round and state is not None and state.phase is not JobPhase.FORMING
 
-    def clear_changes(self) -> None:
-        """Forget what the agent has not taken, because a new round makes it pointless."""
-        with self.lock:
-            self._changes.clear()
+    def is_member(self, state: JobState | None) -> bool:
+        """Whether this node is in the last round that was formed."""
+        return (
+            state is not None
+            and state.world is not None
+            and self.part.place is not None
+            and self.part.place.round == state.world.round
+        )
 
-    def take_changes(self) -> list[MembershipChange]:
-        """What has happened since the last call."""
-        with self.lock:
-            taken, self._changes = self._changes, []
-        return taken
-
-    def want(self, wish: Callable[[Writer], Routine[None]], *, is_last: bool = False) -> None:
+    def request(self, request: Request, *, is_last: bool = False) -> None:
         """Have something done by the writer; nothing is done after the last."""
         with self.lock:
-            self.wanted.append(wish)
-            self.is_closing = self.is_closing or is_last
+            self.requests.add(request, is_last=is_last)
         self.nudge()
 
-    def report(self, failures: Sequence[JobFailure], *, is_final: bool) -> None:
-        """Say that workers of the present round have failed on this node."""
-        with self.lock:
-            place = self.place
-            if place is None or not self.is_active:
-                return
-        self._want_of(place, lambda writer: writer.report(place.round, failures, is_final=is_final))
-
-    def succeed(self) -> None:
-        """Say that all workers of the present round have succeeded on this node."""
-        with self.lock:
-            place = self.place
-            if place is None or not self.is_active:
-                return
-            self.has_succeeded = True
-        self._want_of(place, lambda writer: writer.succeed(place.round, place.nodes))
-
-    def _want_of(self, place: RoundPlace, wish: Callable[[Writer], Routine[None]]) -> None:
-        """Have something said of the round of `place`, unless that is not this node's any more.
-
-        The next incarnation has a round of the same number, of which it would not be true.
-        """
-
-        def said(writer: Writer) -> Routine[None]:
-            if self.place is place:
-                yield from wish(writer)
-
-        self.want(said)
-
-    def send_notice(self, signum: int) -> None:
-        """Pass a signal on to all other nodes.
-
-        What nodes send before they have heard of each other is one notice; none of them hears it.
-        """
-        with self.lock:
-            since = self.notices[signum] = -1 if self.state is None else self.state.version
-
-        def make(state: JobState) -> JobState | None:
-            event = state.event
-            is_told = event.kind == "notice" and event.signum == signum and state.version > since
-            if is_told or signum not in self.notices:
-                return None
-            return states.notify(state, self.me, signum)
-
-        def notice(writer: Writer) -> Routine[None]:
-            del writer
-            yield from self.change(make)
-
-        self.want(notice)
-
-    def close(self, reason: str) -> None:
-        """Find the verdict that the job is over, because somebody wants it."""
-        verdict = Verdict("closed", self.identity.host, reason, self.wall_clock())
-
-        def closing(writer: Writer) -> Routine[None]:
-            del writer
-            yield from self.change(lambda state: states.end(state, verdict, by=self.me))
-
-        self.want(closing)
-
-    def announce_leave(self, reason: str) -> None:
-        """Say that this node goes on purpose, without going yet."""
-        self.want(lambda writer: writer.leave(reason))
-
-    def leave(self, reason: str) -> None:
-        """Go on purpose; the job may go on without this node."""
-        self.want(lambda writer: writer.leave(reason), is_last=True)
-
-    def linger(self, stays: Callable[[float, Collection[str]], bool]) -> None:
-        """Stay until all other nodes know the verdict, or `stays` has enough; see the writer."""
-        self.want(lambda writer: writer.linger(stays), is_last=True)
-
-    def finish(self) -> None:
-        """Go, once all that is wanted is done."""
-        with self.lock:
-            self.is_closing = True
-        self.nudge()
-
-    # --- for the routines -------------------------------------------------------------------------
+    # --- turns of fortune -------------------------------------------------------------------------
 
     def begin_anew(
         self, keys: Keys, state: JobState, *, job_record: bytes, state_record: bytes
     ) -> None:
         """Be a node that has found a job, and has no part in it yet."""
         with self.lock:
-            self.incarnation += 1
-            self.former_place, self.place = self.place or self.former_place, None
-            self.has_succeeded = False
-            self.keys, self.job_record = keys, job_record
-            self.state, self.state_record = state, state_record
-            self.joined = self.asks = self.asked_in = self.settled = self.settle_at = None
-            self.has_departed = self.must_reopen = False
-            self.notices.clear()
-            self.watched, self.lost, self.gone, self.moving = set(), {}, {}, set()
+            self.job = KnownJob(self.job.incarnation + 1, keys, job_record, state, state_record)
+            self.part.begin_anew()
+            self.peers = Peers()
+            self.must_reopen = False
             self.lock.notify_all()
 
     def refuse(self, reason: str) -> None:
         """End this node's part before it has begun."""
         with self.lock:
-            self.error = RendezvousClosedError(
+            self.news.error = RendezvousClosedError(
                 f"node {self.identity.host} is refused by job {self.identity.run_id!r}: {reason}"
             )
-            self.wants_round = False
+            self.part.wants_round = False
             self.lock.notify_all()
 
     def lose_job(self, reason: str) -> None:
@@ -259,9 +145,11 @@ class Membership:
         with self.lock:
             self.must_reopen = True
             self.past.add(self.keys.incarnation)
-            if self.is_active:
-                self.is_active = False
-                self.tell(MembershipChange(ChangeKind.LOST, self.identity.host, reason))
+            if self.part.is_active:
+                self.part.is_active = False
+                self.news.add(MembershipChange(ChangeKind.LOST, self.identity.host, reason))
+
+    # --- what the store holds ---------------------------------------------------------------------
 
     def done_nodes(self, round_: int) -> Routine[set[str]]:
         """The nodes that have said that they are done in a round."""
@@ -286,7 +174,7 @@ class Membership:
         )
         yield from self.change(
             lambda state: (
-                states.end(state, verdict, by=self.me)
+                transitions.end(state, verdict, by=self.me)
                 if state.phase is JobPhase.RUNNING and state.round == round_
                 else None
             ),
@@ -345,10 +233,10 @@ class Membership:
         Returns:
             The new state, or None.
         """
-        with self.lock:
-            if incarnation not in (None, self.incarnation):
-                return None
-            state, keys = self.state, self.keys
+        job = self.job
+        if incarnation not in (None, job.incarnation):
+            return None
+        state, keys = job.state, job.keys
         while state is not None:
             new = make(state)
             if new is None:
@@ -369,23 +257,4 @@ class Membership:
         except RecordError as error:
             # All must learn how the job has ended, even if not why.
             _log.warning("it is written without its failures: %s", error)
-            return self.codec.encode(key, states.in_brief(state).to_record())
-
-    def is_member(self, state: JobState | None) -> bool:
-        """Whether this node is in the last round that was formed."""
-        return (
-            state is not None
-            and state.world is not None
-            and self.place is not None
-            and self.place.round == state.world.round
-        )
-
-    def tell(self, change: MembershipChange) -> None:
-        """Tell the agent; the lock is held."""
-        self._changes.append(change)
-        self.lock.notify_all()
-        self.told()
-
-
-def _do_nothing() -> None:
-    """Nobody is there yet."""
+            return self.codec.encode(key, transitions.in_brief(state).to_record())

@@ -1,4 +1,4 @@
-"""The threads of one node: who speaks, follows and leads, and what happens when they are stuck."""
+"""The threads of one node over its store, and what happens when they are stuck."""
 
 from __future__ import annotations
 
@@ -52,21 +52,22 @@ class StoreThreads:
         self._timing = membership.timing
         self.connect = connect
         self._endpoint = endpoint
-        self._hold_port = hold_port
         self._lock = membership.lock
-        self._writer: Runner | None = None
-        self._watcher: Runner | None = None
-        self._leader: Runner | None = None
+        lookup = JobLookup(membership, make_name=lambda: secrets.token_hex(6))
+        self.writer = Writer(membership, lookup, hold_port)
+        self._writing: Runner | None = None
+        self._watching: Runner | None = None
+        self._leading: Runner | None = None
         self._led = 0  # the incarnation that the leader's routine is for
         self._is_over = False
         self._glanced_at = 0.0
         membership.nudge = self._nudge
 
     def start(self) -> None:
-        """Start to speak, unless that has begun; the others follow when there is a job."""
+        """Start to write, unless that has begun; the others follow when there is a job."""
         with self._lock:
-            if self._writer is None:
-                self._writer = self._run("writer", self._write())
+            if self._writing is None:
+                self._writing = self._run("writer", self.writer.write(self._opened))
 
     def supervise(self) -> None:
         """Replace threads that a dead connection keeps from coming back."""
@@ -85,11 +86,11 @@ class StoreThreads:
 
     def failing(self) -> object:
         """Why the store cannot be reached at this moment; None if it can, or nobody has tried."""
-        return None if self._writer is None else self._writer.problem
+        return None if self._writing is None else self._writing.problem
 
     def problem(self) -> str | None:
         """Why the job cannot be reached, once it has lasted too long."""
-        writer = self._writer
+        writer = self._writing
         if writer is None or self._membership.state is None or self._is_over:
             return None
         # One alone may have no answer, to what only it asks.
@@ -112,7 +113,7 @@ class StoreThreads:
         """
         with self._lock:
             self._is_over = True
-            writer = self._writer
+            writer = self._writing
         is_through, problem = True, None
         if writer is not None:
             is_in = self._membership.state is not None
@@ -123,13 +124,13 @@ class StoreThreads:
             while not (is_through := writer.join(0.05)) and clock() < deadline:
                 if (problem := writer.problem) is not None:
                     break
-            if problem is not None and is_in and self._membership.verdict is None:
+            if problem is not None and is_in and self._membership.news.verdict is None:
                 _log.info(
                     "nobody could be told that this node leaves job %r: %s",
                     self._membership.identity.run_id,
                     problem,
                 )
-            # Who has never come need not say good-bye.
+            # Who has never come need not say that it goes.
             is_through = is_through or problem is not None or not is_in
         for runner in self._runners():
             runner.stop()
@@ -137,17 +138,13 @@ class StoreThreads:
             runner.join(0.2)
         return is_through
 
-    def _write(self) -> Routine[None]:
-        lookup = JobLookup(self._membership, make_name=lambda: secrets.token_hex(6))
-        return Writer(self._membership, lookup, self._hold_port).write(self._opened)
-
     def _opened(self) -> None:
-        """There is a job to follow: called by the writer, maybe again."""
+        """There is a job to watch: called by the writer, maybe again."""
         with self._lock:
             if self._is_over:
                 return
-            previous = self._watcher
-            self._watcher = self._run("watcher", Watcher(self._membership).watch())
+            previous = self._watching
+            self._watching = self._run("watcher", Watcher(self._membership).watch())
         if previous is not None:
             previous.stop()
         self._lead()
@@ -155,37 +152,37 @@ class StoreThreads:
     def _lead(self) -> None:
         """Start the leader's routine, if this node leads."""
         with self._lock:
-            state, incarnation = self._membership.state, self._membership.incarnation
+            state, incarnation = self._membership.state, self._membership.job.incarnation
             if (
                 self._is_over
                 or state is None
                 or state.leader != self._membership.me
-                or (self._leader is not None and self._led == incarnation)
+                or (self._leading is not None and self._led == incarnation)
             ):
                 return
-            previous = self._leader
+            previous = self._leading
             self._led = incarnation
-            self._leader = self._run("leader", Leader(self._membership).lead())
+            self._leading = self._run("leader", Leader(self._membership).lead())
         if previous is not None:
             previous.stop()
 
     def _run(self, name: str, routine: Routine[None]) -> Runner:
         def ended(error: BaseException | None) -> None:
             with self._lock:
-                if self._leader is runner:
-                    self._leader = None
-                if error is not None and self._membership.error is None:
-                    self._membership.error = error
+                if self._leading is runner:
+                    self._leading = None
+                if error is not None and self._membership.news.error is None:
+                    self._membership.news.error = error
                 self._lock.notify_all()
             if error is not None:
-                self._membership.told()
+                self._membership.news.wake_agent()
 
         runner = Runner(name, routine, self.connect, ended, clock=self._membership.clock)
         runner.start()
         return runner
 
     def _runners(self) -> list[Runner]:
-        return [r for r in (self._writer, self._watcher, self._leader) if r is not None]
+        return [r for r in (self._writing, self._watching, self._leading) if r is not None]
 
     def _nudge(self) -> None:
         self._lead()

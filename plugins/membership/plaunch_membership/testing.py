@@ -35,7 +35,7 @@ def node_name(handler: DynamicRendezvousHandler) -> str:
 
 def lost_nodes(handler: DynamicRendezvousHandler) -> Collection[str]:
     """The names of the nodes that a handler's node holds for lost; the leader knows of all."""
-    return list(handler._membership.lost)
+    return list(handler._membership.peers.lost)
 
 
 class MemoryBoard:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousStateError
 
+from plaunch_membership.keys import NODES_OF_A_PART, entry, tickets
 from plaunch_membership.operations import Delete, MultiGet, Routine, Set
 from plaunch_membership.records import RecordError
-from plaunch_membership.shared_log import NODES_OF_A_PART, entry, tickets
 
 if TYPE_CHECKING:
     from plaunch_membership.membership import Membership

@@ -35,7 +35,7 @@ class Timing:
         last_call_timeout: for further nodes, once there are enough.
         arrival_delay: for further nodes, once one has come while a round runs that has room for it;
             None: as long as `last_call_timeout`.
-        close_timeout: for saying good-bye.
+        close_timeout: for saying that the node departs.
         keep_alive_interval: between two heartbeats.
         keep_alive_max_attempt: how many may be missed before a node is lost; a number, no seconds.
         unreachable_timeout: without any answer from the store before the workers are stopped.

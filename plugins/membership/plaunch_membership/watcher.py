@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.rendezvous import ChangeKind, MembershipChange, WorldRanks
@@ -12,14 +13,13 @@ from plaunch_membership.operations import MultiGet, Routine, Wait
 from plaunch_membership.state import JobPhase, JobState, World, host_of, verdict_error
 
 if TYPE_CHECKING:
+    from plaunch_membership.keys import Keys
     from plaunch_membership.membership import Membership
     from plaunch_membership.records import Record
-    from plaunch_membership.shared_log import Keys
 
 _log = logging.getLogger("plaunch")
 
 _SLICE = 5.0  # seconds after which a wait for the next state begins anew
-_SECOND_LOOK = 0.3  # seconds that an agent has to find out whether its own workers failed as well
 
 _CHANGES = {
     "arrived": ChangeKind.ARRIVED,
@@ -43,11 +43,10 @@ class Watcher:
         Raises:
             RendezvousStateError: the store holds something else.
         """
-        with self._ours.lock:
-            incarnation, keys = self._ours.incarnation, self._ours.keys
-            state = self._ours.state
-        while state is not None and incarnation == self._ours.incarnation:
-            if state.phase in (JobPhase.OVER, JobPhase.REPLACED):
+        job = self._ours.job
+        incarnation, keys, state = job.incarnation, job.keys, job.state
+        while state is not None and incarnation == self._ours.job.incarnation:
+            if state.has_ended:
                 self._see_end(incarnation, state)
                 return
             key = keys.state(state.version + 1)
@@ -60,7 +59,7 @@ class Watcher:
 
     def _find_slot(self, keys: Keys, state: JobState) -> Routine[Record | None]:
         """What became of this node's ticket in a round that was just formed."""
-        world, joined = state.world, self._ours.joined
+        world, joined = state.world, self._ours.part.joined
         if (
             state.event.kind != "formed"
             or world is None
@@ -79,43 +78,39 @@ class Watcher:
 
     def _enter(self, incarnation: int, state: JobState, value: bytes, slot: Record | None) -> None:
         """Take note of another state of an incarnation, if that is still the present one."""
-        with self._ours.lock:
-            if incarnation != self._ours.incarnation:
+        ours = self._ours
+        with ours.lock:
+            if incarnation != ours.job.incarnation:
                 return
-            was_member = self._ours.is_member(self._ours.state)
-            self._ours.state, self._ours.state_record = state, value
+            was_member = ours.is_member(ours.state)
+            ours.job = replace(ours.job, state=state, state_record=value)
             if state.verdict is not None:
-                self._ours.verdict = state.verdict  # before anybody is told that there is one
-            if state.phase is not JobPhase.SETTLING:
-                self._ours.settle_at = None
+                ours.news.verdict = state.verdict  # before anybody is told that there is one
             if state.event.kind == "formed":
-                self._ours.notices.clear()  # there are other workers
-            if state.event.kind == "refused" and state.event.node == self._ours.me:
-                self._ours.refuse(state.event.reason)
+                ours.part.notices.clear()  # there are other workers
+            if state.event.kind == "refused" and state.event.node == ours.me:
+                ours.refuse(state.event.reason)
             if state.event.kind == "arrived":
                 # Whatever the last look has shown: it has just said that it is there.
-                self._ours.lost = {
-                    node: why for node, why in self._ours.lost.items() if node != state.event.node
-                }
+                lost = ours.peers.lost.items()
+                ours.peers.lost = {node: why for node, why in lost if node != state.event.node}
             if state.event.kind == "left":
-                self._ours.gone[state.event.node] = state.event.reason
+                ours.peers.gone[state.event.node] = state.event.reason
             if slot is not None and state.world is not None:
                 self._take_place(state, state.world, slot)
             elif was_member:
-                self._ours.attempt = max(self._ours.attempt, state.attempt)
-                if state.phase is JobPhase.SETTLING and self._ours.settled != state.round:
-                    patience = _SECOND_LOOK if self._ours.is_active else 0.0
-                    self._ours.settle_at = self._ours.clock() + patience
-                if self._ours.is_active:
-                    self._tell_change(state)
-            self._ours.lock.notify_all()
-        self._ours.nudge()
+                ours.attempt = max(ours.attempt, state.attempt)
+                if ours.part.is_active:
+                    self._tell_agent(state)
+            ours.lock.notify_all()
+        ours.nudge()
 
     def _take_place(self, state: JobState, world: World, slot: Record) -> None:
         rank = slot.integer("rank", low=-1)
         if rank < 0:
             return  # a spare, until there is a place
-        self._ours.place = RoundPlace(
+        ours, part = self._ours, self._ours.part
+        part.place = RoundPlace(
             round=world.round,
             attempt=state.attempt,
             rank=rank,
@@ -130,41 +125,40 @@ class Watcher:
             master_port=world.master_port,
             reason=state.reason,
         )
-        self._ours.attempt = max(self._ours.attempt, state.attempt)
-        self._ours.clear_changes()
-        self._ours.wants_round = self._ours.has_succeeded = False
-        self._ours.is_active = True
+        ours.attempt = max(ours.attempt, state.attempt)
+        ours.news.take()  # a new round makes them pointless
+        part.wants_round = part.has_succeeded = False
+        part.is_active = True
 
-    def _tell_change(self, state: JobState) -> None:
-        event = state.event
+    def _tell_agent(self, state: JobState) -> None:
+        ours, part, event = self._ours, self._ours.part, state.event
         kind = _CHANGES.get(event.kind)
-        if kind is ChangeKind.NOTICE and self._ours.notices.pop(event.signum, None) is not None:
+        if kind is ChangeKind.NOTICE and part.notices.pop(event.signum, None) is not None:
             return  # this node has passed it on by itself
         if event.kind == "formed":
             # The others have formed a round without this node.
-            self._ours.is_active = False
+            part.is_active = False
             reason = f"the others have gone on without this node: {state.reason or 'it was away'}"
-            self._ours.tell(MembershipChange(ChangeKind.LOST, self._ours.identity.host, reason))
+            ours.news.add(MembershipChange(ChangeKind.LOST, ours.identity.host, reason))
             return
-        is_own = event.node == self._ours.me and event.kind in ("notice", "failed", "left")
+        is_own = event.node == ours.me and event.kind in ("notice", "failed", "left")
         if kind is None or is_own:
             return
         if kind in (ChangeKind.LEFT, ChangeKind.LOST) and state.phase is not JobPhase.FORMING:
             return  # a spare went, and the round goes on
-        self._ours.tell(MembershipChange(kind, host_of(event.node), event.reason, event.signum))
+        ours.news.add(MembershipChange(kind, host_of(event.node), event.reason, event.signum))
 
     def _see_end(self, incarnation: int, state: JobState) -> None:
-        with self._ours.lock:
-            if incarnation != self._ours.incarnation:
+        ours = self._ours
+        with ours.lock:
+            if incarnation != ours.job.incarnation:
                 return
             if state.phase is JobPhase.REPLACED:
-                self._ours.lose_job(f"the job begins anew: {state.event.reason}")
-                _log.warning(
-                    "job %r begins anew: %s", self._ours.identity.run_id, state.event.reason
-                )
+                ours.lose_job(f"the job begins anew: {state.event.reason}")
+                _log.warning("job %r begins anew: %s", ours.identity.run_id, state.event.reason)
             elif state.verdict is not None:
-                self._ours.verdict = state.verdict
-                if self._ours.wants_round:
-                    self._ours.error = verdict_error(self._ours.identity.run_id, state.verdict)
-            self._ours.lock.notify_all()
-        self._ours.nudge()
+                ours.news.verdict = state.verdict
+                if ours.part.wants_round:
+                    ours.news.error = verdict_error(ours.identity.run_id, state.verdict)
+            ours.lock.notify_all()
+        ours.nudge()
