@@ -38,9 +38,9 @@ from plaunch.process import start_processes
 from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
 from plaunch.process.kernel.watch import ExitWatch
 from plaunch.rendezvous import RendezvousParameters
-from plaunch.rendezvous.timing import Timing
 from plaunch.testing.rendezvous import FakeRendezvous
 from plaunch_events.otel import _seconds as otel_seconds
+from plaunch_membership.timing import Timing
 from plaunch_rendezvous_c10d.backend import prepare_backend as prepare_c10d
 from plaunch_rendezvous_etcd.options import read_options
 from plaunch_timer import FileTimerServer, LocalTimerServer, expires

@@ -11,9 +11,11 @@ import sys
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
 from plaunch.errors import PluginError, UsageError
-from plaunch.rendezvous import DynamicRendezvousHandler, RendezvousParameters
-from plaunch.testing import FakeJobRendezvous, MemoryBoard
+from plaunch.rendezvous import RendezvousParameters
+from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.etcd_fixtures import etcd_server  # noqa: F401 - a fixture
+from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership.testing import MemoryBoard
 
 from helpers.ports import free_port
 

@@ -56,7 +56,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.rendezvous": ALL,
     "plaunch.scheduling": ALL,
     "plaunch.testing": ALL,
+    "plaunch.threads": ("start_thread",),
     "plaunch.testing.conformance": ALL,
+    "plaunch_membership": ALL,
+    "plaunch_membership.testing": ALL,
 }
 # Of the suites, what authors write: their tests and the rest may change.
 _SUITES = "plaunch.testing.conformance."

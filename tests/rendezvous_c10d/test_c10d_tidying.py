@@ -31,7 +31,7 @@ def test_only_the_last_two_rounds_are_kept(tmp_path, store_type):
             handler.report_failure([JobFailure(0, 1.0, "it failed")])
         assert handler.next_rendezvous().round == 4
         keys = handler._membership.keys
-        store = stack.enter_context(contextlib.closing(handler._crew.connect()))
+        store = stack.enter_context(contextlib.closing(handler._threads.connect()))
         past = [key for r in range(3) for key in (f"{keys.joined(r)}/1", keys.slot(r, 0, 1))]
         eventually(lambda: not any(store.multi_get(past)), "past rounds are deleted")
         assert all(store.multi_get([keys.slot(r, 0, 1) for r in (3, 4)]))

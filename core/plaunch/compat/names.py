@@ -142,11 +142,11 @@ DIFFERENT: dict[str, tuple[str, str]] = {
         "python-names",
     ),
     f"{ELASTIC}.rendezvous.dynamic_rendezvous.DynamicRendezvousHandler": (
-        "plaunch.rendezvous.DynamicRendezvousHandler",
+        "plaunch_membership.DynamicRendezvousHandler",
         "python-names",
     ),
     f"{ELASTIC}.rendezvous.dynamic_rendezvous.RendezvousBackend": (
-        "plaunch.rendezvous.RendezvousStore",
+        "plaunch_membership.RendezvousStore",
         "python-names",
     ),
     f"{ELASTIC}.rendezvous.static_tcp_rendezvous.StaticTCPRendezvous": (
@@ -169,7 +169,7 @@ _ETCD = (
 )
 _TRAINING = "training code's own, which does not launch; torch's works in workers as it is"
 _ALGORITHM = (
-    "a part of torch's algorithm for meeting; ours is over `plaunch.rendezvous.RendezvousStore`"
+    "a part of torch's algorithm for meeting; ours is over `plaunch_membership.RendezvousStore`"
 )
 
 # torch's name, or all names of a module: why there is none.

@@ -7,13 +7,14 @@ import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from plaunch_membership import RendezvousStore
+
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous.store import RendezvousStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.rendezvous.store import Connect
+    from plaunch_membership import Connect
 
 
 class NodeDiedError(Exception):
