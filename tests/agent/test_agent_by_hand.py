@@ -13,9 +13,9 @@ from plaunch.agent import LocalElasticAgent, WorkerSpec
 from plaunch.errors import PluginError, UsageError
 from plaunch.rendezvous import RendezvousParameters
 from plaunch.testing import FakeJobRendezvous
-from plaunch.testing.etcd_fixtures import etcd_server  # noqa: F401 - a fixture
 from plaunch_membership import DynamicRendezvousHandler
 from plaunch_membership.testing import MemoryBoard
+from plaunch_rendezvous_etcd.testing.fixtures import etcd_server  # noqa: F401 - a fixture
 
 from helpers.ports import free_port
 

@@ -25,9 +25,9 @@ import plaunch.rendezvous
 import plaunch_membership
 import plaunch_rendezvous_c10d.backend
 import pytest
-from plaunch.testing.conformance import RendezvousConformance, RendezvousStoreConformance
-from plaunch.testing.etcd import EtcdUnavailableError, find_etcd, free_ports
 from plaunch_membership.timing import Timing
+from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd, free_ports
+from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(

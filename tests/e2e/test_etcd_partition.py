@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("grpc")
 pytest.importorskip("google.protobuf")
 
-from plaunch.testing.etcd import EtcdServer
+from plaunch_rendezvous_etcd.testing import EtcdServer
 
 WORKERS, CONTROL = 0, 1  # the two switches; etcd is at the second one only
 

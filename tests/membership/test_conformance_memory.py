@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from plaunch.testing.conformance import RendezvousConformance, RendezvousStoreConformance
 from plaunch_membership.handler import DynamicRendezvousHandler
 from plaunch_membership.testing import MemoryBoard
+from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
 
 class TestMemoryStore(RendezvousStoreConformance):

@@ -7,10 +7,10 @@ from plaunch.errors import RendezvousClosedError, RendezvousStateError, UsageErr
 from plaunch.plugin import RENDEZVOUS
 from plaunch.rendezvous import RendezvousParameters
 from plaunch.testing import plugin_manager
-from plaunch.testing.conformance.nodes import Node, eventually, meet
 from plaunch_membership import DynamicRendezvousHandler
 from plaunch_rendezvous_etcd import create_etcd_handler
 from plaunch_rendezvous_etcd.client import EtcdClient
+from plaunch_testing.conformance.nodes import Node, eventually, meet
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import time
 
 import pytest
 from plaunch.rendezvous import ChangeKind
-from plaunch.testing.conformance.nodes import Node, close_all, eventually
 from plaunch_rendezvous_etcd import create_etcd_handler
+from plaunch_testing.conformance.nodes import Node, close_all, eventually
 
 QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 5, "last_call_timeout": 0.2}
 JOB_TTL = 7200

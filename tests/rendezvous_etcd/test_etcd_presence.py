@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 from plaunch.rendezvous import ChangeKind
-from plaunch.testing.conformance.nodes import Node, eventually, meet
 from plaunch_rendezvous_etcd import create_etcd_handler
+from plaunch_testing.conformance.nodes import Node, eventually, meet
 
 QUICK = {"keep_alive_interval": 0.25, "keep_alive_max_attempt": 8, "last_call_timeout": 0.1}
 RUN_ID = "presence"
@@ -53,7 +53,7 @@ def revision(server):
 
 
 def told(nodes):
-    return [change for node in nodes for change in (*node.told, *node.job.changes())]
+    return [change for node in nodes for change in (*node.changes, *node.job.changes())]
 
 
 def test_a_job_that_runs_adds_nothing_to_what_etcd_keeps(nodes, own_etcd_server):
