@@ -11,8 +11,10 @@ import sys
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
 from plaunch.errors import PluginError, UsageError
-from plaunch.rendezvous import DynamicRendezvousHandler, RendezvousParameters
-from plaunch.testing import FakeJobRendezvous, MemoryBoard
+from plaunch.rendezvous import RendezvousParameters
+from plaunch.testing import FakeJobRendezvous
+from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership.testing import MemoryBoard
 from plaunch_rendezvous_etcd.testing.fixtures import etcd_server  # noqa: F401 - a fixture
 
 from helpers.ports import free_port

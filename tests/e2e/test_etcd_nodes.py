@@ -90,7 +90,7 @@ def test_a_late_node_is_admitted_and_a_lost_leader_left_behind(agents, argv):
     assert of("TORCHELASTIC_RESTART_COUNT", alone + both + again) == [0] * 8
     agents.tell("exit", 0)
     assert late.exit_code() == 0
-    assert "was lost: no sign of life" in late.stderr
+    assert "was lost: no heartbeat" in late.stderr
     assert "Traceback" not in first.stderr + late.stderr
 
 

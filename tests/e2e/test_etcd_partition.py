@@ -58,5 +58,5 @@ def test_training_goes_on_while_a_cable_to_etcd_is_cut_and_after(build_network, 
         training.hurry()
         assert [node.exit_code() for node in nodes] == [0, 0, 0]
     assert training.worlds() == [*worlds, 2, 3]
-    assert "was lost: no sign of life" in nodes[1].stderr
+    assert "was lost: no heartbeat" in nodes[1].stderr
     training.check()

@@ -30,7 +30,7 @@ def job(params_of, endpoint, min_nodes, **config):
 
 
 def incarnations(nodes):
-    return {node._membership.keys.incarnation for node in nodes}
+    return {node.handler._membership.keys.incarnation for node in nodes}
 
 
 def are_in_one_world(nodes):
@@ -67,7 +67,9 @@ def check(nodes, incarnation):
 def send_notice(nodes):
     """Bring about another state of the job."""
     nodes[0].job.send_notice(10)
-    eventually(lambda: nodes[1]._membership.state.event.kind == "notice", "one hears the other")
+    eventually(
+        lambda: nodes[1].handler._membership.state.event.kind == "notice", "one hears the other"
+    )
 
 
 def end_lease_of_the_job(server):

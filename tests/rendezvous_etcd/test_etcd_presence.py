@@ -31,16 +31,16 @@ def nodes(params_of, own_etcd_server):
 
 
 def beats_pass(nodes, count):
-    """Wait until each node has given so many further signs of life."""
+    """Wait until each node has sent so many further heartbeats."""
     seen = [node.wire.operations["beat"] + count for node in nodes]
     eventually(
         lambda: all(n.wire.operations["beat"] >= s for n, s in zip(nodes, seen, strict=True)),
-        "signs of life",
+        "heartbeats",
     )
 
 
 def signs(server):
-    """The signs of life in etcd: for each key its lease and its last revision."""
+    """The heartbeats in etcd: for each key its lease and its last revision."""
     everything = base64.b64encode(b"\0").decode()
     answer = server.ask("kv/range", key=everything, range_end=everything)
     keys = {base64.b64decode(kv["key"]).decode(): kv for kv in answer.get("kvs", ())}
@@ -94,4 +94,4 @@ def test_a_sign_that_somebody_else_removes_is_written_again(nodes, own_etcd_serv
 def test_a_node_that_dies_is_lost_whoever_leads(nodes, victim):
     nodes[victim].kill()
     change = nodes[1 - victim].wait_for(ChangeKind.LOST)
-    assert "no sign of life for" in change.reason
+    assert "no heartbeat for" in change.reason

@@ -33,9 +33,10 @@ def plaunch_event_handlers():
 """
 LOGS_SPEC = """
 import os, plaunch
-from plaunch.process import LogsDest, LogsSpecs, RunLayout, to_map, Std
+from plaunch.process import LogsDest, LogsSpecs, to_map, Std
+from plaunch_logs_default import DefaultLogsSpecs
 
-class Specs(RunLayout):
+class Specs(DefaultLogsSpecs):
     def __init__(self, log_dir=None, redirects=Std.NONE, tee=Std.NONE, local_ranks_filter=None):
         super().__init__(log_dir, redirects, tee, None)                     # fault 1: no filter
         self._is_open = True

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from plaunch.cli.invocation import Invocation
+
+
+def check_command(invocation: Invocation) -> int:
+    """`--check-plugin`."""
+    return run_check(invocation.parsed(), invocation.plugins)
+
 
 def run_check(args: argparse.Namespace, plugins: Sequence[object] = ()) -> int:
     """Check the plugin that `--check-plugin` names; the exit code is 0 if all is well, else 1.

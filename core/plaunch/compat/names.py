@@ -60,14 +60,15 @@ SAME: dict[str, tuple[tuple[str, str], ...]] = {
         (
             "plaunch.process",
             "LogsDest LogsSpecs MultiprocessContext PContext RunProcsResult SignalException Std "
-            "SubprocessContext get_std_cm to_map",
+            "SubprocessContext to_map",
         ),
+        ("plaunch.compat.redirects", "get_std_cm"),
         ("plaunch_logs_default", "DefaultLogsSpecs"),
     ),
     f"{ELASTIC}.multiprocessing.errors": (("plaunch.process", "record"),),
     f"{ELASTIC}.multiprocessing.errors.error_handler": (("plaunch.process", "ErrorHandler"),),
     f"{ELASTIC}.multiprocessing.errors.handlers": (("plaunch.process", "get_error_handler"),),
-    f"{ELASTIC}.multiprocessing.redirects": (("plaunch.process", "redirect"),),
+    f"{ELASTIC}.multiprocessing.redirects": (("plaunch.compat.redirects", "redirect"),),
     f"{ELASTIC}.multiprocessing.subprocess_handler.handlers": (
         ("plaunch.process", "get_subprocess_handler"),
     ),
@@ -90,13 +91,13 @@ SAME: dict[str, tuple[tuple[str, str], ...]] = {
     f"{ELASTIC}.rendezvous.registry": (("plaunch.compat", "get_rendezvous_handler"),),
     f"{ELASTIC}.rendezvous.utils": (("plaunch.rendezvous", "parse_rendezvous_endpoint"),),
     f"{ELASTIC}.timer.api": (
-        ("plaunch.timer", "RequestQueue TimerClient TimerRequest TimerServer configure expires"),
+        ("plaunch_timer", "RequestQueue TimerClient TimerRequest TimerServer configure expires"),
     ),
     f"{ELASTIC}.timer.file_based_local_timer": (
-        ("plaunch.timer", "FileTimerClient FileTimerRequest"),
+        ("plaunch_timer", "FileTimerClient FileTimerRequest"),
     ),
     f"{ELASTIC}.timer.local_timer": (
-        ("plaunch.timer", "LocalTimerClient LocalTimerServer MultiprocessingRequestQueue"),
+        ("plaunch_timer", "LocalTimerClient LocalTimerServer MultiprocessingRequestQueue"),
     ),
     f"{ELASTIC}.utils.api": (
         ("plaunch.compat.system", "get_env_variable_or_raise get_socket_with_port"),
@@ -141,11 +142,11 @@ DIFFERENT: dict[str, tuple[str, str]] = {
         "python-names",
     ),
     f"{ELASTIC}.rendezvous.dynamic_rendezvous.DynamicRendezvousHandler": (
-        "plaunch.rendezvous.DynamicRendezvousHandler",
+        "plaunch_membership.DynamicRendezvousHandler",
         "python-names",
     ),
     f"{ELASTIC}.rendezvous.dynamic_rendezvous.RendezvousBackend": (
-        "plaunch.rendezvous.RendezvousStore",
+        "plaunch_membership.RendezvousStore",
         "python-names",
     ),
     f"{ELASTIC}.rendezvous.static_tcp_rendezvous.StaticTCPRendezvous": (
@@ -157,7 +158,7 @@ DIFFERENT: dict[str, tuple[str, str]] = {
         "python-names",
     ),
     f"{ELASTIC}.timer.file_based_local_timer.FileTimerServer": (
-        "plaunch.timer.FileTimerServer",
+        "plaunch_timer.FileTimerServer",
         "python-names",
     ),
     f"{ELASTIC}.utils.api.macros": ("plaunch.agent.macros", "python-names"),
@@ -168,7 +169,7 @@ _ETCD = (
 )
 _TRAINING = "training code's own, which does not launch; torch's works in workers as it is"
 _ALGORITHM = (
-    "a part of torch's algorithm for meeting; ours is over `plaunch.rendezvous.RendezvousStore`"
+    "a part of torch's algorithm for meeting; ours is over `plaunch_membership.RendezvousStore`"
 )
 
 # torch's name, or all names of a module: why there is none.

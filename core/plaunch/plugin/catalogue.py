@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch._names import suggest
 from plaunch.errors import DuplicateNameError, UnknownNameError, UsageError
+from plaunch.plugin.groups import FIRST_PARTY
 from plaunch.plugin.metadata import normalise
 from plaunch.plugin.registry import ALL_KINDS, DEVICE_COUNTS, LIFECYCLE, LOGS_SPECS
 from plaunch.plugin.words import AUTOLOAD_VARIABLE
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from plaunch.plugin.registry import Kind
     from plaunch.plugin.words import Word, Words
 
-FIRST_PARTY = "plaunch"
 
 HOW_TO_ADD = "; reinstall the package if you just added it"
 

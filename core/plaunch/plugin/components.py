@@ -121,6 +121,11 @@ class BoundedLogsSpecs(LogsSpecs):
         """What the logs spec says."""
         return self._specs.root_log_dir
 
+    @property
+    def temporary_dir(self) -> str | None:
+        """What the logs spec says; none if it is not made for plaunch."""
+        return getattr(self._specs, "temporary_dir", None)
+
     def create_run_dir(self, run_id: str) -> str | None:
         """What the logs spec does.
 

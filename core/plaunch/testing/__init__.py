@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch._lazy import attach
+from plaunch.lazy import attach
 
 if TYPE_CHECKING:
     from plaunch.testing.job_rendezvous import FakeJobRendezvous as FakeJobRendezvous
     from plaunch.testing.plugins import plugin_manager as plugin_manager
     from plaunch.testing.rendezvous import FakeElasticRendezvous as FakeElasticRendezvous
     from plaunch.testing.rendezvous import FakeRendezvous as FakeRendezvous
-    from plaunch.testing.store import MemoryBoard as MemoryBoard
-    from plaunch.testing.store import MemoryStore as MemoryStore
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -20,6 +18,5 @@ __getattr__, __dir__, __all__ = attach(
         ".job_rendezvous": "FakeJobRendezvous",
         ".plugins": "plugin_manager",
         ".rendezvous": "FakeElasticRendezvous FakeRendezvous",
-        ".store": "MemoryBoard MemoryStore",
     },
 )

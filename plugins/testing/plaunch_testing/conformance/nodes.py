@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from plaunch.durations import milliseconds
-from plaunch.rendezvous import ChangeKind, DynamicRendezvousHandler, JobRendezvous, JobRound
+from plaunch.rendezvous import ChangeKind, JobRendezvous, JobRound
+from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership.testing import lost_nodes, node_name, wrap_connections
 
 from plaunch_testing.conformance.wire import Wire
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from plaunch.rendezvous import JobFailure, MembershipChange, RendezvousHandler, Verdict
+    from plaunch_membership import Connect
 
 BOUND = 60.0  # seconds within which everything has long happened, however busy the machine
 _JOIN = (ChangeKind.ARRIVED, ChangeKind.LEFT, ChangeKind.LOST, ChangeKind.FAILED)
@@ -37,8 +40,7 @@ class Node:
         self.changes: list[MembershipChange] = []
         self._wire: Wire | None = None
         if isinstance(handler, DynamicRendezvousHandler):
-            self._wire = Wire(handler._crew.connect)
-            handler._crew.connect = self._wire.connect
+            wrap_connections(handler, self._wired)
         self.present: JobRound | None = None
         self._thread: threading.Thread | None = None
         self._outcome: object = None
@@ -63,18 +65,22 @@ class Node:
 
     def has_given_up(self, other: Node) -> bool:
         """Whether it has found out, as the leader must, that another node is not there any more."""
-        return bool(other.name in self._membership.lost)
+        return other.name in lost_nodes(self._dynamic)
 
     @property
     def name(self) -> str:
         """The node's name in the store."""
-        return str(self._membership.me)
+        return node_name(self._dynamic)
+
+    def _wired(self, connect: Connect) -> Connect:
+        self._wire = Wire(connect)
+        return self._wire.connect
 
     @property
-    def _membership(self) -> Any:
+    def _dynamic(self) -> DynamicRendezvousHandler:
         if not isinstance(self.handler, DynamicRendezvousHandler):
             pytest.skip("only a DynamicRendezvousHandler tells whom it has given up")
-        return self.handler._membership
+        return self.handler
 
     @property
     def verdict(self) -> Verdict | None:

@@ -163,7 +163,7 @@ class Rounds(Suite):
             for node in others:
                 node.obey()
         for leader, others in jobs:
-            # It may live until there is a round; its next sign of life lets it die.
+            # It may live until there is a round; its next heartbeat lets it die.
             eventually(lambda: leader.wire.is_cut, "the leader dies")  # noqa: B023
             eventually(
                 lambda: are_alone(others),  # noqa: B023

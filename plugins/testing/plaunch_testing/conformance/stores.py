@@ -23,7 +23,7 @@ from plaunch_testing.conformance.wire import Wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from plaunch.rendezvous import RendezvousStore
+    from plaunch_membership import RendezvousStore
 
 _WRITES: dict[str, Callable[[RendezvousStore, str], object]] = {
     "set": lambda store, key: store.set(key, b"1"),
@@ -235,7 +235,7 @@ class RendezvousStoreConformance:
         assert [result() for result in results] == [b"1"] * self.waiters
 
     def test_a_wait_does_not_hold_up_other_connections(self) -> None:
-        """A sign of life must never wait for somebody else's patience."""
+        """A heartbeat must never wait for somebody else's patience."""
         self.wait_in_thread(self.key("never"))
         store = self.open()
         began = time.monotonic()

@@ -8,12 +8,12 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous import RendezvousStore
+from plaunch_membership import RendezvousStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.rendezvous import Connect
+    from plaunch_membership import Connect
 
 
 class NodeDiedError(Exception):
