@@ -13,7 +13,7 @@ PACKAGES = [
     "plaunch",
     "plaunch.agent",
     "plaunch.cli",
-    "plaunch.compat",
+    "plaunch_torchrun",
     "plaunch.devices",
     "plaunch.plugin",
     "plaunch.process",

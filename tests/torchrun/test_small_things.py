@@ -13,9 +13,9 @@ from datetime import timedelta
 
 import pytest
 from plaunch.agent import health
-from plaunch.compat import stores, system
-from plaunch.control_plane import worker_main
 from plaunch.errors import UsageError
+from plaunch_torchrun import stores, system
+from plaunch_torchrun.elastic.control_plane import worker_main
 
 
 def test_a_variable_that_must_be_there(monkeypatch):

@@ -1,6 +1,6 @@
 """Where each public name of torch's launcher is in plaunch, or why it is nowhere.
 
-`plaunch.compat.page` compares this with the torch that is installed, and makes
+`compatibility.py` compares this with the torch that is installed, and makes
 docs/compatibility.md of it. A name that torch gets needs a row here.
 """
 
@@ -13,14 +13,14 @@ LAUNCHER = "torch.distributed.launcher"
 SAME: dict[str, tuple[tuple[str, str], ...]] = {
     "torch.distributed.run": (
         (
-            "plaunch.compat.torchrun",
+            "plaunch_torchrun.run",
             "config_from_args determine_local_world_size get_args_parser get_rdzv_endpoint "
             "get_use_env main parse_args parse_min_max_nnodes run run_script_path",
         ),
     ),
-    "torch.distributed.launch": (("plaunch.compat.launch", "launch main parse_args"),),
-    "torch.distributed.argparse_util": (("plaunch.compat.torchrun", "check_env env"),),
-    f"{LAUNCHER}.api": (("plaunch.compat.torchrun", "elastic_launch launch_agent"),),
+    "torch.distributed.launch": (("plaunch_torchrun.launch", "launch main parse_args"),),
+    "torch.distributed.argparse_util": (("plaunch_torchrun.run", "check_env env"),),
+    f"{LAUNCHER}.api": (("plaunch_torchrun.run", "elastic_launch launch_agent"),),
     f"{ELASTIC}.agent.server.api": (
         (
             "plaunch.agent",
@@ -37,15 +37,18 @@ SAME: dict[str, tuple[tuple[str, str], ...]] = {
             "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
         ),
     ),
-    f"{ELASTIC}.control_plane": (("plaunch.control_plane", "worker_main"),),
+    f"{ELASTIC}.control_plane": (("plaunch_torchrun.elastic.control_plane", "worker_main"),),
     f"{ELASTIC}.events": (
-        ("plaunch.compat.events", "construct_and_record_rdzv_event record record_rdzv_event"),
+        (
+            "plaunch_torchrun.elastic.events",
+            "construct_and_record_rdzv_event record record_rdzv_event",
+        ),
     ),
     f"{ELASTIC}.events.api": (
         ("plaunch.events", "EventSource"),
-        ("plaunch.compat.events", "NodeState RdzvEvent"),
+        ("plaunch_torchrun.elastic.events", "NodeState RdzvEvent"),
     ),
-    f"{ELASTIC}.events.handlers": (("plaunch.compat.events", "get_logging_handler"),),
+    f"{ELASTIC}.events.handlers": (("plaunch_torchrun.elastic.events", "get_logging_handler"),),
     f"{ELASTIC}.metrics": (("plaunch.metrics", "initialize_metrics"),),
     f"{ELASTIC}.metrics.api": (
         (
@@ -85,9 +88,9 @@ SAME: dict[str, tuple[tuple[str, str], ...]] = {
             "RendezvousGracefulExitError RendezvousHandler RendezvousHandlerCreator "
             "RendezvousInfo RendezvousParameters RendezvousStateError RendezvousTimeoutError",
         ),
-        ("plaunch.compat", "RendezvousHandlerRegistry rendezvous_handler_registry"),
+        ("plaunch_torchrun", "RendezvousHandlerRegistry rendezvous_handler_registry"),
     ),
-    f"{ELASTIC}.rendezvous.registry": (("plaunch.compat", "get_rendezvous_handler"),),
+    f"{ELASTIC}.rendezvous.registry": (("plaunch_torchrun", "get_rendezvous_handler"),),
     f"{ELASTIC}.rendezvous.utils": (("plaunch.rendezvous", "parse_rendezvous_endpoint"),),
     f"{ELASTIC}.timer.api": (
         ("plaunch.timer", "RequestQueue TimerClient TimerRequest TimerServer configure expires"),
@@ -99,18 +102,18 @@ SAME: dict[str, tuple[tuple[str, str], ...]] = {
         ("plaunch.timer", "LocalTimerClient LocalTimerServer MultiprocessingRequestQueue"),
     ),
     f"{ELASTIC}.utils.api": (
-        ("plaunch.compat.system", "get_env_variable_or_raise get_socket_with_port"),
+        ("plaunch_torchrun.system", "get_env_variable_or_raise get_socket_with_port"),
     ),
     f"{ELASTIC}.utils.distributed": (
-        ("plaunch.compat.system", "get_free_port get_socket_with_port"),
+        ("plaunch_torchrun.system", "get_free_port get_socket_with_port"),
     ),
-    f"{ELASTIC}.utils.log_level": (("plaunch.compat.system", "get_log_level"),),
-    f"{ELASTIC}.utils.logging": (("plaunch.compat.system", "get_logger"),),
+    f"{ELASTIC}.utils.log_level": (("plaunch_torchrun.system", "get_log_level"),),
+    f"{ELASTIC}.utils.logging": (("plaunch_torchrun.system", "get_logger"),),
     f"{ELASTIC}.utils.process_state": (
-        ("plaunch.compat.system", "is_uninterruptible_state read_proc_state"),
+        ("plaunch_torchrun.system", "is_uninterruptible_state read_proc_state"),
     ),
     f"{ELASTIC}.utils.store": (
-        ("plaunch.compat.stores", "barrier get_all store_timeout synchronize"),
+        ("plaunch_torchrun.stores", "barrier get_all store_timeout synchronize"),
     ),
     "torch.numa.binding": (("plaunch.process", "AffinityMode NumaOptions"),),
 }

@@ -1,4 +1,4 @@
-"""`python -m plaunch.compat.launch`: what `python -m torch.distributed.launch` does.
+"""`python -m plaunch_torchrun.launch`: what `python -m torch.distributed.launch` does.
 
 It is plaunch, except that each worker gets the argument `--local-rank=N`, unless `--use-env` says
 that it takes its local rank from the variable.
@@ -23,7 +23,7 @@ LOCAL_RANK_ARGUMENT = "--local-rank=${local_rank}"
 
 def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
     """Parse a command line without the program's name, with `--use-env`."""
-    from plaunch.compat.parser import get_args_parser  # noqa: PLC0415 - for programs only
+    from plaunch_torchrun.parser import get_args_parser  # noqa: PLC0415 - for programs only
 
     parser = get_args_parser()
     parser.add_argument(
@@ -41,7 +41,7 @@ def launch(args: argparse.Namespace) -> None:
     Raises:
         UsageError: a program that is not python's is to get `--local-rank`.
     """
-    from plaunch.compat.torchrun import run  # noqa: PLC0415 - for programs only
+    from plaunch_torchrun.run import run  # noqa: PLC0415 - for programs only
 
     _check(args.no_python, args.use_env)
     run(args)

@@ -9,9 +9,9 @@ import pytest
 from plaunch.cli.allocation import allocate
 from plaunch.cli.parser import parse
 from plaunch.cli.settings import config_from_args
-from plaunch.compat import torchrun
 from plaunch.errors import UnknownNameError, UsageError
 from plaunch.plugin.manager import PluginManager
+from plaunch_torchrun import run as torchrun
 
 ENVIRONMENTS = Path(__file__).parents[1] / "schedulers/environments"
 KUBERNETES = {

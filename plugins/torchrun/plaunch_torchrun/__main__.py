@@ -1,10 +1,10 @@
-"""`python -m plaunch.compat PROGRAM ...`: a program that calls torchrun, with plaunch under it.
+"""`python -m plaunch_torchrun PROGRAM ...`: a program that calls torchrun, with plaunch under it.
 
-    python -m plaunch.compat accelerate launch train.py
-    python -m plaunch.compat -m lightning_fabric.cli run train.py
+    python -m plaunch_torchrun accelerate launch train.py
+    python -m plaunch_torchrun -m lightning_fabric.cli run train.py
 
-The program runs in this process, after `plaunch.compat.install`. What it starts finds plaunch under
-the name `torchrun`, and in front of all others, on PATH.
+The program runs in this process, after `plaunch_torchrun.install`. What it starts finds plaunch
+under the name `torchrun`, and in front of all others, on PATH.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import tempfile
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from plaunch.compat.standin import install
 from plaunch.errors import PlaunchError, UsageError
+
+from plaunch_torchrun.standin import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_USAGE = "write python -m plaunch.compat PROGRAM [ARGUMENTS], or -m MODULE [ARGUMENTS]"
+_USAGE = "write python -m plaunch_torchrun PROGRAM [ARGUMENTS], or -m MODULE [ARGUMENTS]"
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """docs/compatibility.md, made by comparing plaunch with the torch that is installed.
 
-`python -m plaunch.compat.page docs/compatibility.md` writes it; without an argument it is printed.
-What is wrong with the tables of `plaunch.compat.names` is said on stderr, and the exit code is 1.
+`python tools/docs/compatibility.py docs/compatibility.md` writes it; without an argument it is
+printed. What is wrong with the tables of `torchrun_names` is said on stderr, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torchrun_names as names
 from plaunch.cli.options import OPTIONS, Option
-from plaunch.compat import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import ModuleType
 
-COMMAND = "python -m plaunch.compat.page docs/compatibility.md"
+COMMAND = "python tools/docs/compatibility.py docs/compatibility.md"
 # Rooms of torch's that are a launcher's; those below `elastic` are found.
 _MODULES = (
     "torch.distributed.run",
@@ -169,7 +169,7 @@ class Page:
         if dotted not in same:
             self.problems.append(
                 f"{dotted} is a public name of torch's launcher; add it to SAME, DIFFERENT or "
-                "MISSING in plaunch.compat.names"
+                "MISSING in torchrun_names.py"
             )
             return "", "missing: no reason is given"
         ours = self._load(same[dotted], dotted)

@@ -2,7 +2,7 @@
 
 A program that imports from those can import from here instead. Objects of torch's classes are
 understood (a `LaunchConfig`, a `LogsSpecs`), and the exceptions are also torch's, if torch is
-imported: see `plaunch.compat.exceptions`.
+imported: see `plaunch_torchrun.exceptions`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,6 @@ from plaunch.cli import settings
 from plaunch.cli.allocation import allocate
 from plaunch.cli.command import run_script_path, worker_command
 from plaunch.cli.settings import parse_min_max_nnodes
-from plaunch.compat.exceptions import torch_typed
-from plaunch.compat.launch import LOCAL_RANK_ARGUMENT
-from plaunch.compat.parser import check_env, env, get_args_parser, own_arguments, parse_args
-from plaunch.compat.registry import create_manager
-from plaunch.compat.translate import own_config
 from plaunch.config import LaunchConfig
 from plaunch.errors import UsageError
 from plaunch.launch import elastic_launch as _elastic_launch
@@ -27,6 +22,12 @@ from plaunch.launch import launch_agent as _launch_agent
 from plaunch.plugin.manager import PluginManager
 from plaunch.process.failures.error_handler import record
 from plaunch.process.streams.std import Std
+
+from plaunch_torchrun.exceptions import torch_typed
+from plaunch_torchrun.launch import LOCAL_RANK_ARGUMENT
+from plaunch_torchrun.parser import check_env, env, get_args_parser, own_arguments, parse_args
+from plaunch_torchrun.registry import create_manager
+from plaunch_torchrun.translate import own_config
 
 if TYPE_CHECKING:
     import argparse
@@ -60,7 +61,7 @@ logger = logging.getLogger("plaunch")
 class elastic_launch(_elastic_launch):  # noqa: N801 - the name is torchrun's
     """`plaunch.elastic_launch` for torch's configurations and with torch's exceptions.
 
-    It also knows the backends in `plaunch.compat.rendezvous_handler_registry`.
+    It also knows the backends in `plaunch_torchrun.rendezvous_handler_registry`.
     """
 
     def __call__(self, *args: Any) -> dict[int, Any]:

@@ -1,4 +1,4 @@
-"""`plaunch.compat.torchrun`: torchrun's functions for programs."""
+"""`plaunch_torchrun.run`: torchrun's functions for programs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import sys
 from dataclasses import dataclass, field
 
 import pytest
-from plaunch.compat import launch, registry, torchrun
-from plaunch.compat.parser import own_arguments
-from plaunch.compat.translate import own_config, own_logs_specs
 from plaunch.errors import SignalException, UsageError
 from plaunch.process import ChildFailedError, LogsSpecs, Std, to_map
 from plaunch_rendezvous_static import SingleNodeRendezvous
+from plaunch_torchrun import launch, registry
+from plaunch_torchrun import run as torchrun
+from plaunch_torchrun.parser import own_arguments
+from plaunch_torchrun.translate import own_config, own_logs_specs
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def test_the_command_line_of_launch(words, wanted, monkeypatch):
 
 def test_launch_as_a_program(script):
     done = subprocess.run(
-        [sys.executable, "-m", "plaunch.compat.launch", "--no-python", str(script)],
+        [sys.executable, "-m", "plaunch_torchrun.launch", "--no-python", str(script)],
         capture_output=True,
         text=True,
         check=False,
