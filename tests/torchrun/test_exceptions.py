@@ -93,7 +93,8 @@ def test_attributes_stay():
 def test_without_torch_nothing_of_it_is_imported():
     code = (
         "import sys\n"
-        "from plaunch_torchrun.run import torch_typed\n"
+        "import plaunch_torchrun.run\n"
+        "from plaunch_torchrun.exceptions import torch_typed\n"
         "from plaunch.errors import RendezvousError\n"
         "try:\n"
         "    with torch_typed(): raise RendezvousError('no')\n"

@@ -130,7 +130,7 @@ print(json.dumps(facts))
     assert json.loads(done.stdout) == {
         "same": True,
         "logger": "torch.distributed.run",
-        "ours": ["plaunch_torchrun.run"] * 2,
+        "ours": ["plaunch_torchrun.run", "plaunch_torchrun.launcher"],
         "found": "plaunch_torchrun.run",
         "listed": True,
         "none": [False, False],

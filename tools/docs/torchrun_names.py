@@ -1,4 +1,4 @@
-"""Where each public name of torch's launcher is in plaunch, or why it is nowhere.
+"""Where the public names of torch's launcher are, what is different, and what is missing.
 
 `compatibility.py` compares this with the torch that is installed, and makes
 docs/compatibility.md of it. A name that torch gets needs a row here.
@@ -9,170 +9,40 @@ from __future__ import annotations
 ELASTIC = "torch.distributed.elastic"
 LAUNCHER = "torch.distributed.launcher"
 
-# torch's module: ours, and the names that are the same in both.
-SAME: dict[str, tuple[tuple[str, str], ...]] = {
-    "torch.distributed.run": (
-        (
-            "plaunch_torchrun.run",
-            "config_from_args determine_local_world_size get_args_parser get_rdzv_endpoint "
-            "get_use_env main parse_args parse_min_max_nnodes run run_script_path",
-        ),
-    ),
-    "torch.distributed.launch": (("plaunch_torchrun.launch", "launch main parse_args"),),
-    "torch.distributed.argparse_util": (("plaunch_torchrun.run", "check_env env"),),
-    f"{LAUNCHER}.api": (("plaunch_torchrun.run", "elastic_launch launch_agent"),),
-    f"{ELASTIC}.agent.server.api": (
-        (
-            "plaunch.agent",
-            "ElasticAgent RunResult Worker WorkerGroup WorkerSpec WorkerState",
-        ),
-    ),
-    f"{ELASTIC}.agent.server.health_check_server": (
-        ("plaunch.agent", "HealthCheckServer create_healthcheck_server"),
-    ),
-    f"{ELASTIC}.agent.server.local_elastic_agent": (
-        (
-            "plaunch.agent",
-            "TORCHELASTIC_ENABLE_FILE_TIMER TORCHELASTIC_HEALTH_CHECK_PORT TORCHELASTIC_TIMER_FILE "
-            "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
-        ),
-    ),
-    f"{ELASTIC}.control_plane": (("plaunch_torchrun.elastic.control_plane", "worker_main"),),
-    f"{ELASTIC}.events": (
-        (
-            "plaunch_torchrun.elastic.events",
-            "construct_and_record_rdzv_event record record_rdzv_event",
-        ),
-    ),
-    f"{ELASTIC}.events.api": (
-        ("plaunch.events", "EventSource"),
-        ("plaunch_torchrun.elastic.events", "NodeState RdzvEvent"),
-    ),
-    f"{ELASTIC}.events.handlers": (("plaunch_torchrun.elastic.events", "get_logging_handler"),),
-    f"{ELASTIC}.metrics": (("plaunch.metrics", "initialize_metrics"),),
-    f"{ELASTIC}.metrics.api": (
-        (
-            "plaunch.metrics",
-            "ConsoleMetricHandler MetricData MetricHandler MetricStream MetricsConfig "
-            "NullMetricHandler configure getStream get_elapsed_time_ms prof publish_metric "
-            "put_metric",
-        ),
-    ),
-    f"{ELASTIC}.multiprocessing": (("plaunch.process", "start_processes"),),
-    f"{ELASTIC}.multiprocessing.api": (
-        (
-            "plaunch.process",
-            "LogsDest LogsSpecs MultiprocessContext PContext RunProcsResult SignalException Std "
-            "SubprocessContext get_std_cm to_map",
-        ),
-        ("plaunch_logs_default", "DefaultLogsSpecs"),
-    ),
-    f"{ELASTIC}.multiprocessing.errors": (("plaunch.process", "record"),),
-    f"{ELASTIC}.multiprocessing.errors.error_handler": (("plaunch.process", "ErrorHandler"),),
-    f"{ELASTIC}.multiprocessing.errors.handlers": (("plaunch.process", "get_error_handler"),),
-    f"{ELASTIC}.multiprocessing.redirects": (("plaunch.process", "redirect"),),
-    f"{ELASTIC}.multiprocessing.subprocess_handler.handlers": (
-        ("plaunch.process", "get_subprocess_handler"),
-    ),
-    f"{ELASTIC}.multiprocessing.subprocess_handler.subprocess_handler": (
-        ("plaunch.process", "SubprocessHandler"),
-    ),
-    f"{ELASTIC}.multiprocessing.tail_log": (
-        ("plaunch.process", "TailLog"),
-        ("plaunch.process.streams.tail", "tail_logfile"),
-    ),
-    f"{ELASTIC}.rendezvous.api": (
-        (
-            "plaunch.rendezvous",
-            "RendezvousClosedError RendezvousConnectionError RendezvousError "
-            "RendezvousGracefulExitError RendezvousHandler RendezvousHandlerCreator "
-            "RendezvousInfo RendezvousParameters RendezvousStateError RendezvousTimeoutError",
-        ),
-        ("plaunch_torchrun", "RendezvousHandlerRegistry rendezvous_handler_registry"),
-    ),
-    f"{ELASTIC}.rendezvous.registry": (("plaunch_torchrun", "get_rendezvous_handler"),),
-    f"{ELASTIC}.rendezvous.utils": (("plaunch.rendezvous", "parse_rendezvous_endpoint"),),
-    f"{ELASTIC}.timer.api": (
-        ("plaunch.timer", "RequestQueue TimerClient TimerRequest TimerServer configure expires"),
-    ),
-    f"{ELASTIC}.timer.file_based_local_timer": (
-        ("plaunch.timer", "FileTimerClient FileTimerRequest"),
-    ),
-    f"{ELASTIC}.timer.local_timer": (
-        ("plaunch.timer", "LocalTimerClient LocalTimerServer MultiprocessingRequestQueue"),
-    ),
-    f"{ELASTIC}.utils.api": (
-        ("plaunch_torchrun.system", "get_env_variable_or_raise get_socket_with_port"),
-    ),
-    f"{ELASTIC}.utils.distributed": (
-        ("plaunch_torchrun.system", "get_free_port get_socket_with_port"),
-    ),
-    f"{ELASTIC}.utils.log_level": (("plaunch_torchrun.system", "get_log_level"),),
-    f"{ELASTIC}.utils.logging": (("plaunch_torchrun.system", "get_logger"),),
-    f"{ELASTIC}.utils.process_state": (
-        ("plaunch_torchrun.system", "is_uninterruptible_state read_proc_state"),
-    ),
-    f"{ELASTIC}.utils.store": (
-        ("plaunch_torchrun.stores", "barrier get_all store_timeout synchronize"),
-    ),
-    "torch.numa.binding": (("plaunch.process", "AffinityMode NumaOptions"),),
-}
+NUMA = "torch.numa.binding"
 
-# torch's name: ours, and the part of docs/differences.md that says what is different.
-DIFFERENT: dict[str, tuple[str, str]] = {
-    f"{LAUNCHER}.api.LaunchConfig": ("plaunch.config.LaunchConfig", "python-names"),
-    f"{ELASTIC}.agent.server.api.SimpleElasticAgent": (
-        "plaunch.agent.SimpleElasticAgent",
-        "python-names",
+
+def home(module: str) -> str:
+    """Our module for a module of torch's; what is below a room of `elastic` is in that room."""
+    if module == NUMA:
+        return "plaunch"
+    parts = module.removeprefix("torch.distributed.").split(".")
+    return ".".join(["plaunch_torchrun", *parts[: 2 if parts[0] == "elastic" else 1]])
+
+
+# torch's name: the part of docs/differences.md that says what is different.
+DIFFERENT: dict[str, str] = dict.fromkeys(
+    (
+        f"{LAUNCHER}.api.LaunchConfig",
+        f"{ELASTIC}.agent.server.api.SimpleElasticAgent",
+        f"{ELASTIC}.agent.server.local_elastic_agent.LocalElasticAgent",
+        f"{ELASTIC}.events.api.Event",
+        f"{ELASTIC}.metrics.api.profile",
+        f"{ELASTIC}.multiprocessing.errors.ChildFailedError",
+        f"{ELASTIC}.multiprocessing.errors.ProcessFailure",
+        f"{ELASTIC}.rendezvous.api.RendezvousStoreInfo",
+        f"{ELASTIC}.timer.file_based_local_timer.FileTimerServer",
+        f"{ELASTIC}.utils.api.macros",
     ),
-    f"{ELASTIC}.agent.server.local_elastic_agent.LocalElasticAgent": (
-        "plaunch.agent.LocalElasticAgent",
-        "python-names",
-    ),
-    f"{ELASTIC}.events.api.Event": ("plaunch.events.Event", "python-names"),
-    f"{ELASTIC}.metrics.api.profile": ("plaunch.metrics.profile", "python-names"),
-    f"{ELASTIC}.multiprocessing.errors.ProcessFailure": (
-        "plaunch.process.ProcessFailure",
-        "python-names",
-    ),
-    f"{ELASTIC}.multiprocessing.errors.ChildFailedError": (
-        "plaunch.process.ChildFailedError",
-        "python-names",
-    ),
-    f"{ELASTIC}.rendezvous.api.RendezvousStoreInfo": (
-        "plaunch.rendezvous.RendezvousStoreInfo",
-        "python-names",
-    ),
-    f"{ELASTIC}.rendezvous.dynamic_rendezvous.DynamicRendezvousHandler": (
-        "plaunch.rendezvous.DynamicRendezvousHandler",
-        "python-names",
-    ),
-    f"{ELASTIC}.rendezvous.dynamic_rendezvous.RendezvousBackend": (
-        "plaunch.rendezvous.RendezvousStore",
-        "python-names",
-    ),
-    f"{ELASTIC}.rendezvous.static_tcp_rendezvous.StaticTCPRendezvous": (
-        "plaunch_rendezvous_static.StaticRendezvous",
-        "python-names",
-    ),
-    f"{ELASTIC}.rendezvous.static_tcp_rendezvous.create_rdzv_handler": (
-        "plaunch_rendezvous_static.create_static_handler",
-        "python-names",
-    ),
-    f"{ELASTIC}.timer.file_based_local_timer.FileTimerServer": (
-        "plaunch.timer.FileTimerServer",
-        "python-names",
-    ),
-    f"{ELASTIC}.utils.api.macros": ("plaunch.agent.macros", "python-names"),
-}
+    "python-names",
+)
 
 _ETCD = (
     "speaks etcd's API v2, which is gone from etcd 3.6; the backends `etcd` and `etcd-v2` speak v3"
 )
 _TRAINING = "training code's own, which does not launch; torch's works in workers as it is"
-_ALGORITHM = (
-    "a part of torch's algorithm for meeting; ours is over `plaunch.rendezvous.RendezvousStore`"
-)
+_ALGORITHM = "a part of torch's algorithm for meeting; ours is [over a store](writing-a-backend.md)"
+_BACKEND = "`get_rendezvous_handler` makes the handler of any backend, `static` among them"
 
 # torch's name, or all names of a module: why there is none.
 MISSING: dict[str, str] = {
@@ -180,11 +50,7 @@ MISSING: dict[str, str] = {
         "is for flushing C's buffers with ctypes; `redirect` does that itself"
     ),
     f"{ELASTIC}.rendezvous.c10d_rendezvous_backend.*": _ALGORITHM,
-    f"{ELASTIC}.rendezvous.dynamic_rendezvous.RendezvousSettings": _ALGORITHM,
-    f"{ELASTIC}.rendezvous.dynamic_rendezvous.RendezvousTimeout": (
-        "times are options of a backend (`--rdzv-conf`)"
-    ),
-    f"{ELASTIC}.rendezvous.dynamic_rendezvous.create_handler": _ALGORITHM,
+    f"{ELASTIC}.rendezvous.dynamic_rendezvous.*": _ALGORITHM,
     f"{ELASTIC}.rendezvous.etcd_rendezvous.*": _ETCD,
     f"{ELASTIC}.rendezvous.etcd_rendezvous_backend.*": _ETCD,
     f"{ELASTIC}.rendezvous.etcd_server.*": (
@@ -193,6 +59,7 @@ MISSING: dict[str, str] = {
     f"{ELASTIC}.rendezvous.etcd_store.*": (
         "a store for workers in etcd; they have a TCPStore with every backend"
     ),
+    f"{ELASTIC}.rendezvous.static_tcp_rendezvous.*": _BACKEND,
     f"{ELASTIC}.timer.debug_info_logging.log_debug_info_for_expired_timers": (
         "does nothing in torch but to be replaced; `FileTimerServer` takes `log_event`"
     ),

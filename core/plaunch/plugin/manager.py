@@ -16,7 +16,7 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.plugin import environment, hookspecs
-from plaunch.plugin.blame import blamed
+from plaunch.plugin.blame import blamed, one_line
 from plaunch.plugin.catalogue import Catalogue
 from plaunch.plugin.loading import (
     LoadedPlugin,
@@ -28,7 +28,6 @@ from plaunch.plugin.loading import (
     keeping_signals,
     load_entry,
     load_module,
-    one_line,
     title_of,
     watched_loading,
 )

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_TORCHRUN = "plaunch_torchrun.run"
 MODULES = {  # torch's: ours
-    "torch.distributed.run": _TORCHRUN,
+    "torch.distributed.run": "plaunch_torchrun.run",
     "torch.distributed.launch": "plaunch_torchrun.launch",
-    "torch.distributed.launcher": _TORCHRUN,
-    "torch.distributed.launcher.api": _TORCHRUN,
+    "torch.distributed.launcher": "plaunch_torchrun.launcher",
+    "torch.distributed.launcher.api": "plaunch_torchrun.launcher",
 }
 
 
