@@ -13,7 +13,6 @@ PACKAGES = [
     "plaunch",
     "plaunch.agent",
     "plaunch.cli",
-    "plaunch.compat",
     "plaunch.devices",
     "plaunch.plugin",
     "plaunch.process",

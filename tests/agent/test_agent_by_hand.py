@@ -25,7 +25,7 @@ BOUND = 120.0  # seconds; a hang is a failure, however slow the machine
 NODE = """\
 import json, os, sys
 from plaunch.agent import LocalElasticAgent, WorkerSpec
-from plaunch.compat import get_rendezvous_handler
+from plaunch_torchrun.elastic.rendezvous import get_rendezvous_handler
 from plaunch.process import LogsSpecs
 from plaunch.rendezvous import RendezvousParameters
 

@@ -169,7 +169,7 @@ def call_command(option: Option, invocation: Invocation) -> int:
     except Exception as error:
         if name is None:
             raise
-        from plaunch.plugin.loading import one_line  # noqa: PLC0415 - errors only
+        from plaunch.plugin.blame import one_line  # noqa: PLC0415 - errors only
 
         raise PluginError(
             f"{option.names[-1]} of plugin {name!r} failed: {one_line(error)}"

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PluginError
+from plaunch.plugin.blame import one_line
 from plaunch.plugin.dispositions import kept_dispositions
-from plaunch.plugin.loading import one_line
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.streams.logs import LogsDest, LogsSpecs
 from plaunch.threads import BoundedCall

@@ -17,7 +17,7 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.plugin import environment, extensions, hookspecs
-from plaunch.plugin.blame import blamed
+from plaunch.plugin.blame import blamed, one_line
 from plaunch.plugin.catalogue import Catalogue
 from plaunch.plugin.groups import GROUPS
 from plaunch.plugin.loading import (
@@ -30,7 +30,6 @@ from plaunch.plugin.loading import (
     keeping_signals,
     load_entry,
     load_module,
-    one_line,
     title_of,
     watched_loading,
 )

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from plaunch.process.streams.std import Std as Std
     from plaunch.process.streams.std import to_map as to_map
     from plaunch.process.streams.tail import TailLog as TailLog
+    from plaunch.process.streams.tail import tail_logfile as tail_logfile
     from plaunch.process.temporary_folders import TemporaryFolder as TemporaryFolder
     from plaunch.process.temporary_folders import find_stale_folders as find_stale_folders
 
@@ -76,6 +77,6 @@ __getattr__, __dir__, __all__ = attach(
         ".contexts.start": "start_processes",
         ".streams.std": "Std to_map",
         ".contexts.subprocess_context": "SubprocessContext",
-        ".streams.tail": "TailLog",
+        ".streams.tail": "TailLog tail_logfile",
     },
 )

@@ -285,7 +285,8 @@ class RendezvousStoreConformance:
             job=JobSettings(max_restarts=9),
             keep_alive_interval=0.25,
         )
-        wire, rounds, last = Wire(self.open), dict[int, list[str]](), 4
+        wire, last = Wire(self.open), 4
+        rounds: dict[int, list[str]] = {}
         handler = DynamicRendezvousHandler(params, wire.connect, address="127.0.0.1")
         try:
             for _ in range(last):

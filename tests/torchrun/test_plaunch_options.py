@@ -6,12 +6,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from plaunch.cli.allocation import allocate
-from plaunch.cli.parser import parse
-from plaunch.cli.settings import config_from_args
-from plaunch.compat import torchrun
+from plaunch.cli import allocate, config_from_args, parse
 from plaunch.errors import UnknownNameError, UsageError
-from plaunch.plugin.manager import PluginManager
+from plaunch.plugin import PluginManager
+from plaunch_torchrun import run as torchrun
 
 ENVIRONMENTS = Path(__file__).parents[1] / "schedulers/environments"
 KUBERNETES = {

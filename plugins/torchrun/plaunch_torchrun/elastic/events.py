@@ -13,9 +13,7 @@ import sys
 from dataclasses import asdict, dataclass
 
 from plaunch.events import Event, EventHandler, EventSource
-from plaunch.plugin.context import PluginContext
-from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.registry import EVENT_HANDLERS
+from plaunch.plugin import EVENT_HANDLERS, PluginContext, PluginManager
 
 __all__ = [
     "Event",

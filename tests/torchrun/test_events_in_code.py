@@ -6,8 +6,8 @@ import json
 import logging
 
 import pytest
-from plaunch.compat import events
 from plaunch.errors import UnknownNameError
+from plaunch_torchrun.elastic import events
 
 
 class Kept(logging.Handler):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 
 import pytest
-from plaunch import metrics
+from plaunch import metrics as core
 from plaunch.agent import notifications
 from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.worker import RunResult, WorkerState
+from plaunch_torchrun.elastic import metrics
 
 from helpers.groups import make_group
 
@@ -26,7 +27,7 @@ class Kept(metrics.MetricHandler):
 
 @pytest.fixture(autouse=True)
 def handlers(monkeypatch):
-    monkeypatch.setattr(metrics, "_HANDLERS", metrics._Handlers())
+    monkeypatch.setattr(core, "_HANDLERS", core._Handlers())
 
 
 def test_by_default_nobody_takes_them():

@@ -1,7 +1,8 @@
 """docs/compatibility.md, made by comparing plaunch with the torch that is installed.
 
-`python -m plaunch.compat.page docs/compatibility.md` writes it; without an argument it is printed.
-What is wrong with the tables of `plaunch.compat.names` is said on stderr, and the exit code is 1.
+`python tools/docs/compatibility.py docs/compatibility.md` writes it; without an argument it is
+printed. What is wrong with the tables of `torchrun_names` is said on stderr, and the exit code is
+1.
 """
 
 from __future__ import annotations
@@ -16,22 +17,34 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torchrun_names as names
 from plaunch.cli.options import OPTIONS
-from plaunch.compat import names
-from plaunch.options import Option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from types import ModuleType
 
-COMMAND = "python -m plaunch.compat.page docs/compatibility.md"
+    from plaunch.options import Option
+
+COMMAND = "python tools/docs/compatibility.py docs/compatibility.md"
 # Rooms of torch's that are a launcher's; those below `elastic` are found.
 _MODULES = (
     "torch.distributed.run",
     "torch.distributed.launch",
     "torch.distributed.argparse_util",
     "torch.distributed.launcher.api",
-    "torch.numa.binding",
+    names.NUMA,
+)
+# Where plaunch itself has names that torchrun has, too.
+_OWN = (
+    "plaunch.agent",
+    "plaunch.cli",
+    "plaunch.events",
+    "plaunch.metrics",
+    "plaunch.process",
+    "plaunch.rendezvous",
+    "plaunch_timer",
+    "plaunch",
 )
 _SHOWN = 3  # differences of one name; the link leads to the reason
 _INTRODUCTION = f"""\
@@ -40,6 +53,13 @@ _INTRODUCTION = f"""\
 What torchrun has, and whether plaunch has the same. *Different* things are different on purpose,
 and the link says how. This page is made from the source of plaunch and torch {{version}}, by
 `{COMMAND}`, and a test compares it with both.
+"""
+_NAMES = """\
+## Public names
+
+`plaunch_torchrun` has them: its modules are called as torch's, without `torch.distributed`, and
+each room below `elastic` is one module. Many are plaunch's own, as the second column says. Names
+that a module of torch takes from another one are listed where they are defined.
 """
 
 
@@ -67,8 +87,7 @@ class Page:
             + ".\n",
             "## Environment variables\n",
             _table(("variable", "torchrun", "status"), self._variables()),
-            "## Public names\n\nNames that a module of torch takes from another one are listed "
-            "where they are defined.\n",
+            _NAMES,
             *self._names(),
         ]
         return "\n".join(parts)
@@ -132,58 +151,52 @@ class Page:
     # --- names ------------------------------------------------------------------------------------
 
     def _names(self) -> Iterator[str]:
-        same = {
-            f"{module}.{name}": f"{home}.{name}"
-            for module, homes in names.SAME.items()
-            for home, listed in homes
-            for name in listed.split()
-        }
-        listed = {*same, *names.DIFFERENT, *names.MISSING}
+        listed = {*names.DIFFERENT, *names.MISSING}
         for module_name, public in sorted(public_names().items()):
-            rows = []
             whole = f"{module_name}.*"
             if whole in names.MISSING:
-                rows.append(("all", "", f"missing: {names.MISSING[whole]}"))
                 listed.discard(whole)
-            elif public is None:
+                yield f"### {module_name}\n\nMissing: {names.MISSING[whole]}.\n"
+                continue
+            if public is None:
                 self.problems.append(f"{module_name} cannot be imported; no name of it is compared")
-            compared = {} if public is None or whole in names.MISSING else public
-            for name, thing in sorted(compared.items()):
+            rows = []
+            for name, thing in sorted((public or {}).items()):
                 dotted = f"{module_name}.{name}"
-                rows.append((f"`{name}`", *self._name(dotted, thing, same)))
+                rows.append((f"`{name}`", *self._name(dotted, thing)))
                 listed.discard(dotted)
             if rows:
-                yield f"### {module_name}\n"
-                yield _table(("name", "plaunch", "status"), rows)
+                yield f"### {module_name}\n\nIn `{names.home(module_name)}`:\n"
+                yield _table(("name", "the same as", "status"), rows)
         self.problems += [f"{dotted} has a row, but torch has no such name" for dotted in listed]
 
-    def _name(self, dotted: str, thing: object, same: Mapping[str, str]) -> tuple[str, str]:
+    def _name(self, dotted: str, thing: object) -> tuple[str, str]:
+        module, _, name = dotted.rpartition(".")
+        home = names.home(module)
+        ours = getattr(importlib.import_module(home), name, None)
         reason = names.MISSING.get(dotted)
-        if reason is not None:
+        if ours is None:
+            if reason is None:
+                self.problems.append(
+                    f"{dotted} is a public name of torch's launcher, which {home} does not have; "
+                    "add it there, or say in MISSING of torchrun_names.py why it is not"
+                )
             return "", f"missing: {reason}"
+        if reason is not None:
+            self.problems.append(f"{dotted} is in MISSING, and {home} has it")
+        found = differences(thing, ours)
         if dotted in names.DIFFERENT:
-            home, anchor = names.DIFFERENT[dotted]
-            found = differences(thing, self._load(home, dotted))
             more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             details = f": {'; '.join(found[:_SHOWN])}{more}" if found else ""
-            return f"`{home}`", f"{_link(anchor)}{details}"
-        if dotted not in same:
-            self.problems.append(
-                f"{dotted} is a public name of torch's launcher; add it to SAME, DIFFERENT or "
-                "MISSING in plaunch.compat.names"
-            )
-            return "", "missing: no reason is given"
-        ours = self._load(same[dotted], dotted)
-        if ours is not None:
-            self.problems += [f"{dotted}: {text}" for text in differences(thing, ours)]
-        return f"`{same[dotted]}`", "same"
+            return _own_name(name, ours), f"{_link(names.DIFFERENT[dotted])}{details}"
+        self.problems += [f"{dotted}: {text}" for text in found]
+        return _own_name(name, ours), "same"
 
-    def _load(self, home: str, dotted: str) -> object:
-        module, _, name = home.rpartition(".")
-        thing: object = getattr(importlib.import_module(module), name, None)
-        if thing is None:
-            self.problems.append(f"{dotted}: there is no {home}")
-        return thing
+
+def _own_name(name: str, thing: object) -> str:
+    """What else plaunch calls it, in the reference of its names."""
+    homes = (home for home in _OWN if getattr(importlib.import_module(home), name, None) is thing)
+    return next((f"`{home}.{name}`" for home in homes), "")
 
 
 def public_names() -> dict[str, dict[str, object] | None]:

@@ -1,4 +1,4 @@
-"""`plaunch.compat.torchrun`: torchrun's functions for programs."""
+"""`plaunch_torchrun.run`: torchrun's functions for programs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import sys
 from dataclasses import dataclass, field
 
 import pytest
-from plaunch.compat import launch, registry, torchrun
-from plaunch.compat.parser import own_arguments
-from plaunch.compat.translate import own_config, own_logs_specs
 from plaunch.errors import SignalException, UsageError
 from plaunch.process import ChildFailedError, LogsSpecs, Std, to_map
 from plaunch_rendezvous_static import SingleNodeRendezvous
+from plaunch_torchrun import launch, registry
+from plaunch_torchrun import run as torchrun
+from plaunch_torchrun.arguments import own_arguments, take_defaults
+from plaunch_torchrun.launcher import elastic_launch, launch_agent
+from plaunch_torchrun.translate import own_config, own_logs_specs
 
 
 @pytest.fixture
@@ -103,12 +105,18 @@ def test_abbreviations_do_not_exist():
         ({"rdzv_backend": "c10d", "node_rank": 1}, {"node_rank": 1}),
         ({"duplicate_stdout_filters": []}, {"duplicate_stdout_filters": []}),
         ({"role": None}, {"role": "default"}),
+        ({"nnodes": "2", "scheduler": "none"}, {"master_addr": "127.0.0.1", "scheduler": "none"}),
+        ({"max_restarts": 3, "run_path": True}, {"max_restarts": 3, "run_path": True}),
+        ({"duplicate_stdout_filters": ["a,b"]}, {"duplicate_stdout_filters": ["a,b"]}),
+        ({"port_range": (1, 2), "event_conf": ["a.b=c"]}, {"port_range": (1, 2)}),
+        ({"training_script_args": ["--role", "x"]}, {"role": "default"}),
     ],
 )
 def test_what_a_namespace_means(given, wanted):
     values = {**vars(parse("train.py")), **given}
-    own = vars(own_arguments(argparse.Namespace(**values)))
-    assert {name: own[name] for name in wanted} == wanted
+    own = own_arguments(argparse.Namespace(**values))
+    take_defaults(own)
+    assert {name: vars(own)[name] for name in wanted} == wanted
 
 
 def test_a_namespace_with_little_in_it():
@@ -150,9 +158,14 @@ def test_a_program_takes_no_local_rank():
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["x.py", "a"], ["--", "x.py", "--local-rank=${local_rank}", "a"]),
-        (["--use_env", "x.py", "--use-env"], ["--", "x.py", "--use-env"]),
-        (["--nnodes", "2", "x.py"], ["--nnodes=2", "--", "x.py", "--local-rank=${local_rank}"]),
+        (["x.py", "a"], ["x.py", "--local-rank=${local_rank}", "a"]),
+        (["--use_env", "x.py", "--use-env"], ["x.py", "--use-env"]),
+        (["--use_env", "--use-env", "--", "x.py", "a"], ["--", "x.py", "a"]),
+        (
+            ["--role=r", "x.py", "--use-env"],
+            ["--role=r", "x.py", "--local-rank=${local_rank}", "--use-env"],
+        ),
+        (["--nnodes", "2", "x.py"], ["--nnodes", "2", "x.py", "--local-rank=${local_rank}"]),
         (["--help"], ["--help"]),
         (["--list-plugins"], ["--list-plugins"]),
     ],
@@ -165,7 +178,7 @@ def test_the_command_line_of_launch(words, wanted, monkeypatch):
 
 def test_launch_as_a_program(script):
     done = subprocess.run(
-        [sys.executable, "-m", "plaunch.compat.launch", "--no-python", str(script)],
+        [sys.executable, "-m", "plaunch_torchrun.launch", "--no-python", str(script)],
         capture_output=True,
         text=True,
         check=False,
@@ -289,7 +302,7 @@ def test_launching_with_a_registered_backend(script, monkeypatch):
     known.register("mine", create)
     monkeypatch.setattr(registry, "rendezvous_handler_registry", known)
     config = Config(rdzv_backend="mine", rdzv_configs={})
-    values = torchrun.elastic_launch(config, sys.executable)(str(script), "x")
+    values = elastic_launch(config, sys.executable)(str(script), "x")
     assert values == {0: None}
     assert made == ["job"]
     assert (script.parent / "0").read_text() == "x"
@@ -306,7 +319,7 @@ def test_a_health_check_server(script):
             said.append("stop")
 
     config = Config()
-    torchrun.elastic_launch(config, sys.executable, Server())(str(script))
+    elastic_launch(config, sys.executable, Server())(str(script))
     assert said == ["start", "stop"]
 
 
@@ -314,5 +327,5 @@ def test_a_signal_is_torchs_too(script):
     theirs = pytest.importorskip("torch.distributed.elastic.multiprocessing.api")
     words = f"kill -TERM {os.getpid()}; exec sleep 60"
     with pytest.raises(theirs.SignalException) as raised:
-        torchrun.launch_agent(Config(), "/bin/sh", ["-c", words])
+        launch_agent(Config(), "/bin/sh", ["-c", words])
     assert isinstance(raised.value, SignalException)

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_TORCHRUN = "plaunch.compat.torchrun"
 MODULES = {  # torch's: ours
-    "torch.distributed.run": _TORCHRUN,
-    "torch.distributed.launch": "plaunch.compat.launch",
-    "torch.distributed.launcher": _TORCHRUN,
-    "torch.distributed.launcher.api": _TORCHRUN,
+    "torch.distributed.run": "plaunch_torchrun.run",
+    "torch.distributed.launch": "plaunch_torchrun.launch",
+    "torch.distributed.launcher": "plaunch_torchrun.launcher",
+    "torch.distributed.launcher.api": "plaunch_torchrun.launcher",
 }
 
 
@@ -33,7 +32,7 @@ def install() -> None:
     Call it before they import `torch.distributed.run`, `torch.distributed.launch` or
     `torch.distributed.launcher`. Modules that are there already are replaced, but whoever has taken
     a function out of one (`from torch.distributed.run import main`) keeps that. It may be called
-    twice. Processes that this one starts know nothing of it: see `python -m plaunch.compat`.
+    twice. Processes that this one starts know nothing of it: see `python -m plaunch_torchrun`.
     """
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return

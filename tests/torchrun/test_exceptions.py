@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.compat.exceptions import HOMES, add_torch_type, torch_typed
 from plaunch.errors import (
     PluginError,
     RendezvousClosedError,
@@ -17,6 +16,7 @@ from plaunch.errors import (
     SignalException,
 )
 from plaunch.process import ChildFailedError, ProcessFailure
+from plaunch_torchrun.exceptions import HOMES, add_torch_type, torch_typed
 
 
 def torch_class(name):
@@ -93,7 +93,8 @@ def test_attributes_stay():
 def test_without_torch_nothing_of_it_is_imported():
     code = (
         "import sys\n"
-        "from plaunch.compat.torchrun import torch_typed\n"
+        "import plaunch_torchrun.run\n"
+        "from plaunch_torchrun.exceptions import torch_typed\n"
         "from plaunch.errors import RendezvousError\n"
         "try:\n"
         "    with torch_typed(): raise RendezvousError('no')\n"

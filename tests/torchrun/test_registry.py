@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from plaunch.compat import get_rendezvous_handler, registry
-from plaunch.compat.registry import RendezvousHandlerRegistry, create_manager
 from plaunch.errors import UnknownNameError, UsageError
-from plaunch.plugin.registry import RENDEZVOUS
+from plaunch.plugin import RENDEZVOUS
 from plaunch.rendezvous import RendezvousParameters
 from plaunch_rendezvous_static import SingleNodeRendezvous
+from plaunch_torchrun import registry
+from plaunch_torchrun.registry import (
+    RendezvousHandlerRegistry,
+    create_manager,
+    get_rendezvous_handler,
+)
 
 
 class Handler:

@@ -13,25 +13,26 @@ from datetime import timedelta
 
 import pytest
 from plaunch.agent import health
-from plaunch.compat import stores, system
-from plaunch.control_plane import worker_main
 from plaunch.errors import UsageError
+from plaunch_torchrun import stores
+from plaunch_torchrun.elastic import utils
+from plaunch_torchrun.elastic.control_plane import worker_main
 
 
 def test_a_variable_that_must_be_there(monkeypatch):
     monkeypatch.setenv("SOME", "x")
-    assert system.get_env_variable_or_raise("SOME") == "x"
+    assert utils.get_env_variable_or_raise("SOME") == "x"
     monkeypatch.delenv("SOME")
     with pytest.raises(ValueError, match="SOME"):
-        system.get_env_variable_or_raise("SOME")
+        utils.get_env_variable_or_raise("SOME")
 
 
 def test_ports():
-    with system.get_socket_with_port() as listener:
+    with utils.get_socket_with_port() as listener:
         address = listener.getsockname()
         with socket.create_connection(address[:2], timeout=10):
             pass
-    assert 0 < system.get_free_port() < 65536
+    assert 0 < utils.get_free_port() < 65536
 
 
 def test_no_address_to_listen_on(monkeypatch):
@@ -45,24 +46,24 @@ def test_no_address_to_listen_on(monkeypatch):
 
     monkeypatch.setattr(socket, "socket", Refusing)
     with pytest.raises(OSError, match="no") as raised:
-        system.get_socket_with_port()
+        utils.get_socket_with_port()
     assert isinstance(raised.value, RuntimeError), "as torchrun's"
 
 
 def test_loggers(monkeypatch):
     monkeypatch.delenv("LOGLEVEL", raising=False)
-    assert system.get_logger("plaunch-test").level == logging.WARNING
+    assert utils.get_logger("plaunch-test").level == logging.WARNING
     monkeypatch.setenv("LOGLEVEL", "DEBUG")
-    assert system.get_logger("plaunch-test").level == logging.DEBUG
-    assert system.get_logger().name == __name__
+    assert utils.get_logger("plaunch-test").level == logging.DEBUG
+    assert utils.get_logger().name == __name__
 
 
 def test_the_state_of_a_process():
-    assert system.read_proc_state(os.getpid()) in ("R", "S")
-    assert system.read_proc_state(2**22 + 1) is None
-    assert system.is_uninterruptible_state("D")
-    assert not system.is_uninterruptible_state("S")
-    assert not system.is_uninterruptible_state(None)
+    assert utils.read_proc_state(os.getpid()) in ("R", "S")
+    assert utils.read_proc_state(2**22 + 1) is None
+    assert utils.is_uninterruptible_state("D")
+    assert not utils.is_uninterruptible_state("S")
+    assert not utils.is_uninterruptible_state(None)
 
 
 @pytest.fixture

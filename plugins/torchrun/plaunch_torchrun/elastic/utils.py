@@ -1,4 +1,4 @@
-"""Small things that torchrun's `elastic.utils` offers: ports, variables, loggers, processes."""
+"""Small things for programs: ports, variables, loggers, processes, agreeing over a store."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ import os
 import socket
 import sys
 
-from plaunch.errors import LoopBackError, UsageError
+from plaunch.agent import macros as macros
+from plaunch.errors import PlaunchError, UsageError
 from plaunch.process import read_process
 
+from plaunch_torchrun.stores import barrier as barrier
+from plaunch_torchrun.stores import get_all as get_all
+from plaunch_torchrun.stores import store_timeout as store_timeout
+from plaunch_torchrun.stores import synchronize as synchronize
+
 _LOG_LEVEL = "WARNING"
+
+
+class LoopBackError(PlaunchError, OSError, RuntimeError):
+    """No loop-back address can be listened on; torchrun raises `RuntimeError`."""
 
 
 def get_env_variable_or_raise(env_name: str) -> str:

@@ -1,10 +1,10 @@
-"""`python -m plaunch.compat PROGRAM ...`: a program that calls torchrun, with plaunch under it.
+"""`python -m plaunch_torchrun PROGRAM ...`: a program that calls torchrun, with plaunch under it.
 
-    python -m plaunch.compat accelerate launch train.py
-    python -m plaunch.compat -m lightning_fabric.cli run train.py
+    python -m plaunch_torchrun accelerate launch train.py
+    python -m plaunch_torchrun -m lightning_fabric.cli run train.py
 
-The program runs in this process, after `plaunch.compat.install`. What it starts finds plaunch under
-the name `torchrun`, and in front of all others, on PATH.
+The program runs in this process, after `plaunch_torchrun.install`. What it starts finds plaunch
+under the name `torchrun`, and in front of all others, on PATH.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import tempfile
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from plaunch.compat.standin import install
 from plaunch.errors import PlaunchError, UsageError
+
+from plaunch_torchrun.standin import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_USAGE = "write python -m plaunch.compat PROGRAM [ARGUMENTS], or -m MODULE [ARGUMENTS]"
+_USAGE = "write python -m plaunch_torchrun PROGRAM [ARGUMENTS], or -m MODULE [ARGUMENTS]"
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def main() -> None:
     Its exceptions are its own, but for those of plaunch's: they become a message, and the exit code
     that plaunch's command line would have.
     """
-    from plaunch.cli.program import concluded, set_up_logging  # noqa: PLC0415 - programs only
+    from plaunch.cli import concluded, set_up_logging  # noqa: PLC0415 - programs only
 
     try:
         set_up_logging()

@@ -8,23 +8,24 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import BackendNameError, UsageError
-from plaunch.plugin import hookimpl
-from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.registry import RENDEZVOUS
-from plaunch.plugin.torchrun import bridge_creator
+from plaunch.errors import UsageError
+from plaunch.plugin import RENDEZVOUS, PluginManager, bridge_creator, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from plaunch.plugin.registry import RendezvousFactory
-    from plaunch.rendezvous.api import (
+    from plaunch.plugin import RendezvousFactory
+    from plaunch.rendezvous import (
         RendezvousHandler,
         RendezvousHandlerCreator,
         RendezvousParameters,
     )
 
 _TORCH = "torch.distributed.elastic.rendezvous.api"
+
+
+class BackendNameError(UsageError, RuntimeError):
+    """A handler calls itself otherwise than its backend; torchrun raises `RuntimeError`."""
 
 
 class RendezvousHandlerRegistry:
@@ -53,15 +54,17 @@ class RendezvousHandlerRegistry:
 
         Raises:
             UsageError: nobody has registered the backend.
-        BackendNameError: the handler calls itself otherwise.
+            BackendNameError: the handler calls itself otherwise.
         """
         creator = self._creators.get(params.backend)
         if creator is None:
-            from plaunch._names import suggest  # noqa: PLC0415 - errors only
+            from difflib import get_close_matches  # noqa: PLC0415 - errors only
 
+            close = get_close_matches(params.backend, self._creators, 1)
             raise UsageError(
                 f"nobody has registered the rendezvous backend {params.backend!r}"
-                f"{suggest(params.backend, self._creators)}"
+                + (f"; did you mean {close[0]!r}?" if close else "")
+                + f" Registered: {', '.join(sorted(self._creators)) or 'none'}"
             )
         handler = creator(params)
         if handler.get_backend() != params.backend:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from plaunch.config import LaunchConfig
+from plaunch import LaunchConfig
 from plaunch.errors import UsageError
-from plaunch.plugin.torchrun import TorchLogsSpecs
-from plaunch.process.streams.logs import LogsSpecs
+from plaunch.plugin import TorchLogsSpecs
+from plaunch.process import LogsSpecs
 
 _TIMEOUT = 900  # seconds; torch puts it among the options of every backend if nobody else does
 

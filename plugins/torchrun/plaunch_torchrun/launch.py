@@ -1,4 +1,4 @@
-"""`python -m plaunch.compat.launch`: what `python -m torch.distributed.launch` does.
+"""`python -m plaunch_torchrun.launch`: what `python -m torch.distributed.launch` does.
 
 It is plaunch, except that each worker gets the argument `--local-rank=N`, unless `--use-env` says
 that it takes its local rank from the variable.
@@ -6,7 +6,6 @@ that it takes its local rank from the variable.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,17 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["launch", "main", "parse_args"]
 
-LOCAL_RANK_ARGUMENT = "--local-rank=${local_rank}"
+_USE_ENV = ("--use-env", "--use_env")
 
 
 def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
     """Parse a command line without the program's name, with `--use-env`."""
-    from plaunch.compat.parser import get_args_parser  # noqa: PLC0415 - for programs only
+    from plaunch_torchrun.parser import get_args_parser  # noqa: PLC0415 - for programs only
 
     parser = get_args_parser()
     parser.add_argument(
-        "--use-env",
-        "--use_env",
+        *_USE_ENV,
         action="store_true",
         help="do not give workers --local-rank; they take LOCAL_RANK from their environment",
     )
@@ -36,12 +34,12 @@ def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
 
 
 def launch(args: argparse.Namespace) -> None:
-    """Launch what `args` describe, and wait for the end; raises what `compat.torchrun.run` does.
+    """Launch what `args` describe, and wait for the end; raises what `run.run` does.
 
     Raises:
         UsageError: a program that is not python's is to get `--local-rank`.
     """
-    from plaunch.compat.torchrun import run  # noqa: PLC0415 - for programs only
+    from plaunch_torchrun.run import run  # noqa: PLC0415 - for programs only
 
     _check(args.no_python, args.use_env)
     run(args)
@@ -58,25 +56,29 @@ def command_line(argv: Sequence[str]) -> list[str]:
     Raises:
         UsageError: an option is unknown or malformed, or `--no-python` is without `--use-env`.
     """
-    from plaunch.cli.parser import build_parser, split  # noqa: PLC0415 - inside entry_point's try
-    from plaunch.cli.table import installed_table  # noqa: PLC0415 - as above
+    from plaunch.cli import parse  # noqa: PLC0415 - inside entry_point's try
 
-    table = installed_table((), os.environ)
-    parser = build_parser(os.environ, table)
-    parser.add_argument("--use-env", action="store_true")
-    options, command = split(parser, argv, table)
-    args = parser.parse_args(options)
-    if command:
-        _check(args.no_python, args.use_env)
-    if command and not args.use_env:
-        command.insert(1, LOCAL_RANK_ARGUMENT)
-    options = [option for option in options if option != "--use-env"]
-    return [*options, *(["--", *command] if command else [])]
+    from plaunch_torchrun.arguments import LOCAL_RANK_ARGUMENT  # noqa: PLC0415 - as above
+
+    words: list[str] = []
+    use_env = False
+    for word in argv:
+        if word in _USE_ENV and parse(words).training_script is None:
+            use_env = True
+        else:
+            words.append(word)  # behind the script, it is the script's
+    args = parse(words)
+    if args.training_script is None:
+        return words
+    _check(args.no_python, use_env)
+    if not use_env:
+        words.insert(len(words) - len(args.training_script_args), LOCAL_RANK_ARGUMENT)
+    return words
 
 
 def entry_point() -> NoReturn:
     """Run the command line of this process and end it."""
-    from plaunch.cli.entry import entry_point as plaunch_entry_point  # noqa: PLC0415 - as above
+    from plaunch.cli import entry_point as plaunch_entry_point  # noqa: PLC0415 - as above
 
     try:
         sys.argv[1:] = command_line(sys.argv[1:])

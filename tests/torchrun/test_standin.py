@@ -1,4 +1,4 @@
-"""`plaunch.compat.install` and `python -m plaunch.compat`, with programs that call torchrun.
+"""`plaunch_torchrun.install` and `python -m plaunch_torchrun`, with programs that call torchrun.
 
 The real ones are in tests/e2e/test_callers.py.
 """
@@ -89,14 +89,14 @@ def run(folder, *argv, **environ):
 @pytest.mark.parametrize("caller", [ACCELERATE, FABRIC, NOTEBOOK, PLAIN, LAUNCH])
 def test_a_program_that_calls_torchrun_gets_plaunch(folder, caller):
     (folder / "caller.py").write_text(caller)
-    done = run(folder, "-m", "plaunch.compat", "caller.py", "worker.py")
+    done = run(folder, "-m", "plaunch_torchrun", "caller.py", "worker.py")
     assert sorted(done.stdout.splitlines()) == ["0 of 2, plaunch", "1 of 2, plaunch"], done.stderr
     assert done.returncode == 0
 
 
 def test_in_code_and_after_torchs_module_was_imported(folder):
     first = "import torch.distributed.run, torch.distributed.launcher.api\n"
-    second = "import plaunch.compat\nplaunch.compat.install()\nplaunch.compat.install()\n"
+    second = "import plaunch_torchrun\nplaunch_torchrun.install()\nplaunch_torchrun.install()\n"
     (folder / "caller.py").write_text(first + second + PLAIN)
     done = run(folder, "caller.py", "worker.py")
     assert sorted(done.stdout.splitlines()) == ["0 of 2, plaunch", "1 of 2, plaunch"], done.stderr
@@ -104,7 +104,7 @@ def test_in_code_and_after_torchs_module_was_imported(folder):
 
 def test_nothing_is_imported_before_it_is_wanted(folder):
     code = (
-        "import plaunch.compat, sys; plaunch.compat.install()\n"
+        "import plaunch_torchrun, sys; plaunch_torchrun.install()\n"
         "print(any(name.split('.')[0] == 'torch' for name in sys.modules))"
     )
     assert run(folder, "-c", code).stdout == "False\n"
@@ -112,7 +112,7 @@ def test_nothing_is_imported_before_it_is_wanted(folder):
 
 def test_other_names_of_torchs_modules_are_torchs(folder):
     code = """
-import plaunch.compat, json; plaunch.compat.install()
+import plaunch_torchrun, json; plaunch_torchrun.install()
 import torch.distributed.run as run, torch.distributed.launcher as launcher
 import importlib.util
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
@@ -130,8 +130,8 @@ print(json.dumps(facts))
     assert json.loads(done.stdout) == {
         "same": True,
         "logger": "torch.distributed.run",
-        "ours": ["plaunch.compat.torchrun"] * 2,
-        "found": "plaunch.compat.torchrun",
+        "ours": ["plaunch_torchrun.run", "plaunch_torchrun.launcher"],
+        "found": "plaunch_torchrun.run",
         "listed": True,
         "none": [False, False],
     }
@@ -140,7 +140,7 @@ print(json.dumps(facts))
 def test_the_exit_code_and_the_report_are_plaunchs(folder):
     (folder / "worker.py").write_text("raise SystemExit(17)")
     (folder / "caller.py").write_text(FABRIC)
-    done = run(folder, "-m", "plaunch.compat", "caller.py", "worker.py")
+    done = run(folder, "-m", "plaunch_torchrun", "caller.py", "worker.py")
     assert done.returncode == 17
     assert "exit code 17" in done.stderr
     assert "Traceback" not in done.stderr
@@ -148,7 +148,7 @@ def test_the_exit_code_and_the_report_are_plaunchs(folder):
 
 def test_an_error_of_the_program_is_its_own(folder):
     (folder / "caller.py").write_text("raise ValueError('mine')")
-    done = run(folder, "-m", "plaunch.compat", "caller.py")
+    done = run(folder, "-m", "plaunch_torchrun", "caller.py")
     assert done.returncode == 1
     assert done.stderr.endswith("ValueError: mine\n")
     assert "internal error" not in done.stderr
@@ -161,7 +161,7 @@ def test_what_it_starts_finds_plaunch_as_torchrun(folder):
         "sys.stdout.flush()\n"
         "sys.exit(subprocess.call(['bash', '-c', 'torchrun --nproc_per_node 1 worker.py']))\n"
     )
-    done = run(folder, "-m", "plaunch.compat", "caller.py")
+    done = run(folder, "-m", "plaunch_torchrun", "caller.py")
     path, *said = done.stdout.splitlines()
     assert said == ["0 of 1, plaunch"], done.stderr
     assert not os.path.exists(os.path.dirname(path)), "and nothing is left"
@@ -169,19 +169,19 @@ def test_what_it_starts_finds_plaunch_as_torchrun(folder):
 
 def test_a_module_is_run_as_python_runs_it(folder):
     (folder / "caller.py").write_text("import sys; print(__name__, sys.argv[1:])")
-    done = run(folder, "-m", "plaunch.compat", "-m", "caller", "-m", "x")
+    done = run(folder, "-m", "plaunch_torchrun", "-m", "caller", "-m", "x")
     assert done.stdout == "__main__ ['-m', 'x']\n"
 
 
 def test_a_program_of_a_package(folder):
-    done = run(folder, "-m", "plaunch.compat", "plaunch", "--version")
+    done = run(folder, "-m", "plaunch_torchrun", "plaunch", "--version")
     assert done.returncode == 0
     assert done.stdout.startswith("plaunch ")
 
 
 @pytest.mark.parametrize("words", [[], ["-m"], ["--help"], ["no-such-program"], ["ls"]])
 def test_what_is_no_program(folder, words):
-    done = run(folder, "-m", "plaunch.compat", *words)
+    done = run(folder, "-m", "plaunch_torchrun", *words)
     assert done.returncode == 2
     assert done.stderr.startswith("plaunch: error: ")
-    assert "python -m plaunch.compat PROGRAM" in done.stderr
+    assert "python -m plaunch_torchrun PROGRAM" in done.stderr
