@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from plaunch.doctor.accelerators import check_devices
+from plaunch_devices.doctor import check_devices
+
 from plaunch.doctor.clock import check_clock
 from plaunch.doctor.disks import check_log_folder, check_temporary_folder
 from plaunch.doctor.endpoint import check_endpoint

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from plaunch._lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch.process.binding.binder import Binder as Binder
-    from plaunch.process.binding.binder import RankBinding as RankBinding
-    from plaunch.process.binding.binder import describe_bindings as describe_bindings
-    from plaunch.process.binding.options import AffinityMode as AffinityMode
-    from plaunch.process.binding.options import NumaOptions as NumaOptions
+    from plaunch_devices.binder import Binder as Binder
+    from plaunch_devices.binder import RankBinding as RankBinding
+    from plaunch_devices.binder import describe_bindings as describe_bindings
+    from plaunch_devices.numa import AffinityMode as AffinityMode
+    from plaunch_devices.numa import NumaOptions as NumaOptions
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".binder": "Binder RankBinding describe_bindings",
-        ".options": "AffinityMode NumaOptions",
+        "plaunch_devices.binder": "Binder RankBinding describe_bindings",
+        "plaunch_devices.numa": "AffinityMode NumaOptions",
     },
 )

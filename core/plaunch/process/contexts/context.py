@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.process.binding.binder import Binder, RankBinding
+    from plaunch_devices.binder import Binder, RankBinding
+
     from plaunch.process.contexts.stop_signals import StopSignals
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.streams.log_tails import LogTails
@@ -313,6 +314,6 @@ class PContext(abc.ABC):
 def _binder_of(numa_options: object) -> Binder | None:
     if numa_options is None:
         return None
-    from plaunch.process.binding.binder import Binder  # noqa: PLC0415 - binding only
+    from plaunch_devices.binder import Binder  # noqa: PLC0415 - binding only
 
     return Binder(numa_options)

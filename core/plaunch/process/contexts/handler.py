@@ -120,7 +120,7 @@ def get_subprocess_handler(
 
 
 def _bound(local_rank: int, numa_options: object) -> AbstractContextManager[None]:
-    from plaunch.process.binding.binder import Binder  # noqa: PLC0415 - contexts bind by themselves
+    from plaunch_devices.binder import Binder  # noqa: PLC0415 - contexts bind by themselves
 
     binding = Binder(numa_options).plan(local_rank + 1).get(local_rank)
     return contextlib.nullcontext() if binding is None else binding.applied()

@@ -17,7 +17,7 @@ from plaunch.process.functions.payload import make_image
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-    from plaunch.process.binding.binder import RankBinding
+    from plaunch_devices.binder import RankBinding
 
 
 class BoundServedPopen(popen_forkserver.Popen):

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError, WorkerStartError
-from plaunch.process.binding.options import AffinityMode, NumaOptions
-from plaunch.process.binding.sharing import Place, Shares, claims_of, name_device
-from plaunch.process.binding.topology import Topology, format_cpus
+
+from plaunch_devices.numa import AffinityMode, NumaOptions
+from plaunch_devices.sharing import Place, Shares, claims_of, name_device
+from plaunch_devices.topology import Topology, format_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from plaunch.devices.kernel import Device
+    from plaunch_devices.kernel import Device
 
 _log = logging.getLogger("plaunch")
 
@@ -164,7 +165,7 @@ class Binder:
     def _find_devices(self, topology: Topology) -> list[Device]:
         if self._devices is not None:
             return self._devices
-        from plaunch.devices.located import find_visible_devices  # noqa: PLC0415 - binding only
+        from plaunch_devices.located import find_visible_devices  # noqa: PLC0415 - binding only
 
         environ = os.environ if self._environ is None else self._environ
         devices = find_visible_devices(self._root, environ)
@@ -176,7 +177,7 @@ class Binder:
     def _ask_torch(self, environ: Mapping[str, str]) -> list[Device]:
         if self._locate is not None:
             return self._locate()
-        from plaunch.devices.torch_child import locate_with_torch  # noqa: PLC0415 - last resort
+        from plaunch_devices.torch_child import locate_with_torch  # noqa: PLC0415 - last resort
 
         return locate_with_torch(environ=environ)
 

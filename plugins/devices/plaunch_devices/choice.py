@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.devices.kernel import (
+from plaunch.errors import UsageError
+from plaunch.numbers import digits, quote
+
+from plaunch_devices.kernel import (
     AMD,
     HABANA,
     INTEL,
@@ -13,9 +16,7 @@ from plaunch.devices.kernel import (
     has_slices,
     list_nvidia_files,
 )
-from plaunch.devices.visible import count_visible, entries_of
-from plaunch.errors import UsageError
-from plaunch.numbers import digits, quote
+from plaunch_devices.visible import count_visible, entries_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

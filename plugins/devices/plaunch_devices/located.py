@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.devices.kernel import (
+from plaunch_devices.kernel import (
     AMD,
     HABANA,
     INTEL,
@@ -16,7 +16,7 @@ from plaunch.devices.kernel import (
     needs_driver,
     needs_torch,
 )
-from plaunch.devices.visible import select_visible
+from plaunch_devices.visible import select_visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

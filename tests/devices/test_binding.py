@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from plaunch.devices import Device
 from plaunch.errors import UsageError
 from plaunch.process import AffinityMode, Binder, NumaOptions, describe_bindings
-from plaunch.process.binding.topology import Topology, format_cpus, parse_cpus
+from plaunch_devices.topology import Topology, format_cpus, parse_cpus
 
 MODES = [mode.value for mode in AffinityMode]
 
