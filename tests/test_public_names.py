@@ -14,13 +14,12 @@ PACKAGES = [
     "plaunch.agent",
     "plaunch.cli",
     "plaunch.compat",
-    "plaunch.devices",
     "plaunch.plugin",
     "plaunch.process",
-    "plaunch.process.binding",
     "plaunch.rendezvous",
     "plaunch.testing",
     "plaunch.timer",
+    "plaunch_devices",
 ]
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from plaunch.agent.status.service import Service
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.config import LaunchConfig
+    from plaunch.process.binding import Binder
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
 
@@ -154,6 +155,7 @@ class _Launch:
         self._name = entrypoint_name(entrypoint, args)
         self._service: Service | None = None
         self._agent: LocalElasticAgent | None = None
+        self._binder: Binder | None = None
 
     def run(self) -> dict[int, Any]:
         config = self._config
@@ -190,6 +192,7 @@ class _Launch:
         with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
         logs_specs, policy = self._bounded(logs_specs, policy)
+        self._binder = self._manager.worker_binder(context, self._has_stop)
         recorder = EventRecorder(config, self._name)
         deliveries = self._create_deliveries(context, logs_specs)
         for delivery in deliveries:
@@ -278,6 +281,7 @@ class _Launch:
                 waiting=self._waiting,
                 alive=None if service is None else service.alive,
                 traffic=None if service is None else service.traffic,
+                binder=self._binder,
             )
             culprits = self._manager.culprits
             with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():

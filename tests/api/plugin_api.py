@@ -30,7 +30,6 @@ ALL: tuple[str, ...] = ()
 MODULES: dict[str, tuple[str, ...]] = {
     "plaunch": ("LaunchConfig", "hookimpl"),
     "plaunch.agent": ("GroupInfo", "RunResult", "WorkerExit", "WorkerInfo", "WorkerState"),
-    "plaunch.devices": ALL,
     "plaunch.doctor": ALL,
     "plaunch.durations": ALL,
     "plaunch.errors": ALL,
@@ -38,6 +37,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.plugin": ALL,
     "plaunch.plugin.hookspecs": ALL,
     "plaunch.process": (
+        "Binder",
+        "Binding",
         "LogsDest",
         "LogsSpecs",
         "ProcessFailure",
@@ -52,6 +53,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.scheduling": ALL,
     "plaunch.testing": ALL,
     "plaunch.testing.conformance": ALL,
+    "plaunch_devices": ALL,
 }
 # Of the suites, what authors write: their tests and the rest may change.
 _SUITES = "plaunch.testing.conformance."

@@ -23,6 +23,7 @@ from plaunch.scheduling import Allocation
 def healthy(monkeypatch):
     """No checks of the real node, whose health is not what these tests are about."""
     monkeypatch.setattr(doctor, "CHECKS", {})
+    monkeypatch.setattr("plaunch_devices.doctor.check_accelerators", lambda context: ())
     monkeypatch.setattr(doctor, "list_plugins", lambda *given, **named: [])
 
 

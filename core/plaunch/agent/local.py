@@ -10,7 +10,6 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent import moments
-from plaunch.agent.affinity import binder_of
 from plaunch.agent.agent import SimpleElasticAgent
 from plaunch.agent.api import DEFAULT_ROLE
 from plaunch.agent.arguments import macros
@@ -32,6 +31,7 @@ from plaunch.agent.worker_store.store import WorkerStore
 from plaunch.durations import PATIENCE
 from plaunch.errors import UnkillableWorkerError, UsageError, WorkerStoreHostError
 from plaunch.metrics import prof
+from plaunch.process.binding import default_binder
 from plaunch.process.contexts.context import RunProcsResult
 from plaunch.process.contexts.start import start_processes
 from plaunch.process.contexts.supervised import SupervisedContext
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from plaunch.agent.status.alive import Alive
     from plaunch.agent.stopping import WorkersStop
     from plaunch.agent.waiting import Waiting
+    from plaunch.process.binding import Binder
     from plaunch.process.contexts.context import PContext, ProcessExit
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.stopping.signals import SignalPolicy
@@ -90,6 +91,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         waiting: says what a round waits for, and ends a first one that takes too long.
         alive: is told whenever the loop goes to sleep and wakes.
         traffic: counts the workers' output that passes through the launcher.
+        binder: gives workers their devices and processors; by default what `spec` says of them.
 
     Raises:
         UsageError: both `logs_specs` and the older arguments are given, or a time cannot be used,
@@ -114,6 +116,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         waiting: Waiting | None = None,
         alive: Alive | None = None,
         traffic: Traffic | None = None,
+        binder: Binder | None = None,
     ) -> None:
         super().__init__(
             spec,
@@ -136,7 +139,12 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._start_method = start_method
         self._log_line_prefix_template = log_line_prefix_template or DEFAULT_PREFIX
         self._worker_env = worker_env
-        self._binder = binder_of(spec)
+        self._binder = binder or default_binder(
+            spec.numa_options, spec.devices, spec.virtual_local_rank
+        )
+        if self._binder is not None:
+            # A node that cannot start its workers says so before it joins the others.
+            self._binder.plan(spec.local_world_size)
         self._reaper = Reaper(keep_daemons=keep_daemons)
         self._store = WorkerStore(self._reaper)
         self._lost_store: ProcessFailure | None = None  # what that does to this round
@@ -218,7 +226,12 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _environment(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
         state = self._machine
         env = worker_environment(
-            group, worker, attempt=state.attempt, round=state.round, environ=os.environ
+            group,
+            worker,
+            attempt=state.attempt,
+            round=state.round,
+            environ=os.environ,
+            binder=self._binder,
         )
         env.update(self._watchdog.environment(env["TORCHELASTIC_RUN_ID"]))
         env.update(self._worker_env(describe_worker(worker), env))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from typing import TYPE_CHECKING
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING
 from plaunch.cli.installed import plugins_check
 from plaunch.cli.parser import as_given
 from plaunch.cli.stdout import STDOUT
+from plaunch.defaults import DEVICE_HOOKS
 from plaunch.doctor.checks import CHECKS
 from plaunch.doctor.context import DoctorContext
 from plaunch.doctor.findings import Finding, Status, exit_code, format_findings
 from plaunch.doctor.running import Bounded, NotDoneError, run_checks
-from plaunch.errors import PlaunchError, UsageError
+from plaunch.errors import PlaunchError, PluginLoadError, UsageError
 from plaunch.plugin.event_handlers import find_event_handlers
 from plaunch.plugin.listing import BROKEN, list_plugins
 from plaunch.plugin.manager import PluginManager
@@ -133,6 +135,8 @@ class _Resolved:
                 Finding(Status.PROBLEM, _WHAT, f"no launch starts: {error}", "see plugins, below")
             )
             self.manager = self._manager_without_broken()
+        with contextlib.suppress(PluginLoadError):
+            self.manager.load_module(DEVICE_HOOKS)
         if self._args is not None:
             findings += self._read_options(self._args, self.manager)
         return findings

@@ -112,7 +112,7 @@ SAME: dict[str, tuple[tuple[str, str], ...]] = {
     f"{ELASTIC}.utils.store": (
         ("plaunch.compat.stores", "barrier get_all store_timeout synchronize"),
     ),
-    "torch.numa.binding": (("plaunch.process", "AffinityMode NumaOptions"),),
+    "torch.numa.binding": (("plaunch_devices", "AffinityMode NumaOptions"),),
 }
 
 # torch's name: ours, and the part of docs/differences.md that says what is different.

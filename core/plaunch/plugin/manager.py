@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from plaunch._version import __version__
+from plaunch.defaults import DEVICE_HOOKS, load_default
 from plaunch.errors import (
     DuplicateNameError,
     PluginLoadError,
     SignalException,
     UsageError,
 )
-from plaunch.plugin import environment, hookspecs
+from plaunch.plugin import binder, environment, hookspecs
 from plaunch.plugin.blame import blamed
-from plaunch.plugin.catalogue import Catalogue
+from plaunch.plugin.catalogue import FIRST_PARTY, Catalogue
 from plaunch.plugin.loading import (
     LoadedPlugin,
     checked,
@@ -32,7 +34,7 @@ from plaunch.plugin.loading import (
     title_of,
     watched_loading,
 )
-from plaunch.plugin.metadata import EntryPoint, scan
+from plaunch.plugin.metadata import Distribution, EntryPoint, scan
 from plaunch.plugin.registration import (
     Chosen,
     PluggyManager,
@@ -45,6 +47,7 @@ from plaunch.plugin.registration import (
 from plaunch.plugin.registry import GROUPS, LIFECYCLE, Kind, T
 from plaunch.plugin.telling import Teller
 from plaunch.plugin.words import Words
+from plaunch.process.binding import is_asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -53,9 +56,10 @@ if TYPE_CHECKING:
     from plaunch.agent.moments import Moment
     from plaunch.agent.worker import WorkerInfo
     from plaunch.doctor import DoctorContext, Finding
+    from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
-    from plaunch.plugin.metadata import Distribution
     from plaunch.plugin.words import Word
+    from plaunch.process.binding import Binder
 
 
 class PluginManager:
@@ -214,6 +218,41 @@ class PluginManager:
         return environment.contributions(
             self._implementations(environment.HOOK), self._who, worker, env, is_unwanted
         )
+
+    def worker_binder(
+        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
+    ) -> Binder | None:
+        """What gives workers their devices and processors; None if nothing is to be bound.
+
+        Raises:
+            UsageError: the settings ask for what cannot be.
+            PluginError: a plugin fails, does not return, or is not the only one that answers.
+        """
+        asked = map(context.settings.get, ("numa_options", "devices", "virtual_local_rank"))
+        if is_asked_for(*asked):
+            self.load_module(DEVICE_HOOKS)
+        found = binder.find_binder(
+            self._implementations(binder.HOOK), self._who, context, is_unwanted
+        )
+        if found is None or self._registrations[found.plugin].is_ours:
+            return found and found.binder
+        from plaunch.plugin.components import BoundedBinder  # noqa: PLC0415 - third parties' only
+
+        return BoundedBinder(found.binder, self._who(found.plugin), is_unwanted)
+
+    def load_module(self, module: str) -> None:
+        """Load the hooks of a plugin that comes with plaunch, unless that has been done.
+
+        Raises:
+            PluginLoadError: it is not installed.
+        """
+        name = f"plaunch:{module}"
+        if name in self._registrations:
+            return
+        own = Distribution(FIRST_PARTY, FIRST_PARTY, __version__)
+        who = describe(LIFECYCLE.label, module, own, module)
+        loaded = LoadedPlugin(LIFECYCLE.name, module, own.name, own.version, module)
+        self._register(name, load_default(module), who, loaded, own)
 
     def doctor_checks(self) -> dict[str, Callable[[DoctorContext], Iterable[Finding]]]:
         """What plugins look at when `--doctor` asks, by the plugin's name."""

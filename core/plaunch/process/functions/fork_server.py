@@ -17,13 +17,13 @@ from plaunch.process.functions.payload import make_image
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-    from plaunch_devices.binder import RankBinding
+    from plaunch.process.binding import Binding
 
 
 class BoundServedPopen(popen_forkserver.Popen):
     """One worker of the fork server; `pid`, `poll` and the rest are as multiprocessing has them."""
 
-    def __init__(self, process: BaseProcess, binding: RankBinding) -> None:
+    def __init__(self, process: BaseProcess, binding: Binding) -> None:
         self._fds: list[int]  # what pickling found that the worker has to inherit
         self._binding = binding
         super().__init__(process)
