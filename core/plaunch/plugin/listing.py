@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import DuplicateNameError, SignalException
-from plaunch.plugin.blame import one_line, title_of
+from plaunch.plugin.blame import one_line
 from plaunch.plugin.catalogue import Catalogue
 from plaunch.plugin.groups import GROUPS
+from plaunch.plugin.loading import title_of
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.metadata import scan
 from plaunch.plugin.registry import ALL_KINDS, KINDS, LIFECYCLE, WITH_OPTIONS

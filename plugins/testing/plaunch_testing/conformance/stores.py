@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 from plaunch.errors import RendezvousConnectionError
 from plaunch.rendezvous import (
-    DynamicRendezvousHandler,
     JobFailure,
     JobSettings,
     RendezvousParameters,
 )
+from plaunch_membership import DynamicRendezvousHandler
 
 from plaunch_testing.conformance.nodes import BOUND, eventually
 from plaunch_testing.conformance.wire import Wire
