@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from plaunch.cli.invocation import Invocation
     from plaunch.plugin.metadata import EntryPoint
     from plaunch.plugin.registry import Kind
 
@@ -68,13 +67,6 @@ class PluginStatus:
     def is_usable(self) -> bool:
         """Whether it can be selected."""
         return self.status not in (BROKEN, BLOCKED)
-
-
-def run_listing(invocation: Invocation) -> int:
-    """Print the list: `--list-plugins`."""
-    rows = list_plugins(invocation.plugins, words=invocation.options["plugins"])
-    invocation.write(format_plugins(rows))
-    return 0
 
 
 def list_plugins(
