@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch.process.binding import AffinityMode as AffinityMode
     from plaunch.process.binding import Binder as Binder
-    from plaunch.process.binding import NumaOptions as NumaOptions
-    from plaunch.process.binding import RankBinding as RankBinding
-    from plaunch.process.binding import describe_bindings as describe_bindings
+    from plaunch.process.binding import Binding as Binding
     from plaunch.process.contexts.context import PContext as PContext
     from plaunch.process.contexts.context import ProcessExit as ProcessExit
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
@@ -57,7 +54,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".binding": "AffinityMode Binder NumaOptions RankBinding describe_bindings",
+        ".binding": "Binder Binding",
         ".contexts.context": "PContext ProcessExit RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
         ".kernel.processes": "Process read_process read_table",

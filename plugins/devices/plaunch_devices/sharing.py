@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
-from plaunch.process.binding.options import AffinityMode
-from plaunch.process.binding.topology import format_cpus
+
+from plaunch_devices.numa import AffinityMode
+from plaunch_devices.topology import format_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from plaunch.devices.kernel import Device
-    from plaunch.process.binding.topology import Topology
+    from plaunch_devices.kernel import Device
+    from plaunch_devices.topology import Topology
 
 
 @dataclass(frozen=True)

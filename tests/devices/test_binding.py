@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plaunch.devices import Device
 from plaunch.errors import UsageError
-from plaunch.process import AffinityMode, Binder, NumaOptions, describe_bindings
-from plaunch.process.binding.topology import Topology, format_cpus, parse_cpus
+from plaunch_devices import AffinityMode, Device, DeviceBinder, NumaOptions
+from plaunch_devices.binder import describe_bindings
+from plaunch_devices.topology import Topology, format_cpus, parse_cpus
 
 MODES = [mode.value for mode in AffinityMode]
 
@@ -107,7 +107,7 @@ def nobody():
 
 def cpus_by_rank(machine, root, mode, nprocs=8, allowed=None, environ=None, locate=nobody):
     allowed = machine.all_cpus() if allowed is None else allowed
-    binder = Binder(
+    binder = DeviceBinder(
         mode,
         environ=environ or {},
         root=machine.write(root),
@@ -297,7 +297,7 @@ def test_torch_is_asked_where_the_kernel_cannot_tell(tmp_path):
         asked.append(1)
         return [Device("", n, f"0000:{bus}:00.0") for n, bus in enumerate(("9d", "1b"))]
 
-    binder = Binder(
+    binder = DeviceBinder(
         "node",
         environ={},
         root=machine.write(tmp_path),
@@ -312,7 +312,9 @@ def test_torch_is_asked_where_the_kernel_cannot_tell(tmp_path):
 
 def test_the_mask_is_looked_at_for_every_start(tmp_path):
     masks = [BIG.all_cpus(), {3, 20}]
-    binder = Binder("node", environ={}, root=BIG.write(tmp_path), allowed=lambda: masks.pop(0))
+    binder = DeviceBinder(
+        "node", environ={}, root=BIG.write(tmp_path), allowed=lambda: masks.pop(0)
+    )
     assert binder.plan(8)[7].cpus == parse_cpus("16-31,48-63")
     assert binder.plan(8)[7].cpus == {20}
 
@@ -401,7 +403,7 @@ def test_other_options_are_refused(options):
 
 
 def test_one_line_says_what_is_bound_to_what(tmp_path, caplog):
-    binder = Binder("node", environ={}, root=BIG.write(tmp_path), allowed=BIG.all_cpus)
+    binder = DeviceBinder("node", environ={}, root=BIG.write(tmp_path), allowed=BIG.all_cpus)
     with caplog.at_level(logging.INFO, "plaunch"):
         bindings = binder.plan(5)
         binder.plan(5)  # the same again is no news
@@ -477,13 +479,13 @@ def test_every_worker_has_processors_and_nobody_elses(case, mode):
                 raise
             return
         topology = Topology(root, allowed)
+        cores_by_node = {node: topology.cores_of(node) for node in topology.nodes()}
     assert set(chosen) == set(range(nprocs))
     for cpus in chosen.values():
         assert parse_cpus(cpus)
         assert parse_cpus(cpus) <= allowed
     if mode == "exclusive":
-        for node in topology.nodes():
-            cores = topology.cores_of(node)
+        for node, cores in cores_by_node.items():
             sizes = []
             for cpus in map(parse_cpus, chosen.values()):
                 if cpus <= topology.cpus_of(node):
@@ -568,7 +570,7 @@ def test_planning_loads_no_torch():
     import subprocess
 
     code = (
-        "import sys; from plaunch.process import Binder; Binder('node').plan(1); "
+        "import sys; from plaunch_devices import DeviceBinder; DeviceBinder('node').plan(1); "
         "print(sorted({'torch', 'numpy', 'json', 'multiprocessing'} & set(sys.modules)))"
     )
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}

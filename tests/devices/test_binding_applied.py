@@ -14,13 +14,8 @@ from multiprocessing import resource_tracker
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch.errors import UsageError, WorkerStartError
-from plaunch.process import (
-    AffinityMode,
-    Binder,
-    NumaOptions,
-    SubprocessHandler,
-    start_processes,
-)
+from plaunch.process import SubprocessHandler, start_processes
+from plaunch_devices import AffinityMode, DeviceBinder, NumaOptions
 
 BOUND = 60.0  # seconds within which everything here has long happened
 
@@ -75,7 +70,7 @@ def binder(tmp_path):
         path.write_text(content)
 
     def make(options="node", **changes):
-        return Binder(options, environ={}, root=str(tmp_path / "machine"), **changes)
+        return DeviceBinder(options, environ={}, root=str(tmp_path / "machine"), **changes)
 
     return make
 
@@ -206,7 +201,7 @@ def test_a_handler_by_itself_binds_its_program(tmp_path, monkeypatch):
 @pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
 def test_what_the_system_refuses_is_an_error(binder, functions, start_method, monkeypatch):
     none_of_this_machine = 1023
-    real = Binder.plan
+    real = DeviceBinder.plan
 
     def plan(self, nprocs):
         from dataclasses import replace
@@ -214,7 +209,7 @@ def test_what_the_system_refuses_is_an_error(binder, functions, start_method, mo
         cpus = frozenset({none_of_this_machine})
         return {r: replace(b, cpus=cpus) for r, b in real(self, nprocs).items()}
 
-    monkeypatch.setattr(Binder, "plan", plan)
+    monkeypatch.setattr(DeviceBinder, "plan", plan)
     with pytest.raises(WorkerStartError, match=r"not bind local rank 0 to CPUs 1023: .*Invalid"):
         start_processes(
             "bound",
@@ -309,6 +304,7 @@ def test_a_launch_shows_workers_the_chosen_devices(tmp_path, monkeypatch):
     ("changes", "said"),
     [
         ({"devices": ["1", "2"]}, "--devices names 2, but CUDA_VISIBLE_DEVICES is '4,5'"),
+        ({"devices": ["1", "01"]}, "--devices has 1 more than once"),
         ({"virtual_local_rank": True, "nproc_per_node": 3}, "local rank 2 has no device"),
         ({"numa_options": "nodes"}, "affinity mode 'nodes' is unknown"),
         ({"numa_options": "exclusive", "nproc_per_node": 1000}, "cannot be done"),

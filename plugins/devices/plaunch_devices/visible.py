@@ -1,10 +1,11 @@
-"""The devices that a worker can see, in the order in which torch numbers them."""
+"""The lists in `CUDA_VISIBLE_DEVICES` and its relatives, and the devices that they leave."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from plaunch.devices.kernel import (
+from plaunch_devices.kernel import (
     AMD,
     HABANA,
     INTEL,
@@ -16,10 +17,65 @@ from plaunch.devices.kernel import (
     needs_driver,
     needs_torch,
 )
-from plaunch.devices.visible import select_visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+_NUMBER = re.compile(r"\s*(\+?\d+)")
+
+
+def count_visible(mask: str | None, total: int, uuids: Sequence[str] = ()) -> int | None:
+    """How many of `total` devices a list leaves; None if that cannot be told from here.
+
+    The rules are the driver's: counting stops at the first entry that names no device (as -1 and
+    the empty string do), and a list that repeats an entry leaves none. An entry is an index, or
+    the start of a UUID (`GPU-5f2a`), which is checked against `uuids`, if these are known. Slices
+    of a GPU (`MIG-...`) are left to the driver.
+    """
+    chosen = select_visible(mask, total, uuids)
+    return None if chosen is None else len(chosen)
+
+
+def select_visible(mask: str | None, total: int, uuids: Sequence[str] = ()) -> list[int] | None:
+    """Which of `total` devices a list leaves, in its order; the rules are `count_visible`'s."""
+    if mask is None:
+        return list(range(total))
+    entries = mask.split(",")
+    if entries[0].startswith("MIG-"):
+        return None
+    if entries[0].startswith("GPU-"):
+        return _select_uuids(entries, uuids) if uuids else None
+    chosen: list[int] = []
+    for entry in entries:
+        number = _NUMBER.match(entry)
+        if number is None or int(number.group(1)) >= total:
+            break
+        chosen.append(int(number.group(1)))
+    return _unless_repeated(chosen)
+
+
+def entries_of(mask: str) -> list[str]:
+    """The entries of a list up to the first that names no device."""
+    entries: list[str] = []
+    for entry in map(str.strip, mask.split(",")):
+        if not entry or entry.startswith("-"):
+            break
+        entries.append(entry)
+    return entries
+
+
+def _select_uuids(entries: Sequence[str], uuids: Sequence[str]) -> list[int]:
+    chosen: list[int] = []
+    for entry in entries:
+        matches = [n for n, uuid in enumerate(uuids) if uuid.startswith(entry.strip())]
+        if len(matches) != 1 or not entry.strip():
+            break
+        chosen.append(matches[0])
+    return _unless_repeated(chosen)
+
+
+def _unless_repeated(chosen: list[int]) -> list[int]:
+    return chosen if len(set(chosen)) == len(chosen) else []
 
 
 def find_visible_devices(root: str, environ: Mapping[str, str]) -> list[Device] | None:
@@ -45,7 +101,7 @@ def find_visible_devices(root: str, environ: Mapping[str, str]) -> list[Device] 
     if INTEL in found:
         return _visible_intel(environ, found[INTEL])
     if HABANA in found:
-        return _select(environ.get("HABANA_VISIBLE_MODULES"), found[HABANA])
+        return select_devices(environ.get("HABANA_VISIBLE_MODULES"), found[HABANA])
     return None if needs_torch(root) else []
 
 
@@ -60,23 +116,25 @@ def _visible_nvidia(
     if mask is not None and mask.startswith("MIG-GPU-"):
         uuids = ",".join(entry.strip()[4:].partition("/")[0] for entry in mask.split(","))
         # Several slices may be of one GPU, which a list of GPUs would not be allowed to repeat.
-        chosen = [_select(uuid, devices) for uuid in uuids.split(",")]
+        chosen = [select_devices(uuid, devices) for uuid in uuids.split(",")]
         return [device[0] for device in chosen if device]
     if mask is not None and mask.startswith("GPU-"):
-        return _select(mask, devices)
+        return select_devices(mask, devices)
     is_ordered = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if has_slices(root) or not (is_ordered or len({device.model for device in devices}) == 1):
         return None
-    return _select(mask, devices)
+    return select_devices(mask, devices)
 
 
 def _visible_amd(environ: Mapping[str, str], devices: list[Device]) -> list[Device] | None:
     """ROCR's list comes first; the other one selects from what it leaves."""
-    left = _select(environ.get("ROCR_VISIBLE_DEVICES"), devices)
-    if left is None:
-        return None
-    own = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
-    return _select(environ.get(own), left)
+    left = select_devices(environ.get("ROCR_VISIBLE_DEVICES"), devices)
+    return left and select_devices(environ.get(amd_list(environ)), left)
+
+
+def amd_list(environ: Mapping[str, str]) -> str:
+    """The list that selects from what ROCR's leaves."""
+    return "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environ else "CUDA_VISIBLE_DEVICES"
 
 
 def _visible_intel(environ: Mapping[str, str], devices: list[Device]) -> list[Device] | None:
@@ -88,10 +146,11 @@ def _visible_intel(environ: Mapping[str, str], devices: list[Device]) -> list[De
     if not mask:  # an empty list hides nothing from Level Zero
         return devices
     cards = (entry.partition(".")[0] for entry in mask.split(","))
-    return _select(",".join(dict.fromkeys(cards)), devices)
+    return select_devices(",".join(dict.fromkeys(cards)), devices)
 
 
-def _select(mask: str | None, devices: Sequence[Device]) -> list[Device] | None:
+def select_devices(mask: str | None, devices: Sequence[Device]) -> list[Device] | None:
+    """The devices that a list leaves, in its order; None if that cannot be told from here."""
     uuids = [device.uuid.lower() for device in devices]
     if mask is not None and mask.startswith("GPU-"):
         mask = ",".join(

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from plaunch.devices.kernel import Device
 from plaunch.errors import UsageError
+
+from plaunch_devices.kernel import Device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

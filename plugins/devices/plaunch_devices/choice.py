@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.devices.kernel import (
+from plaunch.errors import UsageError
+
+from plaunch_devices.kernel import (
     AMD,
     HABANA,
     INTEL,
@@ -13,14 +15,13 @@ from plaunch.devices.kernel import (
     has_slices,
     list_nvidia_files,
 )
-from plaunch.devices.visible import count_visible, entries_of
-from plaunch.errors import UsageError
-from plaunch.numbers import digits, quote
+from plaunch_devices.visible import entries_of, select_devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _MANY = 4096  # devices of a node
+_MOST_TEXT = 60  # characters of a value that is quoted
 
 _CUDA = "CUDA_VISIBLE_DEVICES"
 _HIP = "HIP_VISIBLE_DEVICES"
@@ -49,18 +50,18 @@ def parse_devices(text: str) -> list[str]:
     devices: list[str] = []
     for part in (piece.strip() for piece in text.split(",")):
         low, dash, high = (piece.strip() for piece in part.partition("-"))
-        first = digits(low)
-        last = digits(high) if dash else first
+        first = _number(low)
+        last = _number(high) if dash else first
         if first is None or last is None:
             raise UsageError(
-                f"--devices has {quote(part)} in {quote(text)}; write numbers of devices and "
+                f"--devices has {_quote(part)} in {_quote(text)}; write numbers of devices and "
                 "ranges of them, from 0 up, as in 2,4-7"
             )
         if first > last:
-            raise UsageError(f"--devices has {part!r} in {quote(text)}; write {last}-{first}")
+            raise UsageError(f"--devices has {part!r} in {_quote(text)}; write {last}-{first}")
         if last - first >= _MANY:
             raise UsageError(
-                f"--devices has {part!r} in {quote(text)}; no node has more than {_MANY} devices"
+                f"--devices has {part!r} in {_quote(text)}; no node has more than {_MANY} devices"
             )
         devices += map(str, range(first, last + 1))
     return check_devices(devices)
@@ -78,9 +79,9 @@ def check_devices(devices: Iterable[object]) -> list[str]:
     if not numbers:
         raise UsageError("no devices are given (--devices); leave them out to use all")
     for number in numbers:
-        if digits(number) is None:
+        if _number(number) is None:
             raise UsageError(
-                f"device {quote(number)} is not a number from 0 up (--devices); devices are given "
+                f"device {_quote(number)} is not a number from 0 up (--devices); devices are given "
                 "by their number among those that are visible"
             )
     numbers = [str(int(number)) for number in numbers]
@@ -165,6 +166,15 @@ def own_visibility(
     return dict.fromkeys(names, entries[local_rank])
 
 
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+
+
+def _quote(text: str) -> str:
+    quoted = repr(text)
+    return quoted if len(quoted) <= _MOST_TEXT else f"{quoted[: _MOST_TEXT - 3]}..."
+
+
 def _lists(root: str, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """The vendor of this host's devices (empty if unknown), and its lists."""
     for vendor, names in _LISTS.items():
@@ -188,11 +198,6 @@ def _count(vendor: str, root: str, environ: Mapping[str, str]) -> int | None:
     if vendor == NVIDIA:
         return None if has_slices(root) else len(list_nvidia_files(root)) or None
     if vendor == AMD:
-        devices = LISTERS[AMD](root)
-        uuids = [device.uuid for device in devices if device.uuid]
-        return count_visible(
-            environ.get("ROCR_VISIBLE_DEVICES"),
-            len(devices),
-            uuids if len(uuids) == len(devices) else (),
-        )
+        left = select_devices(environ.get("ROCR_VISIBLE_DEVICES"), LISTERS[AMD](root))
+        return None if left is None else len(left)
     return len(LISTERS[vendor](root)) if vendor == HABANA else None

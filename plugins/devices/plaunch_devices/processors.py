@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from plaunch.devices import read_text
+from plaunch_devices.kernel import read_text
 
 
 def count_cpu(*, root: str = "/", affinity: int | None = None) -> int:

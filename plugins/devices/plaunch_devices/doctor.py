@@ -1,4 +1,4 @@
-"""Devices: what the driver shows, what this process may see, and how many workers want one."""
+"""What the doctor says of devices: what the driver shows, what may be seen, how many are wanted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
+
+from plaunch_devices.kernel import list_nvidia_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,14 +20,14 @@ _NVIDIA = "0x10de"
 _DISPLAY = "0x03"  # the class of PCI devices that GPUs are in
 
 
-def check_devices(context: DoctorContext) -> Iterator[Finding]:
+def check_accelerators(context: DoctorContext) -> Iterator[Finding]:
     """NVIDIA's and AMD's devices, from the kernel's files; no driver is asked."""
-    nodes = [name for name in context.list("/dev") if re.fullmatch(r"nvidia\d+", name)]
+    nodes = len(list_nvidia_files(context.root))
     # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ..."
     driver = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", context.read("/proc/driver/nvidia/version"))
     if driver is not None or nodes:
         version = driver[1] if driver is not None else "of unknown version"
-        yield _check_nvidia(context, version, len(nodes))
+        yield _check_nvidia(context, version, nodes)
         return
     if _has_pci_gpu(context):
         yield Finding(

@@ -1,4 +1,4 @@
-"""Deciding what the workers of a node are bound to, and binding them."""
+"""The binder: which devices the workers of a node see, and which processors they run on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError, WorkerStartError
-from plaunch.process.binding.options import AffinityMode, NumaOptions
-from plaunch.process.binding.sharing import Place, Shares, claims_of, name_device
-from plaunch.process.binding.topology import Topology, format_cpus
+
+from plaunch_devices.choice import check_devices, own_visibility, visibility_of
+from plaunch_devices.numa import AffinityMode, NumaOptions
+from plaunch_devices.sharing import Place, Shares, claims_of, name_device
+from plaunch_devices.topology import Topology, format_cpus
+from plaunch_devices.visible import find_visible_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from plaunch.devices.kernel import Device
+    from plaunch_devices.kernel import Device
 
 _log = logging.getLogger("plaunch")
 
@@ -43,6 +46,12 @@ class RankBinding:
     def cpu_list(self) -> str:
         """The processors as the kernel writes them: `0-15,32-47`."""
         return format_cpus(self.cpus)
+
+    def describe(self) -> dict[str, str]:
+        """The worker's device and its processors."""
+        device = self.device
+        found = {} if device is None else {"device": device.pci_address or str(device.index)}
+        return {**found, "cpus": self.cpu_list}
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -78,44 +87,63 @@ class RankBinding:
             _log.warning("%s; it is started without", refused)
 
 
-class Binder:
-    """Binds the workers of one node, as often as they are started.
+class DeviceBinder:
+    """Gives the workers of one node their devices and processors, as often as they are started.
 
     Worker n uses device n of those that are visible, and after the last the first again. Devices
     are looked up once; the affinity mask of this process is respected as it is at each start. On a
     host without devices, workers are spread evenly over the NUMA nodes.
 
     Args:
-        options: how; also torch's object of the name, or a mode's value.
+        options: how workers are bound to processors; also torch's object of the name, or a mode's
+            value. None leaves them.
+        devices: the numbers of the devices that they see, among those that are visible already;
+            None for all.
+        virtual_local_rank: show each worker its own device only, with `LOCAL_RANK` 0 for all.
         environ: where the lists of visible devices are; None is this process's environment.
         root: where the file system starts.
         locate: asks torch where devices are; only where the kernel cannot tell.
         allowed: the affinity mask.
 
     Raises:
-        UsageError: there is no such mode, or this system cannot bind processes.
+        UsageError: there is no such mode, a device is no number, or this system cannot bind
+            processes.
     """
 
     def __init__(
         self,
-        options: object,
+        options: object = None,
+        devices: Iterable[object] | None = None,
+        virtual_local_rank: bool = False,
         *,
         environ: Mapping[str, str] | None = None,
         root: str = "/",
         locate: Callable[[], list[Device]] | None = None,
         allowed: Callable[[], Iterable[int]] | None = None,
     ) -> None:
-        self.options = NumaOptions.of(options)
+        self.options = None if options is None else NumaOptions.of(options)
+        self._chosen = None if devices is None else check_devices(devices)
+        self._is_virtual = virtual_local_rank
         self._environ = environ
         self._root = root
         self._locate = locate
-        if allowed is None:
-            if not hasattr(os, "sched_getaffinity"):
-                raise UsageError("this system cannot bind processes to CPUs (--numa-binding)")
-            allowed = _own_affinity
-        self._allowed = allowed
+        if allowed is None and options is not None and not hasattr(os, "sched_getaffinity"):
+            raise UsageError("this system cannot bind processes to CPUs (--numa-binding)")
+        self._allowed = allowed or _own_affinity
         self._devices: list[Device] | None = None
         self._told: set[str] = set()
+
+    def environment(self, local_rank: int, environ: Mapping[str, str]) -> dict[str, str]:
+        """The variables that show a worker its devices, as the vendor's software reads them.
+
+        Raises:
+            UsageError: a device is not visible, or there is none for this worker.
+        """
+        shown = visibility_of(self._chosen, environ, root=self._root)
+        if not self._is_virtual:
+            return shown
+        own = own_visibility(local_rank, {**environ, **shown}, root=self._root)
+        return {**shown, **own, "LOCAL_RANK": "0"}
 
     def plan(self, nprocs: int) -> dict[int, RankBinding]:
         """What each local rank is to be bound to; says it in one line, if it is new.
@@ -123,16 +151,27 @@ class Binder:
         A rank is missing if it cannot be bound and need not be.
 
         Raises:
-            UsageError: a rank cannot be bound; the message names it, its device, and what is
-                missing.
+            UsageError: a rank cannot be bound, or cannot have its device; the message names it, its
+                device, and what is missing.
         """
-        mode, may_fall_back = self.options.affinity_mode, self._may_fall_back
+        environ = os.environ if self._environ is None else self._environ
+        self.environment(nprocs - 1, environ)  # the last one has no device if there are too few
+        if self.options is None:
+            return {}
+        # What they share depends on all devices, though each may see its own only.
+        shown = visibility_of(self._chosen, environ, root=self._root)
+        return self._plan(self.options, nprocs, {**environ, **shown})
+
+    def _plan(
+        self, options: NumaOptions, nprocs: int, environ: Mapping[str, str]
+    ) -> dict[int, RankBinding]:
+        mode, may_fall_back = options.affinity_mode, options.should_fall_back_if_binding_fails
         topology = Topology(self._root, self._allowed())
         places: dict[int, Place] = {}
         device_nodes: list[int | None] = []
         failures: dict[int, UsageError] = {}
         try:
-            devices = self._find_devices(topology)
+            devices = self._find_devices(topology, environ)
         except UsageError as error:
             failures = dict.fromkeys(range(nprocs), error)
             devices = []
@@ -152,21 +191,14 @@ class Binder:
                 failures[rank] = error
             else:
                 bindings[rank] = RankBinding(rank, cpus, place.node, place.device, may_fall_back)
-        self._tell_failures(failures)
+        self._tell_failures(options, failures)
         if bindings:
             self._tell(_log.info, describe_bindings(mode, bindings.values()))
         return bindings
 
-    @property
-    def _may_fall_back(self) -> bool:
-        return self.options.should_fall_back_if_binding_fails
-
-    def _find_devices(self, topology: Topology) -> list[Device]:
+    def _find_devices(self, topology: Topology, environ: Mapping[str, str]) -> list[Device]:
         if self._devices is not None:
             return self._devices
-        from plaunch.devices.located import find_visible_devices  # noqa: PLC0415 - binding only
-
-        environ = os.environ if self._environ is None else self._environ
         devices = find_visible_devices(self._root, environ)
         if devices is None and len(topology.nodes()) == 1:
             return []  # wherever they are, it is on this node; not kept, for the mask may change
@@ -176,7 +208,7 @@ class Binder:
     def _ask_torch(self, environ: Mapping[str, str]) -> list[Device]:
         if self._locate is not None:
             return self._locate()
-        from plaunch.devices.torch_child import locate_with_torch  # noqa: PLC0415 - last resort
+        from plaunch_devices.torch_child import locate_with_torch  # noqa: PLC0415 - last resort
 
         return locate_with_torch(environ=environ)
 
@@ -224,11 +256,11 @@ class Binder:
             )
         return Place(node, device)
 
-    def _tell_failures(self, failures: Mapping[int, UsageError]) -> None:
+    def _tell_failures(self, options: NumaOptions, failures: Mapping[int, UsageError]) -> None:
         if not failures:
             return
-        mode = self.options.affinity_mode.value
-        if not self._may_fall_back:
+        mode = options.affinity_mode.value
+        if not options.should_fall_back_if_binding_fails:
             first = failures[min(failures)]
             raise UsageError(f"--numa-binding={mode} cannot be done: {first}") from first
         for said in dict.fromkeys(map(str, failures.values())):
@@ -243,6 +275,19 @@ class Binder:
         if line not in self._told:
             self._told.add(line)
             log("%s", line)
+
+
+def create_binder(
+    numa_options: object, devices: Iterable[object] | None, virtual_local_rank: bool
+) -> DeviceBinder | None:
+    """The binder for these settings of a launch or of a `WorkerSpec`; None if nothing is asked for.
+
+    Raises:
+        UsageError: a setting cannot be used.
+    """
+    if numa_options is None and devices is None and not virtual_local_rank:
+        return None
+    return DeviceBinder(numa_options, devices, virtual_local_rank)
 
 
 def describe_bindings(mode: AffinityMode, bindings: Iterable[RankBinding]) -> str:
