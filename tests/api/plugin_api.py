@@ -180,7 +180,8 @@ def name_of(line: str) -> str:
         0
     ].split()
     path = words[-1]
-    module = max((m for m in MODULES if path.startswith(f"{m}.")), key=len)
+    known = (m for m in MODULES if path.startswith(f"{m}."))
+    module = max(known, key=len, default=path.partition(".")[0])  # it may be gone as a whole
     return path.removeprefix(f"{module}.").split(".")[0]
 
 
