@@ -37,6 +37,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.plugin": ALL,
     "plaunch.plugin.hookspecs": ALL,
     "plaunch.process": (
+        "Binder",
+        "Binding",
         "DEFAULT_SIGNALS",
         "Binder",
         "Binding",
@@ -58,6 +60,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.scheduling": ALL,
     "plaunch.testing": ALL,
     "plaunch.threads": ("start_thread",),
+    "plaunch_devices": ALL,
     "plaunch_membership": ALL,
     "plaunch_membership.testing": ALL,
     "plaunch_testing.conformance": ALL,
