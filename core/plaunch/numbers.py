@@ -1,6 +1,10 @@
-"""Whole numbers that a user gives: one way to read them, and what is too large anywhere."""
+"""Whole numbers: one way to read those that a user gives, and to show many in short."""
 
 from __future__ import annotations
+
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MOST = 2**63 - 1  # what other programs and the records of a job can hold
 MOST_WORKERS = 1 << 16  # of one node; the largest machines have some thousand processors
@@ -40,3 +44,14 @@ def quote(value: object) -> str:
     except ValueError:  # an integer with more digits than Python writes
         text = "a number of thousands of digits"
     return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}..."
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Ranks in short, sorted: `"1-3,7"`."""
+    spans: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 from plaunch.agent import LocalElasticAgent, RunResult, WorkerSpec, WorkerState
-from plaunch.process.streams.layout import RunLayout
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
+from plaunch_logs_default import DefaultLogsSpecs
 
 INTERVAL = 0.005  # seconds
 FEW = 10  # looks; there are a hundred intervals in the life of a worker
@@ -39,7 +39,7 @@ def looks_of(agent_class, handler, tmp_path):
         args=("-c", f"import time; time.sleep({100 * INTERVAL})"),
         monitor_interval=INTERVAL,
     )
-    agent = agent_class(spec, RunLayout(log_dir=str(tmp_path)))
+    agent = agent_class(spec, DefaultLogsSpecs(log_dir=str(tmp_path)))
     assert agent.run().state is WorkerState.SUCCEEDED
     return handler.looks
 

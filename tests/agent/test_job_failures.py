@@ -18,7 +18,8 @@ from plaunch.agent.job_failures import (
     to_job_failures,
 )
 from plaunch.errors import PluginLoadError, WorkerStartError
-from plaunch.process.failures.failure import ChildFailedError, ProcessFailure
+from plaunch.process.failures.child_failed import ChildFailedError
+from plaunch.process.failures.failure import ProcessFailure
 from plaunch.rendezvous import FailureGroup, JobFailure
 
 STACK = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: bad\n'

@@ -18,9 +18,9 @@ from plaunch.config import LaunchConfig
 from plaunch.errors import LogDirectoryError, PlaunchError, UsageError
 from plaunch.folders import absolute
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
-from plaunch.process import RunLayout
 from plaunch.process.streams.std import Std
 from plaunch_devices.choice import check_devices, parse_devices
+from plaunch_logs_default import DefaultLogsSpecs
 
 DIGITS = "9" * 5000  # more than Python reads as a number
 ODD = [
@@ -170,7 +170,7 @@ def test_ranks_that_no_node_has_make_no_table():
 def test_log_directories_that_no_system_has(tmp_path, monkeypatch, folder, problem):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(LogDirectoryError, match=problem):
-        RunLayout(folder).create_run_dir("run")
+        DefaultLogsSpecs(folder).create_run_dir("run")
     assert os.listdir(tmp_path) == []
 
 

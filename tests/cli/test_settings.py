@@ -13,7 +13,7 @@ from plaunch.config import START_METHODS
 from plaunch.errors import UsageError
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
 from plaunch.process import Std
-from plaunch.process.streams.layout import RunLayout
+from plaunch_logs_default import DefaultLogsSpecs
 
 
 class Manager:
@@ -24,7 +24,7 @@ class Manager:
     def get(self, kind, name):
         if kind is LOGS_SPECS:
             assert name == "default"
-            return RunLayout
+            return DefaultLogsSpecs
         assert kind is DEVICE_COUNTS
         if name not in self.counters:
             raise UsageError(f"no device counter {name!r}")
@@ -83,7 +83,7 @@ def test_logs(tmp_path):
     result = config(
         f"--log-dir={tmp_path}", "--redirects=3", "--tee=0:1", "--local-ranks-filter=0,8-10"
     )
-    expected = RunLayout(str(tmp_path), Std.ALL, {0: Std.OUT}, {0, 8, 9, 10})
+    expected = DefaultLogsSpecs(str(tmp_path), Std.ALL, {0: Std.OUT}, {0, 8, 9, 10})
     assert vars(result.logs_specs) == vars(expected)
 
 

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 from plaunch.errors import LogDirectoryError, UsageError
-from plaunch.process import LogsDest, LogsSpecs, RunLayout, Std
+from plaunch.process import LogsDest, LogsSpecs, Std
 from plaunch_logs_default import DefaultLogsSpecs
 
 
@@ -69,7 +69,7 @@ def run_python():
 
 
 def test_it_is_the_layout_of_the_core():
-    assert issubclass(DefaultLogsSpecs, RunLayout)
+    assert issubclass(DefaultLogsSpecs, DefaultLogsSpecs)
     assert issubclass(DefaultLogsSpecs, LogsSpecs)
 
 
@@ -470,7 +470,7 @@ def test_warnings_go_to_the_plaunch_logger(scratch, caplog):
 
 
 def test_the_folder_of_a_launch_can_be_had_before_there_are_workers(tmp_path):
-    specs = RunLayout(str(tmp_path / "logs"))
+    specs = DefaultLogsSpecs(str(tmp_path / "logs"))
     folder = specs.create_run_dir("exp7")
     assert os.listdir(tmp_path / "logs") == [os.path.basename(folder)]
     assert specs.create_run_dir("exp7") == folder
@@ -484,5 +484,5 @@ def test_the_folder_of_a_launch_can_be_had_before_there_are_workers(tmp_path):
 
 @pytest.mark.parametrize("log_dir", [None, os.devnull])
 def test_there_is_none_where_nothing_is_kept(log_dir, scratch):
-    assert RunLayout(log_dir).create_run_dir("exp7") is None
+    assert DefaultLogsSpecs(log_dir).create_run_dir("exp7") is None
     assert os.listdir(scratch) == []

@@ -10,15 +10,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent.arguments import macros
-from plaunch.agent.env import worker_environment
+from plaunch.agent.env import macros, worker_environment
 from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
 from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
-from plaunch.cli.options import OPTIONS
+from plaunch.cli.invocation import load_chosen
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.event_handlers import find_event_handlers
-from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES
-from plaunch.process.streams.layout import RunLayout
 from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
 
@@ -89,9 +85,7 @@ def make_plan(
     """
     from plaunch._version import __version__  # noqa: PLC0415
 
-    manager.get(RENDEZVOUS, config.rdzv_backend)
-    find_event_handlers(manager, config.event_log_handler, config.event_conf)
-    manager.get(SIGNAL_POLICIES, config.signal_policy)
+    load_chosen(manager, config)
     return {
         "version": VERSION,
         "plaunch": __version__,
@@ -101,7 +95,7 @@ def make_plan(
                 "value": _resolved(option.dest, args, config),
                 "source": args.sources[option.dest],
             }
-            for option in OPTIONS
+            for option in args.table
             if option.has_variable
         },
         "job": {
@@ -226,12 +220,10 @@ def _place(group: WorkerGroup, config: LaunchConfig) -> bool:
 def _logs(config: LaunchConfig) -> Callable[[Worker], dict[str, str]]:
     """What says where a worker's streams go; folders are made when workers start."""
     specs = config.logs_specs
-    if not isinstance(specs, RunLayout):
-        who = type(specs).__name__
+    planned = getattr(specs, "planned", None)  # torch's own specs have none
 
-        def unknown(worker: Worker) -> dict[str, str]:
-            del worker
-            return {"decided_by": who}
+    def logs(worker: Worker) -> dict[str, str]:
+        files = planned(config.run_id, worker.local_rank) if planned is not None else None
+        return {"decided_by": type(specs).__name__} if files is None else files
 
-        return unknown
-    return lambda worker: specs.planned(config.run_id, worker.local_rank)
+    return logs

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PluginError
+from plaunch.plugin.blame import one_line
 from plaunch.plugin.dispositions import kept_dispositions
-from plaunch.plugin.loading import one_line
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.streams.logs import LogsDest, LogsSpecs
 from plaunch.threads import BoundedCall
@@ -121,6 +121,11 @@ class BoundedLogsSpecs(LogsSpecs):
     def root_log_dir(self) -> str | None:
         """What the logs spec says."""
         return self._specs.root_log_dir
+
+    @property
+    def temporary_dir(self) -> str | None:
+        """What the logs spec says; none if it is not made for plaunch."""
+        return getattr(self._specs, "temporary_dir", None)
 
     def create_run_dir(self, run_id: str) -> str | None:
         """What the logs spec does.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch._lazy import attach
+from plaunch.lazy import attach
 
 if TYPE_CHECKING:
     from plaunch.process.binding import Binder as Binder
@@ -22,28 +22,34 @@ if TYPE_CHECKING:
     )
     from plaunch.process.contexts.start import start_processes as start_processes
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
+    from plaunch.process.failures.child_failed import ChildFailedError as ChildFailedError
     from plaunch.process.failures.error_handler import ErrorHandler as ErrorHandler
     from plaunch.process.failures.error_handler import get_error_handler as get_error_handler
     from plaunch.process.failures.error_handler import record as record
-    from plaunch.process.failures.failure import ChildFailedError as ChildFailedError
     from plaunch.process.failures.failure import ProcessFailure as ProcessFailure
     from plaunch.process.kernel.descriptor_limit import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
+    from plaunch.process.kernel.details import read_environ as read_environ
+    from plaunch.process.kernel.processes import Process as Process
+    from plaunch.process.kernel.processes import read_process as read_process
+    from plaunch.process.kernel.processes import read_table as read_table
+    from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE as JOBS_VARIABLE
+    from plaunch.process.stopping.signals import DEFAULT_SIGNALS as DEFAULT_SIGNALS
     from plaunch.process.stopping.signals import SignalAction as SignalAction
     from plaunch.process.stopping.signals import SignalException as SignalException
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
     from plaunch.process.stopping.signals import parse_signals as parse_signals
-    from plaunch.process.streams.layout import RunLayout as RunLayout
+    from plaunch.process.streams.log_folders import create_log_folder as create_log_folder
+    from plaunch.process.streams.log_folders import folder_name as folder_name
     from plaunch.process.streams.logs import LogsDest as LogsDest
     from plaunch.process.streams.logs import LogsSpecs as LogsSpecs
-    from plaunch.process.streams.redirects import get_std_cm as get_std_cm
-    from plaunch.process.streams.redirects import redirect as redirect
-    from plaunch.process.streams.redirects import redirect_stderr as redirect_stderr
-    from plaunch.process.streams.redirects import redirect_stdout as redirect_stdout
     from plaunch.process.streams.std import Std as Std
     from plaunch.process.streams.std import to_map as to_map
     from plaunch.process.streams.tail import TailLog as TailLog
+    from plaunch.process.streams.tail import tail_logfile as tail_logfile
+    from plaunch.process.temporary_folders import TemporaryFolder as TemporaryFolder
+    from plaunch.process.temporary_folders import find_stale_folders as find_stale_folders
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -51,17 +57,23 @@ __getattr__, __dir__, __all__ = attach(
         ".binding": "Binder Binding",
         ".contexts.context": "PContext ProcessExit RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
+        ".kernel.processes": "Process read_process read_table",
+        ".kernel.details": "read_environ",
+        ".stopping.reaping.job_tag": "JOBS_VARIABLE",
         ".failures.error_handler": "ErrorHandler get_error_handler record",
-        ".failures.failure": "ChildFailedError ProcessFailure",
+        ".failures.child_failed": "ChildFailedError",
+        ".failures.failure": "ProcessFailure",
         ".contexts.handler": "SubprocessHandler get_subprocess_handler",
-        ".streams.layout": "RunLayout",
+        ".streams.log_folders": "create_log_folder folder_name",
         ".streams.logs": "LogsDest LogsSpecs",
         ".contexts.multiprocess_context": "MultiprocessContext",
-        ".streams.redirects": "get_std_cm redirect redirect_stderr redirect_stdout",
-        ".stopping.signals": "SignalAction SignalException SignalPolicy parse_signals",
+        ".stopping.signals": (
+            "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"
+        ),
+        ".temporary_folders": "TemporaryFolder find_stale_folders",
         ".contexts.start": "start_processes",
         ".streams.std": "Std to_map",
         ".contexts.subprocess_context": "SubprocessContext",
-        ".streams.tail": "TailLog",
+        ".streams.tail": "TailLog tail_logfile",
     },
 )

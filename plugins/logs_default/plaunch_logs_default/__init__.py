@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from plaunch.process import RunLayout
+from plaunch_logs_default.specs import DefaultLogsSpecs as DefaultLogsSpecs
 
 __all__ = ["DefaultLogsSpecs"]
-
-
-class DefaultLogsSpecs(RunLayout):
-    """`RunLayout` under torchrun's name for the default logs spec."""

@@ -8,13 +8,9 @@ import time
 
 import pytest
 from plaunch.errors import PlaunchError, UsageError
+from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.error_file import MAX_READ_BYTES
-from plaunch.process.failures.failure import (
-    ChildFailedError,
-    ProcessFailure,
-    describe_exit,
-    first_failure,
-)
+from plaunch.process.failures.failure import ProcessFailure, describe_exit, first_failure
 
 
 def nested(text="ValueError: bad shape", stack="Traceback ...\nValueError: bad shape", **extra):

@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.error_file import MAX_TEXT_CHARS, write_error_file
 from plaunch.process.failures.error_handler import (
     ErrorHandler,
@@ -17,7 +18,7 @@ from plaunch.process.failures.error_handler import (
     get_error_handler,
     record,
 )
-from plaunch.process.failures.failure import ChildFailedError, ProcessFailure
+from plaunch.process.failures.failure import ProcessFailure
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,9 @@ import json
 import warnings
 
 import pytest
+from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.error_handler import ErrorHandler, dump_root_cause, record
-from plaunch.process.failures.failure import ChildFailedError, ProcessFailure
+from plaunch.process.failures.failure import ProcessFailure
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 from plaunch.process.streams.console import Console
-from plaunch.process.streams.overflow import Spill
-from plaunch.process.streams.warnings import Notices
+from plaunch.process.streams.notices import Notices
+from plaunch.process.streams.overflow import Overflow
 
 from helpers.notices import Recorded
 from helpers.waiting import wait_until
@@ -155,25 +155,25 @@ class TestSlowConsole:
     def test_never_blocks_loses_nothing_and_memory_is_bounded(
         self, pipe: tuple[int, int], notices: Recorded
     ) -> None:
-        spill = Spill()
-        console = Console(pipe[1], "stdout", notices, memory_limit=100_000, spill=spill)
+        overflow = Overflow()
+        console = Console(pipe[1], "stdout", notices, memory_limit=100_000, overflow=overflow)
         console.start()
         for n in range(100):  # nobody reads: a put that waited would wait for ever
             console.put(lines(n * 1000, 1000), self)
             assert console._size <= 100_000
-        assert spill.unread > 1_000_000
+        assert overflow.unread > 1_000_000
         reader = Reader(pipe[0])
         console.close(FOREVER)
         assert reader.result(pipe[1]) == lines(0, 100_000)
         assert notices.messages == []
 
     def test_catches_up_and_goes_on(self, pipe: tuple[int, int], notices: Recorded) -> None:
-        spill = Spill()
-        console = Console(pipe[1], "stdout", notices, memory_limit=10_000, spill=spill)
+        overflow = Overflow()
+        console = Console(pipe[1], "stdout", notices, memory_limit=10_000, overflow=overflow)
         console.start()
         console.put(lines(0, 20_000), self)
         reader = Reader(pipe[0])
-        wait_until(lambda: not spill.unread, "it has caught up")
+        wait_until(lambda: not overflow.unread, "it has caught up")
         console.put(lines(20_000, 10), self)
         console.close(FOREVER)
         assert reader.result(pipe[1]) == lines(0, 20_010)
@@ -195,8 +195,8 @@ class TestSlowConsole:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return os.pwrite(fd, data, position)
 
-        spill = Spill(open_file, pwrite)
-        console = Console(pipe[1], "stdout", notices, memory_limit=100_000, spill=spill)
+        overflow = Overflow(open_file, pwrite)
+        console = Console(pipe[1], "stdout", notices, memory_limit=100_000, overflow=overflow)
         console.start()
         for n in range(1000):
             console.put(lines(n * 100, 100), self)
@@ -304,14 +304,14 @@ class TestConsoleInTrouble:
         self, pipe: tuple[int, int], notices: Recorded
     ) -> None:
         os.close(pipe[0])
-        spill = Spill()
-        console = Console(pipe[1], "stdout", notices, memory_limit=10_000, spill=spill)
+        overflow = Overflow()
+        console = Console(pipe[1], "stdout", notices, memory_limit=10_000, overflow=overflow)
         console.put(lines(0, 10_000), self)
         console.start()
         wait_until(lambda: notices.messages, "a warning")
         for n in range(10):
             console.put(lines(n, 1000), self)
-        assert spill.unread == 0
+        assert overflow.unread == 0
         console.close(FOREVER)
         (message,) = notices.messages
         assert "stdout cannot be written to any more (Broken pipe)" in message

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from plaunch.process.streams.lines import MatchingLines, PrefixedLines
-from plaunch.process.streams.prefix import TimedPrefix, encode_prefix, without_time
+from plaunch.process.streams.lines import MatchingLines, Prefix, PrefixedLines
 
 from helpers.clock import Clock
 
@@ -22,20 +21,19 @@ def _in_utc(monkeypatch):
 
 def test_the_time_is_iso_with_milliseconds_wherever_it_is_asked_for():
     clock = Clock(0.0)
-    prefix = TimedPrefix("${time} [0] ${time}|", clock)
-    assert prefix() == "1970-01-01T00:00:00.000 [0] 1970-01-01T00:00:00.000|"
+    prefix = Prefix("${time} [0] ${time}|", clock)
+    assert prefix() == b"1970-01-01T00:00:00.000 [0] 1970-01-01T00:00:00.000|"
     clock.now = 86399.9996
-    assert prefix() == "1970-01-01T23:59:59.999 [0] 1970-01-01T23:59:59.999|"
+    assert prefix() == b"1970-01-01T23:59:59.999 [0] 1970-01-01T23:59:59.999|"
 
 
 def test_a_prefix_without_the_time_is_just_bytes():
-    assert encode_prefix("[é0]:") == "[é0]:".encode()
+    assert Prefix("[é0]:")() == "[é0]:".encode()
 
 
 def test_a_prefix_with_the_time_is_made_for_each_piece():
     clock = Clock(1.0)
-    timed = TimedPrefix("${time} ", clock)
-    lines = PrefixedLines(lambda: timed().encode())
+    lines = PrefixedLines(Prefix("${time} ", clock))
     assert lines.feed(b"one\ntwo") == b"1970-01-01T00:00:01.000 one\n"
     clock.now = 2.5
     assert lines.feed(b"!\nthree\n") == (
@@ -44,11 +42,12 @@ def test_a_prefix_with_the_time_is_made_for_each_piece():
 
 
 def test_matching_lines_tell_the_time_too():
-    lines = MatchingLines(encode_prefix("${time}|"), [b"loss"])
+    lines = MatchingLines(Prefix("${time}|"), [b"loss"])
     (line,) = lines.feed(b"epoch\nloss 1\n").splitlines()
     stamp, _, text = line.partition(b"|")
     assert (len(stamp), text) == (len("1970-01-01T00:00:01.000"), b"loss 1")
 
 
-def test_followed_files_do_not_pretend_to_know():
-    assert without_time("${time}[0]:") == "[0]:"
+def test_a_line_end_in_it_does_not_break_the_line():
+    lines = PrefixedLines(Prefix("a\nb\rc:"))
+    assert lines.feed(b"one\ntwo\n") == b"a b c:one\na b c:two\n"

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 import pytest
-from plaunch.process.streams.reader import READ_SIZE, Drain, Source
-from plaunch.process.streams.sinks import Plain
+from plaunch.process.streams.reader import READ_SIZE, Reader, Source
+from plaunch.process.streams.sinks import Sink
 
 from helpers.notices import Recorded
 from helpers.waiting import wait_until
@@ -17,7 +17,7 @@ FOREVER = 60.0  # seconds
 
 
 class Kept:
-    """An outlet that keeps what it gets, and can hold it back."""
+    """A sink that keeps what it gets, and can hold it back."""
 
     def __init__(self, hold: float | None = None) -> None:
         self.data = b""
@@ -39,6 +39,16 @@ class Kept:
         self.is_closed = True
 
 
+class Plain(Sink):
+    """A sink that is a function."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._function = write
+
+    def write(self, data: bytes) -> None:
+        self._function(data)
+
+
 @pytest.fixture
 def notices() -> Recorded:
     return Recorded()
@@ -46,20 +56,20 @@ def notices() -> Recorded:
 
 @pytest.fixture
 def open_source(notices: Recorded) -> Callable[..., tuple[Source, int]]:
-    def open_source(*outlets: object) -> tuple[Source, int]:
+    def open_source(*sinks: object) -> tuple[Source, int]:
         read_end, write_end = os.pipe()
         source = Source(read_end, "stderr of local rank 0", notices)
-        for outlet in outlets:
-            source.add(outlet)  # type: ignore[arg-type]
+        for sink in sinks:
+            source.add(sink)  # type: ignore[arg-type]
         return source, write_end
 
     return open_source
 
 
-def start(*sources: Source) -> Drain:
-    drain = Drain(sources)
-    drain.start()
-    return drain
+def start(*sources: Source) -> Reader:
+    reader = Reader(sources)
+    reader.start()
+    return reader
 
 
 Open = Callable[..., tuple[Source, int]]
@@ -68,70 +78,70 @@ Open = Callable[..., tuple[Source, int]]
 def test_reads_each_source_to_its_end(open_source: Open) -> None:
     before = len(os.listdir("/proc/self/fd"))
     kept = [Kept() for _ in range(5)]
-    opened = [open_source(outlet) for outlet in kept]
-    drain = start(*(source for source, _ in opened))
+    opened = [open_source(sink) for sink in kept]
+    reader = start(*(source for source, _ in opened))
     for n, (_, write_end) in enumerate(opened):
         for k in range(3000):
             os.write(write_end, b"%d %050d\n" % (n, k))
         os.close(write_end)
-    assert drain.finish(FOREVER)
-    for n, outlet in enumerate(kept):
-        assert outlet.data == b"".join(b"%d %050d\n" % (n, k) for k in range(3000))
-        assert outlet.is_closed
+    assert reader.finish(FOREVER)
+    for n, sink in enumerate(kept):
+        assert sink.data == b"".join(b"%d %050d\n" % (n, k) for k in range(3000))
+        assert sink.is_closed
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_what_was_written_before_the_end_is_read_after_it(open_source: Open) -> None:
     kept = Kept()
     source, write_end = open_source(kept)
-    drain = Drain([source])
+    reader = Reader([source])
     os.write(write_end, b"x" * 60_000)
     os.close(write_end)
-    drain.start()
-    assert drain.finish(FOREVER)
+    reader.start()
+    assert reader.finish(FOREVER)
     assert kept.data == b"x" * 60_000
 
 
 def test_all_that_is_in_a_large_pipe_is_read_after_the_end(open_source: Open) -> None:
     def wait_for_the_end(data: bytes) -> None:
         # So that most of the pipe is read after the call of finish.
-        wait_until(lambda: drain._wake_write < 0, "the call of finish")
+        wait_until(lambda: reader._wake_write < 0, "the call of finish")
 
     kept = Kept()
     source, write_end = open_source(Plain(wait_for_the_end), kept)
     size = 4 * READ_SIZE
     assert fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, size) == size
     assert os.write(write_end, b"x" * size) == size
-    drain = start(source)
-    assert drain.finish(FOREVER)
+    reader = start(source)
+    assert reader.finish(FOREVER)
     assert kept.data == b"x" * size
     os.close(write_end)
 
 
 def test_finish_may_be_called_again(open_source: Open) -> None:
     source, write_end = open_source()
-    drain = start(source)
+    reader = start(source)
     os.close(write_end)
-    assert drain.finish(FOREVER)
-    assert drain.finish(FOREVER)
+    assert reader.finish(FOREVER)
+    assert reader.finish(FOREVER)
 
 
 def test_a_source_without_outlets_is_read_too(open_source: Open) -> None:
     source, write_end = open_source()
-    drain = start(source)
+    reader = start(source)
     for _ in range(100):
         os.write(write_end, b"x" * 60_000)  # would block if nobody read
     os.close(write_end)
-    assert drain.finish(FOREVER)
+    assert reader.finish(FOREVER)
 
 
 def test_a_pipe_that_somebody_still_holds_is_given_up(open_source: Open) -> None:
     kept = Kept()
     source, write_end = open_source(kept)
-    drain = Drain([source], clock=lambda: 0.0)  # it is the silence that ends it, not the time
-    drain.start()
+    reader = Reader([source], clock=lambda: 0.0)  # it is the silence that ends it, not the time
+    reader.start()
     os.write(write_end, b"last words")
-    assert drain.finish(FOREVER)
+    assert reader.finish(FOREVER)
     assert kept.data == b"last words"
     assert kept.is_closed
     with pytest.raises(BrokenPipeError):
@@ -154,8 +164,8 @@ def test_somebody_who_never_stops_writing_is_given_up(open_source: Open) -> None
 
     thread = threading.Thread(target=flood)
     thread.start()
-    drain = start(source)
-    assert drain.finish(FOREVER)
+    reader = start(source)
+    assert reader.finish(FOREVER)
     thread.join(FOREVER)
     assert not thread.is_alive()
     assert kept.data.startswith(b"last words")
@@ -166,9 +176,7 @@ def test_all_that_was_in_the_pipe_counts_as_owed(open_source: Open) -> None:
     os.write(write_end, b"x" * 50_000)
     source.count_owed()
     assert source.owed == 50_000
-    data = source.read()
-    assert data is not None
-    source.feed(data)
+    assert source.read() == 50_000
     assert source.owed == 0
     os.close(write_end)
     source.close()
@@ -177,15 +185,15 @@ def test_all_that_was_in_the_pipe_counts_as_owed(open_source: Open) -> None:
 def test_what_is_held_back_is_flushed_in_time(open_source: Open) -> None:
     holding, other = Kept(hold=0.01), Kept()
     source, write_end = open_source(other, holding)
-    drain = start(source)
+    reader = start(source)
     os.write(write_end, b"held")
     assert holding.flushed.wait(FOREVER)
     assert not other.flushed.is_set()
     os.close(write_end)
-    assert drain.finish(FOREVER)
+    assert reader.finish(FOREVER)
 
 
-def test_an_outlet_with_a_defect_is_given_up_and_the_others_go_on(
+def test_a_sink_with_a_defect_is_given_up_and_the_others_go_on(
     open_source: Open, notices: Recorded
 ) -> None:
     def fail(data: bytes) -> None:
@@ -193,10 +201,10 @@ def test_an_outlet_with_a_defect_is_given_up_and_the_others_go_on(
 
     kept = Kept()
     source, write_end = open_source(Plain(fail), kept)
-    drain = start(source)
+    reader = start(source)
     os.write(write_end, b"one\n")
     os.close(write_end)
-    assert drain.finish(FOREVER)
+    assert reader.finish(FOREVER)
     assert kept.data == b"one\n"
     (message,) = notices.messages
     assert message == "stderr of local rank 0: Plain is given up: ValueError('a defect')"
@@ -213,10 +221,12 @@ def test_a_source_that_cannot_be_read_ends(notices: Recorded) -> None:
 
 
 def test_an_empty_source_is_not_at_its_end(open_source: Open) -> None:
-    source, write_end = open_source()
-    assert source.read() == b""
+    kept = Kept()
+    source, write_end = open_source(kept)
+    assert source.read() == 0
     os.write(write_end, b"x" * 10)
-    assert source.read() == b"x" * 10
+    assert source.read() == 10
+    assert kept.data == b"x" * 10
     os.close(write_end)
     assert source.read() is None
     source.close()
@@ -231,22 +241,22 @@ def test_a_drain_that_is_stuck_is_not_waited_for(open_source: Open) -> None:
         free.wait(FOREVER)
 
     source, write_end = open_source(Plain(hang))
-    drain = start(source)
+    reader = start(source)
     os.write(write_end, b"x")
     os.close(write_end)
     assert entered.wait(FOREVER)
-    assert not drain.finish(timeout=0.01)
+    assert not reader.finish(timeout=0.01)
     free.set()
-    assert drain.finish(FOREVER)
+    assert reader.finish(FOREVER)
 
 
 def test_a_drain_that_gets_ahead_slowly_is_waited_for(
     open_source: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def one_read_per_join(timeout: float) -> None:
-        seen = drain._reads
+        seen = reader._reads
         turn.release()
-        wait_until(lambda: drain._reads != seen or not drain._thread.is_alive(), "one read more")
+        wait_until(lambda: reader._reads != seen or not reader._thread.is_alive(), "one read more")
 
     turn = threading.Semaphore(0)
     kept = Kept()
@@ -254,9 +264,9 @@ def test_a_drain_that_gets_ahead_slowly_is_waited_for(
     fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4 * READ_SIZE)
     os.write(write_end, b"x" * 4 * READ_SIZE)
     os.close(write_end)
-    drain = start(source)
-    monkeypatch.setattr(drain._thread, "join", one_read_per_join)
-    assert drain.finish(timeout=0.0)
+    reader = start(source)
+    monkeypatch.setattr(reader._thread, "join", one_read_per_join)
+    assert reader.finish(timeout=0.0)
     assert kept.data == b"x" * 4 * READ_SIZE
 
 
@@ -268,10 +278,10 @@ def test_what_cannot_be_started_leaves_nothing_open(
 
     before = len(os.listdir("/proc/self/fd"))
     source, write_end = open_source()
-    drain = Drain([source])
+    reader = Reader([source])
     monkeypatch.setattr(threading.Thread, "start", fail)
     with pytest.raises(RuntimeError, match="no more processes or threads"):
-        drain.start()
+        reader.start()
     source.close()
     os.close(write_end)
     assert len(os.listdir("/proc/self/fd")) == before

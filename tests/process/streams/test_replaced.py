@@ -12,7 +12,7 @@ import pytest
 from plaunch.config import LaunchConfig
 from plaunch.launch import launch_agent
 from plaunch.process import Std, start_processes
-from plaunch.process.streams.layout import RunLayout
+from plaunch_logs_default import DefaultLogsSpecs
 
 BOUND = 60.0
 WORDS = ("-c", "echo out ü; echo err >&2")
@@ -59,7 +59,7 @@ def test_a_file_gets_what_others_print_in_the_right_order(tmp_path):
 
 def test_files_that_are_followed_go_there_too(tmp_path):
     (tmp_path / "elsewhere").write_text("line\n")
-    specs = RunLayout(log_dir=str(tmp_path), redirects=Std.ALL)
+    specs = DefaultLogsSpecs(log_dir=str(tmp_path), redirects=Std.ALL)
     reify = specs.reify
 
     def reify_with_another(envs):
@@ -75,7 +75,7 @@ def test_files_that_are_followed_go_there_too(tmp_path):
 
 
 def test_a_whole_launch(tmp_path):
-    config = LaunchConfig(1, 1, 2, logs_specs=RunLayout(log_dir=str(tmp_path), tee=Std.OUT))
+    config = LaunchConfig(1, 1, 2, logs_specs=DefaultLogsSpecs(log_dir=str(tmp_path), tee=Std.OUT))
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         launch_agent(config, "/bin/sh", ["-c", "echo $RANK"])

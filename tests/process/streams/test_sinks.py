@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plaunch.process.streams.console import Console
-from plaunch.process.streams.lines import MatchingLines, PrefixedLines
+from plaunch.process.streams.lines import MatchingLines, Prefix, PrefixedLines
 from plaunch.process.streams.sinks import (
     HOLD,
     LONG_HOLD,
     MAX_HELD,
-    FileOutlet,
+    FileSink,
     LinesToConsole,
     MatchesToFile,
     RawToConsole,
@@ -62,51 +62,51 @@ class TestFile:
         return Recorded()
 
     @pytest.fixture
-    def open_outlet(
+    def open_sink(
         self, path: Path, notices: Recorded
-    ) -> Callable[[Callable[[int, bytes], int]], FileOutlet]:
-        def open_outlet(write: Callable[[int, bytes], int]) -> FileOutlet:
+    ) -> Callable[[Callable[[int, bytes], int]], FileSink]:
+        def open_sink(write: Callable[[int, bytes], int]) -> FileSink:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            return FileOutlet(fd, str(path), notices, write)
+            return FileSink(fd, str(path), notices, write)
 
-        return open_outlet
+        return open_sink
 
     def test_gets_the_bytes_as_they_are(
-        self, path: Path, notices: Recorded, open_outlet: Callable[..., FileOutlet]
+        self, path: Path, notices: Recorded, open_sink: Callable[..., FileSink]
     ) -> None:
-        outlet = open_outlet(os.write)
+        sink = open_sink(os.write)
         for piece in (b"one\ntw", b"", b"o\r\n\xff\x00", b"no end"):
-            outlet.write(piece)
-        outlet.close()
+            sink.write(piece)
+        sink.close()
         assert path.read_bytes() == b"one\ntwo\r\n\xff\x00no end"
         assert notices.messages == []
 
     def test_goes_on_after_a_short_write(
-        self, path: Path, notices: Recorded, open_outlet: Callable[..., FileOutlet]
+        self, path: Path, notices: Recorded, open_sink: Callable[..., FileSink]
     ) -> None:
-        outlet = open_outlet(lambda fd, data: os.write(fd, data[:3]))
-        outlet.write(b"one\ntwo\nthree\n")
-        outlet.close()
+        sink = open_sink(lambda fd, data: os.write(fd, data[:3]))
+        sink.write(b"one\ntwo\nthree\n")
+        sink.close()
         assert path.read_bytes() == b"one\ntwo\nthree\n"
 
     @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
     def test_a_full_disk_is_reported_once_and_its_lines_are_counted(
-        self, path: Path, notices: Recorded, open_outlet: Callable[..., FileOutlet], error: int
+        self, path: Path, notices: Recorded, open_sink: Callable[..., FileSink], error: int
     ) -> None:
         disk = Disk(room=8)
         disk.error = error
-        outlet = open_outlet(disk.write)
-        outlet.write(b"one\ntwo\nthree\n")
+        sink = open_sink(disk.write)
+        sink.write(b"one\ntwo\nthree\n")
         (message,) = notices.messages
         assert message == (
             f"cannot write to {str(path)!r} ({os.strerror(error)}): lines are missing there until "
             "it is possible again; the job goes on"
         )
-        outlet.write(b"four\n")
-        outlet.write(b"fi")
-        outlet.write(b"ve")
+        sink.write(b"four\n")
+        sink.write(b"fi")
+        sink.write(b"ve")
         assert len(notices.messages) == 1
-        outlet.close()
+        sink.close()
         assert path.read_bytes() == b"one\ntwo\n"
         assert notices.messages[1:] == [f"lines missing in {str(path)!r}: 3"]
 
@@ -127,7 +127,7 @@ class TestFile:
         self,
         path: Path,
         notices: Recorded,
-        open_outlet: Callable[..., FileOutlet],
+        open_sink: Callable[..., FileSink],
         room: int,
         pieces: list[bytes],
         more: list[bytes],
@@ -135,38 +135,38 @@ class TestFile:
         lost: int,
     ) -> None:
         disk = Disk(room)
-        outlet = open_outlet(disk.write)
+        sink = open_sink(disk.write)
         for piece in pieces:
-            outlet.write(piece)
+            sink.write(piece)
         disk.room = 1000
         for piece in more:
-            outlet.write(piece)
-        outlet.close()
+            sink.write(piece)
+        sink.close()
         assert path.read_bytes() == content
-        assert outlet.lost_lines == lost
+        assert sink.lost_lines == lost
 
     def test_a_real_full_device(self) -> None:
         notices = Recorded()
-        outlet = FileOutlet(os.open("/dev/full", os.O_WRONLY), "/dev/full", notices)
-        outlet.write(b"one\ntwo\n")
-        outlet.close()
+        sink = FileSink(os.open("/dev/full", os.O_WRONLY), "/dev/full", notices)
+        sink.write(b"one\ntwo\n")
+        sink.close()
         assert "No space left on device" in notices.messages[0]
         assert notices.messages[1] == "lines missing in '/dev/full': 2"
 
     def test_an_error_at_the_close_is_reported(
-        self, path: Path, notices: Recorded, open_outlet: Callable[..., FileOutlet]
+        self, path: Path, notices: Recorded, open_sink: Callable[..., FileSink]
     ) -> None:
-        outlet = open_outlet(os.write)
-        os.close(outlet._fd)
-        outlet.close()
+        sink = open_sink(os.write)
+        os.close(sink._fd)
+        sink.close()
         assert "may be missing (Bad file descriptor)" in notices.messages[0]
 
     def test_matching_lines_of_several_streams_share_a_file(
-        self, path: Path, open_outlet: Callable[..., FileOutlet]
+        self, path: Path, open_sink: Callable[..., FileSink]
     ) -> None:
-        file = open_outlet(os.write)
+        file = open_sink(os.write)
         matches = [
-            MatchesToFile(MatchingLines(prefix, [b"loss"]), file) for prefix in (b"0:", b"1:")
+            MatchesToFile(MatchingLines(Prefix(text), [b"loss"]), file) for text in ("0:", "1:")
         ]
         matches[0].write(b"nothing\nloss=1\nlo")
         matches[1].write(b"loss=2\nnothing\n")
@@ -257,8 +257,8 @@ class TestRaw:
 class TestLines:
     def test_are_prefixed_and_whole(self) -> None:
         screen = Screen()
-        a = LinesToConsole(PrefixedLines(b"[a]:"), screen)
-        b = LinesToConsole(PrefixedLines(b"[b]:"), screen)
+        a = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen)
+        b = LinesToConsole(PrefixedLines(Prefix("[b]:")), screen)
         a.write(b"one\nhal")
         b.write(b"two\n")
         a.write(b"f\nend")
@@ -268,7 +268,7 @@ class TestLines:
 
     def test_the_state_of_a_bar_is_shown_on_a_terminal(self) -> None:
         screen, clock = Screen(is_terminal=True), Clock()
-        bar = LinesToConsole(PrefixedLines(b"[a]:"), screen, clock)
+        bar = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen, clock)
         bar.write(b"\r10%")
         assert (screen.content, bar.due) == (b"[a]:\r", clock.now + HOLD)
         bar.flush()
@@ -283,8 +283,8 @@ class TestLines:
 
     def test_the_state_of_a_bar_is_shown_again_after_an_interruption(self) -> None:
         screen, clock = Screen(is_terminal=True), Clock()
-        bar = LinesToConsole(PrefixedLines(b"[a]:"), screen, clock)
-        other = LinesToConsole(PrefixedLines(b"[b]:"), screen, clock)
+        bar = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen, clock)
+        other = LinesToConsole(PrefixedLines(Prefix("[b]:")), screen, clock)
         bar.write(b"\r10%")
         bar.flush()
         other.write(b"line\n")
@@ -296,7 +296,7 @@ class TestLines:
         self, is_terminal: bool, text: bytes
     ) -> None:
         screen = Screen(is_terminal=is_terminal)
-        lines = LinesToConsole(PrefixedLines(b"[a]:"), screen)
+        lines = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen)
         lines.write(text)
         assert lines.due is None
         lines.write(b" done\n")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from plaunch.errors import LogDirectoryError, PlaunchError
 from plaunch.process.streams.logs import LogsDest
-from plaunch.process.streams.reader import Drain
-from plaunch.process.streams.sinks import FileOutlet
+from plaunch.process.streams.reader import Reader
+from plaunch.process.streams.sinks import FileSink
 from plaunch.process.streams.worker_streams import Streams, StreamsError
 
 if TYPE_CHECKING:
@@ -482,12 +482,12 @@ print('last words', file=sys.stderr)
     def test_after_a_start_that_failed_gives_everything_back(
         self, files: Files, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def fail(drain: Drain) -> None:
+        def fail(reader: Reader) -> None:
             raise RuntimeError("can't start new thread")
 
         streams = files.streams(dest(files.path("o"), files.path("e"), tee="out err"))
         streams.child_fds(0)
-        monkeypatch.setattr(Drain, "start", fail)
+        monkeypatch.setattr(Reader, "start", fail)
         with pytest.raises(RuntimeError, match="new thread"):
             streams.start()
         streams.finish()
@@ -495,12 +495,12 @@ print('last words', file=sys.stderr)
     def test_goes_through_when_it_is_interrupted(
         self, files: Files, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def interrupt(drain: Drain, timeout: float) -> bool:
-            finish(drain, timeout)
+        def interrupt(reader: Reader, timeout: float) -> bool:
+            finish(reader, timeout)
             raise KeyboardInterrupt
 
-        finish = Drain.finish
-        monkeypatch.setattr(Drain, "finish", interrupt)
+        finish = Reader.finish
+        monkeypatch.setattr(Reader, "finish", interrupt)
         streams = files.streams(dest(stdout=NULL))
         processes = start(streams, {0: BOTH})
         assert processes[0].wait(FOREVER) == 0
@@ -513,12 +513,12 @@ print('last words', file=sys.stderr)
     ) -> None:
         free = threading.Event()
 
-        def hang(outlet: FileOutlet, data: bytes) -> None:
+        def hang(sink: FileSink, data: bytes) -> None:
             assert free.wait(FOREVER)
-            write(outlet, data)
+            write(sink, data)
 
-        write = FileOutlet.write
-        monkeypatch.setattr(FileOutlet, "write", hang)
+        write = FileSink.write
+        monkeypatch.setattr(FileSink, "write", hang)
         spec = dest(files.path("o"), NULL, tee="out", filtered_stdout=files.path("f"))
         streams = files.streams(spec, stdout_filters=["stdout"])
         processes = start(streams, {0: BOTH})

@@ -10,6 +10,7 @@ import abc
 import contextlib
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from plaunch.process.binding import Binder, Binding
     from plaunch.process.contexts.stop_signals import StopSignals
     from plaunch.process.failures.failure import ProcessFailure
-    from plaunch.process.streams.log_tails import LogTails
     from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.streams.tail import LogTails
 
 SHUTDOWN_TIMEOUT = 30.0
 _FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
@@ -164,7 +165,7 @@ class PContext(abc.ABC):
         if self._handle_signals:
             from plaunch.process.contexts.stop_signals import StopSignals  # noqa: PLC0415 - direct use only
 
-            self._stop_signals = StopSignals(self.hurry)
+            self._stop_signals = StopSignals(self.escalate)
             self._stop_signals.install()
         try:
             if self._binder is not None:
@@ -251,7 +252,7 @@ class PContext(abc.ABC):
         with contextlib.suppress(ProcessLookupError):  # it has ended a moment ago
             os.kill(self.pids()[local_rank], signum)
 
-    def hurry(self) -> None:  # noqa: B027 - most subclasses have none
+    def escalate(self) -> None:  # noqa: B027 - most subclasses have none
         """Skip the rest of the grace of a stop, now in progress or still to come.
 
         It may be called from a signal handler on the thread that uses the context. A subclass
@@ -292,14 +293,10 @@ class PContext(abc.ABC):
 
         Contexts whose workers write into the launcher's own pipes have nothing to do here.
         """
-        if self._logs_dest.tee_stdouts or self._logs_dest.tee_stderrs:
-            from plaunch.process.streams.log_tails import LogTails  # noqa: PLC0415 - torchrun's kind only
+        dest = self._logs_dest
+        if dest.tee_stdouts or dest.tee_stderrs:
+            from plaunch.process.streams.tail import LogTails  # noqa: PLC0415 - torchrun's kind only
 
-            self._tails = LogTails(
-                self.name,
-                self._logs_dest,
-                self._log_line_prefixes,
-                stdout_filters=self._stdout_filters,
-                stderr_filters=self._stderr_filters,
-            )
-            self._tails.start()
+            self._tails = tails = LogTails(self.name, self._log_line_prefixes)
+            tails.follow(dest.tee_stdouts, sys.stdout, self._stdout_filters, dest.filtered_stdout)
+            tails.follow(dest.tee_stderrs, sys.stderr, self._stderr_filters, dest.filtered_stderr)

@@ -17,7 +17,7 @@ from plaunch.errors import (
 )
 from plaunch.process.binding import default_binder, while_bound
 from plaunch.process.contexts.arguments import variable_value
-from plaunch.process.contexts.secrets import without_withheld
+from plaunch.process.launcher_variables import inheritable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ class SubprocessHandler:
         binding = None if binder is None else binder.plan(local_rank_id + 1).get(local_rank_id)
         self.local_rank_id = local_rank_id
         own = {name: variable_value(local_rank_id, name, value) for name, value in env.items()}
-        environment = without_withheld({**os.environ, **own})
+        environment = inheritable({**os.environ, **own})
         with while_bound(binding), contextlib.ExitStack() as files:
             streams = [
                 files.enter_context(open(std, "wb"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.process.binding import Binder
-    from plaunch.process.stopping.reaping.reaper import Reaper
+    from plaunch.process.stopping.reaper import Reaper
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.process.streams.traffic import Traffic
 
@@ -120,6 +120,6 @@ def _default_logs_specs(
     redirects: Std | Mapping[int, Std],
     tee: Std | Mapping[int, Std],
 ) -> LogsSpecs:
-    from plaunch.process.streams.layout import RunLayout  # noqa: PLC0415 - an agent brings its own
+    from plaunch.process.streams.start_logs import StartLogs  # noqa: PLC0415 - an agent brings its own
 
-    return RunLayout(None if log_dir is None else os.fspath(log_dir), redirects, tee)
+    return StartLogs(None if log_dir is None else os.fspath(log_dir), redirects, tee)

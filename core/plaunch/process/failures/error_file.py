@@ -79,24 +79,23 @@ def write_error_file(path: str, data: dict[str, Any]) -> None:
 
 
 def describe_exception(error: BaseException, now_ns: int) -> dict[str, Any]:
-    """What an error file says about `error`, in torch's nested form.
-
-    `now_ns` is the time of the failure, in nanoseconds since the epoch.
-    """
+    """What an error file says about `error`; `now_ns` is the time of the failure, as below."""
     import traceback  # noqa: PLC0415 - failures only
 
     summary = traceback.TracebackException(type(error), error, error.__traceback__)
-    text = _cut(f"{type(error).__name__}: {text_of_error(error)}")
-    return {
-        "message": {
-            "message": text,
-            "extraInfo": {
-                "py_callstack": _cut("".join(summary.format())),
-                "timestamp": str(now_ns // 1_000_000_000),
-                "timestamp_ns": now_ns,
-            },
-        }
-    }
+    text = f"{type(error).__name__}: {text_of_error(error)}"
+    return describe_failure(_cut(text), now_ns, _cut("".join(summary.format())))
+
+
+def describe_failure(text: str, now_ns: int, callstack: str = "") -> dict[str, Any]:
+    """What an error file says, in torch's nested form.
+
+    `now_ns` is the time of the failure, in nanoseconds since the epoch.
+    """
+    extra = {"timestamp": str(now_ns // 1_000_000_000), "timestamp_ns": now_ns}
+    if callstack:
+        extra["py_callstack"] = callstack
+    return {"message": {"message": text, "extraInfo": extra}}
 
 
 def text_of(message: str | dict[str, Any]) -> str:

@@ -10,19 +10,22 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
+from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.error_file import (
     ErrorFileError,
     describe_exception,
+    describe_failure,
     read_error_file,
     text_of,
     write_error_file,
 )
-from plaunch.process.failures.failure import ChildFailedError, ProcessFailure
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
     from typing import ParamSpec, TypeVar
+
+    from plaunch.process.failures.failure import ProcessFailure
 
     _P = ParamSpec("_P")
     _R = TypeVar("_R")
@@ -176,14 +179,9 @@ def _root_cause_data(failure: ProcessFailure) -> dict[str, Any]:
 
         return copy.deepcopy(failure.error_file_data)
     nanoseconds = round(failure.timestamp * 1e6) * 1000  # a float has no more than that
-    extra: dict[str, Any] = {
-        "timestamp": str(nanoseconds // 1_000_000_000),
-        "timestamp_ns": nanoseconds,
-    }
-    if failure.last_lines:
-        extra["py_callstack"] = "\n".join(failure.last_lines)
-    sentence = failure.describe_exit() if failure.oom_killed else failure.message
-    return {**failure.error_file_data, "message": {"message": sentence, "extraInfo": extra}}
+    sentence = failure.describe_exit() if failure.oom_killed else text_of(failure.message)
+    data = describe_failure(sentence, nanoseconds, "\n".join(failure.last_lines))
+    return {**failure.error_file_data, **data}
 
 
 def _logger() -> logging.Logger:

@@ -1,4 +1,4 @@
-"""How workers failed, and the exception that says so."""
+"""How workers failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import ExitCode, PlaunchError, UsageError
 from plaunch.process.failures.error_file import ErrorFileError, read_error_file, timestamp_of
 
 if TYPE_CHECKING:
@@ -20,15 +19,7 @@ _NO_MESSAGE = "<NONE>"
 # Signals that end a worker without a word, from outside or by a fault of its own code. SIGABRT is
 # not among them: it is how C++ code gives up when something else has failed.
 _SUDDEN_ENDS = frozenset(
-    -signum
-    for signum in (
-        signal.SIGKILL,
-        signal.SIGTERM,
-        signal.SIGSEGV,
-        signal.SIGBUS,
-        signal.SIGILL,
-        signal.SIGFPE,
-    )
+    -signal.Signals[f"SIG{name}"] for name in ("KILL", "TERM", "SEGV", "BUS", "ILL", "FPE")
 )
 _SEEN_LATE = 1.0  # seconds that such an end may be seen after its peers have noticed it
 
@@ -156,76 +147,6 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> tuple[int, ProcessF
     return rank, failures[rank]
 
 
-class ChildFailedError(PlaunchError):
-    """Workers failed, and the job with them; the text is the whole failure report.
-
-    Args:
-        name: what was run.
-        failures: the workers that failed by themselves, by global rank, in the order in which
-            their exits were seen.
-        stopped: the exit codes of the workers that plaunch stopped because of them, by global rank.
-        first: the rank that failed first, where the nodes of a job have agreed on it; None means
-            the one whose failure began first. A negative rank stands for a node's launcher.
-        counted: how many failures there are beside `failures`, by words for them; jobs of very
-            many workers do not tell each of them.
-
-    `exit_code` is the first failing worker's own code, or 128+n if signal n ended it.
-
-    Raises:
-        UsageError: `failures` is empty, or `first` is not among them.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        failures: dict[int, ProcessFailure],
-        *,
-        stopped: Mapping[int, int] | None = None,
-        first: int | None = None,
-        counted: Mapping[str, int] | None = None,
-    ) -> None:
-        if not failures:
-            raise UsageError(f"a ChildFailedError about {name!r} needs at least one failure")
-        if first is not None and first not in failures:
-            raise UsageError(f"rank {first} is not among the failures of {name!r}")
-        self.name = name
-        self.failures = failures
-        self.stopped = dict(stopped or {})
-        self.counted = dict(counted or {})
-        self._first = first
-        code = self.get_first_failure()[1].exitcode
-        # A class constant everywhere else; here every instance has the code of its own worker.
-        self.exit_code = (128 - code if code < 0 else code) or ExitCode.INTERNAL  # type: ignore[misc]
-        super().__init__(self.format_msg())
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.name, self.failures, self.stopped, self._first, self.counted)
-
-    def get_first_failure(self) -> tuple[int, ProcessFailure]:
-        """The global rank that failed first, and how; of equal times, the one seen first."""
-        if self._first is not None:
-            return self._first, self.failures[self._first]
-        return first_failure(self.failures)
-
-    def format_msg(self, boarder_delim: str = "", section_delim: str = "") -> str:
-        """The failure report.
-
-        torch's two keywords draw it with rules: lines of `boarder_delim` around the report, lines
-        of `section_delim` between its parts. By default there are none.
-        """
-        from plaunch.process.failures.report import format_report  # noqa: PLC0415 - failures only
-
-        return format_report(
-            self.name,
-            self.failures,
-            first=self.get_first_failure()[0],
-            stopped=self.stopped,
-            counted=self.counted,
-            border=boarder_delim,
-            section=section_delim,
-        )
-
-
 def describe_exit(exitcode: int) -> str:
     """An exit code in words; negative is a signal. A shell's 128+n is spelt out as well."""
     if exitcode < 0:
@@ -240,13 +161,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return ""
-
-
-def _rebuild(
-    name: str,
-    failures: dict[int, ProcessFailure],
-    stopped: dict[int, int],
-    first: int | None,
-    counted: dict[str, int],
-) -> ChildFailedError:
-    return ChildFailedError(name, failures, stopped=stopped, first=first, counted=counted)

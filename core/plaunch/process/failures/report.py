@@ -7,12 +7,12 @@ import re
 import signal
 from typing import TYPE_CHECKING
 
+from plaunch.numbers import format_ranks
 from plaunch.process.failures.error_file import text_of, traceback_of
 from plaunch.process.failures.failure import NOT_AVAILABLE, describe_exit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
+    from collections.abc import Iterator, Mapping, Sequence
 
     from plaunch.process.failures.failure import ProcessFailure
 
@@ -22,16 +22,10 @@ MAX_OTHER_FAILURES = 32
 MAX_SUMMARY_CHARS = 160
 
 _CRASHES = frozenset(
-    -signum
-    for signum in (
-        signal.SIGSEGV,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGABRT,
-    )
+    -signal.Signals[f"SIG{name}"] for name in ("SEGV", "BUS", "FPE", "ILL", "ABRT")
 )
-_NO_DATE = "an unknown time"
+_DATE = "%Y-%m-%d %H:%M:%S.%f %z"
+_CLOCK = "%H:%M:%S.%f"
 _FAULT_HANDLER = "Fatal Python error: "
 
 # Colours and other control sequences: a pseudo-terminal makes Python 3.13 colour its tracebacks.
@@ -84,24 +78,13 @@ def format_report(
     return "\n".join(lines)
 
 
-def format_ranks(ranks: Iterable[int]) -> str:
-    """Ranks in short, sorted: `"1-3,7"`."""
-    spans: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
-
-
 def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
     if rank < 0:
         return [
             "First failure:",
             f"  host:       {_clean(failure.host)}",
             f"  pid:        {failure.pid} (the launcher)",
-            f"  time:       {_full_time(failure.timestamp)}",
+            f"  time:       {_time(failure.timestamp, _DATE)}",
             *_block("what it says:", text_of(failure.message).splitlines(), MAX_TRACEBACK_LINES),
         ]
     lines = [
@@ -109,7 +92,7 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
         f"  host:       {_clean(failure.host)}",
         f"  rank:       {rank} (local rank {failure.local_rank})",
         f"  pid:        {failure.pid}",
-        f"  time:       {_full_time(failure.timestamp)}",
+        f"  time:       {_time(failure.timestamp, _DATE)}",
         f"  ended:      {failure.describe_exit()}",
         *(f"  log file:   {_clean(path)}" for path in failure.log_files),
     ]
@@ -167,12 +150,12 @@ def _other_failures(
         if rank < 0:
             lines.append(
                 f"  the launcher on {_clean(failure.host)}, pid {failure.pid},"
-                f" at {_clock_time(failure.timestamp)}: {summary}"
+                f" at {_time(failure.timestamp, _CLOCK)}: {summary}"
             )
             continue
         lines.append(
             f"  rank {rank} (local rank {failure.local_rank}) on {_clean(failure.host)},"
-            f" pid {failure.pid}, at {_clock_time(failure.timestamp)}: {failure.describe_exit()}"
+            f" pid {failure.pid}, at {_time(failure.timestamp, _CLOCK)}: {failure.describe_exit()}"
             + (f": {summary}" if summary else "")
         )
     rest = by_time[MAX_OTHER_FAILURES:]
@@ -230,23 +213,12 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-def _full_time(timestamp: float) -> str:
-    moment = _moment(timestamp)
-    return _NO_DATE if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S.%f %z}"
-
-
-def _clock_time(timestamp: float) -> str:
-    moment = _moment(timestamp)
-    return _NO_DATE if moment is None else f"{moment:%H:%M:%S.%f}"
-
-
-def _moment(timestamp: float) -> datetime | None:
-    """The date on this host; None for a number that is none."""
+def _time(timestamp: float, form: str) -> str:
+    """A time on this host's clock; of a number that is none, that it is not known."""
     from datetime import datetime  # noqa: PLC0415 - failures only
 
     try:
-        moment = datetime.fromtimestamp(timestamp)
-        moment.astimezone()  # the first and the last day of all have no other zone
+        # The first and the last day of all have no other zone.
+        return f"{datetime.fromtimestamp(timestamp).astimezone():{form}}"
     except (ValueError, OverflowError, OSError):
-        return None
-    return moment
+        return "an unknown time"

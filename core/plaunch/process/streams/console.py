@@ -10,15 +10,15 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.overflow import Spill
+from plaunch.process.streams.overflow import Overflow
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.process.streams.warnings import Notices
+    from plaunch.process.streams.notices import Notices
 
-MEMORY_LIMIT = 4 << 20  # bytes that wait in memory; more go to the spill
+MEMORY_LIMIT = 4 << 20  # bytes that wait in memory; more go to the overflow
 SLICE = 64 << 10  # bytes of one write
 SLOW_SLICE = 4 << 10  # bytes of one write to a console that makes us wait
 SLOW_WRITE = 0.05  # seconds
@@ -29,17 +29,17 @@ _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class Console:
     """One of the launcher's own output streams, shown to a user who may be slow.
 
-    `put` never blocks on the console. What the console cannot take waits in memory, then in a
-    `Spill`; when even the disk is full the oldest part is dropped, and a line in its place says how
-    many lines it was. A console that cannot be written to at all (its reader is gone) is reported
-    once, and everything for it is discarded from then on.
+    `put` never blocks on the console. What the console cannot take waits in memory, then in an
+    `Overflow`; when even the disk is full the oldest part is dropped, and a line in its place says
+    how many lines it was. A console that cannot be written to at all (its reader is gone) is
+    reported once, and everything for it is discarded from then on.
 
     Args:
         fd: the descriptor; it stays open and its flags stay as they are, since others share it.
         label: what messages call it, as in "stdout".
         notices: where trouble is reported.
         memory_limit: bytes that may wait in memory.
-        spill: where the rest waits.
+        overflow: where the rest waits.
         write: writes to the descriptor, as `os.write` does.
         clock: monotonic seconds.
     """
@@ -51,7 +51,7 @@ class Console:
         notices: Notices,
         *,
         memory_limit: int = MEMORY_LIMIT,
-        spill: Spill | None = None,
+        overflow: Overflow | None = None,
         write: Callable[[int, bytes], int] = os.write,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,7 +59,7 @@ class Console:
         self._label = label
         self._notices = notices
         self._memory_limit = memory_limit
-        self._spill = spill or Spill()
+        self._overflow = overflow or Overflow()
         self._write = write
         self._clock = clock
         self.is_terminal = os.isatty(fd)
@@ -84,7 +84,7 @@ class Console:
     @property
     def waiting_bytes(self) -> int:
         """Bytes that are not shown yet; any thread may look, and sees that of a moment ago."""
-        return len(self._in_hand) - self._taken + self._size + self._spill.unread
+        return len(self._in_hand) - self._taken + self._size + self._overflow.unread
 
     @property
     def missing_lines(self) -> int:
@@ -123,12 +123,12 @@ class Console:
             self._blocks.append(data)
             self._size += len(data)
             if self._size > self._memory_limit:
-                self._overflow()
+                self._make_room()
             self._changed.notify_all()
 
-    def _overflow(self) -> None:
-        dropped = self._spill.dropped_lines
-        if self._spill.append(b"".join(self._blocks)):
+    def _make_room(self) -> None:
+        dropped = self._overflow.dropped_lines
+        if self._overflow.append(b"".join(self._blocks)):
             self._blocks.clear()
             self._size = 0
         else:
@@ -136,14 +136,13 @@ class Console:
                 block = self._blocks.popleft()
                 self._size -= len(block)
                 self._count_dropped(block.count(b"\n"))
-        self._count_dropped(self._spill.dropped_lines - dropped)
+        self._count_dropped(self._overflow.dropped_lines - dropped)
 
     def _count_dropped(self, lines: int) -> None:
         if lines and not self._dropped_lines:
-            self._notices.warn(
-                "%s does not take the workers' output as fast as it comes, and there is no disk "
-                "space left to keep it: the oldest lines are dropped",
-                self._label,
+            self._warn(
+                "does not take the workers' output as fast as it comes, and there is no disk space "
+                "left to keep it: the oldest lines are dropped"
             )
         self._dropped_lines += lines
         self._untold_lines += lines
@@ -159,9 +158,9 @@ class Console:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._blocks or self._spill.unread):
+                while not (self._blocks or self._overflow.unread):
                     if self._is_closing:
-                        self._spill.close()
+                        self._overflow.close()
                         self._is_over = True
                         self._changed.notify_all()
                         return
@@ -179,12 +178,12 @@ class Console:
             data = notice % self._untold_lines
             self._untold_lines = 0
             return data if self._at_line_start else b"\n" + data
-        if self._spill.unread:
-            before = self._spill.dropped_lines
+        if self._overflow.unread:
+            before = self._overflow.dropped_lines
             try:
-                return self._spill.read(SLICE)
+                return self._overflow.read(SLICE)
             except OSError:
-                self._count_dropped(self._spill.dropped_lines - before)
+                self._count_dropped(self._overflow.dropped_lines - before)
                 return b""
         blocks = [self._blocks.popleft()]
         size = len(blocks[0])
@@ -206,8 +205,10 @@ class Console:
             started = self._clock()
             try:
                 position += self._write(self._fd, data[position:end])
-            except BlockingIOError:
-                self._wait_until_writable()
+            except BlockingIOError:  # someone who shares the console made it non-blocking
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll()
                 slice_size = SLOW_SLICE
                 continue
             except OSError as error:
@@ -220,34 +221,24 @@ class Console:
             # Small writes to a slow console, so that `close` can tell slow from stuck.
             slice_size = SLOW_SLICE if self._clock() - started > SLOW_WRITE else SLICE
 
-    def _wait_until_writable(self) -> None:
-        # Someone who shares the console made it non-blocking.
-        poll = select.poll()
-        poll.register(self._fd, select.POLLOUT)
-        poll.poll()
-
     def _handle_error(self, error: OSError, data: bytes, position: int) -> None:
         with self._changed:
             self._taken = len(data)
             if error.errno in _DISK_FULL:
                 if not self._lost_lines:
-                    self._notices.warn(
-                        "%s is a file that cannot grow (%s): the workers' output is missing there "
-                        "until it can",
-                        self._label,
-                        os.strerror(error.errno),
+                    self._warn(
+                        f"is a file that cannot grow ({os.strerror(error.errno)}): the workers' "
+                        "output is missing there until it can"
                     )
                 self._lost_lines += data.count(b"\n", position) or 1
                 return
             self._is_broken = True
             self._blocks.clear()
             self._size = 0
-            self._spill.close()
-            self._notices.warn(
-                "%s cannot be written to any more (%s): the workers' output for it is discarded "
-                "from now on; the job goes on",
-                self._label,
-                error.strerror or error,
+            self._overflow.close()
+            self._warn(
+                f"cannot be written to any more ({error.strerror or error}): the workers' output "
+                "for it is discarded from now on; the job goes on"
             )
 
     def close(self, timeout: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
@@ -271,29 +262,25 @@ class Console:
         if self._thread is not None:
             self._thread.join(timeout)
         if self._dropped_lines:
-            self._notices.warn(
-                "%s was too slow and the disk was full; lines of the workers' output dropped in "
-                "all: %d",
-                self._label,
-                self._dropped_lines,
+            self._warn(
+                "was too slow and the disk was full; lines of the workers' output dropped in all: "
+                f"{self._dropped_lines}"
             )
         if self._lost_lines:
-            self._notices.warn(
-                "%s could not grow; lines of the workers' output missing there: %d",
-                self._label,
-                self._lost_lines,
+            self._warn(
+                f"could not grow; lines of the workers' output missing there: {self._lost_lines}"
             )
 
     def _report_rest(self) -> None:
         in_hand = self._in_hand[self._taken :]
-        size = len(in_hand) + self._size + self._spill.unread
-        lines = in_hand.count(b"\n") + self._spill.unread_lines
+        size = len(in_hand) + self._size + self._overflow.unread
+        lines = in_hand.count(b"\n") + self._overflow.unread_lines
         lines += sum(block.count(b"\n") for block in self._blocks)
-        if not size:  # all was shown, and the thread has not said so yet
-            return
-        self._notices.warn(
-            "%s takes no more output; not shown of what the workers wrote: %d bytes, %d lines",
-            self._label,
-            size,
-            lines,
-        )
+        if size:  # else all was shown, and the thread has not said so yet
+            self._warn(
+                "takes no more output; not shown of what the workers wrote: "
+                f"{size} bytes, {lines} lines"
+            )
+
+    def _warn(self, what: str) -> None:
+        self._notices.warn("%s %s", self._label, what)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from plaunch.errors import LogDirectoryError, PlaunchError
 
 PIPE_SIZE = 1 << 20  # bytes that a worker can write while the launcher does not get to run
-_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class StreamsError(PlaunchError, OSError):
@@ -24,11 +23,10 @@ def open_log(path: str, label: str) -> int:
         LogDirectoryError: the file cannot be opened.
         StreamsError: too many descriptors are open.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     try:
-        return _above_standard(os.open(path, flags, 0o666))
+        return open_above_standard(path)
     except OSError as error:
-        if error.errno in _OUT_OF_DESCRIPTORS:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
             raise _too_many(label, error) from error
         raise LogDirectoryError(
             f"cannot open {path!r} for {label}: {error.strerror}; check the log directory and its "
@@ -53,14 +51,32 @@ def open_pipe(label: str, *, is_large: bool) -> tuple[int, int]:
     return read_end, write_end
 
 
+def open_above_standard(path: str, flags: int = 0) -> int:
+    """Open a file to be added to, under a number that is no standard stream's.
+
+    Several writers of one file (both streams, or a child) do not overwrite each other.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    flags |= os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    return _above_standard(os.open(path, flags, 0o666))
+
+
 def _above_standard(fd: int) -> int:
-    # A launcher started with one of its own three streams closed gets their numbers here; a worker
-    # must not find this descriptor in the place of its inherited stream, nor we write to it.
+    # A process that was started with one of its own three streams closed gets their numbers here; a
+    # worker must not find this descriptor in the place of its inherited stream, nor we write to it.
     if fd > 2:
         return fd
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     finally:
+        os.close(fd)
+
+
+def close_quietly(fd: int) -> None:
+    """Close a descriptor that was only read from, or never used: nothing can be lost by it."""
+    with suppress(OSError):
         os.close(fd)
 
 

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MAX_LINE = 1 << 20  # bytes; a longer line is shown in pieces
+TIME_MACRO = "${time}"
 
 
-def _fixed(prefix: bytes) -> Callable[[], bytes]:
-    return lambda: prefix
+class Prefix:
+    """What stands before a teed line, as bytes; made anew for whatever was read at once.
+
+    `${time}` in it becomes the local time when the launcher read the line, with milliseconds, in
+    ISO 8601 form: `2026-11-21T10:03:14.535`. Its length never changes.
+    """
+
+    def __init__(self, text: str, clock: Callable[[], float] = time.time) -> None:
+        # A line end inside the prefix would make two lines of each.
+        text = text.replace("\r", " ").replace("\n", " ")
+        self._parts = [encode(part) for part in text.split(TIME_MACRO)]
+        self._clock = clock
+
+    def __call__(self) -> bytes:
+        """The prefix of this moment."""
+        if len(self._parts) == 1:
+            return self._parts[0]
+        now = self._clock()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(now))
+        return f"{stamp}.{int(now % 1 * 1000):03d}".encode().join(self._parts)
+
+
+def encode(text: str) -> bytes:
+    """Text of a user as the bytes that it was."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 class PrefixedLines:
@@ -23,63 +48,49 @@ class PrefixedLines:
     end, or for `close`. A bare `\r` at the end of a piece waits too, since a `\n` may follow it.
 
     Args:
-        prefix: the prefix, or a function that makes it anew for each piece.
+        make_prefix: the prefix, made anew for each piece.
         max_line: how many bytes of a line are waited for.
     """
 
-    def __init__(self, prefix: bytes | Callable[[], bytes], max_line: int = MAX_LINE) -> None:
-        self._make_prefix = prefix if callable(prefix) else None
-        self._set_prefix(prefix() if callable(prefix) else prefix)
+    def __init__(self, make_prefix: Callable[[], bytes], max_line: int = MAX_LINE) -> None:
+        self._make_prefix = make_prefix
+        self._prefix = make_prefix()
         self._max_line = max_line
         self._rest = bytearray()
-        self._is_bar = False
-
-    @property
-    def is_bar(self) -> bool:
-        r"""Whether the unfinished line is a state of a progress bar: a `\r` is next to it."""
-        return self._is_bar
+        self.is_bar = False  # what is unfinished is a state of a progress bar: next to a `\r`
 
     def feed(self, data: bytes) -> bytes:
         """Take the next piece of the stream; return the lines that it completes, prefixed."""
-        if self._make_prefix is not None:
-            self._set_prefix(self._make_prefix())
+        prefix = self._prefix = self._make_prefix()
         if b"\r" in data or self._rest.endswith(b"\r"):
-            return self._feed_bars(data)
+            return self._feed_bars(data, prefix)
         cut = data.rfind(b"\n")
         if cut < 0:
             self._rest += data
             return self._too_long()
-        lines = b"".join(
-            (self._prefix, self._rest, data[:cut].replace(b"\n", self._newline), b"\n")
-        )
+        lines = b"".join((prefix, self._rest, data[:cut].replace(b"\n", b"\n" + prefix), b"\n"))
         self._rest = bytearray(data[cut + 1 :])
-        self._is_bar = False
+        self.is_bar = False
         return lines
 
-    def _set_prefix(self, prefix: bytes) -> None:
-        # A line end inside the prefix would make two lines of each.
-        self._prefix = prefix.replace(b"\r", b" ").replace(b"\n", b" ")
-        self._newline = b"\n" + self._prefix
-        self._return = b"\r" + self._prefix
-
-    def _feed_bars(self, data: bytes) -> bytes:
+    def _feed_bars(self, data: bytes, prefix: bytes) -> bytes:
         text = bytes(self._rest) + data
         ends_in_return = text.endswith(b"\r")
         end = len(text) - ends_in_return
         cut = max(text.rfind(b"\n", 0, end), text.rfind(b"\r", 0, end)) + 1
         body, rest = text[:cut], text[cut:]
-        follows_return = body.endswith(b"\r") if body else self._is_bar
-        self._is_bar = bool(rest) and (ends_in_return or follows_return)
+        follows_return = body.endswith(b"\r") if body else self.is_bar
+        self.is_bar = bool(rest) and (ends_in_return or follows_return)
         self._rest = bytearray(rest)
         if not body:
             return self._too_long()
         prefixed = (
-            body.replace(b"\r", self._return)
-            .replace(self._return + b"\n", b"\r\n")
-            .replace(b"\n", self._newline)
+            body.replace(b"\r", b"\r" + prefix)
+            .replace(b"\r" + prefix + b"\n", b"\r\n")
+            .replace(b"\n", b"\n" + prefix)
         )
         # `body` ends with a line end, behind which a prefix too many now stands.
-        return self._prefix + prefixed[: len(prefixed) - len(self._prefix)] + self._too_long()
+        return prefix + prefixed[: len(prefixed) - len(prefix)] + self._too_long()
 
     def _too_long(self) -> bytes:
         return self.close() if len(self._rest) > self._max_line else b""
@@ -92,7 +103,7 @@ class PrefixedLines:
         """End the unfinished line with a newline and return it; empty if there is none."""
         line = self.unfinished()
         self._rest = bytearray()
-        self._is_bar = False
+        self.is_bar = False
         return line + b"\n" if line else b""
 
 
@@ -101,12 +112,12 @@ class MatchingLines:
 
     def __init__(
         self,
-        prefix: bytes | Callable[[], bytes],
+        make_prefix: Callable[[], bytes],
         substrings: Sequence[bytes],
         max_line: int = MAX_LINE,
     ) -> None:
-        self._prefix = prefix if callable(prefix) else _fixed(prefix)
-        self._substrings = tuple(substrings)
+        self._make_prefix = make_prefix
+        self._substrings = substrings
         self._max_line = max_line
         self._rest = bytearray()
 
@@ -118,20 +129,22 @@ class MatchingLines:
             return self.close() if len(self._rest) > self._max_line else b""
         whole = bytes(self._rest) + data[:cut]
         self._rest = bytearray(data[cut:])
-        # Most pieces match nothing: three searches of the whole beat thousands of small ones.
-        if not self._matches(whole):
-            return b""
-        return b"".join(
-            b"%b%b\n" % (self._prefix(), line)
-            for line in whole[:-1].split(b"\n")
-            if self._matches(line)
-        )
-
-    def _matches(self, text: bytes) -> bool:
-        return any(substring in text for substring in self._substrings)
+        return self._pick(whole[:-1])
 
     def close(self) -> bytes:
         """Take the unfinished line as a whole one; return it if it matches."""
         line = bytes(self._rest)
         self._rest = bytearray()
-        return b"%b%b\n" % (self._prefix(), line) if line and self._matches(line) else b""
+        return self._pick(line) if line else b""
+
+    def _pick(self, text: bytes) -> bytes:
+        # Most pieces match nothing: three searches of the whole beat thousands of small ones.
+        if not self._matches(text):
+            return b""
+        prefix = self._make_prefix()
+        return b"".join(
+            b"%b%b\n" % (prefix, line) for line in text.split(b"\n") if self._matches(line)
+        )
+
+    def _matches(self, text: bytes) -> bool:
+        return any(substring in text for substring in self._substrings)

@@ -7,47 +7,31 @@ import os
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import IO
 
 MIN_SEGMENT = 4 << 20
 MAX_SEGMENT = 256 << 20
 
 
-class SegmentFile(Protocol):
-    """The little of a file object that a segment needs."""
-
-    def fileno(self) -> int:
-        """The descriptor."""
-
-    def close(self) -> None:
-        """Give the space back to the disk."""
-
-
 @dataclass
 class _Segment:
-    file: SegmentFile
+    file: IO[bytes]
     size: int = 0
     position: int = 0  # everything before it has been read
     lines: int = 0  # line ends between `position` and `size`
 
 
-def _open_unlinked_file() -> SegmentFile:
+def _open_unlinked_file() -> IO[bytes]:
     from tempfile import TemporaryFile  # noqa: PLC0415 - only a slow console needs it
 
     return TemporaryFile(prefix="plaunch_console_", buffering=0)
 
 
-def _pread(fd: int, size: int, position: int) -> bytes:
-    data = os.pread(fd, size, position)
-    if not data:
-        raise OSError(errno.EIO, "a spill file is shorter than what was written to it")
-    return data
-
-
-class Spill:
+class Overflow:
     """A queue of bytes on disk, which forgets its oldest part when the disk is full.
 
     It consists of several files, so that what has been read gives its space back at once. The
@@ -57,7 +41,7 @@ class Spill:
 
     def __init__(
         self,
-        open_file: Callable[[], SegmentFile] = _open_unlinked_file,
+        open_file: Callable[[], IO[bytes]] = _open_unlinked_file,
         pwrite: Callable[[int, memoryview, int], int] = os.pwrite,
     ) -> None:
         self._open_file = open_file
@@ -130,10 +114,13 @@ class Spill:
         segment = self._segments[0]
         wanted = min(size, segment.size - segment.position)
         try:
-            data = _pread(segment.file.fileno(), wanted, segment.position)
+            data = os.pread(segment.file.fileno(), wanted, segment.position)
         except OSError:
             self._drop_oldest()
             raise
+        if not data:
+            self._drop_oldest()
+            raise OSError(errno.EIO, "an overflow file is shorter than what was written to it")
         if segment.position + len(data) < segment.size:
             data = data[: data.rfind(b"\n") + 1] or data
         lines = data.count(b"\n")

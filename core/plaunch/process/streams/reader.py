@@ -10,15 +10,15 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.sinks import close_quietly
+from plaunch.process.streams.descriptors import close_quietly
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch.process.streams.sinks import Outlet
+    from plaunch.process.streams.notices import Notices
+    from plaunch.process.streams.sinks import Sink
     from plaunch.process.streams.traffic import Traffic
-    from plaunch.process.streams.warnings import Notices
 
 READ_SIZE = 256 << 10  # bytes
 QUIET = 0.1  # seconds without data after which a pipe that someone still holds is given up
@@ -26,48 +26,45 @@ LINGER = 1.0  # seconds that someone who never stops writing is listened to afte
 
 
 class Source:
-    """The read end of one worker's stream, and the outlets of its bytes; closes both."""
+    """The read end of one worker's stream, and the sinks of its bytes; closes both."""
 
     def __init__(self, fd: int, label: str, notices: Notices) -> None:
         self.fd = fd
         self._label = label
-        self._outlets: list[Outlet] = []
+        self._sinks: list[Sink] = []
         self._notices = notices
         self.owed = 0  # bytes that were still to be read when all workers had ended
         os.set_blocking(fd, False)
 
-    def add(self, outlet: Outlet) -> None:
-        """Let `outlet` have the bytes too; before the first of them is read."""
-        self._outlets.append(outlet)
+    def add(self, sink: Sink) -> None:
+        """Let `sink` have the bytes too; before the first of them is read."""
+        self._sinks.append(sink)
 
-    def read(self) -> bytes | None:
-        """Read what is there; empty if nothing is, None at the end of the stream."""
+    def read(self) -> int | None:
+        """Hand what is there to every sink; the number of bytes, None at the end of the stream."""
         try:
             data = os.read(self.fd, READ_SIZE)
         except BlockingIOError:
-            return b""
+            return 0
         except OSError as error:
             if error.errno != errno.EIO:
                 self._notices.warn("%s cannot be read any more: %s", self._label, error)
             # EIO is how a pseudo-terminal says that nobody has its other side open.
             return None
-        return data or None
-
-    def feed(self, data: bytes) -> None:
-        """Hand `data` to every outlet."""
+        if not data:
+            return None
         self.owed -= len(data)
-        self._each(lambda outlet: outlet.write(data))
+        self._each(lambda sink: sink.write(data))
+        return len(data)
 
     def flush(self, now: float) -> None:
-        """Let outlets that hold something back pass it on, if it is time."""
-        self._each(
-            lambda outlet: outlet.flush() if outlet.due is not None and outlet.due <= now else None
-        )
+        """Let sinks that hold something back pass it on, if it is time."""
+        self._each(lambda sink: sink.flush() if sink.due is not None and sink.due <= now else None)
 
     @property
     def due(self) -> float | None:
         """When `flush` should be called, in monotonic seconds."""
-        return min((due for o in self._outlets if (due := o.due) is not None), default=None)
+        return min((due for sink in self._sinks if (due := sink.due) is not None), default=None)
 
     def count_owed(self) -> None:
         """Note how much is to be read: after the end of the workers, all that they wrote."""
@@ -80,23 +77,23 @@ class Source:
             self.owed = 0  # a terminal whose other side is closed: the next read says so
 
     def close(self) -> None:
-        """Close the outlets and the descriptor."""
-        self._each(lambda outlet: outlet.close())
-        self._outlets.clear()
+        """Close the sinks and the descriptor."""
+        self._each(lambda sink: sink.close())
+        self._sinks.clear()
         close_quietly(self.fd)
 
-    def _each(self, act: Callable[[Outlet], None]) -> None:
-        for outlet in tuple(self._outlets):
+    def _each(self, act: Callable[[Sink], None]) -> None:
+        for sink in tuple(self._sinks):
             try:
-                act(outlet)
+                act(sink)
             except Exception as error:  # noqa: BLE001 - a defect here must not stop the training
-                self._outlets.remove(outlet)
+                self._sinks.remove(sink)
                 self._notices.warn(
-                    "%s: %s is given up: %r", self._label, type(outlet).__name__, error
+                    "%s: %s is given up: %r", self._label, type(sink).__name__, error
                 )
 
 
-class Drain:
+class Reader:
     """Reads several sources in one thread until all have ended, or until it is told to finish."""
 
     def __init__(
@@ -109,11 +106,11 @@ class Drain:
         self._sources = set(sources)
         self._traffic = traffic
         self._clock = clock
-        self._held: set[Source] = set()
+        self._due: dict[Source, float] = {}  # those whose sinks hold something back
         self._reads = 0
         self._selector: selectors.BaseSelector  # from `start` on
         self._wake_read = self._wake_write = -1
-        self._thread = threading.Thread(target=self._run, name="plaunch-drain", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="plaunch-reader", daemon=True)
 
     def start(self) -> None:
         """Start the thread, which owns the sources from now on.
@@ -163,18 +160,19 @@ class Drain:
             os.close(self._wake_read)
 
     def _read_until_told(self) -> None:
-        while True:
-            dues = [due for source in self._held if (due := source.due) is not None]
-            timeout = max(0.0, min(dues) - self._clock()) if dues else None
-            is_told = False
-            for key, _ in self._selector.select(timeout):
+        is_told = False
+        while not is_told:
+            wait = max(0.0, min(self._due.values()) - self._clock()) if self._due else None
+            for key, _ in self._selector.select(wait):
                 if key.data is None:
                     is_told = True
                 else:
                     self._read(key.data)
-            if is_told:
-                return
-            self._flush_held()
+            if self._due and not is_told:
+                now = self._clock()
+                for source in tuple(self._due):
+                    source.flush(now)
+                    self._note_due(source)
 
     def _read_rest(self) -> None:
         for source in self._sources:
@@ -192,27 +190,23 @@ class Drain:
 
     def _read(self, source: Source) -> None:
         self._reads += 1
-        data = source.read()
-        if data is None:
+        size = source.read()
+        if size is None:
             self._end(source)
-        elif data:
+        elif size:
             if self._traffic is not None:
-                self._traffic.read_bytes += len(data)
-            source.feed(data)
-            if source.due is None:
-                self._held.discard(source)
-            else:
-                self._held.add(source)
+                self._traffic.read_bytes += size
+            self._note_due(source)
 
-    def _flush_held(self) -> None:
-        now = self._clock()
-        for source in tuple(self._held):
-            source.flush(now)
-            if source.due is None:
-                self._held.discard(source)
+    def _note_due(self, source: Source) -> None:
+        due = source.due
+        if due is not None:
+            self._due[source] = due
+        elif self._due:
+            self._due.pop(source, None)
 
     def _end(self, source: Source) -> None:
         self._selector.unregister(source.fd)
         self._sources.discard(source)
-        self._held.discard(source)
+        self._due.pop(source, None)
         source.close()

@@ -15,10 +15,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
-
-
-_DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 
 def find_replaced(name: str, fd: int) -> TextIO | None:
@@ -29,35 +27,33 @@ def find_replaced(name: str, fd: int) -> TextIO | None:
     what workers write.
     """
     stream: TextIO | None = getattr(sys, name)
-    if stream is None or stream in (sys.__stdout__, sys.__stderr__) or fd != _DESCRIPTORS[name]:
+    if stream is None or stream in (sys.__stdout__, sys.__stderr__):
+        return None
+    if fd != {"stdout": 1, "stderr": 2}[name]:
         return None
     try:
-        own, other = os.fstat(stream.fileno()), os.fstat(fd)
+        return None if os.path.sameopenfile(stream.fileno(), fd) else stream
     except (OSError, ValueError, AttributeError):
         return stream  # it has no descriptor, or the process has none
-    return None if (own.st_dev, own.st_ino) == (other.st_dev, other.st_ino) else stream
 
 
-class TextWriter:
-    """Writes bytes to a text stream, in the way of `os.write`; the descriptor is not looked at."""
+def text_writer(stream: TextIO) -> Callable[[int, bytes], int]:
+    """A function that writes bytes to a text stream, in the way of `os.write`.
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+    The descriptor is not looked at. All is written, but for a character whose end is still to come.
+    Whatever the stream raises becomes an OSError.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
-    def __call__(self, fd: int, data: bytes) -> int:
-        """Write all of `data`, but for a character whose end is still to come.
-
-        Raises:
-            OSError: the stream does not take it, for whatever reason.
-        """
-        del fd
+    def write(_fd: int, data: bytes) -> int:
         try:
-            self._stream.write(self._decoder.decode(data))
+            stream.write(decoder.decode(data))
             with contextlib.suppress(AttributeError):  # whatever has `write` will do
-                self._stream.flush()
+                stream.flush()
         except OSError:
             raise
         except Exception as error:
             raise OSError(errno.EIO, f"{type(error).__name__}: {error}") from error
         return len(data)
+
+    return write

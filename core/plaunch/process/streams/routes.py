@@ -12,7 +12,7 @@ class Way(enum.Enum):
 
     INHERIT = "inherit"  # what the launcher's own is connected to
     FILE = "file"  # the file; the launcher sees nothing of it
-    TEE = "tee"  # a pipe that the launcher drains into the file and, prefixed, to the console
+    TEE = "tee"  # a pipe that the launcher reads: into the file and, prefixed, to the console
     CAPTURE = "capture"  # the launcher, which keeps the end and passes all on as it is
 
 

@@ -1,18 +1,18 @@
-"""Where the drained bytes of a stream go: files, the console, the lines that were asked for."""
+"""Where the bytes of a stream go: files, the console, the lines that were asked for."""
 
 from __future__ import annotations
 
+import abc
 import os
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.process.streams.console import Console
     from plaunch.process.streams.lines import MatchingLines, PrefixedLines
-    from plaunch.process.streams.warnings import Notices
+    from plaunch.process.streams.notices import Notices
 
 HOLD = 0.05  # seconds that the rest of a line is waited for
 LONG_HOLD = 0.5  # seconds after a long piece, whose rest is sure to come
@@ -20,39 +20,24 @@ LONG_PIECE = 4095  # bytes that a read of a terminal returns at most; a pipe's p
 MAX_HELD = 64 << 10  # bytes
 
 
-class Outlet(Protocol):
-    """Takes the bytes of one stream, in the drain thread; waits for nobody but the disk."""
+class Sink(abc.ABC):
+    """Takes the bytes of one stream, in the reader's thread; waits for nobody but the disk."""
 
-    @property
-    def due(self) -> float | None:
-        """When `flush` wants to be called, in monotonic seconds; None if nothing is held back."""
+    due: float | None = None
+    """When `flush` wants to be called, in monotonic seconds; None if nothing is held back."""
 
+    @abc.abstractmethod
     def write(self, data: bytes) -> None:
         """Take the next piece of the stream."""
 
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - most hold nothing back
         """Pass on what was held back; called at `due`."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """The stream is over: pass on what is left."""
 
 
-class Plain:
-    """An outlet that passes each piece on at once to a function."""
-
-    due = None
-
-    def __init__(self, write: Callable[[bytes], None]) -> None:
-        self.write = write
-
-    def flush(self) -> None:
-        """Do nothing: nothing is held back."""
-
-    def close(self) -> None:
-        """Do nothing: nothing is held back."""
-
-
-class RawToConsole:
+class RawToConsole(Sink):
     """Shows a stream as it is, as soon as it comes, line by line where it has lines.
 
     What a worker writes at once may arrive in pieces, which end anywhere: a terminal gives 4,095
@@ -64,7 +49,6 @@ class RawToConsole:
         self._console = console
         self._clock = clock
         self._held = b""
-        self.due: float | None = None
 
     def write(self, data: bytes) -> None:
         """Show the lines that `data` completes, and sooner or later the rest."""
@@ -87,12 +71,10 @@ class RawToConsole:
         held, self._held, self.due = self._held, b"", None
         self._console.put(held, self, is_raw=True)
 
-    def close(self) -> None:
-        """Show what was held back."""
-        self.flush()
+    close = flush
 
 
-class LinesToConsole:
+class LinesToConsole(Sink):
     r"""Shows a stream line by line, each with its prefix.
 
     On a terminal the current state of a progress bar is shown although nothing says yet that it is
@@ -106,7 +88,6 @@ class LinesToConsole:
         self._console = console
         self._clock = clock
         self._shown = 0  # bytes of the unfinished line that are on the console
-        self.due: float | None = None
 
     def write(self, data: bytes) -> None:
         """Show the lines that `data` completes."""
@@ -132,12 +113,10 @@ class LinesToConsole:
             self.due = None
 
 
-class MatchesToFile:
+class MatchesToFile(Sink):
     """Adds the matching lines of a stream to a file."""
 
-    due = None
-
-    def __init__(self, lines: MatchingLines, file: FileOutlet) -> None:
+    def __init__(self, lines: MatchingLines, file: FileSink) -> None:
         self._lines = lines
         self._file = file
 
@@ -145,15 +124,12 @@ class MatchesToFile:
         """Add the matching lines that `data` completes."""
         self._file.write(self._lines.feed(data))
 
-    def flush(self) -> None:
-        """Do nothing: only unfinished lines are held back."""
-
     def close(self) -> None:
         """Add the unfinished line if it matches; the file stays open for the other streams."""
         self._file.write(self._lines.close())
 
 
-class FileOutlet:
+class FileSink(Sink):
     """A file that gets a stream byte for byte.
 
     When the disk is full, or fails, the lines that do not fit are counted and the stream goes on:
@@ -166,8 +142,6 @@ class FileOutlet:
         notices: where trouble is reported.
         write: writes to the descriptor, as `os.write` does.
     """
-
-    due = None
 
     def __init__(
         self,
@@ -224,9 +198,6 @@ class FileOutlet:
         self._has_gap = True
         self._skips_to_line = not data.endswith(b"\n")
 
-    def flush(self) -> None:
-        """Do nothing: nothing is held back."""
-
     def close(self) -> None:
         """Close the file and report what is missing in it."""
         if self._skips_to_line:
@@ -240,9 +211,3 @@ class FileOutlet:
             self._notices.warn(
                 "the end of %r may be missing (%s)", self._path, error.strerror or error
             )
-
-
-def close_quietly(fd: int) -> None:
-    """Close a descriptor that was only read from, or never used: nothing can be lost by it."""
-    with suppress(OSError):
-        os.close(fd)

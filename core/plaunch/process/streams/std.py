@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_VALUES = ("0", "1", "2", "3")
+
+
 class Std(enum.IntFlag):
     """Output streams of a worker; names and values are torchrun's."""
 
@@ -30,43 +33,33 @@ class Std(enum.IntFlag):
         Raises:
             UsageError: `vm` has another form, a value above 3, or names a local rank twice.
         """
-        if ":" not in vm:
-            return _parse_std(vm, vm)
+        if vm in _VALUES:
+            return cls(int(vm))
         streams: dict[int, Std] = {}
         for item in vm.split(","):
             ranks, _, value = item.partition(":")
-            std = _parse_std(value, vm)
-            for rank in _parse_ranks(ranks, vm):
+            low, dash, high = ranks.partition("-")
+            first = digits(low, MOST_WORKERS)
+            last = digits(high, MOST_WORKERS) if dash else first
+            if value not in _VALUES or first is None or last is None or last < first:
+                raise UsageError(
+                    f"{quote(vm)} does not say which streams: write 0 (none), 1 (stdout), 2 "
+                    "(stderr) or 3 (both), or a value per local rank as in '0:3,1:0' or '0-7:1'"
+                )
+            for rank in range(first, last + 1):
                 if rank in streams:
                     raise UsageError(f"{vm!r} names local rank {rank} more than once")
-                streams[rank] = std
+                streams[rank] = cls(int(value))
         return streams
 
 
-def _parse_std(text: str, whole: str) -> Std:
-    if text not in ("0", "1", "2", "3"):
-        raise _malformed(whole)
-    return Std(int(text))
-
-
-def _parse_ranks(text: str, whole: str) -> range:
-    low, dash, high = text.partition("-")
-    first = digits(low, MOST_WORKERS)
-    last = digits(high, MOST_WORKERS) if dash else first
-    if first is None or last is None or last < first:
-        raise _malformed(whole)
-    return range(first, last + 1)
-
-
-def _malformed(text: str) -> UsageError:
-    return UsageError(
-        f"{quote(text)} does not say which streams: write 0 (none), 1 (stdout), 2 (stderr) or 3 "
-        "(both), or a value per local rank as in '0:3,1:0' or '0-7:1'"
-    )
+def std_of(setting: Std | Mapping[int, Std], local_rank: int) -> Std:
+    """What a setting, for all or by local rank, says about one; an absent rank is `NONE`."""
+    if isinstance(setting, int):  # torch's Std is one as well
+        return Std(int(setting))
+    return Std(int(setting.get(local_rank, 0)))
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
     """Spell a setting out for each of `local_world_size` local ranks; absent ranks get `NONE`."""
-    if isinstance(val_or_map, int):  # torch's Std is one as well
-        return dict.fromkeys(range(local_world_size), Std(int(val_or_map)))
-    return {rank: Std(int(val_or_map.get(rank, 0))) for rank in range(local_world_size)}
+    return {rank: std_of(val_or_map, rank) for rank in range(local_world_size)}

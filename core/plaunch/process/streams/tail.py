@@ -1,7 +1,7 @@
-"""Showing log files on a stream while others write them: `TailLog`, with torch's names.
+"""Following log files that others write, to show their lines: `TailLog`, with torch's names.
 
-For logs specs that name a file of their own to show; what plaunch redirects itself is read from
-the worker's pipe, without polling.
+For logs specs that name a file of their own to show, and for contexts whose workers write straight
+into their files; what plaunch redirects itself is read from the worker's pipe, without polling.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import BinaryIO, TextIO
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, BinaryIO, TextIO
+
+    from plaunch.process.streams.console import Console
 
 _CHUNK_BYTES = 64 << 10
 _MAX_LINE_CHARS = 64 << 10  # a longer line is shown in pieces
@@ -143,6 +145,76 @@ class TailLog:
             logging.getLogger("plaunch").error(
                 "log file %r is no longer shown: %s: %s", file, type(error).__name__, error
             )
+
+
+class LogTails:
+    """Follows the files of teed streams: shows their lines, and collects those that match.
+
+    Args:
+        name: what the workers are; part of the default prefix.
+        prefixes: what precedes each line, by local rank.
+    """
+
+    def __init__(self, name: str, prefixes: Mapping[int, str]) -> None:
+        self._name = name
+        self._prefixes = prefixes
+        self._tails: list[TailLog] = []
+        self._collected: list[TextIO] = []
+
+    def follow(
+        self,
+        paths: Mapping[int, str],
+        target: TextIO | Console | None,
+        filters: Sequence[str] = (),
+        filtered_path: str = "",
+    ) -> None:
+        """Show the lines of the files in `paths`, by local rank, on `target`, if there is one.
+
+        With `filters` and `filtered_path`, lines that contain one of the filters are also added to
+        the file of that name.
+
+        Raises:
+            OSError: that file cannot be opened.
+        """
+        files = {rank: path for rank, path in paths.items() if path and path != os.devnull}
+        if not files:
+            return
+        put = getattr(target, "put", None)  # of a console
+        dst: Any = target if put is None else _ConsoleStream(put)
+        self._tails.append(TailLog(self._name, files, dst, self._prefixes).start())
+        if filters and filtered_path:
+            collected = open(  # noqa: SIM115 - closed by `stop`
+                filtered_path, "a", encoding="utf-8", errors="surrogateescape", buffering=1
+            )
+            self._collected.append(collected)
+
+            def matches(line: str) -> bool:
+                return any(text in line for text in filters)
+
+            tail = TailLog(self._name, files, collected, self._prefixes, log_line_filter=matches)
+            self._tails.append(tail.start())
+
+    def stop(self) -> None:
+        """Read the files to their end, and end all threads; may be called more than once."""
+        while self._tails:
+            self._tails.pop().stop()
+        while self._collected:
+            self._collected.pop().close()
+
+
+class _ConsoleStream:
+    """As much of a text stream as `_write` needs; what is written in one piece is shown so."""
+
+    def __init__(self, put: Callable[[bytes, object], None]) -> None:
+        self._put = put
+        self.buffer = self
+
+    def write(self, data: bytes) -> None:
+        """Show `data`; never blocks."""
+        self._put(data, self)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
 
 
 class _Lines:

@@ -7,6 +7,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from plaunch.process.streams.sinks import Sink
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -52,7 +54,7 @@ def copy_size(from_fd: int, to_fd: int) -> None:
         fcntl.ioctl(to_fd, termios.TIOCSWINSZ, size)
 
 
-class SizeKeeper:
+class SizeKeeper(Sink):
     """Keeps the window size of a pseudo-terminal that of the real one.
 
     The size is looked at when the worker writes, at most once per `SIZE_INTERVAL`: a program that

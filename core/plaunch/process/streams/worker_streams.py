@@ -7,29 +7,27 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.capture import Ring, read_last_lines
 from plaunch.process.streams.console import Console
-from plaunch.process.streams.descriptors import StreamsError, open_log, open_pipe
-from plaunch.process.streams.lines import MatchingLines, PrefixedLines
-from plaunch.process.streams.logs import LogsDest
-from plaunch.process.streams.prefix import encode_prefix, without_time
-from plaunch.process.streams.reader import Drain, Source
-from plaunch.process.streams.replaced import TextWriter, find_replaced
-from plaunch.process.streams.routes import Route, Way, choose_route, outliving
-from plaunch.process.streams.sinks import (
-    FileOutlet,
-    LinesToConsole,
-    MatchesToFile,
-    Plain,
-    RawToConsole,
-    close_quietly,
+from plaunch.process.streams.descriptors import StreamsError, close_quietly, open_log, open_pipe
+from plaunch.process.streams.last_lines import Ring, read_last_lines
+from plaunch.process.streams.lines import (
+    TIME_MACRO,
+    MatchingLines,
+    Prefix,
+    PrefixedLines,
+    encode,
 )
-from plaunch.process.streams.warnings import Notices
+from plaunch.process.streams.logs import LogsDest
+from plaunch.process.streams.notices import Notices
+from plaunch.process.streams.reader import Reader, Source
+from plaunch.process.streams.replaced import find_replaced, text_writer
+from plaunch.process.streams.routes import Route, Way, choose_route, outliving
+from plaunch.process.streams.sinks import FileSink, LinesToConsole, MatchesToFile, RawToConsole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from plaunch.process.streams.stream_tails import StreamTails
+    from plaunch.process.streams.tail import LogTails
     from plaunch.process.streams.traffic import Traffic
 
     _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -45,16 +43,16 @@ class _Stream:
 
     name: str
     console_fd: int
-    console: Console | None
+    console: Console | None  # None if it is closed: nothing is shown
     teed: Console | None  # for lines that are teed
-    needles: tuple[str, ...]
-    needles_path: str
+    filters: Sequence[str]
+    filtered_path: str
     routes: dict[int, Route] = field(default_factory=dict)
-    matches: FileOutlet | None = None
+    matches: FileSink | None = None
 
 
 class Streams:
-    """Connects the output streams of one start of a worker group, and drains those it reads.
+    """Connects the output streams of one start of a worker group, and reads those that it must.
 
     Use: `child_fds` for each worker, start the workers, `start`, wait for their end, `finish`.
     After an error in between, `finish` gives everything back. There is no thread before `start`,
@@ -94,82 +92,56 @@ class Streams:
         traffic: Traffic | None = None,
         keeps_daemons: bool = False,
     ) -> None:
+        self._name = name
         self._traffic = traffic
-        self._keeps_daemons = keeps_daemons
         self._prefixes = {r: prefixes.get(r, f"[{name}{r}]:") for r in range(nprocs)}
         self._notices = Notices()
         self._consoles: dict[tuple[int, int], Console] = {}
-        self._stdout = _Stream(
-            "stdout",
-            stdout_fd,
-            self._find_console(stdout_fd, "stdout"),
-            self._find_teed(stdout_fd, "stdout"),
-            tuple(stdout_filters),
-            _needles_path(getattr(dest, "filtered_stdout", "")),
-        )
-        self._stderr = _Stream(
-            "stderr",
-            stderr_fd,
-            self._find_console(stderr_fd, "stderr"),
-            self._find_teed(stderr_fd, "stderr"),
-            tuple(stderr_filters),
-            _needles_path(getattr(dest, "filtered_stderr", "")),
-        )
-        self._choose_routes(self._stdout, nprocs, dest, dest.stdouts, dest.tee_stdouts, False)
-        capture = capture_stderr and not keeps_daemons
-        self._choose_routes(self._stderr, nprocs, dest, dest.stderrs, dest.tee_stderrs, capture)
+        self._stdout = self._create("stdout", stdout_fd, stdout_filters, dest)
+        self._stderr = self._create("stderr", stderr_fd, stderr_filters, dest)
+        for stream, paths, tee_paths in (
+            (self._stdout, dest.stdouts, dest.tee_stdouts),
+            (self._stderr, dest.stderrs, dest.tee_stderrs),
+        ):
+            captures = capture_stderr and not keeps_daemons and stream is self._stderr
+            for rank in range(nprocs):
+                path, teed = _path(paths.get(rank)), tee_paths.get(rank)
+                tee_path = None if teed is None else _path(teed)
+                if path == "" and tee_path == os.devnull and not isinstance(dest, LogsDest):
+                    # Torch's own spec says this of every stream when there are to be no files, and
+                    # torchrun then leaves the stream alone.
+                    tee_path = None
+                route = choose_route(path, tee_path, capture=captures)
+                stream.routes[rank] = outliving(route) if keeps_daemons else route
         self._fds: dict[int, tuple[int | None, int | None]] = {}
         self._child_ends: list[int] = []
         self._sources: list[Source] = []
         self._rings: dict[int, Ring] = {}
         self._file_starts: dict[int, int] = {}  # bytes in stderr's file before this start
-        self._drain: Drain | None = None
-        self._tails: StreamTails | None = None
+        self._reader: Reader | None = None
+        self._tails: LogTails | None = None
         self._started_consoles: list[Console] = []
         self._is_finished = False
         self._is_hurried = False
 
-    def _find_console(self, fd: int, label: str) -> Console | None:
+    def _create(self, name: str, fd: int, filters: Sequence[str], dest: LogsDest) -> _Stream:
         try:
             status = os.fstat(fd)
         except OSError:
-            return None  # the launcher was started with it closed: nothing is shown
-        # One console for `2>&1`: the order is kept, and lines of the two do not mix.
-        key = (status.st_dev, status.st_ino)
-        if key not in self._consoles:
-            self._consoles[key] = Console(fd, label, self._notices)
-        return self._consoles[key]
-
-    def _find_teed(self, fd: int, label: str) -> Console | None:
-        stream = find_replaced(label, fd)
-        if stream is None:
-            return self._find_console(fd, label)
-        key = (-1, id(stream))
-        if key not in self._consoles:
-            self._consoles[key] = Console(
-                fd, f"sys.{label}", self._notices, write=TextWriter(stream)
-            )
-        return self._consoles[key]
-
-    def _choose_routes(
-        self,
-        stream: _Stream,
-        nprocs: int,
-        dest: LogsDest,
-        paths: Mapping[int, str],
-        tee_paths: Mapping[int, str],
-        capture: bool,
-    ) -> None:
-        for rank in range(nprocs):
-            path = _path(paths.get(rank))
-            teed = tee_paths.get(rank)
-            tee_path = None if teed is None else _path(teed)
-            if path == "" and tee_path == os.devnull and not isinstance(dest, LogsDest):
-                # Torch's own spec says this of every stream when there are to be no files, and
-                # torchrun then leaves the stream alone.
-                tee_path = None
-            route = choose_route(path, tee_path, capture=capture)
-            stream.routes[rank] = outliving(route) if self._keeps_daemons else route
+            console = None  # the launcher was started with it closed
+        else:
+            # One console for `2>&1`: the order is kept, and lines of the two do not mix.
+            key = (status.st_dev, status.st_ino)
+            console = self._consoles.setdefault(key, Console(fd, name, self._notices))
+        teed, replaced = console, find_replaced(name, fd)
+        if replaced is not None:
+            writer = text_writer(replaced)
+            teed = Console(fd, f"sys.{name}", self._notices, write=writer)
+            teed = self._consoles.setdefault((-1, id(replaced)), teed)
+        path = _path(getattr(dest, f"filtered_{name}", ""))
+        if path == os.devnull or path.startswith(os.devnull + os.sep):
+            path = ""  # torch's spec puts the file "below" /dev/null when there are to be no files
+        return _Stream(name, fd, console, teed, filters, path)
 
     def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
         """Descriptors that the worker gets as stdout and stderr; None means the launcher's own.
@@ -202,22 +174,24 @@ class Streams:
         self._child_ends.append(child_end)
         if stream is self._stderr:
             self._rings[rank] = ring = Ring()
-            source.add(Plain(ring.write))
+            source.add(ring)
         if route.file:
-            source.add(FileOutlet(open_log(route.file, label), route.file, self._notices))
-        if route.way is Way.TEE and stream.teed is not None:
-            lines = PrefixedLines(encode_prefix(self._prefixes[rank]))
-            source.add(LinesToConsole(lines, stream.teed))
-        elif route.way is not Way.TEE and route.is_shown and stream.console is not None:
+            source.add(FileSink(open_log(route.file, label), route.file, self._notices))
+        if route.way is Way.TEE:
+            self._tee(stream, source, Prefix(self._prefixes[rank]))
+        elif route.is_shown and stream.console is not None:
             source.add(RawToConsole(stream.console))
-        if route.way is Way.TEE and stream.needles and stream.needles_path:
-            if stream.matches is None:
-                fd = open_log(stream.needles_path, f"the filtered lines of {stream.name}")
-                stream.matches = FileOutlet(fd, stream.needles_path, self._notices)
-            prefix = encode_prefix(self._prefixes[rank])
-            needles = [_encode(needle) for needle in stream.needles]
-            source.add(MatchesToFile(MatchingLines(prefix, needles), stream.matches))
         return child_end
+
+    def _tee(self, stream: _Stream, source: Source, prefix: Prefix) -> None:
+        if stream.teed is not None:
+            source.add(LinesToConsole(PrefixedLines(prefix), stream.teed))
+        if stream.filters and stream.filtered_path:
+            if stream.matches is None:
+                fd = open_log(stream.filtered_path, f"the filtered lines of {stream.name}")
+                stream.matches = FileSink(fd, stream.filtered_path, self._notices)
+            filters = [encode(text) for text in stream.filters]
+            source.add(MatchesToFile(MatchingLines(prefix, filters), stream.matches))
 
     def _open_source(self, stream: _Stream, route: Route, label: str) -> tuple[Source, int]:
         is_shown_raw = route.way is Way.CAPTURE and route.is_shown
@@ -232,13 +206,13 @@ class Streams:
                 )
             else:
                 source = Source(master, label, self._notices)
-                source.add(Plain(SizeKeeper(stream.console_fd, master).write))
+                source.add(SizeKeeper(stream.console_fd, master))
                 return source, slave
         read_end, write_end = open_pipe(label, is_large=route.way is Way.TEE)
         return Source(read_end, label, self._notices), write_end
 
     def start(self) -> None:
-        """Begin to drain; called once, after all workers have been started.
+        """Begin to read; called once, after all workers have been started.
 
         The descriptors of `child_fds` are closed: from now on only the workers hold them.
 
@@ -247,45 +221,46 @@ class Streams:
             RuntimeError: the system gives no more threads.
         """
         self._close_child_ends()
-        follows = any(r.tail for s in (self._stdout, self._stderr) for r in s.routes.values())
+        follows = any(route.tail for _, route in self._routes())
         if not (self._sources or follows):
             return
+        used = [
+            stream.teed if route.way is Way.TEE or route.tail else stream.console
+            for stream, route in self._routes()
+            if route.way is Way.TEE or route.tail or (route.way is Way.CAPTURE and route.is_shown)
+        ]
         for console in self._consoles.values():
-            if self._is_used(console):
+            if console in used:
                 console.start()
                 self._started_consoles.append(console)
         if self._traffic is not None:
             self._traffic.shows_on(self._started_consoles)
         if self._sources:
-            drain = Drain(self._sources, traffic=self._traffic)
-            drain.start()
-            self._drain = drain
+            reader = Reader(self._sources, traffic=self._traffic)
+            reader.start()
+            self._reader = reader
             self._sources = []
         if follows:
-            self._follow_tails()
+            self._follow()
 
-    def _is_used(self, console: Console) -> bool:
-        return any(
-            (stream.teed is console and (route.way is Way.TEE or route.tail))
-            or (stream.console is console and route.is_shown and route.way is Way.CAPTURE)
-            for stream in (self._stdout, self._stderr)
-            for route in stream.routes.values()
-        )
-
-    def _follow_tails(self) -> None:
-        from plaunch.process.streams.stream_tails import StreamTails  # noqa: PLC0415 - rare
-
-        self._tails = StreamTails({r: without_time(text) for r, text in self._prefixes.items()})
+    def _routes(self) -> Iterator[tuple[_Stream, Route]]:
         for stream in (self._stdout, self._stderr):
-            files = {rank: route.tail for rank, route in stream.routes.items() if route.tail}
-            if files:
-                self._tails.follow(
-                    stream.name, files, stream.teed, stream.needles, stream.needles_path
-                )
+            for route in stream.routes.values():
+                yield stream, route
+
+    def _follow(self) -> None:
+        from plaunch.process.streams.tail import LogTails  # noqa: PLC0415 - rare
+
+        # The lines are read long after they were written.
+        prefixes = {rank: text.replace(TIME_MACRO, "") for rank, text in self._prefixes.items()}
+        self._tails = LogTails(self._name, prefixes)
+        for stream in (self._stdout, self._stderr):
+            files = {rank: route.tail for rank, route in stream.routes.items()}
+            self._tails.follow(files, stream.teed, stream.filters, stream.filtered_path)
 
     def is_reading(self) -> bool:
         """Whether any stream passes through the launcher, so that `finish` may take long."""
-        return self._drain is not None or self._tails is not None
+        return self._reader is not None or self._tails is not None
 
     def hurry(self) -> None:
         """Let `finish`, also one in progress, not wait for a slow console.
@@ -310,24 +285,24 @@ class Streams:
             stack.callback(self._close_matches)
             for console in self._started_consoles:
                 stack.callback(console.close, timeout, lambda: self._is_hurried)
-            if self._drain is not None:
-                stack.callback(self._finish_drain, self._drain, timeout)
+            if self._reader is not None:
+                stack.callback(self._finish_reader, self._reader, timeout)
             if self._tails is not None:
                 stack.callback(self._tails.stop)
-            for source in self._sources:  # never drained: there was no start
+            for source in self._sources:  # never read: there was no start
                 stack.callback(source.close)
             stack.callback(self._close_child_ends)
 
-    def _finish_drain(self, drain: Drain, timeout: float) -> None:
-        if drain.finish(timeout):
-            self._drain = None
+    def _finish_reader(self, reader: Reader, timeout: float) -> None:
+        if reader.finish(timeout):
+            self._reader = None
         else:
             self._notices.warn(
                 "a log file system does not answer; the end of the workers' output may be missing"
             )
 
     def _close_matches(self) -> None:
-        if self._drain is not None:
+        if self._reader is not None:
             return  # its thread may still write to the file
         for stream in (self._stdout, self._stderr):
             if stream.matches is not None:
@@ -352,13 +327,3 @@ class Streams:
 
 def _path(value: _AnyPath | None) -> str:
     return os.fsdecode(value) if value else ""
-
-
-def _needles_path(value: _AnyPath | None) -> str:
-    path = _path(value)
-    # Torch's spec puts the file "below" /dev/null when there are to be no files.
-    return "" if path == os.devnull or path.startswith(os.devnull + os.sep) else path
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

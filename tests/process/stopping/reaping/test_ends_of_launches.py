@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState
-from plaunch.process import RunLayout
 from plaunch.testing import FakeElasticRendezvous
+from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.processes import is_reaped
 from helpers.waiting import wait_until
@@ -391,7 +391,7 @@ def test_a_membership_change_ends_the_generation_first(family, programs, tmp_pat
 
         arrival = threading.Thread(target=arrive)
         arrival.start()
-        agent = Generations(spec, RunLayout(log_dir=str(tmp_path)), family=family)
+        agent = Generations(spec, DefaultLogsSpecs(log_dir=str(tmp_path)), family=family)
         result = agent.run()
         arrival.join()
     assert result.state is WorkerState.SUCCEEDED

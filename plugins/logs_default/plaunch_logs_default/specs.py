@@ -1,0 +1,205 @@
+"""Where the files of one launch go: torchrun's layout, in folders that are never used twice."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import TYPE_CHECKING
+
+from plaunch.errors import LogDirectoryError
+from plaunch.process import (
+    LogsDest,
+    LogsSpecs,
+    Std,
+    TemporaryFolder,
+    create_log_folder,
+    folder_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_MAX_PATH = 3000  # bytes; the system takes 4096, of which our folders need some
+
+
+class DefaultLogsSpecs(LogsSpecs):
+    """Files below `<log_dir>/<run_id>_<random>/attempt_<n>/<local_rank>/`, as torchrun has them.
+
+    A rank's folder holds `stdout.log` and `stderr.log`, where asked for, and `error.json`. A
+    further start with the same restart count gets `attempt_<n>.1`, `attempt_<n>.2` and so on: no
+    folder is used twice, and none below a given `log_dir` is ever removed.
+
+    Without `log_dir`, error files alone go to a temporary folder that `close` removes, and that is
+    all; if streams are redirected or teed, the folder stays and its place is logged. With
+    `os.devnull` there are no files: workers get no error file, redirects are ignored, and teed
+    streams only go to the console.
+
+    Nothing is created before the first `reify`, or `create_run_dir`. Concurrent agents may share
+    `log_dir`.
+
+    Args:
+        log_dir: base directory; created if missing.
+        redirects: streams that go to a file instead of the console, for all or by local rank.
+        tee: streams that go to a file and to the console.
+        local_ranks_filter: the local ranks that are shown on the console; None or empty means
+            all. Other ranks' teed streams only go to their files, their unredirected ones nowhere.
+
+    Raises:
+        LogDirectoryError: `log_dir` is a file or below one, or cannot be written to.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Std | Mapping[int, Std] = Std.NONE,
+        tee: Std | Mapping[int, Std] = Std.NONE,
+        local_ranks_filter: set[int] | None = None,
+    ) -> None:
+        base = os.fspath(log_dir) if log_dir else None
+        if base is not None and base != os.devnull:
+            _check(base)
+        super().__init__(base, redirects, tee, local_ranks_filter)
+        self._run_dir: str | None = None
+        self._temporary: TemporaryFolder | None = None
+        self._has_logs = False
+
+    @property
+    def root_log_dir(self) -> str | None:
+        """`log_dir` as given; else the temporary folder once there is one; None if no files."""
+        if self._root_log_dir == os.devnull:
+            return None
+        return self._root_log_dir or self._run_dir
+
+    @property
+    def temporary_dir(self) -> str | None:
+        """The folder that `close` will remove, if there is one."""
+        return self._run_dir if self._temporary is not None and not self._has_logs else None
+
+    def create_run_dir(self, run_id: str) -> str | None:
+        """The folder of this launch below `log_dir`, created if it is missing.
+
+        None without a `log_dir`.
+
+        Raises:
+            LogDirectoryError: it cannot be created.
+        """
+        if self._root_log_dir is None or self._root_log_dir == os.devnull:
+            return None
+        if self._run_dir is None:
+            self._run_dir = create_log_folder(self._root_log_dir, run_id or "run")
+        return self._run_dir
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Create the folders of one start and say where each stream goes.
+
+        Reads `TORCHELASTIC_RUN_ID` and `TORCHELASTIC_RESTART_COUNT` and sets
+        `TORCHELASTIC_ERROR_FILE` in `envs`.
+
+        Raises:
+            LogDirectoryError: a folder cannot be created.
+        """
+        if not envs:
+            return LogsDest()
+        self._has_logs |= self.has_logs(envs)
+        return self.place(envs, self._create_attempt_dir(next(iter(envs.values()))))
+
+    def planned(self, run_id: str, local_rank: int) -> dict[str, str]:
+        """Where the files of a rank's first start would be, without creating anything."""
+        if self._root_log_dir == os.devnull:
+            return {}
+        if self._root_log_dir is None:
+            run_dir = TemporaryFolder.planned(run_id)
+        else:
+            run_dir = os.path.join(self._root_log_dir, folder_name(run_id))
+        folder = os.path.join(f"{run_dir}_<random>", "attempt_0", str(local_rank))
+        files = {"error_file": os.path.join(folder, "error.json")}
+        for name, stream in (("stdout", Std.OUT), ("stderr", Std.ERR)):
+            if stream in self.to_files(local_rank):
+                files[name] = os.path.join(folder, f"{name}.log")
+        return files
+
+    def close(self, succeeded: bool) -> None:
+        """Remove the temporary folder, unless logs were asked for; called once, after the job.
+
+        A failed job's error files have been read into its report by then.
+        """
+        del succeeded
+        if self._temporary is not None and not self._has_logs:
+            self._temporary.remove()
+            self._run_dir = self._temporary = None
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(root_log_dir={self._root_log_dir}, "
+            f"redirects={self._redirects}, tee={self._tee}, "
+            f"local_ranks_filter={self._local_ranks_filter})"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DefaultLogsSpecs):
+            return NotImplemented
+        return self._settings() == other._settings()
+
+    __hash__ = None  # type: ignore[assignment]  # equal by value, as torchrun's
+
+    def _settings(self) -> tuple[object, ...]:
+        return self._root_log_dir, self._redirects, self._tee, self._local_ranks_filter
+
+    def _create_attempt_dir(self, env: Mapping[str, str]) -> str:
+        """Create the folder of one start; empty if there are to be no files."""
+        if self._root_log_dir == os.devnull:
+            return ""
+        if self._temporary is not None and not os.path.isdir(self._temporary.path):
+            # Somebody cleans temporary folders; nobody has asked for this one, so none is missed.
+            self._temporary.remove()
+            self._run_dir = self._temporary = None
+        if self._run_dir is None:
+            run_id = env.get("TORCHELASTIC_RUN_ID") or "run"
+            if self.create_run_dir(run_id) is None:
+                self._temporary = TemporaryFolder.create(run_id, has_logs=self._has_logs)
+                if self._temporary is None:
+                    return ""
+                self._run_dir = self._temporary.path
+        attempt = folder_name(env.get("TORCHELASTIC_RESTART_COUNT") or "0")
+        name = path = os.path.join(self._run_dir or "", f"attempt_{attempt}")
+        for k in itertools.count(1):
+            try:
+                os.mkdir(path)
+                break
+            except FileExistsError:
+                path = f"{name}.{k}"
+            except OSError as error:
+                raise LogDirectoryError(
+                    f"log folder {path!r} cannot be created: {error}"
+                ) from error
+        return path
+
+
+def _check(log_dir: str) -> None:
+    """Tell now, rather than when workers start, that no folder can be created in `log_dir`."""
+    try:
+        problem = "has a NUL character" if "\0" in log_dir else ""
+        problem = problem or ("is too long" if len(os.fsencode(log_dir)) > _MAX_PATH else "")
+    except UnicodeEncodeError:
+        problem = "has characters that cannot be encoded"
+    if problem:
+        raise LogDirectoryError(f"log directory {log_dir!r:.60} {problem}; name another one")
+    try:
+        existing = whole = os.path.abspath(log_dir)
+    except FileNotFoundError:
+        raise LogDirectoryError(
+            f"log directory {log_dir!r} is relative to the current folder, which does not exist "
+            "any more; change to another one, or give a path that begins with /"
+        ) from None
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        what = "it" if existing == whole else repr(existing)
+        problem = f"{what} is {'a file' if os.path.isfile(existing) else 'not a directory'}"
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        problem = f"{existing!r} is not writable for this user"
+    if problem:
+        raise LogDirectoryError(
+            f"log directory {log_dir!r} cannot be used: {problem}; name another one"
+        )

@@ -1,0 +1,148 @@
+"""Sending this process's own stdout or stderr to a file, for Python, C and child processes alike.
+
+Nothing of plaunch's needs it; the names are torch's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from plaunch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+_DESCRIPTORS = {"stdout": 1, "stderr": 2}
+
+
+def get_libc() -> Any:
+    """The C library of this process; None where it cannot be reached."""
+    try:
+        import ctypes  # noqa: PLC0415 - rare
+
+        return ctypes.CDLL(None)
+    except (ImportError, OSError):
+        return None
+
+
+@contextlib.contextmanager
+def redirect(std: str, to_file: str) -> Iterator[None]:
+    """Send `std`, `"stdout"` or `"stderr"`, to a file until the block ends.
+
+    The descriptor itself is redirected, so that output of C code and of child processes goes
+    along; what was written before is flushed first. Python's `sys.stdout` goes along even where
+    it is an object without that descriptor (a test runner, a notebook). Blocks nest, and several
+    may name one file. The file is overwritten; its directory must exist.
+
+    Raises:
+        UsageError: `std` is another word (a ValueError, as in torch).
+        OSError: the file cannot be opened.
+    """
+    fd = _DESCRIPTORS.get(std)
+    if fd is None:
+        raise UsageError(f"{std!r} is not a standard stream; choices: stderr, stdout")
+    with contextlib.ExitStack() as stack:
+        saved = _duplicate(fd)
+        if saved is not None:
+            stack.callback(os.close, saved)
+        target = _open(to_file)
+        try:
+            _flush(std)
+            os.dup2(target, fd)
+        finally:
+            os.close(target)
+        stack.callback(_restore, std, fd, saved)
+        with _python_stream(std, fd):
+            yield
+
+
+redirect_stdout = functools.partial(redirect, "stdout")
+redirect_stderr = functools.partial(redirect, "stderr")
+
+
+def get_std_cm(
+    std_rd: str, redirect_fn: Callable[[str], AbstractContextManager[None]]
+) -> AbstractContextManager[None]:
+    """`redirect_fn(std_rd)`, or a context that does nothing if `std_rd` is empty."""
+    return redirect_fn(std_rd) if std_rd else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _python_stream(std: str, fd: int) -> Iterator[None]:
+    """Have `sys.stdout` or `sys.stderr` write to `fd`, if it does not already."""
+    stream: TextIO | None = getattr(sys, std)
+    if stream is not None and _descriptor(stream) == fd:
+        yield
+        return
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    with open(
+        fd, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False
+    ) as replacement:
+        setattr(sys, std, replacement)
+        try:
+            yield
+        finally:
+            # The block may have put an object of its own there, which is then left alone.
+            if getattr(sys, std) is replacement:
+                setattr(sys, std, stream)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _open(path: str) -> int:
+    # Appending: two writers of one file (both streams, or a child) do not overwrite each other.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    fd = os.open(path, flags, 0o666)
+    if fd > 2:
+        return fd
+    # A closed standard stream has lent its number; as 1 or 2 the file would be its own target.
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def _duplicate(fd: int) -> int | None:
+    """A copy of `fd` that child processes do not inherit; None if it is closed."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    except OSError:
+        return None
+
+
+def _restore(std: str, fd: int, saved: int | None) -> None:
+    _flush(std)
+    if saved is None:
+        os.close(fd)
+    else:
+        os.dup2(saved, fd)
+
+
+def _flush(std: str) -> None:
+    """Write out what Python and the C library hold back for one stream."""
+    stream: TextIO | None = getattr(sys, std)
+    if stream is not None:
+        # A stream that was closed, or whose reader is gone, has nothing more to give.
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    libc = get_libc()
+    if libc is None:
+        return
+    import ctypes  # noqa: PLC0415 - rare
+
+    # One stream, not all: flushing all waits for a thread that is reading from stdin.
+    for symbol in (std, f"__{std}p"):  # Linux, macOS
+        with contextlib.suppress(ValueError):
+            libc.fflush(ctypes.c_void_p.in_dll(libc, symbol))
+            return
