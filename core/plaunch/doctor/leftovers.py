@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from plaunch.doctor.findings import Finding, Status
 from plaunch.process.kernel.processes import read_table
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE, read_environ
-from plaunch.process.temporary_folders import find_stale_folders
+from plaunch.process.streams.log_folders import find_stale_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
