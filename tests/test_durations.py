@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
-from plaunch.agent.barrier import wait_for_peers
-from plaunch.agent.status.alive import Alive
-from plaunch.agent.waiting import Waiting
+from plaunch.agent.alive import Alive
+from plaunch.agent.ranks import wait_for_peers
+from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.cli.parser import parse
 from plaunch.cli.program import run
 from plaunch.compat.stores import store_timeout
@@ -40,11 +40,11 @@ from plaunch.process.kernel.watch import ExitWatch
 from plaunch.rendezvous import RendezvousParameters
 from plaunch.rendezvous.timing import Timing
 from plaunch.testing.rendezvous import FakeRendezvous
-from plaunch.timer import FileTimerServer, LocalTimerServer, expires
-from plaunch.timer.files import FileTimerRequest
 from plaunch_events.otel import _seconds as otel_seconds
 from plaunch_rendezvous_c10d.backend import prepare_backend as prepare_c10d
 from plaunch_rendezvous_etcd.options import read_options
+from plaunch_timer import FileTimerServer, LocalTimerServer, expires
+from plaunch_timer.files import FileTimerRequest
 
 INF = math.inf
 NONE = ["nan", "-1", "-inf", "-1e-9", "soon", "", " ", "1s", "0x10", "2e9", "1e400", "9" * 500]
@@ -298,7 +298,7 @@ def test_a_wait_without_an_end_ends_with_the_worker(seconds):
 
 
 def test_waits_of_the_agent_have_no_end():
-    waiting = Waiting(INF, clock=lambda: 100.0)
+    waiting = WaitReporter(INF, clock=lambda: 100.0)
     assert milliseconds(waiting.pause()) >= 0
     alive = Alive(INF, clock=lambda: 100.0)
     alive.sleeps(INF)

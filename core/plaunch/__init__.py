@@ -5,8 +5,8 @@ Every public name loads on first use, so that `import plaunch` costs next to not
 
 from __future__ import annotations
 
-from plaunch._lazy import attach
 from plaunch._version import __version__ as __version__
+from plaunch.lazy import attach
 
 TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
 if TYPE_CHECKING:

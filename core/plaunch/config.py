@@ -10,6 +10,7 @@ from plaunch.agent.worker import WORKER_STORES
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS
+from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,10 +74,10 @@ class LaunchConfig:
         event_conf: options of the event handlers, by `handler.key` (plaunch's own).
         worker_store: who hosts the workers' store: `agent`, the launcher of the node of rank 0, or
             `rank0`, the worker of that rank (plaunch's own).
-        metrics_port: where `/metrics`, `/healthz` and `/status` of the launcher are served: a port
-            of loop-back, or `HOST:PORT`; None for nowhere (plaunch's own).
         job_id: the id that the job keeps when it is started once more under another run id, for its
             workers; the run id when empty (plaunch's own).
+        options: values of options that plugins declare, by attribute, as `metrics_port`; each loads
+            its plugin (plaunch's own).
 
     Raises:
         UsageError: a value is out of its range; the message names it.
@@ -100,7 +101,7 @@ class LaunchConfig:
     local_addr: str | None = None
     event_log_handler: str = "null"
     numa_options: object = None
-    signals_to_handle: str = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+    signals_to_handle: str = DEFAULT_SIGNALS
     duplicate_stdout_filters: list[str] | None = None
     duplicate_stderr_filters: list[str] | None = None
     virtual_local_rank: bool = False
@@ -116,10 +117,13 @@ class LaunchConfig:
     devices: list[str] | None = None
     event_conf: dict[str, str] = field(default_factory=dict)
     worker_store: str = "agent"
-    metrics_port: str | int | None = None
     job_id: str = ""
+    options: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.duplicate_stdout_filters = self.duplicate_stdout_filters or None
+        self.duplicate_stderr_filters = self.duplicate_stderr_filters or None
+        self.job_id = self.job_id or ""
         if self.rdzv_timeout != -1:
             self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}
         if self.shutdown_timeout is None:
@@ -138,10 +142,6 @@ class LaunchConfig:
             from plaunch.process.binding import NumaOptions  # noqa: PLC0415 - as above
 
             self.numa_options = NumaOptions.of(self.numa_options)
-        if self.metrics_port is not None:
-            from plaunch.agent.status.address import parse_address  # noqa: PLC0415 - as above
-
-            parse_address(self.metrics_port, "--metrics-port")
         for is_right, problem in self._rules():
             if not is_right:
                 raise UsageError(problem)

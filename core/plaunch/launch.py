@@ -4,41 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent.closing import close_logs, forget_temporary_files, release_rendezvous
-from plaunch.agent.delivery import close_deliveries
-from plaunch.agent.health import find_service
+from plaunch.agent.alive import TURN_BOUND, Alive
+from plaunch.agent.closing import (
+    close_logs,
+    forget_temporary_files,
+    release_rendezvous,
+    shut_down,
+)
+from plaunch.agent.event_queue import EventQueue, close_queues
+from plaunch.agent.event_stream import EventStream
+from plaunch.agent.health import HEALTH_VARIABLE
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.measures import MetricRecorder
-from plaunch.agent.moments import BeforeWorkers, WorkersStarted
-from plaunch.agent.node import longest_stop
-from plaunch.agent.recorder import EventRecorder
-from plaunch.agent.release import shut_down
-from plaunch.agent.waiting import Waiting
+from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
+from plaunch.agent.rounds import longest_stop
+from plaunch.agent.wait_reporter import WaitReporter, describe_wait
 from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.answers import checked_handler, checked_policy
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
+from plaunch.plugin.extensions import AgentControl
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.process.failures.child_failed import ChildFailedError
+from plaunch.process.streams.traffic import Traffic
 from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.agent.delivery import Delivery
+    from plaunch.agent.extensions import Snapshot
     from plaunch.agent.health import HealthCheckServer
-    from plaunch.agent.moments import Moment, Notify
-    from plaunch.agent.status.service import Service
+    from plaunch.agent.notifications import Notification, Notify
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.config import LaunchConfig
+    from plaunch.plugin.extensions import Extending
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
 
@@ -146,31 +154,20 @@ class _Launch:
         health_check_server: HealthCheckServer | None,
     ) -> None:
         self._health_check_server = health_check_server
-        self._waiting = Waiting(config.start_timeout, show=show)
+        self._waiting = WaitReporter(config.start_timeout, show=show)
         self._config = config
         self._manager = manager
         self._entrypoint = entrypoint
         self._args = args
         self._name = entrypoint_name(entrypoint, args)
-        self._service: Service | None = None
+        self._traffic = Traffic()
+        self._alive = Alive(
+            _seconds(config.shutdown_timeout) + TURN_BOUND, progress=self._last_progress
+        )
         self._agent: LocalElasticAgent | None = None
+        self._extending: list[Extending] = []
 
     def run(self) -> dict[int, Any]:
-        config = self._config
-        self._service = find_service(
-            config.metrics_port,
-            self._health_check_server,
-            run_id=config.run_id,
-            role=config.role,
-            grace=_seconds(config.shutdown_timeout),
-        )
-        try:
-            return self._run()
-        finally:
-            if self._service is not None:
-                self._service.stop()
-
-    def _run(self) -> dict[int, Any]:
         config, manager = self._config, self._manager
         logs_specs = config.logs_specs
         if logs_specs is None:
@@ -185,18 +182,24 @@ class _Launch:
             log_dir=None if log_dir is None else str(log_dir),
             settings=config.settings(),
         )
+        environ = dict(os.environ)
+        if self._health_check_server is not None:
+            environ.pop(HEALTH_VARIABLE, None)  # the caller's server is the one it asks for
+        manager.use_options(config.options, environ)
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         find_event_handlers(manager, config.event_log_handler, config.event_conf)
         with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
         logs_specs, policy = self._bounded(logs_specs, policy)
-        recorder = EventRecorder(config, self._name)
+        recorder = EventStream(config, self._name)
+        self._extending = manager.create_extensions(context)
         deliveries = self._create_deliveries(context, logs_specs)
+        deliveries += [
+            EventQueue(item.who, item, who=f"an extension of {item.who}")
+            for item in self._extending
+        ]
         for delivery in deliveries:
             recorder.listen(delivery.put)
-        if self._service is not None:
-            recorder.listen(self._service.handle)
-            self._service.dropped = lambda: {item.name: item.dropped for item in deliveries}
         failure: BaseException | None = None
         try:
             recorder.begin()
@@ -206,7 +209,7 @@ class _Launch:
             raise
         finally:
             recorder.finish(failure)
-            close_deliveries(deliveries)
+            close_queues(deliveries)
             if recorder.has_agent and (text := recorder.account.describe()):
                 logger.info("this launch took %s", text)
 
@@ -232,10 +235,15 @@ class _Launch:
 
     def _keep_alive(self) -> None:
         """The loop waits for a plugin, whose turn is bounded, but not how many there are."""
-        if self._service is not None:
-            self._service.alive.waits()
+        self._alive.waits()
 
-    def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[Delivery]:
+    def _last_progress(self) -> float:
+        # A slow console may take long to show the last of the output. Only then is it a sign of
+        # life: while workers run, others than the agent's loop look after their output.
+        agent = self._agent
+        return -math.inf if agent is None or agent.snapshot().pids else self._traffic.last_shown()
+
+    def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[EventQueue]:
         config = self._config
         run_dir = None
         if config.event_log_handler != "null":
@@ -251,16 +259,14 @@ class _Launch:
         self,
         logs_specs: LogsSpecs,
         policy: SignalPolicy,
-        recorder: EventRecorder,
-        deliveries: list[Delivery],
+        recorder: EventStream,
+        deliveries: list[EventQueue],
     ) -> dict[int, Any]:
-        config, service = self._config, self._service
+        config = self._config
         handler = self._create_rendezvous()
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
         succeeded = False
         try:
-            if service is not None:
-                service.watch(handler)
             notify = self._notify(recorder, deliveries)
             self._agent = agent = LocalElasticAgent(
                 spec=self._worker_spec(handler),
@@ -269,19 +275,21 @@ class _Launch:
                 exit_barrier_timeout=config.exit_barrier_timeout,
                 log_line_prefix_template=_prefix_template(config),
                 shutdown_timeout=_seconds(config.shutdown_timeout),
-                health_check_server=self._health_check_server
-                or (None if service is None else service.health_check),
+                health_check_server=self._health_check_server,
                 signal_policy=policy,
                 notify=notify,
                 worker_env=self._worker_env,
                 keep_daemons=config.keep_daemons,
                 waiting=self._waiting,
-                alive=None if service is None else service.alive,
-                traffic=None if service is None else service.traffic,
+                alive=self._alive,
+                traffic=self._traffic,
             )
+            self._start_extensions(agent, handler, deliveries)
             culprits = self._manager.culprits
             with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
                 result = agent.run()
+            for item in self._extending:
+                item.result = result
             if agent.stop_signal is not None:
                 release = handler.leave  # what is still to be waited for is not any longer
             values = self._conclude(result, logs_specs)
@@ -297,23 +305,40 @@ class _Launch:
             finally:
                 release_rendezvous(release)
 
-    def _notify(self, recorder: EventRecorder, deliveries: list[Delivery]) -> Notify:
-        """Who is told of the agent's moments."""
+    def _start_extensions(
+        self,
+        agent: LocalElasticAgent,
+        handler: RendezvousHandler,
+        deliveries: Sequence[EventQueue],
+    ) -> None:
+        def complete(snapshot: Snapshot) -> Snapshot:
+            return replace(
+                snapshot,
+                waits_for=_waits_for(handler, snapshot),
+                overdue=self._alive.overdue(),
+                patience=self._alive.patience(),
+                output=self._traffic.counts(),
+                dropped={item.name: item.dropped for item in deliveries},
+            )
+
+        for item in self._extending:
+            item.start(AgentControl(agent, item.who, complete))
+
+    def _notify(self, recorder: EventStream, deliveries: list[EventQueue]) -> Notify:
+        """Who is notified of what the agent does."""
         tell, measure = self._manager.notify, MetricRecorder()
         forks = self._config.start_method == "fork" and callable(self._entrypoint)
-        with_threads: list[Delivery | Service] = [*deliveries]
-        if self._service is not None:
-            with_threads.append(self._service)
+        with_threads: list[EventQueue | Extending] = [*deliveries, *self._extending]
 
-        def notify(moment: Moment) -> None:
+        def notify(notification: Notification) -> None:
             self._keep_alive()
-            if isinstance(moment, WorkersStarted):
+            if isinstance(notification, WorkersStarted):
                 for item in with_threads:
                     item.release()
-            tell(moment)
-            recorder(moment)
-            measure(moment)
-            if isinstance(moment, BeforeWorkers) and forks:
+            tell(notification)
+            recorder(notification)
+            measure(notification)
+            if isinstance(notification, BeforeWorkers) and forks:
                 for item in with_threads:
                     item.rest()
                 for who in self._manager.left_behind():
@@ -393,6 +418,16 @@ class _Launch:
                 counted=result.counted,
             )
         return result.return_values
+
+
+def _waits_for(handler: RendezvousHandler, snapshot: Snapshot) -> str:
+    if snapshot.pids:
+        return ""
+    try:
+        return describe_wait(handler) or ""
+    except Exception as error:  # noqa: BLE001 - a backend's; the rest of the snapshot is of use
+        logger.debug("the rendezvous cannot say what it waits for: %r", error)
+        return ""
 
 
 def _prefix_template(config: LaunchConfig) -> str | None:

@@ -8,8 +8,8 @@ import signal
 import threading
 
 import pytest
-from plaunch.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, moments
-from plaunch.agent.recorder import EventRecorder
+from plaunch.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, notifications
+from plaunch.agent.event_stream import EventStream
 from plaunch.config import LaunchConfig
 from plaunch.errors import (
     PluginError,
@@ -47,7 +47,7 @@ class PretendAgent(SimpleElasticAgent):
     """Each round has a script: results, and callables that make something happen, look by look."""
 
     def __init__(self, handler, *scripts, policy=None, exit_barrier_timeout=300, nproc=1):
-        self.moments = []
+        self.notifications = []
         super().__init__(
             WorkerSpec(
                 role="trainer",
@@ -59,12 +59,13 @@ class PretendAgent(SimpleElasticAgent):
             ),
             exit_barrier_timeout,
             signal_policy=policy,
-            notify=self.moments.append,
+            notify=self.notifications.append,
         )
         self.scripts = [list(script) for script in scripts]
         self.current = []
         self.calls = []
         self.signals = []
+        self._workers.signal = self.signals.append
         self.on_stop = lambda: None
 
     def _start_workers(self, worker_group):
@@ -86,15 +87,12 @@ class PretendAgent(SimpleElasticAgent):
             item()
         return RunResult(WorkerState.HEALTHY)
 
-    def _signal_workers(self, signum):
-        self.signals.append(signum)
-
     def _shutdown(self, death_sig=signal.SIGTERM, timeout=None):
         self.calls.append("shutdown")
 
     def started(self):
         """The attempt and the round of every start."""
-        told = [m.group for m in self.moments if isinstance(m, moments.WorkersStarted)]
+        told = [m.group for m in self.notifications if isinstance(m, notifications.WorkersStarted)]
         return [(group.attempt, group.round) for group in told]
 
 
@@ -276,7 +274,7 @@ def test_ranks_and_the_attempt_come_with_the_round(job):
     job.ranks = WorldRanks(first_global=5, world_size=9, first_role=2, role_world_size=6)
     agent = PretendAgent(job, [SUCCEEDED], nproc=2)
     agent.run()
-    groups = [m.group for m in agent.moments if isinstance(m, moments.AfterRendezvous)]
+    groups = [m.group for m in agent.notifications if isinstance(m, notifications.AfterRendezvous)]
     assert [group.attempt for group in groups] == [4]
     assert [
         (w.global_rank, w.world_size, w.role_rank, w.role_world_size) for w in groups[0].workers
@@ -503,7 +501,7 @@ def test_a_node_that_cannot_start_its_workers_ends_the_job(job, error):
 @restarts(3)
 def test_a_node_stays_until_the_job_has_acted_on_its_error(job, monkeypatch):
     """It may host the store from which the others hear of the error."""
-    monkeypatch.setattr("plaunch.agent.agent._VERDICT_WAIT", 60.0)
+    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", 60.0)
     settle = threading.Timer(0.05, lambda: job.conclude("failed", elsewhere()))
     job.report_failure = lambda failures, is_final: settle.start()
     with pytest.raises(WorkerStartError):
@@ -514,7 +512,7 @@ def test_a_node_stays_until_the_job_has_acted_on_its_error(job, monkeypatch):
 
 @restarts(3)
 def test_but_not_for_ever(job, monkeypatch):
-    monkeypatch.setattr("plaunch.agent.agent._VERDICT_WAIT", 0.01)
+    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", 0.01)
     job.report_failure = lambda failures, is_final: None
     with pytest.raises(WorkerStartError):
         PretendAgent(job, [WorkerStartError("no more processes")]).run()
@@ -522,7 +520,7 @@ def test_but_not_for_ever(job, monkeypatch):
 
 @restarts(3)
 def test_nor_after_a_stop_signal(job, monkeypatch):
-    monkeypatch.setattr("plaunch.agent.agent._VERDICT_WAIT", 3600.0)
+    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", 3600.0)
     job.report_failure = lambda failures, is_final: None
     agent = PretendAgent(job, [WorkerStartError("no more processes")])
     agent._shutdown = lambda *args, **options: os.kill(os.getpid(), signal.SIGTERM)
@@ -566,7 +564,7 @@ def test_nor_is_a_host_that_has_given_its_workers_up_told_of(job):
         raise UnkillableWorkerError("pid 7 is stuck")
 
     agent = PretendAgent(job, [RunResult(WorkerState.UNHEALTHY)])
-    agent._is_of_use = lambda: False
+    agent._workers.are_of_use = lambda: False
     agent.on_stop = get_stuck
     with pytest.raises(UnkillableWorkerError):
         agent.run()
@@ -598,17 +596,17 @@ def test_a_stop_signal_ends_the_wait_for_a_round(job):
     assert agent.calls == ["shutdown"]
 
 
-# --- what is told of it, as moments and as events -------------------------------------------------
+# --- what is told of it, as notifications and as events ------------------------------------------
 
 
 def stream_of(agent, handler, error=None):
     """The events that a recorder makes of what the agent has told."""
     config = LaunchConfig(1, 3, 1, run_id="job", max_restarts=handler.max_restarts)
-    recorder, events = EventRecorder(config, "train.py"), []
+    recorder, events = EventStream(config, "train.py"), []
     recorder.listen(events.append)
     recorder.begin()
-    for moment in agent.moments:
-        recorder(moment)
+    for notification in agent.notifications:
+        recorder(notification)
     recorder.finish(error)
     return [(event.name.removeprefix("plaunch."), event.metadata) for event in events]
 

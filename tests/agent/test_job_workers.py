@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, agent, moments
+from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, loop, notifications
 from plaunch.errors import PlaunchError, RendezvousConnectionError, SignalException
 from plaunch.process import ChildFailedError, SignalAction
 from plaunch.rendezvous import JobFailure
@@ -171,7 +171,7 @@ FAIL_BOTH = UP + (
 
 def test_a_worker_that_fails_just_after_the_others_is_told_of(create_node, monkeypatch):
     """Its own node sees the change first, and looks once more before it stops the workers."""
-    monkeypatch.setattr(agent, "_LAST_LOOK", 60.0)
+    monkeypatch.setattr(loop, "_LAST_LOOK", 60.0)
     node = create_node(max_restarts=0, world_size=2)
 
     def fail():
@@ -245,11 +245,17 @@ def test_workers_run_again_if_that_is_heard_while_what_they_left_is_ended(create
     node.job.report_success = go_on
 
     class Agent(LocalElasticAgent):
-        def _begin_clearing(self):
-            if not node.told:
-                node.told = True
-                getattr(node.job, news)(*([ELSEWHERE] if news == "fail_elsewhere" else []))
-            return super()._begin_clearing()
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            begin = self._workers.begin_clearing
+
+            def begin_clearing():
+                if not node.told:
+                    node.told = True
+                    getattr(node.job, news)(*([ELSEWHERE] if news == "fail_elsewhere" else []))
+                return begin()
+
+            self._workers.begin_clearing = begin_clearing
 
     node.told = False
     result = node.run(LEAVING, kind=Agent)
@@ -268,7 +274,10 @@ class Notify:
         return SignalAction.NOTIFY
 
 
-UNTIL_TOLD = UP + "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))\nup()\ntime.sleep(300)\n"
+UNTIL_TOLD = (
+    UP
+    + "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))\nup()\nwhile True: time.sleep(0.01)\n"
+)
 
 
 @pytest.mark.parametrize("is_here", [True, False])
@@ -335,7 +344,7 @@ SAVING = (
     + "    sys.exit(0)\n"
     + "signal.signal(signal.SIGTERM, stop)\n"
     + "up()\n"
-    + "while True: time.sleep(300)\n"
+    + "while True: time.sleep(0.01)\n"  # a signal just before a long sleep is not seen for long
 )
 
 
@@ -450,8 +459,8 @@ def test_one_stop_signal_while_an_error_tears_the_loop_down_skips_no_grace(creat
         heard.wait(60)
         (node.folder / "enough").touch()
 
-    def note(moment):
-        if isinstance(moment, moments.SignalReceived):
+    def note(notification):
+        if isinstance(notification, notifications.SignalReceived):
             heard.set()
 
     script = SAVING.replace("    sys.exit(0)", "    (where / f'saved.{rank}').touch(); sys.exit(0)")

@@ -11,7 +11,7 @@ import sys
 import threading
 
 import pytest
-from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, moments
+from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, notifications
 from plaunch.agent.worker_store.store import WorkerStore
 from plaunch.errors import (
     PlaunchError,
@@ -69,11 +69,11 @@ class Recorder:
         return self.built
 
     def exits(self):
-        return [m.exit for m in self.told if isinstance(m, moments.WorkerExited)]
+        return [m.exit for m in self.told if isinstance(m, notifications.WorkerExited)]
 
     def steps(self, step):
         """The steps of that name that stops have taken."""
-        stopping = [m.step for m in self.told if isinstance(m, moments.Stopping)]
+        stopping = [m.step for m in self.told if isinstance(m, notifications.Stopping)]
         return [taken for taken in stopping if taken.step == step]
 
     def workers(self, round_, nproc=2):
@@ -159,7 +159,7 @@ def test_the_grace_holds_on_the_restart_path_too(recorder):
 ASKED = RECORD + (
     "signal.signal(signal.SIGTERM, lambda *_: (where / 'asked').touch())\n"
     "(where / 'ready').touch()\n"
-    "while True: time.sleep(300)\n"
+    "while True: time.sleep(0.01)\n"
 )
 
 
@@ -200,7 +200,7 @@ SAVING = RECORD + (
     "    sys.exit(0)\n"
     "signal.signal(signal.SIGTERM, save)\n"
     "(where / 'ready').touch()\n"
-    "while True: time.sleep(300)\n"
+    "while True: time.sleep(0.01)\n"
 )
 REPEATS = {
     "Slurm": [signal.SIGCONT, signal.SIGTERM],
@@ -436,15 +436,18 @@ class LosingStore(WorkerStore):
 
 def test_workers_that_have_all_succeeded_do_not_miss_their_store(recorder):
     built = recorder.agent(RECORD, FakeRendezvous(world_size=2))
-    done = lambda: built._pcontext is not None and built._pcontext.look() is not None  # noqa: E731
-    built._store = LosingStore(built._reaper, WorkerStoreError("it was lost"), done)
+    workers = built._workers
+    done = lambda: workers.context is not None and workers.context.look() is not None  # noqa: E731
+    workers.store = LosingStore(workers.reaper, WorkerStoreError("it was lost"), done)
     assert built.run().state is WorkerState.SUCCEEDED
 
 
 def test_a_store_that_nobody_can_serve_is_no_matter_for_restarts(recorder):
     built = recorder.agent(WAIT, FakeRendezvous(world_size=2), max_restarts=3)
     up = lambda: recorder.folder.joinpath("0-0.json").exists()  # noqa: E731
-    built._store = LosingStore(built._reaper, WorkerStoreHostError("there is no torch"), up)
+    built._workers.store = LosingStore(
+        built._workers.reaper, WorkerStoreHostError("there is no torch"), up
+    )
     with pytest.raises(WorkerStoreHostError):
         built.run()
     assert not recorder.folder.joinpath("1-0.json").exists()

@@ -12,9 +12,9 @@ from plaunch.agent.worker import WorkerState
 
 TERM = m.StopRequested(signal.SIGTERM)
 INTERRUPT = m.StopRequested(signal.SIGINT)
-STARTED = m.WorkersStartedEvent()
+STARTED = m.StartSucceeded()
 UP = [m.Begin(), m.RoundFormed(), STARTED]
-DONE = [m.WorkersSucceeded(), m.WorkersStopped()]  # with all that they left behind
+DONE = [m.WorkSucceeded(), m.StopSucceeded()]  # with all that they left behind
 WAIT = [m.ClearUp(), m.WaitForPeers()]
 
 
@@ -38,7 +38,7 @@ HISTORIES = {
     ),
     "failure without restarts": (
         0,
-        [*UP, m.WorkersFailed(), m.WorkersStopped()],
+        [*UP, m.WorkFailed(), m.StopSucceeded()],
         [m.Join(), m.StartWorkers(), m.StopWorkers(), m.Finish(m.Outcome.FAILED)],
         (0, 0, WorkerState.FAILED, m.Outcome.FAILED),
     ),
@@ -46,8 +46,8 @@ HISTORIES = {
         1,
         [
             *UP,
-            m.WorkersFailed(),
-            m.WorkersStopped(),
+            m.WorkFailed(),
+            m.StopSucceeded(),
             m.RoundFormed(),
             STARTED,
             *DONE,
@@ -69,12 +69,12 @@ HISTORIES = {
         1,
         [
             *UP,
-            m.WorkersFailed(),
-            m.WorkersStopped(),
+            m.WorkFailed(),
+            m.StopSucceeded(),
             m.RoundFormed(),
             STARTED,
-            m.WorkersFailed(),
-            m.WorkersStopped(),
+            m.WorkFailed(),
+            m.StopSucceeded(),
         ],
         [
             m.Join(),
@@ -90,7 +90,7 @@ HISTORIES = {
     ),
     "membership change costs no attempt": (
         0,
-        [*UP, m.MembershipChanged(), m.WorkersStopped(), m.RoundFormed(), STARTED],
+        [*UP, m.NodesChanged(), m.StopSucceeded(), m.RoundFormed(), STARTED],
         [
             m.Join(),
             m.StartWorkers(),
@@ -103,13 +103,13 @@ HISTORIES = {
     ),
     "membership change before the round is part of it": (
         0,
-        [m.Begin(), m.MembershipChanged(), m.RoundFormed(), STARTED],
+        [m.Begin(), m.NodesChanged(), m.RoundFormed(), STARTED],
         [m.Join(), m.StartWorkers()],
         (0, 0, WorkerState.HEALTHY, None),
     ),
     "closed while running": (
         3,
-        [*UP, m.RendezvousClosed(), m.WorkersStopped()],
+        [*UP, m.RendezvousClosed(), m.StopSucceeded()],
         [
             m.Join(),
             m.StartWorkers(),
@@ -121,7 +121,7 @@ HISTORIES = {
     ),
     "closed during a restart": (
         3,
-        [*UP, m.WorkersFailed(), m.RendezvousClosed(), m.WorkersStopped()],
+        [*UP, m.WorkFailed(), m.RendezvousClosed(), m.StopSucceeded()],
         [
             m.Join(),
             m.StartWorkers(),
@@ -134,7 +134,7 @@ HISTORIES = {
     ),
     "closed after the last failure: the failure is the cause": (
         0,
-        [*UP, m.WorkersFailed(), m.RendezvousClosed(), m.WorkersStopped()],
+        [*UP, m.WorkFailed(), m.RendezvousClosed(), m.StopSucceeded()],
         [m.Join(), m.StartWorkers(), m.StopWorkers(), m.Finish(m.Outcome.FAILED)],
         (0, 0, WorkerState.FAILED, m.Outcome.FAILED),
     ),
@@ -152,7 +152,7 @@ HISTORIES = {
     ),
     "stop while starting": (
         0,
-        [m.Begin(), m.RoundFormed(), TERM, STARTED, m.WorkersStopped()],
+        [m.Begin(), m.RoundFormed(), TERM, STARTED, m.StopSucceeded()],
         [
             m.Join(),
             m.StartWorkers(),
@@ -164,7 +164,7 @@ HISTORIES = {
     ),
     "stop while running passes the signal on": (
         3,
-        [*UP, INTERRUPT, m.WorkersStopped()],
+        [*UP, INTERRUPT, m.StopSucceeded()],
         [
             m.Join(),
             m.StartWorkers(),
@@ -176,7 +176,7 @@ HISTORIES = {
     ),
     "stop during a restart": (
         3,
-        [*UP, m.WorkersFailed(), TERM, m.WorkersStopped()],
+        [*UP, m.WorkFailed(), TERM, m.StopSucceeded()],
         [
             m.Join(),
             m.StartWorkers(),
@@ -189,7 +189,7 @@ HISTORIES = {
     ),
     "stop after the last failure: the failure is the cause": (
         0,
-        [*UP, m.WorkersFailed(), TERM, m.WorkersStopped()],
+        [*UP, m.WorkFailed(), TERM, m.StopSucceeded()],
         [m.Join(), m.StartWorkers(), m.StopWorkers(), m.Finish(m.Outcome.FAILED)],
         (0, 0, WorkerState.FAILED, m.Outcome.FAILED),
     ),
@@ -219,7 +219,7 @@ HISTORIES = {
     ),
     "workers cannot be started": (
         3,
-        [m.Begin(), m.RoundFormed(), m.StartFailed(), m.WorkersStopped()],
+        [m.Begin(), m.RoundFormed(), m.StartFailed(), m.StopSucceeded()],
         [m.Join(), m.StartWorkers(), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
         (0, 0, WorkerState.FAILED, m.Outcome.ERROR),
     ),
@@ -227,11 +227,11 @@ HISTORIES = {
         3,
         [
             *UP,
-            m.WorkersFailed(),
-            m.WorkersStopped(),
+            m.WorkFailed(),
+            m.StopSucceeded(),
             m.RoundFormed(),
             m.StartFailed(),
-            m.WorkersStopped(),
+            m.StopSucceeded(),
         ],
         [
             m.Join(),
@@ -249,15 +249,15 @@ HISTORIES = {
         3,
         [
             *UP,
-            m.WorkersFailed(),
-            m.WorkersStopped(),
+            m.WorkFailed(),
+            m.StopSucceeded(),
             m.RoundFormed(),
             STARTED,
-            m.MembershipChanged(),
-            m.WorkersStopped(),
+            m.NodesChanged(),
+            m.StopSucceeded(),
             m.RoundFormed(),
             m.StartFailed(),
-            m.WorkersStopped(),
+            m.StopSucceeded(),
         ],
         [
             m.Join(),
@@ -277,7 +277,7 @@ HISTORIES = {
     ),
     "the agent itself fails: the workers are stopped as in any other stop": (
         3,
-        [*UP, m.AgentFailed(), INTERRUPT, m.WorkersStopped()],
+        [*UP, m.AgentFailed(), INTERRUPT, m.StopSucceeded()],
         [
             m.Join(),
             m.StartWorkers(),
@@ -289,7 +289,7 @@ HISTORIES = {
     ),
     "a stop while it is cleared up keeps the success, and waits for nobody": (
         0,
-        [*UP, m.WorkersSucceeded(), TERM, INTERRUPT, m.WorkersStopped()],
+        [*UP, m.WorkSucceeded(), TERM, INTERRUPT, m.StopSucceeded()],
         [
             m.Join(),
             m.StartWorkers(),
@@ -302,19 +302,19 @@ HISTORIES = {
     ),
     "what was left behind cannot be ended": (
         0,
-        [*UP, m.WorkersSucceeded(), m.StopFailed()],
+        [*UP, m.WorkSucceeded(), m.StopFailed()],
         [m.Join(), m.StartWorkers(), m.ClearUp(), m.Finish(m.Outcome.ERROR)],
         (0, 0, WorkerState.UNHEALTHY, m.Outcome.ERROR),
     ),
     "closed while it is cleared up": (
         0,
-        [*UP, m.WorkersSucceeded(), m.RendezvousClosed(), m.WorkersStopped()],
+        [*UP, m.WorkSucceeded(), m.RendezvousClosed(), m.StopSucceeded()],
         [m.Join(), m.StartWorkers(), m.ClearUp(), m.Finish(m.Outcome.SUCCEEDED)],
         (0, 0, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
     ),
     "a node arrives while it is cleared up": (
         0,
-        [*UP, m.WorkersSucceeded(), m.MembershipChanged(), m.WorkersStopped(), m.RoundFormed()],
+        [*UP, m.WorkSucceeded(), m.NodesChanged(), m.StopSucceeded(), m.RoundFormed()],
         [
             m.Join(),
             m.StartWorkers(),
@@ -327,7 +327,7 @@ HISTORIES = {
     ),
     "a worker cannot be ended: no second generation": (
         3,
-        [*UP, m.WorkersFailed(), m.StopFailed()],
+        [*UP, m.WorkFailed(), m.StopFailed()],
         [
             m.Join(),
             m.StartWorkers(),
@@ -365,7 +365,7 @@ SUCCESS, FAILURE, CLOSED = m.Outcome.SUCCEEDED, m.Outcome.FAILED, m.Outcome.CLOS
 # name: (events, actions after the start, attempt, round, worker state, outcome)
 JOB_HISTORIES = {
     "a failure is told, and the job decides, whatever the budget": (
-        [*JOB_UP, m.WorkersFailed(), m.WorkersStopped(), job_round(1), STARTED],
+        [*JOB_UP, m.WorkFailed(), m.StopSucceeded(), job_round(1), STARTED],
         [
             m.TellFailure(),
             m.Report(m.Again.DECISION),
@@ -376,12 +376,12 @@ JOB_HISTORIES = {
         (1, 1, WorkerState.HEALTHY, None),
     ),
     "a failure elsewhere stops and joins": (
-        [*JOB_UP, m.PeersFailed(), m.WorkersStopped(), job_round(1), STARTED],
+        [*JOB_UP, m.PeersFailed(), m.StopSucceeded(), job_round(1), STARTED],
         [m.Report(m.Again.DECISION), m.StopWorkers(), m.Join(), m.StartWorkers()],
         (1, 1, WorkerState.HEALTHY, None),
     ),
     "own failures during the stop for another's are not told": (
-        [*JOB_UP, m.PeersFailed(), m.WorkersFailed(), m.WorkersStopped()],
+        [*JOB_UP, m.PeersFailed(), m.WorkFailed(), m.StopSucceeded()],
         [m.Report(m.Again.DECISION), m.StopWorkers(), m.Join()],
         (0, 0, WorkerState.STOPPED, m.Again.DECISION),
     ),
@@ -395,8 +395,8 @@ JOB_HISTORIES = {
             m.Begin(),
             job_round(1, 4),
             STARTED,
-            m.MembershipChanged(),
-            m.WorkersStopped(),
+            m.NodesChanged(),
+            m.StopSucceeded(),
             job_round(1, 7),
             STARTED,
         ],
@@ -404,12 +404,12 @@ JOB_HISTORIES = {
         (1, 7, WorkerState.HEALTHY, None),
     ),
     "a membership change keeps the attempt": (
-        [*JOB_UP, m.MembershipChanged(), m.WorkersStopped(), job_round(0), STARTED],
+        [*JOB_UP, m.NodesChanged(), m.StopSucceeded(), job_round(0), STARTED],
         [m.Report(m.Again.MEMBERSHIP), m.StopWorkers(), m.Join(), m.StartWorkers()],
         (0, 1, WorkerState.HEALTHY, None),
     ),
     "no restart is left": (
-        [*JOB_UP, m.WorkersFailed(), m.WorkersStopped(), m.JobEnded(FAILURE)],
+        [*JOB_UP, m.WorkFailed(), m.StopSucceeded(), m.JobEnded(FAILURE)],
         [
             m.TellFailure(),
             m.Report(m.Again.DECISION),
@@ -421,12 +421,12 @@ JOB_HISTORIES = {
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job fails while this node runs": (
-        [*JOB_UP, m.JobEnded(FAILURE), m.WorkersStopped()],
+        [*JOB_UP, m.JobEnded(FAILURE), m.StopSucceeded()],
         [m.Report(FAILURE), m.StopWorkers(), m.Finish(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job fails while this node stops": (
-        [*JOB_UP, m.MembershipChanged(), m.JobEnded(FAILURE), m.WorkersStopped()],
+        [*JOB_UP, m.NodesChanged(), m.JobEnded(FAILURE), m.StopSucceeded()],
         [
             m.Report(m.Again.MEMBERSHIP),
             m.StopWorkers(),
@@ -436,7 +436,7 @@ JOB_HISTORIES = {
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job fails while this node waits": (
-        [*JOB_UP, *DONE, m.JobEnded(FAILURE), m.WorkersStopped()],
+        [*JOB_UP, *DONE, m.JobEnded(FAILURE), m.StopSucceeded()],
         [*WAIT, m.Report(FAILURE), m.StopWorkers(), m.Finish(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
@@ -446,7 +446,7 @@ JOB_HISTORIES = {
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "the job succeeds without this node": (
-        [*JOB_UP, m.JobEnded(SUCCESS), m.WorkersStopped()],
+        [*JOB_UP, m.JobEnded(SUCCESS), m.StopSucceeded()],
         [m.Report(CLOSED), m.StopWorkers(), m.Finish(CLOSED)],
         (0, 0, WorkerState.STOPPED, CLOSED),
     ),
@@ -459,8 +459,8 @@ JOB_HISTORIES = {
         [
             *JOB_UP,
             *DONE,
-            m.MembershipChanged(),
-            m.WorkersStopped(),
+            m.NodesChanged(),
+            m.StopSucceeded(),
             m.JobEnded(SUCCESS),
         ],
         [
@@ -478,11 +478,11 @@ JOB_HISTORIES = {
             *JOB_UP,
             *DONE,
             m.PeersFailed(),
-            m.WorkersStopped(),
+            m.StopSucceeded(),
             job_round(1),
             STARTED,
             m.JobEnded(SUCCESS),
-            m.WorkersStopped(),
+            m.StopSucceeded(),
         ],
         [
             *WAIT,
@@ -497,7 +497,7 @@ JOB_HISTORIES = {
         (1, 1, WorkerState.STOPPED, CLOSED),
     ),
     "somebody closes the job while this node waits": (
-        [*JOB_UP, *DONE, m.JobEnded(CLOSED), m.WorkersStopped()],
+        [*JOB_UP, *DONE, m.JobEnded(CLOSED), m.StopSucceeded()],
         [*WAIT, m.Report(CLOSED), m.StopWorkers(), m.Finish(CLOSED)],
         (0, 0, WorkerState.SUCCEEDED, CLOSED),
     ),
@@ -507,12 +507,12 @@ JOB_HISTORIES = {
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "unreachable while running": (
-        [*JOB_UP, LOST_PEERS, m.WorkersStopped()],
+        [*JOB_UP, LOST_PEERS, m.StopSucceeded()],
         [m.Report(m.Outcome.ERROR), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
         (0, 0, WorkerState.STOPPED, m.Outcome.ERROR),
     ),
     "unreachable while stopping for another round": (
-        [*JOB_UP, m.PeersFailed(), LOST_PEERS, m.WorkersStopped()],
+        [*JOB_UP, m.PeersFailed(), LOST_PEERS, m.StopSucceeded()],
         [
             m.Report(m.Again.DECISION),
             m.StopWorkers(),
@@ -522,7 +522,7 @@ JOB_HISTORIES = {
         (0, 0, WorkerState.STOPPED, m.Outcome.ERROR),
     ),
     "unreachable after a stop signal: the signal is the cause": (
-        [*JOB_UP, TERM, LOST_PEERS, m.JobEnded(FAILURE), m.WorkersStopped()],
+        [*JOB_UP, TERM, LOST_PEERS, m.JobEnded(FAILURE), m.StopSucceeded()],
         [
             m.Report(m.Outcome.SIGNALLED),
             m.StopWorkers(),
@@ -531,44 +531,44 @@ JOB_HISTORIES = {
         (0, 0, WorkerState.STOPPED, m.Outcome.SIGNALLED),
     ),
     "unreachable while it is cleared up": (
-        [*JOB_UP, m.WorkersSucceeded(), LOST_PEERS, m.WorkersStopped()],
+        [*JOB_UP, m.WorkSucceeded(), LOST_PEERS, m.StopSucceeded()],
         [m.ClearUp(), m.Report(m.Outcome.ERROR), m.Finish(m.Outcome.ERROR)],
         (0, 0, WorkerState.SUCCEEDED, m.Outcome.ERROR),
     ),
     "workers of another node fail while it is cleared up": (
-        [*JOB_UP, m.WorkersSucceeded(), m.PeersFailed(), m.WorkersStopped(), job_round(1), STARTED],
+        [*JOB_UP, m.WorkSucceeded(), m.PeersFailed(), m.StopSucceeded(), job_round(1), STARTED],
         [m.ClearUp(), m.Report(m.Again.DECISION), m.Join(), m.StartWorkers()],
         (1, 1, WorkerState.HEALTHY, None),
     ),
     "the job fails while it is cleared up": (
-        [*JOB_UP, m.WorkersSucceeded(), m.JobEnded(FAILURE), m.WorkersStopped()],
+        [*JOB_UP, m.WorkSucceeded(), m.JobEnded(FAILURE), m.StopSucceeded()],
         [m.ClearUp(), m.Report(FAILURE), m.Finish(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "a stop while it is cleared up: the job hears of the success": (
-        [*JOB_UP, m.WorkersSucceeded(), TERM, m.WorkersStopped()],
+        [*JOB_UP, m.WorkSucceeded(), TERM, m.StopSucceeded()],
         [m.ClearUp(), m.Report(SUCCESS), m.WaitForPeers(), m.Finish(SUCCESS)],
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     **{
         f"a stop while it is cleared up, and then {name}: it ends with its success": (
-            [*JOB_UP, m.WorkersSucceeded(), TERM, event, m.WorkersStopped()],
+            [*JOB_UP, m.WorkSucceeded(), TERM, event, m.StopSucceeded()],
             [m.ClearUp(), m.Report(SUCCESS), m.WaitForPeers(), m.Finish(SUCCESS)],
             (0, 0, WorkerState.SUCCEEDED, SUCCESS),
         )
         for name, event in {
-            "a node comes": m.MembershipChanged(),
+            "a node comes": m.NodesChanged(),
             "workers of another fail": m.PeersFailed(),
             "the others are lost": LOST_PEERS,
         }.items()
     },
     "the agent itself fails: the job hears of it": (
-        [*JOB_UP, m.AgentFailed(), m.WorkersStopped()],
+        [*JOB_UP, m.AgentFailed(), m.StopSucceeded()],
         [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
         (0, 0, WorkerState.FAILED, m.Outcome.ERROR),
     ),
     "unreachable while waiting": (
-        [*JOB_UP, *DONE, LOST_PEERS, m.WorkersStopped()],
+        [*JOB_UP, *DONE, LOST_PEERS, m.StopSucceeded()],
         [
             *WAIT,
             m.Report(m.Outcome.ERROR),
@@ -578,7 +578,7 @@ JOB_HISTORIES = {
         (0, 0, WorkerState.SUCCEEDED, m.Outcome.ERROR),
     ),
     "workers cannot be started: the job hears of it": (
-        [m.Begin(), job_round(), m.StartFailed(), m.WorkersStopped()],
+        [m.Begin(), job_round(), m.StartFailed(), m.StopSucceeded()],
         [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
         (0, 0, WorkerState.FAILED, m.Outcome.ERROR),
     ),
@@ -632,7 +632,7 @@ def test_which_signals_skip_the_grace(name, is_job_wide):
     escalated = []
     for word in sequence:
         if word == "failure":
-            event, at = m.WorkersFailed(), None
+            event, at = m.WorkFailed(), None
         else:
             signum, at = word.split()
             event = m.StopRequested(signal.Signals["SIG" + signum], 100 + float(at))
@@ -657,13 +657,13 @@ EVENTS = [
     STARTED,
     m.StartFailed(),
     m.AgentFailed(),
-    m.WorkersFailed(),
-    m.WorkersSucceeded(),
-    m.MembershipChanged(),
+    m.WorkFailed(),
+    m.WorkSucceeded(),
+    m.NodesChanged(),
     m.RendezvousClosed(),
     TERM,
     INTERRUPT,
-    m.WorkersStopped(),
+    m.StopSucceeded(),
     m.StopFailed(),
     m.PeersFinished(),
     m.PeersFailed(),
@@ -687,7 +687,7 @@ def test_every_end_tells_what_the_workers_did(events, is_job_wide):
         state, actions = m.step(state, event)
         if isinstance(event, m.RoundFormed) and before.phase is m.Phase.JOINING:
             told, succeeded = 0, False
-        if isinstance(event, m.WorkersSucceeded) and before.phase is m.Phase.RUNNING:
+        if isinstance(event, m.WorkSucceeded) and before.phase is m.Phase.RUNNING:
             succeeded = True
         told += sum(isinstance(action, m.TellFailure) for action in actions)
         assert told <= is_job_wide
@@ -726,7 +726,7 @@ def test_no_workers_are_started_over_living_ones(events, max_restarts, is_job_wi
     for event in events:
         before = state
         state, actions = m.step(state, event)
-        if isinstance(event, m.WorkersStopped) and before.phase in STOPS:
+        if isinstance(event, m.StopSucceeded) and before.phase in STOPS:
             alive = False
         for action in actions:
             if isinstance(action, m.StartWorkers):
@@ -743,13 +743,13 @@ class Workers:
         return {
             m.Join: m.RoundFormed(),
             m.StartWorkers: STARTED,
-            m.StopWorkers: m.WorkersStopped(),
-            m.ClearUp: m.WorkersStopped(),
+            m.StopWorkers: m.StopSucceeded(),
+            m.ClearUp: m.StopSucceeded(),
             m.WaitForPeers: m.PeersFinished(),
         }.get(type(action))
 
 
-@given(st.lists(st.sampled_from([m.WorkersFailed(), m.MembershipChanged()]), max_size=10))
+@given(st.lists(st.sampled_from([m.WorkFailed(), m.NodesChanged()]), max_size=10))
 def test_every_run_ends_once_the_world_lets_it(disturbances):
     """Whatever disturbs it, an agent whose workers succeed at last has succeeded or failed."""
     state, actions = m.step(m.State(max_restarts=2), m.Begin())
@@ -761,7 +761,7 @@ def test_every_run_ends_once_the_world_lets_it(disturbances):
             if event is None:
                 continue
         elif state.phase is m.Phase.RUNNING:
-            event = disturbances.pop(0) if disturbances else m.WorkersSucceeded()
+            event = disturbances.pop(0) if disturbances else m.WorkSucceeded()
         else:
             break
         state, actions = m.step(state, event)

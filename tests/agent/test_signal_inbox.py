@@ -8,7 +8,8 @@ import signal
 import time
 
 import pytest
-from plaunch.agent.signals import SignalInbox, StopOn, WakeUp
+from plaunch.agent.poller import WakeUp
+from plaunch.agent.signals import SignalInbox, StopOn
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.stopping.signals import SignalAction
 

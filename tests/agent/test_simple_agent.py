@@ -7,8 +7,8 @@ import signal
 import threading
 
 import pytest
-from plaunch.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, moments
-from plaunch.agent.status.alive import Alive
+from plaunch.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, notifications
+from plaunch.agent.alive import Alive
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousGracefulExitError,
@@ -40,7 +40,7 @@ class PretendAgent(SimpleElasticAgent):
     def __init__(
         self, handler, scripts, max_restarts=3, signal_policy=None, notify=None, alive=None, **spec
     ):
-        self.moments = []
+        self.notifications = []
         super().__init__(
             WorkerSpec(
                 role="trainer",
@@ -52,7 +52,7 @@ class PretendAgent(SimpleElasticAgent):
                 **spec,
             ),
             signal_policy=signal_policy,
-            notify=notify or self.moments.append,
+            notify=notify or self.notifications.append,
             alive=alive,
         )
         self.scripts = [list(script) for script in scripts]
@@ -84,7 +84,9 @@ class PretendAgent(SimpleElasticAgent):
         self.calls.append(f"shutdown {death_sig.name}")
 
     def told(self, kind):
-        return [moment for moment in self.moments if isinstance(moment, kind)]
+        return [
+            notification for notification in self.notifications if isinstance(notification, kind)
+        ]
 
 
 def test_success_returns_the_workers_result():
@@ -100,8 +102,8 @@ def test_failures_are_followed_by_restarts_in_new_rounds_until_none_is_left():
     assert agent.run() is FAILED
     assert agent.calls == ["start", "stop", "start", "stop", "start", "stop", "shutdown SIGTERM"]
     assert handler.rounds == 3
-    started = agent.told(moments.WorkersStarted)
-    assert [(moment.group.attempt, moment.group.round) for moment in started] == [
+    started = agent.told(notifications.WorkersStarted)
+    assert [(notification.group.attempt, notification.group.round) for notification in started] == [
         (0, 0),
         (1, 1),
         (2, 2),
@@ -119,7 +121,7 @@ def test_a_state_that_workers_cannot_be_in_ends_the_run(state):
 def test_moments_come_in_order_and_state_changes_are_complete():
     agent = PretendAgent(FakeRendezvous(), [[FAILED], [SUCCEEDED]], max_restarts=1)
     agent.run()
-    kinds = [type(moment).__name__ for moment in agent.moments]
+    kinds = [type(notification).__name__ for notification in agent.notifications]
     one_round = [
         "BeforeRendezvous",
         "AfterRendezvous",
@@ -129,23 +131,26 @@ def test_moments_come_in_order_and_state_changes_are_complete():
     ]
     failed = ["WorkersFailed", "StateChanged"]
     assert kinds == [*one_round, *failed, *one_round, "StateChanged", "AgentFinished"]
-    changes = [(moment.old.name, moment.new.name) for moment in agent.told(moments.StateChanged)]
+    changes = [
+        (notification.old.name, notification.new.name)
+        for notification in agent.told(notifications.StateChanged)
+    ]
     assert changes == [
         ("INIT", "HEALTHY"),
         ("HEALTHY", "STOPPED"),
         ("STOPPED", "HEALTHY"),
         ("HEALTHY", "SUCCEEDED"),
     ]
-    assert agent.told(moments.AgentFinished)[0].result is SUCCEEDED
+    assert agent.told(notifications.AgentFinished)[0].result is SUCCEEDED
 
 
 def test_groups_in_moments_tell_ranks_pids_and_where_the_store_is():
     handler = FakeRendezvous(run_id="job", rank=1, world_size=3)
     agent = PretendAgent(handler, [[SUCCEEDED]], local_world_size=2)
     agent.run()
-    before = agent.told(moments.BeforeRendezvous)[0].group
+    before = agent.told(notifications.BeforeRendezvous)[0].group
     assert (before.group_rank, before.round, before.master_port) == (-1, -1, 0)
-    after = agent.told(moments.AfterRendezvous)[0].group
+    after = agent.told(notifications.AfterRendezvous)[0].group
     assert (after.run_id, after.group_rank, after.group_world_size, after.round) == ("job", 1, 3, 0)
     assert (after.master_addr, after.master_port) == ("127.0.0.1", 29400)
     assert [(w.local_rank, w.global_rank, w.world_size) for w in after.workers] == [
@@ -153,14 +158,14 @@ def test_groups_in_moments_tell_ranks_pids_and_where_the_store_is():
         (1, 3, 6),
     ]
     assert [worker.pid for worker in after.workers] == [None, None]
-    started = agent.told(moments.WorkersStarted)[0].group
+    started = agent.told(notifications.WorkersStarted)[0].group
     assert [worker.pid for worker in started.workers] == [1000, 1001]
 
 
 def test_the_spec_overrides_the_address_that_the_rendezvous_found():
     agent = PretendAgent(FakeRendezvous(), [[SUCCEEDED]], master_addr="node7", master_port=7)
     agent.run()
-    group = agent.told(moments.AfterRendezvous)[0].group
+    group = agent.told(notifications.AfterRendezvous)[0].group
     assert (group.master_addr, group.master_port) == ("node7", 7)
 
 
@@ -174,7 +179,7 @@ def test_a_plain_handler_is_asked_for_waiting_nodes():
     agent = PretendAgent(handler, [[newcomer], [SUCCEEDED]], max_restarts=0)
     assert agent.run() is SUCCEEDED
     assert agent.calls == ["start", "stop", "start", "shutdown SIGTERM"]
-    last = agent.told(moments.WorkersStarted)[-1].group
+    last = agent.told(notifications.WorkersStarted)[-1].group
     assert (last.attempt, last.round, last.group_world_size) == (0, 1, 2)
 
 
@@ -183,7 +188,7 @@ def test_an_observable_handler_wakes_the_agent(change, world_size):
     with FakeElasticRendezvous(world_size=3) as handler:
         agent = PretendAgent(handler, [[getattr(handler, change)], [SUCCEEDED]], max_restarts=0)
         assert agent.run() is SUCCEEDED
-        last = agent.told(moments.WorkersStarted)[-1].group
+        last = agent.told(notifications.WorkersStarted)[-1].group
         assert (last.attempt, last.round, last.group_world_size) == (0, 1, world_size)
 
 
@@ -207,8 +212,11 @@ def test_a_wake_up_does_not_wait_for_the_interval():
     with FakeElasticRendezvous(world_size=1) as handler:
         running = threading.Event()
 
-        def notify(moment):
-            if isinstance(moment, moments.StateChanged) and moment.new is WorkerState.HEALTHY:
+        def notify(notification):
+            if (
+                isinstance(notification, notifications.StateChanged)
+                and notification.new is WorkerState.HEALTHY
+            ):
                 running.set()
 
         agent = PretendAgent(handler, [[], [SUCCEEDED]], notify=notify)
@@ -253,7 +261,7 @@ def test_an_error_of_the_rendezvous_is_raised():
     with pytest.raises(RendezvousTimeoutError) as caught:
         agent.run()
     assert caught.value is error
-    assert agent.told(moments.AgentFinished)[0].result is None
+    assert agent.told(notifications.AgentFinished)[0].result is None
 
 
 def test_a_node_that_is_not_needed_has_succeeded():
@@ -376,7 +384,7 @@ def test_the_policy_decides_what_a_signal_means():
     script = [send(signal.SIGUSR1), send(signal.SIGUSR2), SUCCEEDED]
     agent = PretendAgent(FakeRendezvous(), [script], signal_policy=NotifyPolicy())
     passed_on = []
-    agent._signal_workers = passed_on.append
+    agent._workers.signal = passed_on.append
     assert agent.run() is SUCCEEDED
     assert passed_on == [signal.SIGUSR1]
 
@@ -385,7 +393,7 @@ def test_a_signal_that_comes_again_at_once_is_passed_on_once():
     script = [send(signal.SIGUSR1), send(signal.SIGUSR1), send(signal.SIGUSR1), SUCCEEDED]
     agent = PretendAgent(FakeRendezvous(), [script], signal_policy=NotifyPolicy())
     passed_on = []
-    agent._signal_workers = passed_on.append
+    agent._workers.signal = passed_on.append
     assert agent.run() is SUCCEEDED
     assert passed_on == [signal.SIGUSR1]
 

@@ -37,8 +37,8 @@ def make(tmp_path):
     yield make
     for agent in made:
         # One that was given up, and could be killed after all, is nobody's any more.
-        if agent._pcontext is not None:
-            for handler in agent._pcontext.subprocess_handlers.values():
+        if agent._workers.context is not None:
+            for handler in agent._workers.context.subprocess_handlers.values():
                 handler.proc.wait(60)
 
 
@@ -46,10 +46,10 @@ def pretend_stuck(agent, local_rank):
     """Let one worker be in state D whenever it is looked at."""
 
     def find_state(pid):
-        return "D" if pid == agent._pcontext.pids()[local_rank] else "S"
+        return "D" if pid == agent._workers.context.pids()[local_rank] else "S"
 
-    watch = agent._sleep_watch
-    agent._sleep_watch = UninterruptibleWatch(watch.timeout, find_state=find_state)
+    watch = agent._workers.sleep_watch
+    agent._workers.sleep_watch = UninterruptibleWatch(watch.timeout, find_state=find_state)
 
 
 @pytest.mark.parametrize("max_restarts", [0, 3])
@@ -79,14 +79,14 @@ def test_nobody_waits_for_it(make):
     pretend_stuck(agent, 0)
     with pytest.raises(UnkillableWorkerError):
         agent.run()
-    assert agent._pcontext.subprocess_handlers[0].proc.wait(60) == -signal.SIGKILL
+    assert agent._workers.context.subprocess_handlers[0].proc.wait(60) == -signal.SIGKILL
 
 
 def test_the_variable_sets_the_time(make, monkeypatch):
     monkeypatch.setenv(TIMEOUT_VARIABLE, "0.5")
-    assert make(SLEEP)._sleep_watch.timeout == 0.5
-    assert make(SLEEP, uninterruptible_state_timeout=7)._sleep_watch.timeout == 7
-    assert make(SLEEP, uninterruptible_state_timeout=0)._sleep_watch is None
+    assert make(SLEEP)._workers.sleep_watch.timeout == 0.5
+    assert make(SLEEP, uninterruptible_state_timeout=7)._workers.sleep_watch.timeout == 7
+    assert make(SLEEP, uninterruptible_state_timeout=0)._workers.sleep_watch is None
     monkeypatch.setenv(TIMEOUT_VARIABLE, "soon")
     with pytest.raises(UsageError, match=f"variable {TIMEOUT_VARIABLE} is 'soon'"):
         make(SLEEP)
@@ -94,10 +94,10 @@ def test_the_variable_sets_the_time(make, monkeypatch):
 
 def test_without_the_setting_nobody_looks(make):
     agent = make("pass")
-    assert agent._sleep_watch is None
+    assert agent._workers.sleep_watch is None
     assert not agent.run().is_failed()
-    assert agent._exits_suffice()
-    assert not make(SLEEP, uninterruptible_state_timeout=1)._exits_suffice()
+    assert agent._workers.exits_suffice()
+    assert not make(SLEEP, uninterruptible_state_timeout=1)._workers.exits_suffice()
 
 
 def test_workers_that_sleep_as_everybody_does_are_left_alone(make):

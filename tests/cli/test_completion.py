@@ -13,9 +13,10 @@ import sys
 
 import pytest
 from plaunch.cli import completion
-from plaunch.cli.completion import completion_script, installed_names
+from plaunch.cli.completion import installed_names
 from plaunch.cli.options import OPTIONS
 from plaunch.cli.program import main, run
+from plaunch.cli.table import OptionTable, installed_table
 from plaunch.errors import PluginLoadError, UsageError
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
@@ -27,6 +28,10 @@ fpga = acme_of_tests:count
 [plaunch.plugins]
 broken = acme_of_tests:there_is_no_such_module
 """
+
+
+def completion_script(shell):
+    return completion.completion_script(shell, OptionTable())
 
 
 @pytest.fixture
@@ -266,7 +271,7 @@ def test_names_come_from_metadata_and_import_no_plugin(site):
 
 def test_the_option_prints_the_script(capsys):
     assert run(["--print-completion=bash"]) == {}
-    assert capsys.readouterr().out == completion_script("bash")
+    assert capsys.readouterr().out == completion.completion_script("bash", installed_table((), {}))
 
 
 def test_a_missing_library_is_one_line_with_what_to_install(monkeypatch, capsys):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from plaunch.cli.contradictions import _LAUNCHERS_ALONE, check_options
-from plaunch.cli.options import OPTIONS
+from plaunch.cli.contradictions import check_options
 from plaunch.cli.parser import parse
 from plaunch.cli.settings import parse_min_max_nnodes
 from plaunch.errors import UsageError
@@ -109,10 +108,6 @@ def test_it_is_named_as_it_was_written_although_a_variable_has_said_the_same(cap
 )
 def test_what_may_be_the_scripts_own_is_not(argv, caplog):
     assert told(caplog, *argv) == []
-
-
-def test_only_options_are_looked_for():
-    assert {option.dest for option in OPTIONS} >= _LAUNCHERS_ALONE
 
 
 def test_a_variable_that_is_nearly_ours_is_named(caplog):

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from plaunch import metrics
-from plaunch.agent import moments
+from plaunch.agent import notifications
 from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.worker import RunResult, WorkerState
 
@@ -121,7 +121,7 @@ def test_a_config_without_settings():
 def test_the_end_of_a_run(attempt, result, run, outcome, flakiness):
     kept = Kept()
     metrics.configure(kept)
-    MetricRecorder()(moments.AgentFinished(make_group(attempt=attempt), result))
+    MetricRecorder()(notifications.AgentFinished(make_group(attempt=attempt), result))
     values = kept.values()
     assert values[f"SimpleElasticAgent.run.{run}"] == 1
     assert values["SimpleElasticAgent.run.duration.ms"] >= 0
@@ -135,8 +135,10 @@ def test_moments_on_the_way():
     kept = Kept()
     metrics.configure(kept)
     recorder = MetricRecorder()
-    recorder(moments.AfterRendezvous(make_group(attempt=1), duration=0.25))
-    recorder(moments.StateChanged(make_group(attempt=1), WorkerState.INIT, WorkerState.HEALTHY))
+    recorder(notifications.AfterRendezvous(make_group(attempt=1), duration=0.25))
+    recorder(
+        notifications.StateChanged(make_group(attempt=1), WorkerState.INIT, WorkerState.HEALTHY)
+    )
     assert kept.values() == {
         "SimpleElasticAgent._rendezvous.success": 1,
         "SimpleElasticAgent._rendezvous.duration.ms": 250,

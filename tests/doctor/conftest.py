@@ -6,11 +6,12 @@ import socket
 from dataclasses import dataclass, field
 
 import pytest
-from plaunch.doctor import DoctorContext, Status
-from plaunch.doctor.machine import UNLIMITED, Machine, Space
-from plaunch.doctor.network import FREE, SILENT, Network
+from plaunch.doctor import Status
 from plaunch.errors import RendezvousConnectionError
 from plaunch.rendezvous.address import SocketAddress
+from plaunch_doctor.context import NodeContext
+from plaunch_doctor.machine import UNLIMITED, Machine, Space
+from plaunch_doctor.network import FREE, SILENT, Network
 
 
 @dataclass
@@ -113,7 +114,7 @@ class Node:
         target.write_text(text)
 
     def check(self, check, *, settings=None, options=None, environ=None, host="node7"):
-        context = DoctorContext(
+        context = NodeContext(
             settings=settings or {},
             options=options or {},
             environ=environ or {},

@@ -8,15 +8,16 @@ import sys
 
 import pytest
 from plaunch import hookimpl
-from plaunch.cli import doctor
-from plaunch.cli.doctor import asks_for_doctor, run_doctor
-from plaunch.cli.installed import plugins_check
+from plaunch.cli.invocation import Invocation, command_in_spite
 from plaunch.cli.parser import parse
 from plaunch.cli.program import main
-from plaunch.doctor import CHECKS, Finding, Status
-from plaunch.doctor.context import DoctorContext
+from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.plugin.listing import BLOCKED, BROKEN, PluginStatus
 from plaunch.scheduling import Allocation
+from plaunch_doctor import command as doctor
+from plaunch_doctor.checks import CHECKS
+from plaunch_doctor.command import run_doctor
+from plaunch_doctor.installed import plugins_check
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_an_option_of_the_scripts_is_not_ours(healthy, capsys):
     ],
 )
 def test_where_the_option_must_stand(argv, answer):
-    assert asks_for_doctor(argv) is answer
+    assert (command_in_spite(argv, {}) is not None) is answer
 
 
 def test_warnings_about_the_options_are_part_of_the_report(healthy, capsys):
@@ -158,7 +159,8 @@ def test_settings_that_take_too_long_are_given_up(healthy, monkeypatch, capsys):
 
     monkeypatch.setattr(doctor, "SETTINGS_TIMEOUT", 0.3)
     try:
-        assert run_doctor(parse(["--doctor", "--nproc-per-node=slow"], {}), [Slow()]) == 1
+        args = parse(["--doctor", "--nproc-per-node=slow"], {})
+        assert run_doctor(Invocation(args, args.table, {}, [Slow()])) == 1
     finally:
         release.set()
     assert "took over 0.3 s" in lines_of(capsys, "problem")[0]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from plaunch.doctor import Status
-from plaunch.doctor.accelerators import check_devices
-from plaunch.doctor.clock import check_clock
-from plaunch.doctor.interpreter import check_interpreter
-from plaunch.doctor.packages import check_versions
+from plaunch_doctor.accelerators import check_devices
+from plaunch_doctor.clock import check_clock
+from plaunch_doctor.interpreter import check_interpreter
+from plaunch_doctor.packages import check_versions
 
 OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
 

@@ -7,18 +7,18 @@ import tempfile
 
 import pytest
 from plaunch.doctor import Status
-from plaunch.doctor.disks import check_log_folder, check_temporary_folder
-from plaunch.doctor.leftovers import check_leftovers
-from plaunch.doctor.limits import (
+from plaunch_doctor.disks import check_log_folder, check_temporary_folder
+from plaunch_doctor.leftovers import check_leftovers
+from plaunch_doctor.limits import (
     check_core_files,
     check_locked_memory,
     check_open_files,
     check_processes,
 )
-from plaunch.doctor.machine import UNLIMITED, Machine, Space
-from plaunch.doctor.memory import check_memory, check_shared_memory
-from plaunch.doctor.processors import check_processors
-from plaunch.doctor.units import GIB, MIB, say_bytes
+from plaunch_doctor.machine import UNLIMITED, Machine, Space
+from plaunch_doctor.memory import check_memory, check_shared_memory
+from plaunch_doctor.processors import check_processors
+from plaunch_doctor.units import GIB, MIB, say_bytes
 
 OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
 

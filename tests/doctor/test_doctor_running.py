@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
-from plaunch.doctor import Finding, Status, run_checks
-from plaunch.doctor.context import DoctorContext
-from plaunch.doctor.findings import exit_code, format_findings
+from plaunch.doctor import Finding, Status
+from plaunch_doctor.context import NodeContext
+from plaunch_doctor.findings import exit_code, format_findings
+from plaunch_doctor.running import run_checks
 
 
 def good(context):
@@ -25,7 +26,7 @@ def test_checks_are_reported_in_their_order_whoever_is_done_first():
         yield Finding(Status.OK, "second", "")
         second_is_done.set()
 
-    found = run_checks({"first": first, "second": second}, DoctorContext(), 20)
+    found = run_checks({"first": first, "second": second}, NodeContext(), 20)
     assert [finding.what for finding in found] == ["first", "second"]
 
 
@@ -35,7 +36,7 @@ def test_a_check_that_raises_is_broken_and_the_others_go_on(error):
         yield Finding(Status.OK, "half", "")
         raise error
 
-    found = run_checks({"bad": bad, "good": good}, DoctorContext())
+    found = run_checks({"bad": bad, "good": good}, NodeContext())
     assert [(finding.status, finding.what) for finding in found] == [
         (Status.BROKEN, "bad"),
         (Status.OK, "good"),
@@ -47,7 +48,7 @@ def test_a_check_that_hangs_is_left_behind():
     release = threading.Event()
     try:
         found = run_checks(
-            {"hangs": lambda context: release.wait(60), "good": good}, DoctorContext(), 0.2
+            {"hangs": lambda context: release.wait(60), "good": good}, NodeContext(), 0.2
         )
     finally:
         release.set()
@@ -71,13 +72,13 @@ def test_where_threads_have_run_out_checks_are_made_all_the_same(monkeypatch, th
         raise ValueError("no")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    found = run_checks({"first": good, "bad": bad, "last": good}, DoctorContext())
+    found = run_checks({"first": good, "bad": bad, "last": good}, NodeContext())
     assert [finding.status for finding in found] == [Status.OK, Status.BROKEN, Status.OK]
 
 
 @pytest.mark.parametrize("result", [["text"], "text", [None]])
 def test_what_is_no_finding_is_a_fault_of_the_check(result):
-    (finding,) = run_checks({"odd": lambda context: result}, DoctorContext())
+    (finding,) = run_checks({"odd": lambda context: result}, NodeContext())
     assert finding.status is Status.BROKEN
     assert "no Finding" in finding.found
 

@@ -20,8 +20,8 @@ import traceback
 from collections import Counter
 from dataclasses import replace
 
+from plaunch.agent.event_stream import _failure as failure_event
 from plaunch.agent.job_failures import describe_groups, from_job_failures, to_job_failures
-from plaunch.agent.recorder import _failure as failure_event
 from plaunch.errors import RendezvousStateError
 from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.failure import ProcessFailure

@@ -9,7 +9,8 @@ import sys
 import threading
 
 import pytest
-from plaunch.agent.signals import SignalInbox, WakeUp
+from plaunch.agent.poller import WakeUp
+from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import components
 from plaunch.plugin.components import BoundedLogsSpecs, BoundedPolicy

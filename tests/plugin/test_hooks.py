@@ -7,7 +7,7 @@ import re
 from dataclasses import fields
 
 import pytest
-from plaunch.agent import moments
+from plaunch.agent import notifications
 from plaunch.agent.worker import RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.plugin import hookimpl, hookspecs
@@ -74,10 +74,13 @@ def test_every_hook_has_a_caller() -> None:
     }
 
 
-@pytest.mark.parametrize("moment", [moment for moment in moments.Moment.__args__ if moment in TOLD])
-def test_a_moment_has_all_that_its_hook_tells(moment) -> None:
-    wanted = set(inspect.signature(HOOKS[TOLD[moment]]).parameters)
-    assert wanted <= {field.name for field in fields(moment)}
+@pytest.mark.parametrize(
+    "notification",
+    [notification for notification in notifications.Notification.__args__ if notification in TOLD],
+)
+def test_a_notification_has_all_that_its_hook_tells(notification) -> None:
+    wanted = set(inspect.signature(HOOKS[TOLD[notification]]).parameters)
+    assert wanted <= {field.name for field in fields(notification)}
 
 
 # --- the hooks that offer -------------------------------------------------------------------------
@@ -186,7 +189,7 @@ def test_plaunch_before_rendezvous() -> None:
         def plaunch_before_rendezvous(self, group):
             told.append(group)
 
-    plugin_manager(Plugin()).notify(moments.BeforeRendezvous(GROUP))
+    plugin_manager(Plugin()).notify(notifications.BeforeRendezvous(GROUP))
     assert told == [GROUP]
 
 
@@ -198,7 +201,7 @@ def test_plaunch_after_rendezvous() -> None:
         def plaunch_after_rendezvous(self, group):
             told.append(group)
 
-    plugin_manager(Plugin()).notify(moments.AfterRendezvous(GROUP, 1.5))
+    plugin_manager(Plugin()).notify(notifications.AfterRendezvous(GROUP, 1.5))
     assert told == [GROUP]
 
 
@@ -210,7 +213,7 @@ def test_plaunch_workers_started() -> None:
         def plaunch_workers_started(self, group):
             told.append(group)
 
-    plugin_manager(Plugin()).notify(moments.WorkersStarted(GROUP))
+    plugin_manager(Plugin()).notify(notifications.WorkersStarted(GROUP))
     assert told == [GROUP]
 
 
@@ -223,7 +226,7 @@ def test_plaunch_worker_exited() -> None:
             told.append((group, exit))
 
     exit = WorkerExit(WORKER, exitcode=-9, stopped=False)
-    plugin_manager(Plugin()).notify(moments.WorkerExited(GROUP, exit))
+    plugin_manager(Plugin()).notify(notifications.WorkerExited(GROUP, exit))
     assert told == [(GROUP, exit)]
 
 
@@ -236,7 +239,7 @@ def test_plaunch_state_changed() -> None:
             told.append((group, old, new))
 
     change = (GROUP, WorkerState.INIT, WorkerState.HEALTHY)
-    plugin_manager(Plugin()).notify(moments.StateChanged(*change))
+    plugin_manager(Plugin()).notify(notifications.StateChanged(*change))
     assert told == [change]
 
 
@@ -250,6 +253,6 @@ def test_plaunch_agent_finished() -> None:
 
     manager = plugin_manager(Plugin())
     result = RunResult(WorkerState.SUCCEEDED)
-    manager.notify(moments.AgentFinished(GROUP, result))
-    manager.notify(moments.AgentFinished(GROUP, None))
+    manager.notify(notifications.AgentFinished(GROUP, result))
+    manager.notify(notifications.AgentFinished(GROUP, None))
     assert told == [(GROUP, result), (GROUP, None)]

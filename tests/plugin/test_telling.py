@@ -9,7 +9,7 @@ import subprocess
 import threading
 
 import pytest
-from plaunch.agent.moments import BeforeRendezvous, WorkersStarted
+from plaunch.agent.notifications import BeforeRendezvous, WorkersStarted
 from plaunch.plugin import hookimpl, telling
 from plaunch.plugin.manager import PluginManager
 
@@ -45,7 +45,7 @@ def manager(caplog):
 
 
 def listener(name: str, told: list[str], action=None, **marks: bool):
-    """A plugin called `name` that is told of two moments, and does `action` at the first."""
+    """A plugin called `name` that is told of two things, and does `action` at the first."""
 
     def before(self, group):
         told.append(name)

@@ -8,7 +8,7 @@ import os
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.process.contexts import secrets as withheld
+from plaunch.process import launcher_variables as withheld
 from plaunch.rendezvous import RendezvousParameters
 from plaunch.rendezvous.token import TOKEN_VARIABLE, check_token_is_used, read_token
 

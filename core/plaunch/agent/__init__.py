@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch._lazy import attach
+from plaunch.lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch.agent.account import Account as Account
-    from plaunch.agent.account import describe_account as describe_account
-    from plaunch.agent.account import describe_seconds as describe_seconds
+    from plaunch.agent.agent import ElasticAgent as ElasticAgent
     from plaunch.agent.agent import SimpleElasticAgent as SimpleElasticAgent
-    from plaunch.agent.api import ElasticAgent as ElasticAgent
-    from plaunch.agent.arguments import macros as macros
+    from plaunch.agent.env import macros as macros
+    from plaunch.agent.extensions import Control as Control
+    from plaunch.agent.extensions import Extension as Extension
+    from plaunch.agent.extensions import RequestKind as RequestKind
+    from plaunch.agent.extensions import Snapshot as Snapshot
     from plaunch.agent.health import (
         TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT,
     )
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from plaunch.agent.health import HealthCheckServer as HealthCheckServer
     from plaunch.agent.health import create_healthcheck_server as create_healthcheck_server
     from plaunch.agent.local import LocalElasticAgent as LocalElasticAgent
-    from plaunch.agent.watchdog import (
-        TORCHELASTIC_ENABLE_FILE_TIMER as TORCHELASTIC_ENABLE_FILE_TIMER,
-    )
-    from plaunch.agent.watchdog import TORCHELASTIC_TIMER_FILE as TORCHELASTIC_TIMER_FILE
+    from plaunch.agent.time_accounting import LaunchPhase as LaunchPhase
+    from plaunch.agent.time_accounting import TimeAccount as TimeAccount
+    from plaunch.agent.time_accounting import describe_seconds as describe_seconds
+    from plaunch.agent.time_accounting import describe_times as describe_times
     from plaunch.agent.worker import GroupInfo as GroupInfo
     from plaunch.agent.worker import RunResult as RunResult
     from plaunch.agent.worker import Worker as Worker
@@ -38,16 +39,15 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".account": "Account describe_account describe_seconds",
-        ".agent": "SimpleElasticAgent",
-        ".api": "ElasticAgent",
+        ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
+        ".agent": "ElasticAgent SimpleElasticAgent",
+        ".env": "macros",
         ".health": (
             "HealthCheckServer TORCHELASTIC_HEALTH_CHECK_PORT "
             "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT create_healthcheck_server"
         ),
         ".local": "LocalElasticAgent",
-        ".watchdog": "TORCHELASTIC_ENABLE_FILE_TIMER TORCHELASTIC_TIMER_FILE",
-        ".arguments": "macros",
+        ".extensions": "Control Extension RequestKind Snapshot",
         ".worker": (
             "GroupInfo RunResult Worker WorkerExit WorkerGroup WorkerInfo WorkerSpec WorkerState"
         ),

@@ -1,8 +1,8 @@
-"""The environment of a worker: the variables that plaunch sets, all of them torchrun's but two."""
+"""The environment of a worker, whose variables are torchrun's but for two, and its arguments."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,3 +59,21 @@ def worker_environment(
             env["LOCAL_RANK"] = "0"
             env.update(own_visibility(worker.local_rank, {**environ, **env}))
     return env
+
+
+class macros:  # noqa: N801 - the name is torchrun's
+    """The macros that worker arguments may contain; names are torchrun's."""
+
+    local_rank = "${local_rank}"
+
+    @staticmethod
+    def substitute(args: list[Any], local_rank: str) -> list[Any]:
+        """Replace `${local_rank}` in every string of `args`; everything else stays as it is.
+
+        torchrun substitutes with string templates, which also turn `$$` into `$`; an argument
+        without the macro is left alone here.
+        """
+        return [
+            arg.replace(macros.local_rank, local_rank) if isinstance(arg, str) else arg
+            for arg in args
+        ]

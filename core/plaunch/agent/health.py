@@ -1,15 +1,13 @@
 """A server that tells an outside watcher that the agent is alive; names are torchrun's.
 
 `HealthCheckServer` serves nothing, as in torchrun: it is a place for a site's own, which either is
-given to `elastic_launch`, or replaces `create_healthcheck_server` in this module. Without either,
-`TORCHELASTIC_HEALTH_CHECK_PORT` has plaunch's own pages served there; see `plaunch.agent.status`.
+given to `elastic_launch`, or replaces `create_healthcheck_server` in this module.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import time
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import digits
@@ -18,12 +16,9 @@ from plaunch.process.kernel.uninterruptible import TIMEOUT_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.agent.status.server import Page, StatusServer
-    from plaunch.agent.status.service import Service
-
 logger = logging.getLogger("plaunch")
 
-TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
+HEALTH_VARIABLE = TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = TIMEOUT_VARIABLE
 DEFAULT_TIMEOUT = 60  # seconds
 
@@ -55,101 +50,19 @@ class HealthCheckServer:
         """End serving."""
 
 
-class HttpHealthCheckServer(HealthCheckServer):
-    """Answers `/healthz` on loop-back: 200 while the callback's time is recent, else 503.
-
-    It is for agents that are made in code; a launch serves more, and from its beginning.
-    """
-
-    _server: StatusServer | None = None
-
-    def start(self) -> None:
-        """Begin to serve; if that is not possible, it is logged and the job goes on."""
-        from plaunch.agent.status.address import listen  # noqa: PLC0415 - when asked for
-        from plaunch.agent.status.server import StatusServer  # noqa: PLC0415 - as above
-        from plaunch.errors import UsageError  # noqa: PLC0415 - as above
-
-        try:
-            listener = listen("", self._port, TORCHELASTIC_HEALTH_CHECK_PORT)
-        except UsageError as error:
-            logger.warning("there is no health check: %s", error)
-            return
-        self._server = StatusServer(listener, {"/healthz": self._page})
-        self._server.start()
-        logger.info("health check on port %s: %s/healthz", self._port, self._server.url)
-
-    def _page(self) -> Page:
-        from plaunch.agent.status.server import health_page  # noqa: PLC0415 - as above
-
-        silent = time.time() - self.alive_callback()
-        return health_page(silent if silent > self._timeout else 0.0, self._timeout)
-
-    def stop(self) -> None:
-        """End serving."""
-        if self._server is not None:
-            self._server.stop()
-
-
 def create_healthcheck_server(
     alive_callback: Callable[[], int], port: int, timeout: int
 ) -> HealthCheckServer:
     """Make the server of an agent that was given none; see `HealthCheckServer`."""
-    return HttpHealthCheckServer(alive_callback, port, timeout)
+    return HealthCheckServer(alive_callback, port, timeout)
 
 
 _OURS = create_healthcheck_server
 
 
 def find_server(alive_callback: Callable[[], int]) -> HealthCheckServer | None:
-    """The server that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for; None without the variable."""
-    port = _port()
-    return (
-        None if port is None else create_healthcheck_server(alive_callback, port, DEFAULT_TIMEOUT)
-    )
-
-
-def find_service(
-    metrics_port: str | int | None,
-    server: HealthCheckServer | None,
-    *,
-    run_id: str,
-    role: str,
-    grace: float,
-) -> Service | None:
-    """The pages of a launch, being served, if it is to have any.
-
-    Args:
-        metrics_port: what `--metrics-port` says, or None.
-        server: a health check of the caller's own, or None. With one, or with another
-            `create_healthcheck_server`, the variable is not ours.
-        run_id: the id of the job.
-        role: the name of the workers.
-        grace: seconds that workers may take to stop.
-
-    Raises:
-        UsageError: `metrics_port` cannot be used.
-    """
-    is_ours = server is None and create_healthcheck_server is _OURS
-    health_port = _port() if is_ours else None
-    if metrics_port is None and health_port is None:
+    """The server that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for, if a site makes its own."""
+    port = digits(os.environ.get(HEALTH_VARIABLE, ""), 65535)
+    if not port or create_healthcheck_server is _OURS:
         return None
-    from plaunch.agent.status.service import Service  # noqa: PLC0415 - when asked for
-
-    service = Service(run_id, role, grace)
-    service.serve(metrics_port, health_port)
-    return service
-
-
-def _port() -> int | None:
-    """The port that the variable names, if it does."""
-    text = os.environ.get(TORCHELASTIC_HEALTH_CHECK_PORT)
-    if text is None:
-        return None
-    if number := digits(text, 65535):
-        return number
-    logger.warning(
-        "%s is %r, which is not the number of a port; there is no health check",
-        TORCHELASTIC_HEALTH_CHECK_PORT,
-        text,
-    )
-    return None
+    return create_healthcheck_server(alive_callback, port, DEFAULT_TIMEOUT)

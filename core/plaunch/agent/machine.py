@@ -28,7 +28,7 @@ from plaunch.agent.states import (
     Finish,
     JobEnded,
     Join,
-    MembershipChanged,
+    NodesChanged,
     Outcome,
     PeersFailed,
     PeersFinished,
@@ -39,17 +39,17 @@ from plaunch.agent.states import (
     RoundFailed,
     RoundFormed,
     StartFailed,
+    StartSucceeded,
     StartWorkers,
     State,
     StopFailed,
     StopRequested,
+    StopSucceeded,
     StopWorkers,
     TellFailure,
     WaitForPeers,
-    WorkersFailed,
-    WorkersStartedEvent,
-    WorkersStopped,
-    WorkersSucceeded,
+    WorkFailed,
+    WorkSucceeded,
 )
 from plaunch.agent.worker import WorkerState
 
@@ -111,7 +111,8 @@ def _failed(state: State, event: Event) -> Transition:
         stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.DECISION)
         # It is told as soon as it is complete, while the workers stop.
         return stopping, (TellFailure(), Report(Again.DECISION), *actions)
-    if state.restarts_left > 0:
+    is_final = isinstance(event, WorkFailed) and event.is_final
+    if state.restarts_left > 0 and not is_final:
         stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.RESTART)
         return stopping, (Report(Again.RESTART), *actions)
     # The result says what happened; nothing needs to be reported on the way.
@@ -322,28 +323,28 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.JOINING, RoundFailed): _round_failed,
     (Phase.JOINING, JobEnded): _job_ended_before_round,
     (Phase.JOINING, StopRequested): _stop_requested_before_start,
-    (Phase.STARTING, WorkersStartedEvent): _started,
+    (Phase.STARTING, StartSucceeded): _started,
     (Phase.STARTING, StartFailed): _start_failed,
     (Phase.STARTING, AgentFailed): _agent_failed,
     (Phase.STARTING, StopRequested): _stop_requested,
-    (Phase.RUNNING, WorkersFailed): _failed,
-    (Phase.RUNNING, WorkersSucceeded): _succeeded,
-    (Phase.RUNNING, MembershipChanged): _membership_changed,
+    (Phase.RUNNING, WorkFailed): _failed,
+    (Phase.RUNNING, WorkSucceeded): _succeeded,
+    (Phase.RUNNING, NodesChanged): _membership_changed,
     (Phase.RUNNING, PeersFailed): _peers_failed,
     (Phase.RUNNING, PeersUnreachable): _unreachable,
     (Phase.RUNNING, RendezvousClosed): _closed,
     (Phase.RUNNING, JobEnded): _job_ended,
     (Phase.RUNNING, AgentFailed): _agent_failed,
     (Phase.RUNNING, StopRequested): _stop_requested,
-    (Phase.STOPPING, WorkersStopped): _stopped,
+    (Phase.STOPPING, StopSucceeded): _stopped,
     (Phase.STOPPING, StopFailed): _stop_failed,
     (Phase.STOPPING, PeersUnreachable): _unreachable_before_stopped,
     (Phase.STOPPING, RendezvousClosed): _closed_before_stopped,
     (Phase.STOPPING, JobEnded): _job_ended_before_stopped,
     (Phase.STOPPING, StopRequested): _stop_requested_while_stopping,
-    (Phase.CLEARING, WorkersStopped): _cleared,
+    (Phase.CLEARING, StopSucceeded): _cleared,
     (Phase.CLEARING, StopFailed): _stop_failed,
-    (Phase.CLEARING, MembershipChanged): _while_clearing(_membership_changed),
+    (Phase.CLEARING, NodesChanged): _while_clearing(_membership_changed),
     (Phase.CLEARING, PeersFailed): _while_clearing(_peers_failed),
     (Phase.CLEARING, PeersUnreachable): _while_clearing(_unreachable),
     (Phase.CLEARING, JobEnded): _job_ended_while_clearing,
@@ -351,7 +352,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.CLEARING, StopRequested): _stop_requested_while_clearing,
     (Phase.WAITING, PeersFinished): _peers_finished,
     # The job is not done after all. Only a rendezvous that knows the whole job says so.
-    (Phase.WAITING, MembershipChanged): _membership_changed,
+    (Phase.WAITING, NodesChanged): _membership_changed,
     (Phase.WAITING, PeersFailed): _peers_failed,
     (Phase.WAITING, PeersUnreachable): _unreachable,
     (Phase.WAITING, JobEnded): _job_ended,

@@ -1,11 +1,11 @@
-"""torchrun's metrics, made from the moments of an agent."""
+"""torchrun's metrics, made from the notifications of an agent."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.agent import moments
+from plaunch.agent import notifications
 from plaunch.metrics import put_metric
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MetricRecorder:
-    """Turns moments into numbers of the group `torchelastic`; the names are torchrun's.
+    """Turns notifications into numbers of the group `torchelastic`; the names are torchrun's.
 
     The state of the workers and the restarts that are left come with each change of state, where
     torchrun repeats them at each poll.
@@ -22,17 +22,19 @@ class MetricRecorder:
     def __init__(self) -> None:
         self._began = time.time()
 
-    def __call__(self, moment: moments.Moment) -> None:
-        """Report what `moment` amounts to."""
-        if isinstance(moment, moments.StateChanged):
-            role, group = moment.group.role, moment.group
+    def __call__(self, notification: notifications.Notification) -> None:
+        """Report what `notification` amounts to."""
+        if isinstance(notification, notifications.StateChanged):
+            role, group = notification.group.role, notification.group
             put_metric(f"workers.{role}.remaining_restarts", group.max_restarts - group.attempt)
-            put_metric(f"workers.{role}.{moment.new.value.lower()}", 1)
-        elif isinstance(moment, moments.AfterRendezvous):
+            put_metric(f"workers.{role}.{notification.new.value.lower()}", 1)
+        elif isinstance(notification, notifications.AfterRendezvous):
             put_metric("SimpleElasticAgent._rendezvous.success", 1)
-            put_metric("SimpleElasticAgent._rendezvous.duration.ms", int(moment.duration * 1000))
-        elif isinstance(moment, moments.AgentFinished):
-            self._finish(moment.group, moment.result)
+            put_metric(
+                "SimpleElasticAgent._rendezvous.duration.ms", int(notification.duration * 1000)
+            )
+        elif isinstance(notification, notifications.AgentFinished):
+            self._finish(notification.group, notification.result)
 
     def _finish(self, group: GroupInfo, result: RunResult | None) -> None:
         end = "failure" if result is None else "success"

@@ -1,4 +1,7 @@
-"""Which ranks the workers of a node have in a round."""
+"""What the nodes of a round tell each other: their ranks, and that they are done.
+
+The second half of it is for a rendezvous that does not know the whole job.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 
 _ROLE_INFO = "torchelastic/role_info/"
 _ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
+_DONE = "torchelastic/agent/terminal_state"
 
 
 @dataclass(frozen=True)
@@ -97,3 +101,18 @@ def assign_through_store(
             f"the round's store holds no valid ranks for node {group_rank}: {error}"
         ) from error
     return WorldRanks(first_global, world_size, first_role, role_world_size)
+
+
+def wait_for_peers(store: Store, nodes: int, timeout: float) -> None:
+    """Return when all `nodes` of the round have called this, or raise after `timeout` seconds.
+
+    Blocks, so it runs in a background thread. Keys and order are torchrun's, so that agents of
+    both kinds could meet. It goes on when the time is over, and so does our agent.
+    """
+    from datetime import timedelta  # noqa: PLC0415 - several nodes with a shared store only
+
+    from plaunch.durations import bounded  # noqa: PLC0415 - as above
+
+    if store.add(f"{_DONE}/num_members", 1) == nodes:
+        store.set(f"{_DONE}/last_member", "<val_ignored>")
+    store.wait([f"{_DONE}/last_member"], timedelta(seconds=bounded(timeout)))

@@ -1,21 +1,67 @@
-"""Joining a round: meeting the other nodes, and the ranks of this node's workers."""
+"""Rounds: what a node brings to them, and joining one after the other."""
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from plaunch.agent import notifications
+from plaunch.agent.messages import describe_round
+from plaunch.agent.poller import BackgroundCall
 from plaunch.agent.ranks import NodeInfo, assign_alike, assign_through_store, create_workers
-from plaunch.agent.worker import GroupInfo, describe_worker
+from plaunch.agent.states import RoundFailed, RoundFormed
+from plaunch.durations import bounded
 from plaunch.errors import PluginError
-from plaunch.rendezvous.job import JobRound
+from plaunch.rendezvous.api import NodeSettings, RendezvousHandler
+from plaunch.rendezvous.job import JobRendezvous, JobRound
 
 if TYPE_CHECKING:
-    from plaunch.agent.states import State
+    from plaunch.agent.notifications import Notifier
+    from plaunch.agent.peers import Peers
+    from plaunch.agent.poller import Poller
+    from plaunch.agent.states import Event, State
+    from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec
     from plaunch.rendezvous.api import RendezvousInfo
     from plaunch.rendezvous.job import WorldRanks
+
+logger = logging.getLogger("plaunch")
+
+_AFTER_GRACE = 15.0  # seconds that a stop may take beyond the grace, with workers that hardly die
+
+
+def longest_stop(shutdown_timeout: float) -> float:
+    """Seconds within which workers with this grace have been stopped, in all likelihood."""
+    return bounded(shutdown_timeout) + _AFTER_GRACE
+
+
+def prepare_rendezvous(spec: WorkerSpec, shutdown_timeout: float) -> None:
+    """Let the rendezvous of `spec` know what this node is going to run.
+
+    Whoever launches has said so before, and nobody else has: an agent that is built by hand gets
+    its handler from parameters that say nothing of workers.
+
+    Raises:
+        UsageError: the rendezvous was told otherwise before.
+    """
+    handler = spec.rdzv_handler
+    if not isinstance(handler, (RendezvousHandler, JobRendezvous)):
+        return  # one of torch's, which may have a method of that name and another meaning
+    prepare = getattr(handler, "prepare", None)  # a `JobRendezvous` need not be derived from ours
+    if prepare is None:
+        return
+    prepare(
+        NodeSettings(
+            role=spec.role,
+            local_world_size=spec.local_world_size,
+            max_restarts=spec.max_restarts,
+            stop_timeout=longest_stop(shutdown_timeout),
+            local_addr=spec.local_addr,
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -88,24 +134,75 @@ def enter_round(group: WorkerGroup, formed: Round) -> None:
     group.master_port = spec.master_port or store_info.master_port
 
 
-def describe_group(
-    group: WorkerGroup, state: State, run_id: str, formed: Round | None = None
-) -> GroupInfo:
-    """What plugins are told of a group; of the round that it is about to enter, if `formed`."""
-    attempt, number = state.attempt, state.round
-    if formed is not None:
-        attempt = state.attempt if formed.attempt is None else formed.attempt
-        number = state.round + 1 if formed.number is None else formed.number
-    return GroupInfo(
-        run_id=run_id,
-        role=group.spec.role,
-        state=group.state,
-        attempt=attempt,
-        round=number,
-        max_restarts=group.spec.max_restarts,
-        group_rank=-1 if group.group_rank is None else group.group_rank,
-        group_world_size=-1 if group.group_world_size is None else group.group_world_size,
-        master_addr=group.master_addr or "",
-        master_port=group.master_port or 0,
-        workers=tuple(describe_worker(worker) for worker in group.workers),
-    )
+class Rounds:
+    """Joins rounds, one after the other, and says how they went.
+
+    Args:
+        group: enters each round that has formed.
+        peers: the other nodes.
+        notifier: is told of it.
+        poller: waits, and is woken.
+        reporter: says what is waited for, and ends a first round that takes too long.
+    """
+
+    def __init__(
+        self,
+        group: WorkerGroup,
+        peers: Peers,
+        notifier: Notifier,
+        poller: Poller,
+        reporter: WaitReporter,
+    ) -> None:
+        self._group = group
+        self._peers = peers
+        self._notifier = notifier
+        self._poller = poller
+        self._reporter = reporter
+        self._call: BackgroundCall | None = None
+        self._began = 0.0  # on the monotonic clock
+        self.error: BaseException | None = None  # why the last one did not form
+        self.turn = ""  # why there is another one, as far as this node knows
+
+    def join(self) -> None:
+        """Begin to wait for the next round, in a thread that may be left to itself."""
+        self._notifier.notify(notifications.BeforeRendezvous)
+        self._began = time.monotonic()
+        self._reporter.begin()
+        spec = self._group.spec
+        self._call = BackgroundCall("rendezvous", lambda: join_round(spec), self._poller.wake_up)
+
+    def watch(self, state: State) -> list[Event]:
+        """Wait until the round has formed, or something else happens."""
+        self._poller.poll([], self._reporter.pause())
+        call = self._call
+        if call is None or not call.is_done():
+            self.error = self._reporter.look(self._group.spec.rdzv_handler)
+            if self.error is None:
+                return []
+            self._notify_failed(self.error)
+            return [RoundFailed()]
+        self._call = None
+        self._reporter.end()
+        call.join()
+        if call.error is not None:
+            self.error = call.error
+            self._notify_failed(call.error)
+            return [self._peers.event_of_failed_round(call.error)]
+        formed = call.result
+        if not isinstance(formed, Round):
+            raise TypeError(f"join_round returned {formed!r}")
+        enter_round(self._group, formed)
+        text = describe_round(formed.info, state)
+        if text:
+            logger.warning("%s", text)
+        reason = formed.info.reason if isinstance(formed.info, JobRound) else ""
+        self._notifier.notify_round(formed, call.duration, reason or self.turn)
+        return [RoundFormed(formed.attempt, formed.number)]
+
+    def workers_started(self) -> None:
+        """From now on no round takes too long."""
+        self._reporter.workers_started()
+
+    def _notify_failed(self, error: BaseException) -> None:
+        waited = time.monotonic() - self._began
+        self._notifier.notify(notifications.RendezvousFailed, waited, str(error))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import signal
 import threading
 import time
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.kernel.processes import PROC
 from plaunch.process.kernel.signal_masks import read_masks
-from plaunch.process.stopping.reaping.job_tag import owns_process
+from plaunch.process.launcher_variables import owns_process
 from plaunch.process.stopping.signals import (
     DEFAULT_SIGNALS,
     SignalAction,
@@ -25,6 +23,8 @@ from plaunch.process.stopping.signals import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from types import FrameType
+
+    from plaunch.agent.poller import WakeUp
 
 logger = logging.getLogger("plaunch")
 
@@ -65,48 +65,6 @@ class StopOn:
         """Always stop."""
         del signum
         return SignalAction.STOP
-
-
-class WakeUp:
-    """A descriptor that becomes readable when somebody calls `wake`, from any thread."""
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def fileno(self) -> int:
-        """The descriptor to wait for."""
-        return self._read
-
-    def wake(self) -> None:
-        """Make the descriptor readable; a no-op after `close`."""
-        # A full pipe is readable already.
-        with self._lock, contextlib.suppress(BlockingIOError):
-            if not self._closed:
-                os.write(self._write, b"\0")
-
-    def wake_at_signals(self) -> int:
-        """Let every signal wake, and return what `signal.set_wakeup_fd` had before.
-
-        A Python handler alone would not do: the kernel may deliver a signal to another thread, and
-        then nothing interrupts the main thread's wait.
-        """
-        return signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-
-    def clear(self) -> None:
-        """Make the descriptor unreadable again."""
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._read, 4096):
-                pass
-
-    def close(self) -> None:
-        """Release the descriptors."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                os.close(self._read)
-                os.close(self._write)
 
 
 class Received(NamedTuple):

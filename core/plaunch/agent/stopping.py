@@ -1,50 +1,53 @@
-"""A stop of workers as the agent's loop drives it."""
+"""Stops of workers, as the agent's loop drives them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from plaunch.agent.states import Event, StopFailed, StopSucceeded
 from plaunch.errors import UnkillableWorkerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from plaunch.agent.workers import WorkersStop
 
-class WorkersStop(Protocol):
-    """A stop in progress; see `plaunch.process.stopping.stop.Stop`."""
 
-    def step(self) -> float | None:
-        """Do what is due and return the seconds until more is; None when all is over.
+class Stopping:
+    """The stop in progress, if there is one."""
 
-        Raises:
-            UnkillableWorkerError: all is over, but something outlives even SIGKILL.
-        """
+    def __init__(self) -> None:
+        self._stop: WorkersStop | None = None
+        self.delay = 0.0  # seconds until it has something to do
+        self.error: BaseException | None = None  # why the last one failed
+
+    def begin(self, begin: Callable[[], WorkersStop | None]) -> Event | None:
+        """Begin one; its end, if that was all."""
+        try:
+            self._stop = begin()
+        except UnkillableWorkerError as error:
+            self.error = error
+            return StopFailed()
+        return self.step()
+
+    def step(self) -> Event | None:
+        """Take the next step; an event if it was the last one."""
+        try:
+            delay = None if self._stop is None else self._stop.step()
+        except UnkillableWorkerError as error:
+            self._stop, self.error = None, error
+            return StopFailed()
+        if delay is None:
+            self._stop = None
+            return StopSucceeded()
+        self.delay = delay
+        return None
+
+    def is_in_progress(self) -> bool:
+        """Whether there is one."""
+        return self._stop is not None
 
     def escalate(self) -> None:
         """Skip the grace."""
-
-
-class ContextStop:
-    """The stop of a context's workers.
-
-    Args:
-        stop: the context's.
-        at_end: called when it is over, also if something outlives SIGKILL; what this raises comes
-            in the place of that. A step that is interrupted is not the end: another one follows.
-    """
-
-    def __init__(self, stop: WorkersStop, at_end: Callable[[], None]) -> None:
-        self._stop = stop
-        self._at_end = at_end
-        self.escalate = stop.escalate
-
-    def step(self) -> float | None:
-        """Do what is due; see `WorkersStop`."""
-        try:
-            delay = self._stop.step()
-        except UnkillableWorkerError:
-            self._at_end()
-            raise
-        if delay is None:
-            self._at_end()
-        return delay
+        if self._stop is not None:
+            self._stop.escalate()

@@ -20,11 +20,17 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
+    from plaunch.cli.invocation import Invocation
     from plaunch.plugin.registry import Kind
     from plaunch.testing.check import CheckResult, Subject
 
 _MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "left out"}
 _INDENT = 4
+
+
+def check_command(invocation: Invocation) -> int:
+    """`--check-plugin`."""
+    return run_check(invocation.parsed(), invocation.plugins)
 
 
 def run_check(args: argparse.Namespace, plugins: Sequence[object] = ()) -> int:

@@ -119,10 +119,9 @@ def _what_was_meant(script: str) -> str:
 
 def _taken_for_a_value(args: argparse.Namespace) -> str:
     """Which option has taken the script for its value, if one has."""
-    from plaunch.cli.options import OPTIONS  # noqa: PLC0415 - loaded by now
     from plaunch.cli.parser import COMMAND_LINE  # noqa: PLC0415
 
-    for option in OPTIONS:
+    for option in args.table:
         value = getattr(args, option.dest)
         if args.sources[option.dest] == COMMAND_LINE and str(value).endswith(".py"):
             return f", as {value!r} is the value of {option.names[-1]}"

@@ -16,11 +16,21 @@ from plaunch.errors import PluginLoadError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from plaunch.cli.invocation import Invocation
+    from plaunch.cli.table import OptionTable
+
 _ALL = "all"  # instead of a kind: what `-p` takes
 _DETAILS_END = " (default"  # the rest of an option's help is too long for a list of choices
 
 
-def completion_script(shell: str) -> str:
+def run_completion(invocation: Invocation) -> int:
+    """Print the script for the shell that `--print-completion` names."""
+    shell: str = invocation.options["print_completion"]
+    invocation.write(completion_script(shell, invocation.table))
+    return 0
+
+
+def completion_script(shell: str, table: OptionTable) -> str:
     """The script for one shell.
 
     Raises:
@@ -39,12 +49,12 @@ def completion_script(shell: str) -> str:
             f"shtab {shtab.__version__} makes no completion for {shell!r}, only for "
             f"{', '.join(sorted(shtab.SUPPORTED_SHELLS))}; upgrade it: pip install -U shtab"
         )
-    script: str = shtab.complete(_parser(shtab, shell), shell)
+    script: str = shtab.complete(_parser(shtab, shell, table), shell)
     if not script.endswith("\n"):
         script += "\n"
     if shell == "bash":
-        return script + _bash_with_equals_signs()
-    return _zsh_with_equals_signs(script) if shell == "zsh" else script
+        return script + _bash_with_equals_signs(table)
+    return _zsh_with_equals_signs(script, table) if shell == "zsh" else script
 
 
 def installed_names(
@@ -55,8 +65,9 @@ def installed_names(
     A name that several distributions offer is written `distribution:name`.
     """
     from plaunch.plugin.catalogue import Catalogue  # noqa: PLC0415 - at completion time only
+    from plaunch.plugin.groups import GROUPS  # noqa: PLC0415
     from plaunch.plugin.metadata import scan  # noqa: PLC0415
-    from plaunch.plugin.registry import ALL_KINDS, GROUPS  # noqa: PLC0415
+    from plaunch.plugin.registry import ALL_KINDS  # noqa: PLC0415
     from plaunch.plugin.words import Words  # noqa: PLC0415
 
     catalogue = Catalogue(scan(GROUPS, path), Words((), os.environ if environ is None else environ))
@@ -65,12 +76,10 @@ def installed_names(
     return sorted({e.name for k in ALL_KINDS if k.name == kind for e in catalogue.usable(k)})
 
 
-def _parser(shtab: object, shell: str) -> argparse.ArgumentParser:
+def _parser(shtab: object, shell: str, table: OptionTable) -> argparse.ArgumentParser:
     """A parser that shows shtab the options, and how to complete their values."""
-    from plaunch.cli.options import GROUPS  # noqa: PLC0415 - together with shtab
-
     parser = argparse.ArgumentParser(prog="plaunch", allow_abbrev=False)
-    for title, options in GROUPS:
+    for title, options in table.groups:
         group = parser.add_argument_group(title)
         for option in options:
             # What may do without a value never takes the next word for one.
@@ -165,11 +174,9 @@ complete -o bashdefault -F _plaunch plaunch
 """
 
 
-def _bash_with_equals_signs() -> str:
+def _bash_with_equals_signs(table: OptionTable) -> str:
     """What makes of the function for bash one that also completes after `--option=`."""
-    from plaunch.cli.options import OPTIONS  # noqa: PLC0415 - together with shtab
-
-    bare = [option for option in OPTIONS if option.bare is not None]
+    bare = [option for option in table if option.bare is not None]
     cases = [
         f'    {name}=) has_own=1 choices="{" ".join(option.choices)}" ;;'
         for option in bare
@@ -179,13 +186,11 @@ def _bash_with_equals_signs() -> str:
     return _BASH_WRAPPER.replace("BARE", names).replace("CASES", "\n".join(cases))
 
 
-def _zsh_with_equals_signs(script: str) -> str:
+def _zsh_with_equals_signs(script: str, table: OptionTable) -> str:
     """The script for zsh, with options that take their value after `=` as well."""
     import re  # noqa: PLC0415 - not for launches
 
-    from plaunch.cli.options import OPTIONS  # noqa: PLC0415 - together with shtab
-
-    for option in OPTIONS:
+    for option in table:
         if option.read is None:
             continue
         for name in option.names:

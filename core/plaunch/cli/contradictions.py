@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from plaunch.cli.options import OPTIONS
 from plaunch.cli.parser import COMMAND_LINE, DEFAULT, PREFIX, as_given
 from plaunch.errors import UsageError
 
@@ -14,39 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 logger = logging.getLogger("plaunch")
-
-# Options that only a launcher has. A script may well have others of our names: --devices,
-# --log-dir, --master-port, --node-rank, --role, --scheduler.
-_LAUNCHERS_ALONE = frozenset(
-    {
-        "nnodes",
-        "nproc_per_node",
-        "virtual_local_rank",
-        "numa_binding",
-        "rdzv_backend",
-        "rdzv_endpoint",
-        "rdzv_id",
-        "rdzv_conf",
-        "standalone",
-        "no_python",
-        "max_restarts",
-        "monitor_interval",
-        "exit_barrier_timeout",
-        "keep_daemons",
-        "signals_to_handle",
-        "signal_policy",
-        "local_ranks_filter",
-        "log_line_prefix_template",
-        "duplicate_stdout_filters",
-        "duplicate_stderr_filters",
-        "logs_specs",
-        "event_log_handler",
-        "event_conf",
-        "doctor",
-        "check_plugin",
-        "list_plugins",
-    }
-)
 
 
 def check_options(args: argparse.Namespace, max_nodes: int, *, is_range: bool) -> None:
@@ -65,7 +31,7 @@ def check_options(args: argparse.Namespace, max_nodes: int, *, is_range: bool) -
     for text in _astray(args):
         logger.warning("%s", text)
     for text in _pointless(args, max_nodes, is_range):
-        logger.warning("%s", as_given(text, args.sources))
+        logger.warning("%s", as_given(text, args))
 
 
 def _check_static(args: argparse.Namespace, max_nodes: int) -> None:
@@ -97,7 +63,7 @@ def _astray(args: argparse.Namespace) -> Iterator[str]:
         return
     from plaunch._names import closest  # noqa: PLC0415 - mistakes only
 
-    known = {option.dest: option.variable for option in OPTIONS if option.variable}
+    known = {option.dest: option.variable for option in args.table if option.variable}
     for name in args.unknown_variables:
         close = closest(name.removeprefix(PREFIX), known)
         # What is like none of ours is somebody's own business.
@@ -111,8 +77,8 @@ def _behind_the_script(args: argparse.Namespace) -> list[str]:
         return []
     ours = {
         name: option.dest
-        for option in OPTIONS
-        if option.dest in _LAUNCHERS_ALONE
+        for option in args.table
+        if not option.is_shared
         for name in option.names
         if name.startswith("--")
     }

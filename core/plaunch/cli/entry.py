@@ -27,7 +27,7 @@ def entry_point() -> NoReturn:
     if os.getpid() == 1:
         _end_at_signals()
     open_missing_streams()
-    # The process is plaunch's own, and may inherit orphans (plaunch.process.stopping.reaping.job_tag).
+    # The process is plaunch's own, and may inherit orphans (plaunch.process.launcher_variables).
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
     try:
         from plaunch.cli.program import main  # noqa: PLC0415 - inside the try, on purpose

@@ -5,57 +5,9 @@ Names, variables and defaults are torchrun's where it has the option.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from plaunch.cli.values import integer, port, port_range, seconds, words
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option.
-
-    Args:
-        names: how it is written; the last one also names its variable and its attribute.
-        help: what it does, with its default.
-        default: its value if nobody gives one.
-        metavar: stands for the value in the help text.
-        read: makes the value of a text; None for a flag, which is on or off.
-        choices: the values that there are.
-        plugins: the kind of plugins whose names are values, for completion.
-        path: `file` or `directory`, where a value is one, for completion.
-        has_variable: whether `PET_<NAME>` is its default. It has no meaning with options that
-            print something instead of launching.
-        bare: the value of an option that is written without one.
-        is_repeated: whether it may be written several times; its values make a list.
-    """
-
-    names: tuple[str, ...]
-    help: str
-    default: object = None
-    metavar: str | None = None
-    read: Callable[[str], Any] | None = str
-    choices: tuple[str, ...] = ()
-    plugins: str = ""
-    path: str = ""
-    has_variable: bool = True
-    bare: str | None = None
-    is_repeated: bool = False
-
-    @property
-    def dest(self) -> str:
-        """The attribute of the parsed options."""
-        return self.names[-1].lstrip("-").replace("-", "_")
-
-    @property
-    def variable(self) -> str:
-        """The variable that has its default; empty if there is none."""
-        return f"PET_{self.dest.upper()}" if self.has_variable else ""
-
+from plaunch.options import Option, integer, port, port_range, seconds, words
+from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
 NODES = (
     Option(
@@ -76,6 +28,7 @@ NODES = (
         ("--devices",),
         "numbers of the devices that the workers of this node may see, as in 2,4-7",
         metavar="LIST",
+        is_shared=True,
     ),
     Option(
         ("--virtual-local-rank",),
@@ -94,17 +47,28 @@ NODES = (
         "index of this node (default: 0 with the static backend, else any that is free)",
         metavar="N",
         read=integer,
+        is_shared=True,
     ),
     Option(
-        ("--role",), "name of the workers, for logs (default: default)", "default", metavar="NAME"
+        ("--role",),
+        "name of the workers, for logs (default: default)",
+        "default",
+        metavar="NAME",
+        is_shared=True,
     ),
-    Option(("--local-addr",), "address of this node, if not the one found", metavar="ADDR"),
+    Option(
+        ("--local-addr",),
+        "address of this node, if not the one found",
+        metavar="ADDR",
+        is_shared=True,
+    ),
     Option(
         ("--scheduler",),
         "take nodes, index, endpoint and run id from what a scheduler has set: slurm, kubernetes, "
         "mpi, none, or a plugin's name (default: none)",
         metavar="NAME",
         plugins="schedulers",
+        is_shared=True,
     ),
 )
 RENDEZVOUS = (
@@ -132,6 +96,7 @@ RENDEZVOUS = (
         "what workers find in PLAUNCH_JOB_ID: the id that a job keeps when it is started once more "
         "under another run id (default: what the scheduler calls it, else the run id)",
         metavar="ID",
+        is_shared=True,
     ),
     Option(("--rdzv-conf",), "options of the backend", default="", metavar="K=V,..."),
     Option(
@@ -144,6 +109,7 @@ RENDEZVOUS = (
         ("--master-addr",),
         "address of node 0, for the static backend (default: 127.0.0.1)",
         metavar="ADDR",
+        is_shared=True,
     ),
     Option(
         ("--master-port",),
@@ -151,6 +117,7 @@ RENDEZVOUS = (
         "node, 29500 on several)",
         metavar="PORT",
         read=port,
+        is_shared=True,
     ),
     Option(
         ("--worker-store",),
@@ -166,6 +133,7 @@ RENDEZVOUS = (
         "range of the ports that plaunch picks on this node (default: any that is free)",
         metavar="A-B",
         read=port_range,
+        is_shared=True,
     ),
     Option(
         ("--start-timeout",),
@@ -173,6 +141,7 @@ RENDEZVOUS = (
         "(default: no bound of its own; --rdzv-conf join_timeout bounds the wait for nodes)",
         metavar="SECONDS",
         read=seconds(LIMIT),
+        is_shared=True,
     ),
 )
 SCRIPT = (
@@ -181,6 +150,7 @@ SCRIPT = (
         "the script is a module: run it with python -m",
         read=None,
         default=False,
+        is_shared=True,
     ),
     Option(
         ("--no-python",),
@@ -193,6 +163,7 @@ SCRIPT = (
         "run the script with runpy in a process of start_method",
         read=None,
         default=False,
+        is_shared=True,
     ),
     Option(
         ("--start-method",),
@@ -200,6 +171,7 @@ SCRIPT = (
         default="spawn",
         metavar="METHOD",
         choices=("spawn", "fork", "forkserver"),
+        is_shared=True,
     ),
 )
 SUPERVISION = (
@@ -241,8 +213,8 @@ SUPERVISION = (
     ),
     Option(
         ("--signals-to-handle",),
-        "signals that stop the job (default: SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
-        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        f"signals that stop the job (default: {DEFAULT_SIGNALS})",
+        default=DEFAULT_SIGNALS,
         metavar="SIG,...",
     ),
     Option(
@@ -260,19 +232,23 @@ SUPERVISION = (
     ),
 )
 LOGS = (
-    Option(("--log-dir",), "base folder of log files", metavar="DIR", path="directory"),
+    Option(
+        ("--log-dir",), "base folder of log files", metavar="DIR", path="directory", is_shared=True
+    ),
     Option(
         ("-r", "--redirects"),
         "streams that go to files instead of the console: 0 none, 1 stdout, 2 stderr, 3 both, or "
         "by local rank as in 0:3,1-7:1",
         default="0",
         metavar="STREAMS",
+        is_shared=True,
     ),
     Option(
         ("-t", "--tee"),
         "streams that go to files and to the console; same form",
         default="0",
         metavar="STREAMS",
+        is_shared=True,
     ),
     Option(
         ("--local-ranks-filter",),
@@ -319,14 +295,16 @@ LOGS = (
         metavar="HANDLER.KEY=VALUE,...",
         is_repeated=True,
     ),
-    Option(
-        ("--metrics-port",),
-        "serve /metrics, /healthz and /status of this launcher on this port of loop-back, or at "
-        "this address (default: off)",
-        metavar="[HOST:]PORT",
-    ),
 )
 HELP = (
+    Option(
+        ("--config",),
+        "settings file: options by name, for those that are given in no other way; an empty name "
+        "for none (default: plaunch.toml, or [tool.plaunch] in pyproject.toml)",
+        metavar="FILE",
+        path="file",
+        is_shared=True,
+    ),
     Option(
         ("--dry-run",),
         "print what would run, and where each setting comes from, without starting anything; "
@@ -335,13 +313,7 @@ HELP = (
         choices=("text", "json"),
         has_variable=False,
         bare="text",
-    ),
-    Option(
-        ("--doctor",),
-        "check what usually breaks on this node, with the options that are given",
-        read=None,
-        default=False,
-        has_variable=False,
+        is_shared=True,
     ),
     Option(
         ("--check-plugin",),
@@ -349,6 +321,7 @@ HELP = (
         "--rdzv-endpoint and --rdzv-conf",
         metavar="NAME",
         has_variable=False,
+        command="plaunch.cli.check:check_command",
     ),
     Option(
         ("-p", "--plugins"),
@@ -356,6 +329,7 @@ HELP = (
         metavar="NAME",
         has_variable=False,
         is_repeated=True,
+        is_shared=True,
     ),
     Option(
         ("--list-plugins",),
@@ -363,6 +337,7 @@ HELP = (
         read=None,
         default=False,
         has_variable=False,
+        command="plaunch.plugin.listing:run_listing",
     ),
     Option(
         ("--print-completion",),
@@ -370,14 +345,16 @@ HELP = (
         metavar="SHELL",
         choices=("bash", "zsh", "tcsh", "fish"),
         has_variable=False,
+        command="plaunch.cli.completion:run_completion",
     ),
 )
+HELP_GROUP = "plugins and help"
 GROUPS = (
     ("nodes and workers", NODES),
     ("rendezvous", RENDEZVOUS),
     ("the script", SCRIPT),
     ("supervision", SUPERVISION),
     ("logs and events", LOGS),
-    ("plugins and help", HELP),
+    (HELP_GROUP, HELP),
 )
 OPTIONS = tuple(option for _, group in GROUPS for option in group)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from plaunch.cli.options import GROUPS, OPTIONS
+from plaunch.cli.options import HELP_GROUP
+from plaunch.cli.settings_file import apply_settings
+from plaunch.cli.table import installed_table
 from plaunch.errors import UsageError
 from plaunch.numbers import quote
 
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from plaunch.cli.options import Option
+    from plaunch.cli.table import OptionTable
+    from plaunch.options import Option
 
 DEFAULT, COMMAND_LINE = "default", "command line"
 PREFIX = "PET_"
@@ -31,7 +35,6 @@ _EPILOG = (
     "Exit code: 0 on success, a failed worker's own code, 128+n for signal n, 2 for bad usage, "
     "110 and above for the launcher's own failures (see docs/errors.md)."
 )
-_OFF, _ON = ("0", "false"), ("1", "true")
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,38 +45,85 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> argparse.Namespace:
+def parse(
+    argv: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    table: OptionTable | None = None,
+) -> argparse.Namespace:
     """Parse a command line without the program's name.
 
     Beside the options, the result has `training_script`, `training_script_args`, and `sources`: for
-    the attribute of each option `default`, `command line`, or the name of its variable;
-    `is_divided`, whether `--` stands in front of the script; and `unknown_variables`, the names of
-    `PET_*` variables that belong to no option.
+    the attribute of each option `default`, `command line`, the name of its variable, or that of the
+    settings file; `settings_file`, the file that was read, or an empty text; `is_divided`, whether
+    `--` stands in front of the script; `unknown_variables`, the names of `PET_*` variables that
+    belong to no option; and `table`, all options.
+
+    Args:
+        argv: the words.
+        environ: the environment variables; by default this process's.
+        table: all options; by default the core's and those of the plugins that are installed.
 
     Raises:
-        UsageError: an option is unknown or its value is malformed, here or in a variable.
+        UsageError: an option is unknown or its value is malformed, here, in a variable, or in a
+            file.
         SystemExit: after `--help` and `--version`, with code 0.
     """
     environ = os.environ if environ is None else environ
     for word in argv:
         _check_characters(word)
-    parser = build_parser(environ)
-    options, command = split(parser, argv)
-    args = parser.parse_args(options)
-    args.training_script = command[0] if command else None
-    args.training_script_args = command[1:]
-    args.sources = _sources(options, environ)
-    args.is_divided = len(command) < len(argv) and argv[-len(command) - 1] == "--"
-    args.unknown_variables = _unknown_variables(environ)
-    for option in OPTIONS:
-        if option.is_repeated and args.sources[option.dest] == COMMAND_LINE:
-            # argparse adds to the default, which is the variable's.
-            inherited = 1 if option.variable and option.variable in environ else 0
-            setattr(args, option.dest, getattr(args, option.dest)[inherited:])
+    if table is not None:
+        return _parse(argv, environ, table)
+    words = _plugin_words(argv)
+    args = _parse(argv, environ, installed_table(words, environ))
+    if args.plugins != words:  # some were the script's
+        args = _parse(argv, environ, installed_table(args.plugins, environ))
     return args
 
 
-def split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def _parse(
+    argv: Sequence[str], environ: Mapping[str, str], table: OptionTable
+) -> argparse.Namespace:
+    parser = build_parser(environ, table)
+    options, command = split(parser, argv, table)
+    if table.problems and not {"-h", "--help"}.isdisjoint(options):
+        sys.stderr.write("".join(f"plaunch: {problem}\n" for problem in table.problems))
+    args = parser.parse_args(options)
+    args.table = table
+    args.training_script = command[0] if command else None
+    args.training_script_args = command[1:]
+    args.sources = _sources(options, environ, table)
+    args.is_divided = len(command) < len(argv) and argv[-len(command) - 1] == "--"
+    args.unknown_variables = _unknown_variables(environ, table)
+    for option in table:
+        if option.is_repeated and args.sources[option.dest] == COMMAND_LINE:
+            # argparse adds to the default, which is the variable's.
+            inherited = 0 if _variable_of(option, environ) is None else 1
+            setattr(args, option.dest, getattr(args, option.dest)[inherited:])
+    args.settings_file = apply_settings(args, table)
+    return args
+
+
+def _plugin_words(argv: Sequence[str]) -> list[str]:
+    """What is said of plugins, before it is known which options there are."""
+    words: list[str] = []
+    position = 0
+    while position < len(argv) and argv[position] != "--":
+        word = argv[position]
+        position += 1
+        name, equals, value = word.partition("=")
+        if name in ("-p", "--plugins") and not equals:
+            words += argv[position : position + 1]
+            position += 1
+        elif name == "--plugins":
+            words.append(value)
+        elif word.startswith("-p"):
+            words.append(word[2:])
+    return words
+
+
+def split(
+    parser: argparse.ArgumentParser, argv: Sequence[str], table: OptionTable
+) -> tuple[list[str], list[str]]:
     """Cut `argv` before the script; option names come back with dashes for underscores.
 
     The script is the first word that is neither an option nor an option's value, or the first word
@@ -103,7 +153,8 @@ def split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[st
             equals = word[2:]
             options.append(word)
         if name not in takes_value:
-            raise _unknown_option((name + equals).partition("=")[0], takes_value)
+            name = (name + equals).partition("=")[0]
+            raise table.clash(name) or _unknown_option(name, takes_value)
         if takes_value[name] and not equals and position < len(argv):
             # Joined, so that a value that begins with a dash is still a value.
             value = argv[position]
@@ -114,8 +165,8 @@ def split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[st
     return options, []
 
 
-def build_parser(environ: Mapping[str, str]) -> Parser:
-    """Build the parser, with defaults from the `PET_*` variables in `environ`."""
+def build_parser(environ: Mapping[str, str], table: OptionTable) -> Parser:
+    """Build the parser, with defaults from the variables in `environ`."""
     parser = Parser(
         prog="plaunch",
         usage="plaunch [options] script [arguments of the script]",
@@ -124,12 +175,15 @@ def build_parser(environ: Mapping[str, str]) -> Parser:
         allow_abbrev=False,
         add_help=False,  # for an option outside of a group, argparse measures the terminal
     )
-    for title, options in GROUPS:
+    for title, options in table.groups:
         group = parser.add_argument_group(title)
         for option in options:
             group.add_argument(*option.names, help=option.help, **_details(option, environ))
-    group.add_argument("-h", "--help", action="help", help="show this help message and exit")
-    group.add_argument("--version", action="version", version=_version())
+        if title == HELP_GROUP:
+            group.add_argument(
+                "-h", "--help", action="help", help="show this help message and exit"
+            )
+            group.add_argument("--version", action="version", version=_version())
     return parser
 
 
@@ -139,7 +193,7 @@ def _details(option: Option, environ: Mapping[str, str]) -> dict[str, Any]:
     if option.read is None:
         return {"action": "store_true", "default": default}
     details: dict[str, Any] = {
-        "type": _Checked(option) if option.choices else option.read,
+        "type": _Reader(option),
         "metavar": option.metavar,
         "default": list(default) if isinstance(default, tuple) and not default else default,
     }
@@ -150,36 +204,36 @@ def _details(option: Option, environ: Mapping[str, str]) -> dict[str, Any]:
     return details
 
 
+def _variable_of(option: Option, environ: Mapping[str, str]) -> str | None:
+    """The variable that gives an option its value, if one does."""
+    names = (option.variable, *option.variables)
+    return next((name for name in names if name and name in environ), None)
+
+
 def _default(option: Option, environ: Mapping[str, str]) -> Any:
-    text = environ.get(option.variable) if option.variable else None
-    if text is None:
+    variable = _variable_of(option, environ)
+    if variable is None:
         return option.default
-    if option.read is None:
-        if option.dest == "standalone" and not text:
-            return True  # Kubeflow's training operator turns it on in this way
-        if text.lower() not in _OFF + _ON:
-            raise UsageError(f"variable {option.variable} is {text!r}; write 0, 1, true or false")
-        return text.lower() in _ON
+    text = environ[variable]
+    if option.dest == "standalone" and not text:
+        return True  # Kubeflow's training operator turns it on in this way
     try:
-        return (_Checked(option) if option.choices else option.read)(text)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"variable {option.variable}: {error}") from None
+        return option.value_of(text)
+    except ValueError as error:
+        raise UsageError(f"variable {variable}: {error}") from None
 
 
-class _Checked:
-    """Reads one of an option's choices."""
+class _Reader:
+    """Reads the value of an option for argparse, which shows the text of one exception only."""
 
     def __init__(self, option: Option) -> None:
         self._option = option
 
-    def __call__(self, text: str) -> str:
-        choices = self._option.choices
-        if text in choices:
-            return text
-        from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
-
-        hint = did_you_mean(text, choices)
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of {', '.join(choices)}{hint}")
+    def __call__(self, text: str) -> Any:
+        try:
+            return self._option.value_of(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _check_characters(word: str) -> None:
@@ -192,46 +246,44 @@ def _check_characters(word: str) -> None:
         raise UsageError(f"{quote(word)} has a NUL character, which no program can be given")
 
 
-def _sources(given: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+def _sources(
+    given: Sequence[str], environ: Mapping[str, str], table: OptionTable
+) -> dict[str, str]:
     """Where each option's value comes from; `given` are the words that `split` has returned."""
     names = {word.partition("=")[0] if word.startswith("--") else word[:2] for word in given}
     sources = {}
-    for option in OPTIONS:
-        source = DEFAULT
-        if not names.isdisjoint(option.names):
-            source = COMMAND_LINE
-        elif option.variable and option.variable in environ:
-            source = option.variable
-        sources[option.dest] = source
+    for option in table:
+        source = _variable_of(option, environ) or DEFAULT
+        sources[option.dest] = source if names.isdisjoint(option.names) else COMMAND_LINE
     return sources
 
 
-def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
+def _unknown_variables(environ: Mapping[str, str], table: OptionTable) -> list[str]:
     given = {name for name in environ if name.startswith(PREFIX)}
-    return sorted(given.difference(option.variable for option in OPTIONS)) if given else []
+    return sorted(given.difference(option.variable for option in table)) if given else []
 
 
-def as_given(text: str, sources: Mapping[str, str]) -> str:
+def as_given(text: str, args: argparse.Namespace) -> str:
     """A message about options, with variables where it names options that nobody has typed.
 
     Args:
         text: the message; it names options as they are written on a command line.
-        sources: where each option's value comes from, as `parse` has found out.
+        args: what `parse` has made.
     """
-    variables = {
-        name: option.variable
-        for option in OPTIONS
-        if option.variable and sources.get(option.dest) == option.variable
-        for name in option.names
-    }
-    if not variables:
+    sources: Mapping[str, str] = args.sources
+    given = {}
+    for option in args.table:
+        source = sources.get(option.dest)
+        if source in (option.variable, *option.variables) and source:
+            given.update(dict.fromkeys(option.names, f"variable {source}"))
+        elif source and source == args.settings_file:
+            given.update(dict.fromkeys(option.names, f"{option.dest} in {source}"))
+    if not given:
         return text
     import re  # noqa: PLC0415 - errors only
 
-    names = "|".join(map(re.escape, variables))
-    return re.sub(
-        rf"(?<![\w-])(?:{names})(?![\w-])", lambda m: f"variable {variables[m.group()]}", text
-    )
+    names = "|".join(map(re.escape, given))
+    return re.sub(rf"(?<![\w-])(?:{names})(?![\w-])", lambda m: given[m.group()], text)
 
 
 def _unknown_option(name: str, known: Mapping[str, object]) -> UsageError:
@@ -244,8 +296,6 @@ def _unknown_option(name: str, known: Mapping[str, object]) -> UsageError:
 
 
 def _version() -> str:
-    import sys  # noqa: PLC0415
-
     from plaunch._version import __version__  # noqa: PLC0415
 
     python = ".".join(map(str, sys.version_info[:3]))

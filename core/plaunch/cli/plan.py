@@ -11,13 +11,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.affinity import binder_of
-from plaunch.agent.arguments import macros
-from plaunch.agent.env import worker_environment
+from plaunch.agent.env import macros, worker_environment
 from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
 from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
-from plaunch.cli.options import OPTIONS
-from plaunch.plugin.event_handlers import find_event_handlers
-from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.cli.invocation import load_chosen
 from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
 
@@ -88,9 +85,7 @@ def make_plan(
     """
     from plaunch._version import __version__  # noqa: PLC0415
 
-    manager.get(RENDEZVOUS, config.rdzv_backend)
-    find_event_handlers(manager, config.event_log_handler, config.event_conf)
-    manager.get(SIGNAL_POLICIES, config.signal_policy)
+    load_chosen(manager, config)
     return {
         "version": VERSION,
         "plaunch": __version__,
@@ -100,7 +95,7 @@ def make_plan(
                 "value": _resolved(option.dest, args, config),
                 "source": args.sources[option.dest],
             }
-            for option in OPTIONS
+            for option in args.table
             if option.has_variable
         },
         "job": {

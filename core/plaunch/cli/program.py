@@ -9,6 +9,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from plaunch.cli.invocation import Invocation, call_command, command_in_spite, given_command
 from plaunch.cli.parser import as_given, parse
 from plaunch.cli.stderr import STDERR
 from plaunch.cli.stdout import STDOUT
@@ -16,6 +17,7 @@ from plaunch.errors import ExitCode, PlaunchError, PluginError, SignalException,
 
 if TYPE_CHECKING:
     import argparse
+    import logging
     from collections.abc import Callable, Iterator, Sequence
 
     from plaunch.config import LaunchConfig
@@ -67,69 +69,39 @@ def concluded(launch: Callable[[], object]) -> int:
 def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any]:
     """Run a command line and return each worker's value by global rank.
 
-    `--list-plugins` and `--print-completion` print something and return nothing.
+    Options such as `--list-plugins` and `--doctor` print something instead and return nothing.
 
     Raises:
         PlaunchError: what `launch_agent` raises, and `UsageError` for the command line.
-        SystemExit: after `--help` and `--version`, with code 0; after `--doctor` and
-            `--check-plugin`, with their code.
+        SystemExit: after `--help` and `--version`, with code 0; after an option that does something
+            instead of launching, with its code, if that is not 0.
     """
     try:
         args = parse(argv)
     except UsageError as error:
-        if "--doctor" not in argv:
+        wanted = command_in_spite(argv, os.environ)
+        if wanted is None:
             raise
+        set_up_logging()
         with STDOUT.reserved(is_launch=False):
-            _consult_doctor(None, argv, plugins, error)
-        raise
+            option, table = wanted
+            invocation = Invocation(None, table, os.environ, plugins, error)
+            raise SystemExit(call_command(option, invocation)) from error
     set_up_logging()
+    for problem in args.table.problems:
+        _log().warning("%s", problem)
+    command = given_command(args)
     try:
-        with STDOUT.reserved(is_launch=_is_launch(args)):
-            return _perform(args, argv, plugins)
+        with STDOUT.reserved(is_launch=command is None and args.dry_run is None):
+            if command is None:
+                return _launch(args, plugins)
+            invocation = Invocation(args, args.table, os.environ, plugins)
+            if code := call_command(command, invocation):
+                raise SystemExit(code)
+            return {}
     except UsageError as error:
-        error.args = (as_given(str(error), args.sources),)
+        error.args = (as_given(str(error), args),)
         raise
-
-
-def _is_launch(args: argparse.Namespace) -> bool:
-    asks = (args.doctor, args.print_completion, args.check_plugin, args.list_plugins, args.dry_run)
-    return not any(asks)
-
-
-def _perform(
-    args: argparse.Namespace, argv: Sequence[str], plugins: Sequence[object]
-) -> dict[int, Any]:
-    """Do what the options ask for."""
-    if args.doctor:
-        _consult_doctor(args, argv, plugins)
-    if args.print_completion is not None:
-        from plaunch.cli.completion import completion_script  # noqa: PLC0415
-
-        STDOUT.write(completion_script(args.print_completion))
-        return {}
-    if args.check_plugin is not None:
-        from plaunch.cli.check import run_check  # noqa: PLC0415
-
-        raise SystemExit(run_check(args, plugins))
-    if args.list_plugins:
-        from plaunch.plugin.listing import format_plugins, list_plugins  # noqa: PLC0415
-
-        STDOUT.write(format_plugins(list_plugins(plugins, words=args.plugins)))
-        return {}
-    return _launch(args, plugins)
-
-
-def _consult_doctor(
-    args: argparse.Namespace | None,
-    argv: Sequence[str],
-    plugins: Sequence[object],
-    usage_error: UsageError | None = None,
-) -> None:
-    from plaunch.cli.doctor import asks_for_doctor, run_doctor  # noqa: PLC0415 - when asked
-
-    # An option of that name may be the script's own.
-    if args is not None or asks_for_doctor(argv):
-        raise SystemExit(run_doctor(args, plugins, usage_error=usage_error))
 
 
 def _launch(args: argparse.Namespace, plugins: Sequence[object]) -> dict[int, Any]:
@@ -145,7 +117,7 @@ def _launch(args: argparse.Namespace, plugins: Sequence[object]) -> dict[int, An
         from plaunch.cli.settings import config_from_args  # noqa: PLC0415
         from plaunch.plugin.manager import PluginManager  # noqa: PLC0415
 
-        manager = PluginManager.create(plugins, words=args.plugins)
+        manager = PluginManager.create(plugins, words=args.plugins, entries=args.table.entries)
         with _naming_culprits(manager):
             taken = allocate(args, manager)
             config = config_from_args(args, manager)
@@ -173,7 +145,7 @@ def _naming_culprits(manager: PluginManager) -> Iterator[None]:
     `sys.exit` of theirs is no end of a launch, and nobody else calls it in plaunch's own process.
     """
     from plaunch.plugin.loading import one_line  # noqa: PLC0415 - loaded by now
-    from plaunch.process.stopping.reaping.job_tag import owns_process  # noqa: PLC0415
+    from plaunch.process.launcher_variables import owns_process  # noqa: PLC0415
 
     try:
         yield
@@ -222,15 +194,13 @@ def _introduce(args: argparse.Namespace, config: LaunchConfig, taken: str) -> No
 
     And what is odd about who has started this launcher.
     """
-    import logging  # noqa: PLC0415 - loaded by now
-
-    from plaunch._version import __version__  # noqa: PLC0415
+    from plaunch._version import __version__  # noqa: PLC0415 - loaded by now
 
     nodes = f"{config.min_nodes} to {config.max_nodes}"
     if config.min_nodes == config.max_nodes:
         nodes = str(config.max_nodes)
     endpoint = f" at {config.rdzv_endpoint}" if config.rdzv_endpoint else ""
-    logging.getLogger("plaunch").info(
+    _log().info(
         "version %s, Python %s (%s): nodes: %s, workers on this one: %d, backend %s%s, run id %s",
         __version__,
         ".".join(map(str, sys.version_info[:3])),
@@ -241,17 +211,23 @@ def _introduce(args: argparse.Namespace, config: LaunchConfig, taken: str) -> No
         endpoint,
         config.run_id,
     )
-    if taken:
-        logging.getLogger("plaunch").info("%s", taken)
+    for text in filter(None, (args.settings_file and f"settings from {args.settings_file}", taken)):
+        _log().info("%s", text)
 
     if not any(variable in os.environ for variable in _STARTED_BY):
         return
     from plaunch.cli.surroundings import offer_scheduler, warn_of_hasty_stop  # noqa: PLC0415
 
     if offer := offer_scheduler(args, os.environ):
-        logging.getLogger("plaunch").info("%s", offer)
+        _log().info("%s", offer)
     if warning := warn_of_hasty_stop(config.shutdown_timeout, os.environ):
-        logging.getLogger("plaunch").warning("%s", warning)
+        _log().warning("%s", warning)
+
+
+def _log() -> logging.Logger:
+    import logging  # noqa: PLC0415 - loaded by now
+
+    return logging.getLogger("plaunch")
 
 
 def set_up_logging() -> None:

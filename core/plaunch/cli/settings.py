@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from plaunch.cli.contradictions import check_options
+from plaunch.cli.parser import DEFAULT
 from plaunch.config import LaunchConfig, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
@@ -54,41 +56,37 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
         logger.info("OMP_NUM_THREADS is 1 for each of %d workers, as nobody has set it", nproc)
         worker_env["OMP_NUM_THREADS"] = "1"
     return LaunchConfig(
-        min_nodes=min_nodes,
-        max_nodes=max_nodes,
-        nproc_per_node=nproc,
-        logs_specs=_logs_specs(args, manager),
-        run_id=_run_id(args, static and max_nodes == 1),
-        role=args.role,
-        rdzv_endpoint=_endpoint(args, max_nodes),
-        rdzv_backend=args.rdzv_backend,
-        rdzv_configs=rdzv_configs,
-        max_restarts=args.max_restarts,
-        monitor_interval=args.monitor_interval,
-        start_method=args.start_method,
-        log_line_prefix_template=args.log_line_prefix_template,
-        local_addr=args.local_addr,
-        event_log_handler=args.event_log_handler,
-        signals_to_handle=args.signals_to_handle,
-        duplicate_stdout_filters=args.duplicate_stdout_filters or None,
-        duplicate_stderr_filters=args.duplicate_stderr_filters or None,
-        shutdown_timeout=args.shutdown_timeout,
-        signal_policy=args.signal_policy,
-        notify_signals=args.notify_signals,
-        worker_env=worker_env,
-        keep_daemons=args.keep_daemons,
-        exit_barrier_timeout=args.exit_barrier_timeout,
-        node_rank=args.node_rank,
-        numa_options=args.numa_binding,
-        virtual_local_rank=args.virtual_local_rank,
-        devices=devices,
-        port_range=args.port_range,
-        start_timeout=args.start_timeout,
-        event_conf=_event_conf(args),
-        metrics_port=args.metrics_port,
-        job_id=args.job_id or "",
-        worker_store=args.worker_store,
+        **{
+            **_as_they_are(args),
+            "min_nodes": min_nodes,
+            "max_nodes": max_nodes,
+            "nproc_per_node": nproc,
+            "logs_specs": _logs_specs(args, manager),
+            "run_id": _run_id(args, static and max_nodes == 1),
+            "rdzv_endpoint": _endpoint(args, max_nodes),
+            "rdzv_configs": rdzv_configs,
+            "worker_env": worker_env,
+            "numa_options": args.numa_binding,
+            "devices": devices,
+            "event_conf": _event_conf(args),
+            "options": _of_plugins(args),
+        }
     )
+
+
+def _as_they_are(args: argparse.Namespace) -> dict[str, object]:
+    """The options that are fields of the settings, by name; those that need more come later."""
+    names = {item.name for item in fields(LaunchConfig)}
+    return {o.dest: getattr(args, o.dest) for o in args.table if o.dest in names}
+
+
+def _of_plugins(args: argparse.Namespace) -> dict[str, object]:
+    """The options of plugins that are given."""
+    return {
+        option.dest: getattr(args, option.dest)
+        for option in args.table
+        if args.table.is_plugins(option) and args.sources[option.dest] != DEFAULT
+    }
 
 
 def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
@@ -164,7 +162,7 @@ def _devices(args: argparse.Namespace) -> list[str] | None:
     from plaunch.devices import parse_devices  # noqa: PLC0415 - when asked for
 
     devices = parse_devices(args.devices)
-    if args.sources["nproc_per_node"] == "default":
+    if args.sources["nproc_per_node"] == DEFAULT:
         args.nproc_per_node = str(len(devices))
     return devices
 

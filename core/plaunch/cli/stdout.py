@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, TextIO
 
 from plaunch.errors import PlaunchError
-from plaunch.process.stopping.reaping.job_tag import owns_process
+from plaunch.process.launcher_variables import owns_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch._lazy import attach
+from plaunch.lazy import attach
 
 if TYPE_CHECKING:
     from plaunch.compat.registry import RendezvousHandlerRegistry as RendezvousHandlerRegistry

@@ -59,10 +59,12 @@ def command_line(argv: Sequence[str]) -> list[str]:
         UsageError: an option is unknown or malformed, or `--no-python` is without `--use-env`.
     """
     from plaunch.cli.parser import build_parser, split  # noqa: PLC0415 - inside entry_point's try
+    from plaunch.cli.table import installed_table  # noqa: PLC0415 - as above
 
-    parser = build_parser(os.environ)
+    table = installed_table((), os.environ)
+    parser = build_parser(os.environ, table)
     parser.add_argument("--use-env", action="store_true")
-    options, command = split(parser, argv)
+    options, command = split(parser, argv, table)
     args = parser.parse_args(options)
     if command:
         _check(args.no_python, args.use_env)

@@ -91,13 +91,13 @@ SAME: dict[str, tuple[tuple[str, str], ...]] = {
     f"{ELASTIC}.rendezvous.registry": (("plaunch.compat", "get_rendezvous_handler"),),
     f"{ELASTIC}.rendezvous.utils": (("plaunch.rendezvous", "parse_rendezvous_endpoint"),),
     f"{ELASTIC}.timer.api": (
-        ("plaunch.timer", "RequestQueue TimerClient TimerRequest TimerServer configure expires"),
+        ("plaunch_timer", "RequestQueue TimerClient TimerRequest TimerServer configure expires"),
     ),
     f"{ELASTIC}.timer.file_based_local_timer": (
-        ("plaunch.timer", "FileTimerClient FileTimerRequest"),
+        ("plaunch_timer", "FileTimerClient FileTimerRequest"),
     ),
     f"{ELASTIC}.timer.local_timer": (
-        ("plaunch.timer", "LocalTimerClient LocalTimerServer MultiprocessingRequestQueue"),
+        ("plaunch_timer", "LocalTimerClient LocalTimerServer MultiprocessingRequestQueue"),
     ),
     f"{ELASTIC}.utils.api": (
         ("plaunch.compat.system", "get_env_variable_or_raise get_socket_with_port"),
@@ -158,7 +158,7 @@ DIFFERENT: dict[str, tuple[str, str]] = {
         "python-names",
     ),
     f"{ELASTIC}.timer.file_based_local_timer.FileTimerServer": (
-        "plaunch.timer.FileTimerServer",
+        "plaunch_timer.FileTimerServer",
         "python-names",
     ),
     f"{ELASTIC}.utils.api.macros": ("plaunch.agent.macros", "python-names"),

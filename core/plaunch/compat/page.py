@@ -16,8 +16,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plaunch.cli.options import OPTIONS, Option
+from plaunch.cli.options import OPTIONS
 from plaunch.compat import names
+from plaunch.options import Option
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -14,7 +14,7 @@ from plaunch.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch.cli.options import Option
+    from plaunch.options import Option
 
 # Where torchrun's namespace has another value for "not given" than ours.
 _DEFAULTS: dict[str, object] = {"master_addr": "127.0.0.1", "node_rank": 0, "logs_specs": None}
@@ -198,5 +198,5 @@ def _read(option: Option, value: Any) -> Any:
         return value
     try:
         return option.read(value)
-    except argparse.ArgumentTypeError as error:
+    except ValueError as error:
         raise UsageError(f"{option.names[-1]}: {error}") from None

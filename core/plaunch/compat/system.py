@@ -8,6 +8,7 @@ import socket
 import sys
 
 from plaunch.errors import LoopBackError, UsageError
+from plaunch.process import read_process
 
 _LOG_LEVEL = "WARNING"
 
@@ -68,13 +69,8 @@ def get_logger(name: str | None = None) -> logging.Logger:
 
 def read_proc_state(pid: int) -> str | None:
     """The state of a process as the kernel abbreviates it, as `S` or `D`; None if unknown."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            # The name of the program, in brackets, may contain anything.
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return fields[0] if fields else None
+    process = read_process(pid)
+    return None if process is None else process.state
 
 
 def is_uninterruptible_state(state: str | None) -> bool:

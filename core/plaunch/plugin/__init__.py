@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch._lazy import attach
+from plaunch.lazy import attach
 
 if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext as PluginContext
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
+    from plaunch.plugin.listing import PluginStatus as PluginStatus
+    from plaunch.plugin.listing import list_plugins as list_plugins
     from plaunch.plugin.loading import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.manager import PluginManager as PluginManager
     from plaunch.plugin.registry import DEVICE_COUNTS as DEVICE_COUNTS
@@ -31,6 +33,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         ".context": "PluginContext",
         ".hookspecs": "hookimpl",
+        ".listing": "PluginStatus list_plugins",
         ".loading": "LoadedPlugin",
         ".manager": "PluginManager",
         ".registry": (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch._names import closest, suggest
 from plaunch.errors import DuplicateNameError, UnknownNameError, UsageError
+from plaunch.plugin.groups import FIRST_PARTY
 from plaunch.plugin.metadata import normalise
 from plaunch.plugin.registry import ALL_KINDS, DEVICE_COUNTS, LIFECYCLE, LOGS_SPECS
 from plaunch.plugin.words import AUTOLOAD_VARIABLE
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from plaunch.plugin.metadata import EntryPoint
     from plaunch.plugin.registry import Kind
     from plaunch.plugin.words import Word, Words
-
-FIRST_PARTY = "plaunch"
 
 
 class Catalogue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,9 @@ class PluginContext:
         host: the name of this host.
         log_dir: the base log directory that the user gave, or None.
         settings: the fields of the launch's `LaunchConfig`, by name.
-        options: options given for this component alone; empty where there are none.
+        options: options given for this component alone; empty where there are none. Event handlers
+            have texts by the keys of `--event-conf`; plugins with options of their own, their
+            values by attribute.
         run_dir: the folder below `log_dir` that is this launch's alone, where there is one; only
             event handlers are told.
     """
@@ -29,5 +31,5 @@ class PluginContext:
     host: str
     log_dir: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     run_dir: str | None = None

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch._names import suggest
-from plaunch.agent.delivery import Delivery, close_deliveries
+from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.plugin.answers import checked_event_handler
 from plaunch.plugin.registry import EVENT_HANDLERS, EventHandlerFactory
@@ -98,14 +98,14 @@ def find_event_handlers(
 
 def create_deliveries(
     manager: PluginManager, names: str, conf: Mapping[str, str], context: PluginContext
-) -> list[Delivery]:
+) -> list[EventQueue]:
     """Create the named handlers, each with a delivery; those that want no events have none.
 
     Raises:
         PluginError: a handler cannot be loaded, or failed.
         UsageError: as `find_event_handlers`, or a handler cannot use its options.
     """
-    deliveries: list[Delivery] = []
+    deliveries: list[EventQueue] = []
     try:
         for name, (factory, options) in find_event_handlers(manager, names, conf).items():
             with manager.calling(EVENT_HANDLERS, name):
@@ -114,9 +114,9 @@ def create_deliveries(
                     continue
                 checked_event_handler(handler)
             origin = manager.origin(EVENT_HANDLERS, name)
-            deliveries.append(Delivery(name, handler, origin=origin))
+            deliveries.append(EventQueue(name, handler, origin=origin))
     except BaseException:
-        close_deliveries(deliveries)
+        close_queues(deliveries)
         raise
     return deliveries
 

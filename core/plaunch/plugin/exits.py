@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from plaunch.plugin.culprits import Culprits
-from plaunch.process.stopping.reaping.job_tag import owns_process
+from plaunch.process.launcher_variables import owns_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable

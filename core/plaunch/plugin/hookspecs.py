@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypeVar
 
+    from plaunch.agent.extensions import Extension
     from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
     from plaunch.doctor import DoctorContext, Finding
+    from plaunch.plugin.context import PluginContext
     from plaunch.plugin.registry import (
         DeviceCounter,
         EventHandlerFactory,
@@ -148,6 +150,19 @@ def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding] | None:
     Result: findings from `plaunch.doctor`, or None. An implementation that raises, or is not done
     within fifteen seconds, is reported as broken with its plugin's name. It must not change
     anything on the node, nor start workers.
+    Process: the launcher.
+    """
+
+
+@hookspec
+def plaunch_extensions(context: PluginContext) -> Iterable[Extension] | None:
+    """Contribute extensions: objects that run beside the agent of one launch.
+
+    Called: once per launch, before the first round; for a plugin with options of its own only if
+    one of these is given.
+    Parameters: `context`, the launch; its `options` are the values of the plugin's own options.
+    Result: objects with `start(control)`, `handle(event)` and `stop(result)`, or None; see
+    `plaunch.agent.Extension`. An implementation that raises ends the launch before workers start.
     Process: the launcher.
     """
 

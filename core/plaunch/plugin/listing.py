@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import DuplicateNameError, SignalException
 from plaunch.plugin.catalogue import Catalogue
+from plaunch.plugin.groups import GROUPS
 from plaunch.plugin.loading import one_line, title_of
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.metadata import scan
-from plaunch.plugin.registry import ALL_KINDS, GROUPS, KINDS, LIFECYCLE
+from plaunch.plugin.registry import ALL_KINDS, KINDS, LIFECYCLE, WITH_OPTIONS
 from plaunch.plugin.words import AUTOLOAD_VARIABLE, Words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from plaunch.cli.invocation import Invocation
     from plaunch.plugin.metadata import EntryPoint
     from plaunch.plugin.registry import Kind
 
@@ -50,6 +52,28 @@ class PluginStatus:
     status: str = READY
     detail: str = ""
     rivals: tuple[str, ...] = ()
+
+    @property
+    def is_always_on(self) -> bool:
+        """Whether it is loaded in each launch, so that every launch fails if it is broken."""
+        return self.kind == LIFECYCLE.name
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it cannot be loaded."""
+        return self.status == BROKEN
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be selected."""
+        return self.status not in (BROKEN, BLOCKED)
+
+
+def run_listing(invocation: Invocation) -> int:
+    """Print the list: `--list-plugins`."""
+    rows = list_plugins(invocation.plugins, words=invocation.options["plugins"])
+    invocation.write(format_plugins(rows))
+    return 0
 
 
 def list_plugins(
@@ -139,8 +163,10 @@ def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> Pl
     manager = PluginManager(Catalogue([entry], Words((), {})), time.monotonic)
     try:
         manager.load_initial()
-        if kind is not LIFECYCLE:
+        if kind.hook:
             manager.get(kind, entry.name)
+        elif kind is WITH_OPTIONS:
+            manager.load_named(kind, entry.name)
     except (KeyboardInterrupt, SignalException):
         raise
     except BaseException as error:  # noqa: BLE001 - the list is what finds a broken plugin

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PluginLoadError, SignalException
+from plaunch.plugin.groups import TORCHRUN_HANDLERS
 from plaunch.plugin.hookspecs import hookimpl
-from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, Kind, T
+from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, Kind, T
 from plaunch.process.failures.error_file import text_of_error
 from plaunch.process.streams.logs import LogsSpecs
 
@@ -106,7 +107,7 @@ def load_entry(kind: Kind[Any], entry: EntryPoint, instances: dict[type, object]
     if has_hooks(who, value):
         with _blaming(who, entry, target):
             return instance_of(value, instances)
-    if kind is LIFECYCLE:
+    if not kind.hook:
         raise PluginLoadError(f"{who} has no hooks: nothing in it is marked with plaunch.hookimpl")
     if entry.group == TORCHRUN_HANDLERS:
         from plaunch.plugin.torchrun import bridge_creator  # noqa: PLC0415 - rare

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -15,9 +16,10 @@ from plaunch.errors import (
     SignalException,
     UsageError,
 )
-from plaunch.plugin import environment, hookspecs
+from plaunch.plugin import environment, extensions, hookspecs
 from plaunch.plugin.blame import blamed
 from plaunch.plugin.catalogue import Catalogue
+from plaunch.plugin.groups import GROUPS
 from plaunch.plugin.loading import (
     LoadedPlugin,
     checked,
@@ -33,6 +35,7 @@ from plaunch.plugin.loading import (
     watched_loading,
 )
 from plaunch.plugin.metadata import EntryPoint, scan
+from plaunch.plugin.options import find_options, load_options, resolve_options
 from plaunch.plugin.registration import (
     Chosen,
     PluggyManager,
@@ -42,7 +45,7 @@ from plaunch.plugin.registration import (
     doctor_check,
     is_ours,
 )
-from plaunch.plugin.registry import GROUPS, LIFECYCLE, Kind, T
+from plaunch.plugin.registry import LIFECYCLE, WITH_OPTIONS, Kind, T
 from plaunch.plugin.telling import Teller
 from plaunch.plugin.words import Words
 
@@ -50,10 +53,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.agent.moments import Moment
+    from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import WorkerInfo
     from plaunch.doctor import DoctorContext, Finding
+    from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
+    from plaunch.plugin.extensions import Extending
     from plaunch.plugin.metadata import Distribution
     from plaunch.plugin.words import Word
 
@@ -75,6 +80,7 @@ class PluginManager:
         self._instances: dict[type, object] = {}
         self._loaded: list[LoadedPlugin] = []
         self._chosen = Chosen()
+        self._option_values: dict[str, Mapping[str, object]] = {}  # by pluggy's name of a plugin
         self._clock = clock
         self.culprits: Culprits | None = None
         self._who: Callable[[str], str] = lambda name: self._registrations[name].who
@@ -89,6 +95,7 @@ class PluginManager:
         environ: Mapping[str, str] | None = None,
         path: Sequence[str] | None = None,
         first_party_only: bool = False,
+        entries: list[EntryPoint] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> PluginManager:
         """Look up what is installed, and load what is always on and what is named.
@@ -99,6 +106,7 @@ class PluginManager:
             environ: the environment variables; by default this process's.
             path: folders to look for installed plugins in; by default `sys.path`.
             first_party_only: whether to see no plugins but plaunch's own and the given ones.
+            entries: what is installed, if that is known by now.
             clock: tells seconds, monotonically.
 
         Raises:
@@ -106,7 +114,7 @@ class PluginManager:
             UsageError: a word names nothing, or more than one thing.
         """
         environ = os.environ if environ is None else environ
-        entries = scan(GROUPS, path)
+        entries = scan(GROUPS, path) if entries is None else entries
         if first_party_only:
             entries = [entry for entry in entries if is_ours(entry.distribution)]
         manager = cls(
@@ -189,9 +197,9 @@ class PluginManager:
                 names.update(n for n in offers if not self._catalogue.words.blocker(kind, n))
         return sorted(names)
 
-    def notify(self, moment: Moment) -> None:
-        """Tell the plugins of a moment in the agent's life; none of them can harm the job."""
-        self._teller.tell(moment)
+    def notify(self, notification: Notification) -> None:
+        """Notify the plugins of what has happened to the agent; none of them can harm the job."""
+        self._teller.tell(notification)
 
     def left_behind(self) -> list[str]:
         """The plugins with a hook that has not returned and is not waited for, for messages."""
@@ -214,6 +222,38 @@ class PluginManager:
         return environment.contributions(
             self._implementations(environment.HOOK), self._who, worker, env, is_unwanted
         )
+
+    def use_options(
+        self, values: Mapping[str, object], environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Load the plugins of which an option is given, and keep the values for them.
+
+        Args:
+            values: the options that are given, by attribute.
+            environ: the environment variables; by default this process's.
+
+        Raises:
+            UsageError: no plugin has such an option, or a value is none.
+            PluginLoadError: a plugin cannot be loaded.
+        """
+        environ = os.environ if environ is None else environ
+        declared, _ = find_options(self._catalogue.usable(WITH_OPTIONS), self._catalogue.words)
+        for name, resolved in resolve_options(declared, values, environ).items():
+            self.load_named(WITH_OPTIONS, name)
+            for kind in (WITH_OPTIONS, LIFECYCLE):
+                self._option_values[f"{kind.name}:{name}"] = resolved
+
+    def create_extensions(self, context: PluginContext) -> list[Extending]:
+        """What runs beside the agent, as plugins want it.
+
+        Raises:
+            PlaunchError: a plugin fails, or returns something else.
+        """
+        found: list[Extending] = []
+        for item in self._implementations(extensions.HOOK):
+            own = replace(context, options=self._option_values.get(item.plugin_name, {}))
+            found += extensions.create(item, self._who(item.plugin_name), own)
+        return found
 
     def doctor_checks(self) -> dict[str, Callable[[DoctorContext], Iterable[Finding]]]:
         """What plugins look at when `--doctor` asks, by the plugin's name."""
@@ -244,7 +284,7 @@ class PluginManager:
         for plugin in plugins:
             self._register_object(plugin)
         for name in dict.fromkeys(entry.name for entry in self._catalogue.usable(LIFECYCLE)):
-            self._load_named(LIFECYCLE, name)
+            self.load_named(LIFECYCLE, name)
         for word in self._catalogue.words.loads:
             self._load_word(word)
 
@@ -252,7 +292,7 @@ class PluginManager:
         named = self._catalogue.named(word)
         for kind, name in named:
             # A word that tells the distribution is looked up as it is, any other one by the name.
-            self._load_named(kind, name if word.matches(kind, name) else word.text)
+            self.load_named(kind, name if word.matches(kind, name) else word.text)
         if named:
             return
         blocker = self._catalogue.blocker_of(word)
@@ -273,8 +313,17 @@ class PluginManager:
             None,
         )
 
-    def _load_named(self, kind: Kind[Any], name: str) -> None:
+    def load_named(self, kind: Kind[Any], name: str) -> None:
+        """Load a plugin, if there is one of the name that is not blocked.
+
+        Raises:
+            PluginLoadError: it cannot be loaded.
+        """
         entry = self._catalogue.find(kind, name)
+        if entry is not None and kind is WITH_OPTIONS:
+            plugin = load_options(entry).plugin
+            # Without one it is that of the name which is loaded in every launch.
+            entry = entry._replace(value=plugin) if plugin else None
         if entry is not None:
             self._load(kind, entry)
 
@@ -300,7 +349,7 @@ class PluginManager:
                 distribution,
             )
         except PluginLoadError as error:
-            if kind is LIFECYCLE:
+            if not kind.hook:
                 error.args = (f"{error}; to go on without it, give -p no:{entry.name}",)
             raise
         self._of_entry[entry] = registration

@@ -11,7 +11,7 @@ import pluggy
 from plaunch._names import suggest
 from plaunch.errors import PluginError, PluginLoadError, SignalException
 from plaunch.plugin import hookspecs
-from plaunch.plugin.catalogue import FIRST_PARTY
+from plaunch.plugin.groups import FIRST_PARTY
 from plaunch.plugin.loading import function_at, keeping_signals, one_line, origin_of
 
 if TYPE_CHECKING:

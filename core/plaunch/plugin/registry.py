@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from plaunch.events import EventHandler
+from plaunch.plugin import groups
 from plaunch.plugin.context import PluginContext
 from plaunch.process.stopping.signals import SignalPolicy
 from plaunch.process.streams.logs import LogsSpecs
@@ -24,9 +25,6 @@ SignalPolicyFactory = Callable[[PluginContext], SignalPolicy]
 Scheduler = Callable[[Mapping[str, str]], Allocation]
 
 T = TypeVar("T")
-
-TORCHRUN_HANDLERS = "torchrun.handlers"
-TORCHRUN_LOGS_SPECS = "torchrun.logs_specs"
 
 
 @dataclass(frozen=True)
@@ -52,42 +50,42 @@ class Kind(Generic[T]):
 RENDEZVOUS: Kind[RendezvousFactory] = Kind(
     name="rendezvous",
     label="rendezvous backend",
-    groups=("plaunch.rendezvous", TORCHRUN_HANDLERS),
+    groups=(groups.RENDEZVOUS, groups.TORCHRUN_HANDLERS),
     flag="--rdzv-backend",
     hook="plaunch_rendezvous_backends",
 )
 LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
     name="logs_specs",
     label="logs spec",
-    groups=(TORCHRUN_LOGS_SPECS,),
+    groups=(groups.TORCHRUN_LOGS_SPECS,),
     flag="--logs-specs",
     hook="plaunch_logs_specs",
 )
 EVENT_HANDLERS: Kind[EventHandlerFactory] = Kind(
     name="event_handlers",
     label="event handler",
-    groups=("plaunch.event_handlers",),
+    groups=(groups.EVENT_HANDLERS,),
     flag="--event-log-handler",
     hook="plaunch_event_handlers",
 )
 DEVICE_COUNTS: Kind[DeviceCounter] = Kind(
     name="device_counts",
     label="device counter",
-    groups=("plaunch.device_counts",),
+    groups=(groups.DEVICE_COUNTS,),
     flag="--nproc-per-node",
     hook="plaunch_device_counts",
 )
 SIGNAL_POLICIES: Kind[SignalPolicyFactory] = Kind(
     name="signal_policies",
     label="signal policy",
-    groups=("plaunch.signal_policies",),
+    groups=(groups.SIGNAL_POLICIES,),
     flag="--signal-policy",
     hook="plaunch_signal_policies",
 )
 SCHEDULERS: Kind[Scheduler] = Kind(
     name="schedulers",
     label="scheduler",
-    groups=("plaunch.schedulers",),
+    groups=(groups.SCHEDULERS,),
     flag="--scheduler",
     hook="plaunch_schedulers",
 )
@@ -102,7 +100,10 @@ KINDS: tuple[Kind[Any], ...] = (
 
 # Plugins that only implement hooks: always on, never selected by name.
 LIFECYCLE: Kind[object] = Kind(
-    name="plugin", label="plugin", groups=("plaunch.plugins",), flag="-p", hook=""
+    name="plugin", label="plugin", groups=(groups.PLUGINS,), flag="-p", hook=""
 )
-ALL_KINDS: tuple[Kind[Any], ...] = (LIFECYCLE, *KINDS)
-GROUPS = frozenset(group for kind in ALL_KINDS for group in kind.groups)
+# Plugins with options of their own: loaded when one of these is given.
+WITH_OPTIONS: Kind[object] = Kind(
+    name="options", label="plugin", groups=(groups.OPTIONS,), flag="-p", hook=""
+)
+ALL_KINDS: tuple[Kind[Any], ...] = (LIFECYCLE, WITH_OPTIONS, *KINDS)

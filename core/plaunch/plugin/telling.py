@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from plaunch.agent import moments
+from plaunch.agent import notifications
 from plaunch.plugin.loading import keeping_signals, one_line
 from plaunch.threads import BoundedCall
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
     import pluggy
 
-    from plaunch.agent.moments import Moment
+    from plaunch.agent.notifications import Notification
 
 logger = logging.getLogger("plaunch")
 
 # How long one implementation is waited for by the agent's loop, in seconds.
 TIME_BOUND = 1.0
 
-# The arguments of these hooks are fields of the moments.
-HOOKS: dict[type[Moment], str] = {
-    moments.BeforeRendezvous: "plaunch_before_rendezvous",
-    moments.AfterRendezvous: "plaunch_after_rendezvous",
-    moments.WorkersStarted: "plaunch_workers_started",
-    moments.WorkerExited: "plaunch_worker_exited",
-    moments.StateChanged: "plaunch_state_changed",
-    moments.AgentFinished: "plaunch_agent_finished",
+# The arguments of these hooks are fields of the notifications.
+HOOKS: dict[type[Notification], str] = {
+    notifications.BeforeRendezvous: "plaunch_before_rendezvous",
+    notifications.AfterRendezvous: "plaunch_after_rendezvous",
+    notifications.WorkersStarted: "plaunch_workers_started",
+    notifications.WorkerExited: "plaunch_worker_exited",
+    notifications.StateChanged: "plaunch_state_changed",
+    notifications.AgentFinished: "plaunch_agent_finished",
 }
 
 
@@ -61,15 +61,15 @@ class Teller:
         self._out: dict[str, BoundedCall] = {}  # calls that were left behind, by plugin
         self._lacks_threads = False
 
-    def tell(self, moment: Moment) -> None:
-        """Tell all plugins of `moment`, if it has a hook; nothing that they do is raised."""
-        hook = HOOKS.get(type(moment))
+    def tell(self, notification: Notification) -> None:
+        """Tell all plugins of `notification`, if it has a hook; nothing that they do is raised."""
+        hook = HOOKS.get(type(notification))
         if hook is None:
             return
         for implementation in self._implementations(hook):
             name = implementation.plugin_name
             if (name, hook) not in self._switched_off and not self._is_out(name):
-                self._call(hook, implementation, moment)
+                self._call(hook, implementation, notification)
 
     def left_behind(self) -> list[str]:
         """The plugins of which a call has not returned that nobody waits for."""
@@ -78,9 +78,9 @@ class Teller:
     def _is_out(self, name: str) -> bool:
         return name in self._out and self._out[name].is_out()
 
-    def _call(self, hook: str, implementation: pluggy.HookImpl, moment: Moment) -> None:
+    def _call(self, hook: str, implementation: pluggy.HookImpl, notification: Notification) -> None:
         who = self._who(implementation.plugin_name)
-        arguments = [getattr(moment, name) for name in implementation.argnames]
+        arguments = [getattr(notification, name) for name in implementation.argnames]
         with keeping_signals(who, hook):
             try:
                 call = BoundedCall(f"hook-{hook}", lambda: implementation.function(*arguments))

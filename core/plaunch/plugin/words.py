@@ -28,12 +28,16 @@ class Word(NamedTuple):
 
     def matches(self, kind: Kind[Any], name: str, distribution: str | None = None) -> bool:
         """Whether the word means the plugin `name` of `kind`, from a distribution (its key)."""
+        return self.means(kind.name, name, distribution)
+
+    def means(self, kind: str, name: str, distribution: str | None = None) -> bool:
+        """As `matches`, with the kind's name."""
         if self.text == name:
             return True
         owner, colon, bare = self.text.partition(":")
         if not colon or bare != name:
             return False
-        return owner == kind.name or (distribution is not None and normalise(owner) == distribution)
+        return owner == kind or (distribution is not None and normalise(owner) == distribution)
 
 
 class Words:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch._lazy import attach
+from plaunch.lazy import attach
 
 if TYPE_CHECKING:
     from plaunch.process.binding import AffinityMode as AffinityMode
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.descriptor_limit import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
+    from plaunch.process.kernel.details import read_environ as read_environ
+    from plaunch.process.kernel.processes import Process as Process
+    from plaunch.process.kernel.processes import read_process as read_process
+    from plaunch.process.kernel.processes import read_table as read_table
+    from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE as JOBS_VARIABLE
+    from plaunch.process.stopping.signals import DEFAULT_SIGNALS as DEFAULT_SIGNALS
     from plaunch.process.stopping.signals import SignalAction as SignalAction
     from plaunch.process.stopping.signals import SignalException as SignalException
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
@@ -53,6 +59,9 @@ __getattr__, __dir__, __all__ = attach(
         ".binding": "AffinityMode Binder NumaOptions RankBinding describe_bindings",
         ".contexts.context": "PContext ProcessExit RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
+        ".kernel.processes": "Process read_process read_table",
+        ".kernel.details": "read_environ",
+        ".stopping.reaping.job_tag": "JOBS_VARIABLE",
         ".failures.error_handler": "ErrorHandler get_error_handler record",
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure",
@@ -60,7 +69,9 @@ __getattr__, __dir__, __all__ = attach(
         ".streams.log_folders": "TemporaryFolder create_log_folder find_stale_folders folder_name",
         ".streams.logs": "LogsDest LogsSpecs",
         ".contexts.multiprocess_context": "MultiprocessContext",
-        ".stopping.signals": "SignalAction SignalException SignalPolicy parse_signals",
+        ".stopping.signals": (
+            "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"
+        ),
         ".contexts.start": "start_processes",
         ".streams.std": "Std to_map",
         ".contexts.subprocess_context": "SubprocessContext",

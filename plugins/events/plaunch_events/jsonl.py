@@ -81,7 +81,7 @@ class JsonlEventHandler:
         given = context.options.get("path")
         if given is not None:
             try:
-                return os.path.abspath(given)
+                return os.path.abspath(str(given))
             except FileNotFoundError:
                 raise UsageError(
                     f"--event-conf has jsonl.path={given!r}, which is relative to the current "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent import Account
+from plaunch.agent import TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
     from plaunch.events import Event
 
-_PHASES = {
-    "meeting": "rendezvous",
-    "lingering": "waiting for nodes",
-}
+_PHASES = {"lingering": "waiting for nodes"}
 _LAUNCH_KEYS = ("run_id", "host", "role", "agent_pid")
 # What is a moment of the round that it falls into.
 _MOMENTS = frozenset(
@@ -47,7 +44,7 @@ class Spans:
     def __init__(self, tracer: Tracer, parent: Any = None) -> None:
         self._tracer = tracer
         self._parent = parent
-        self._account = Account()
+        self._account = TimeAccount()
         self._launch: Span | None = None
         self._round: Span | None = None
         self._phase: tuple[str, Span] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from plaunch.agent import Account
+from plaunch.agent import TimeAccount
 
 from plaunch_report.facts import Life, Span
 
@@ -46,7 +46,7 @@ class Agent:
         self.began = self.ended = 0.0  # the dates of the first event and of the last
         self.first = 0.0  # the monotonic time of the first
         self.least = self.most = 0.0  # the monotonic times that are least and most
-        self.account = Account()
+        self.account = TimeAccount()
         self.spans: list[Span] = []
         self.lives: list[Life] = []
         self.kept: list[Record] = []  # in the order in which they were written

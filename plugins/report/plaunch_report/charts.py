@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PHASES = {
     "starting": ("starting", "#7fb2e5"),
-    "meeting": ("waiting for nodes", "#f2c14e"),
+    "rendezvous": ("waiting for nodes", "#f2c14e"),
     "training": ("training", "#2f8f6b"),
     "lingering": ("done, others are not", "#dfe6b0"),
     "stopping": ("stopping", "#a680b8"),

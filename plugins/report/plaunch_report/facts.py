@@ -106,7 +106,7 @@ class Round:
 
 @dataclass
 class Node:
-    """One agent. `seconds` has its account, by the names of `plaunch.agent.Account`."""
+    """One agent. `seconds` has its account, by the names of `plaunch.agent.TimeAccount`."""
 
     label: str
     host: str

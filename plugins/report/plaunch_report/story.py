@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.agent import describe_account
+from plaunch.agent import describe_times
 
 from plaunch_report.clocks import NOTABLE_SKEW, align
 from plaunch_report.facts import Failure, Mark, Node, Round, Story
@@ -112,7 +112,7 @@ class Storyteller:
             exit_code=None if finished is None else finished.code,
             seconds=seconds,
             restarts=account.restarts,
-            account=describe_account(seconds, account.restarts),
+            account=describe_times(seconds, account.restarts),
             skew=self._clocks[index].skew,
         )
 

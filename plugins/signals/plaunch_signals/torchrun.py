@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
-from plaunch.process import SignalAction, parse_signals
+from plaunch.process import DEFAULT_SIGNALS, SignalAction, parse_signals
 
 if TYPE_CHECKING:
     import signal
 
     from plaunch.plugin import PluginContext
-
-DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
 class TorchrunSignalPolicy:

@@ -31,7 +31,7 @@ class Registry:
     def __init__(self):
         self.pids = []
 
-    def helper_words(self):
+    def helper_tags(self):
         return "job.helper"
 
     def add_helper(self, pid):

@@ -132,7 +132,7 @@ def test_it_has_no_descriptors_and_tells_no_exits():
     context = make()
     assert context.exit_fds() is None
     assert context.take_exits() == []
-    context.hurry()
+    context.escalate()
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_no_files_are_followed_when_there_are_none():
 
 def test_every_public_name_loads():
     for name in plaunch.process.__all__:
-        assert callable(getattr(plaunch.process, name)), name
+        assert isinstance(getattr(plaunch.process, name), str) == name.isupper(), name
     assert set(plaunch.process.__all__) <= set(dir(plaunch.process))
 
 

@@ -16,6 +16,7 @@ import time
 import pytest
 from plaunch.errors import RankMappingError, UsageError, WorkerStartError
 from plaunch.process import LogsDest, LogsSpecs, MultiprocessContext, Std, start_processes
+from plaunch.process.contexts.return_values import ReturnValues
 
 from helpers.processes import is_gone
 from helpers.waiting import wait_for_files, wait_until
@@ -118,7 +119,7 @@ def test_large_values_arrive_when_somebody_else_only_looks_now_and_then(spawned,
 
 
 def test_what_comes_between_the_last_look_and_the_end_is_not_lost(spawned, functions, monkeypatch):
-    monkeypatch.setattr(MultiprocessContext, "_receive", lambda self: None)
+    monkeypatch.setattr(ReturnValues, "receive", lambda self: None)
     assert spawned(functions.give, ("late",)).wait(BOUND).return_values == {0: "late"}
 
 

@@ -22,10 +22,11 @@ from plaunch.errors import (
     WorkerStartError,
 )
 from plaunch.process import LogsDest, LogsSpecs, SubprocessContext
-from plaunch.process.contexts import supervised
+from plaunch.process.contexts import exits, supervised
+from plaunch.process.kernel.processes import read_state
 from plaunch.process.stopping.reaping.tree import ProcTree
-from plaunch.process.stopping.session import WorkerSession, read_state
-from plaunch.process.stopping.stop_sequence import StopLadder
+from plaunch.process.stopping.session import WorkerSession
+from plaunch.process.stopping.stop_sequence import StopSequence
 
 from helpers.processes import is_gone, wait_for_end
 from helpers.waiting import wait_for_files, wait_until
@@ -336,7 +337,7 @@ def test_a_suspended_worker_gets_the_signal(run, tmp_path):
     wait_for_files(tmp_path / "ready")
     pid = context.pids()[0]
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: read_state(pid)[0] == "T", "it is suspended")
+    wait_until(lambda: read_state(pid) == "T", "it is suspended")
     context.close()
     assert [seen.exitcode for seen in context.take_exits()] == [7]
 
@@ -392,13 +393,13 @@ def test_hurry_skips_the_grace_in_progress(run, tmp_path, caplog):
     context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
     wait_for_files(tmp_path / "0")
 
-    def hurry():
+    def escalate():
         # From here on there is nothing to do for the rest of the grace.
         wait_until(lambda: "waiting for local ranks 0" in caplog.text, "the grace has begun")
-        context.hurry()
+        context.escalate()
 
     with caplog.at_level(logging.WARNING, "plaunch"):
-        waker = threading.Thread(target=hurry)
+        waker = threading.Thread(target=escalate)
         waker.start()
         context.close(timeout=600)
         waker.join()
@@ -408,7 +409,7 @@ def test_hurry_skips_the_grace_in_progress(run, tmp_path, caplog):
 def test_hurry_before_the_stop_is_remembered(run, tmp_path):
     context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
     wait_for_files(tmp_path / "0")
-    context.hurry()
+    context.escalate()
     context.close(timeout=600)
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
 
@@ -437,8 +438,8 @@ def unkillable(monkeypatch):
     """Signals reach nobody, and the wait after SIGKILL is short."""
     monkeypatch.setattr(WorkerSession, "ask_to_end", lambda self, signum: False)
     monkeypatch.setattr(WorkerSession, "kill", lambda self: set())
-    impatient = functools.partial(StopLadder, kill_wait=0.05)
-    monkeypatch.setattr(supervised, "StopLadder", impatient)
+    impatient = functools.partial(StopSequence, kill_wait=0.05)
+    monkeypatch.setattr(supervised, "StopSequence", impatient)
 
 
 @pytest.mark.usefixtures("unkillable")
@@ -652,7 +653,7 @@ def test_a_worker_that_has_reported_failed_by_itself_whoever_ends_it(run, tmp_pa
 def test_a_kill_for_want_of_memory_is_told_from_others(run, monkeypatch):
     """The counter stands for all, so only a worker that nobody here has killed is asked about."""
     moved = iter([True])
-    monkeypatch.setattr(supervised.OutOfMemoryWatch, "has_killed", lambda watch: next(moved, False))
+    monkeypatch.setattr(exits.OutOfMemoryWatch, "has_killed", lambda watch: next(moved, False))
     kill = "import os; os.kill(os.getpid(), 9)"
     assert run("raise SystemExit(1)").wait(BOUND).failures[0].oom_killed is False
     assert run(kill).wait(BOUND).failures[0].oom_killed is True
@@ -687,7 +688,7 @@ def test_nothing_stays_behind_in_the_launcher(run):
             context.close()
         else:
             context.wait(BOUND)
-        assert all(read_state(pid) == ("", -1) for pid in context.pids().values())
+        assert all(read_state(pid) == "" for pid in context.pids().values())
     wait_until(lambda: threading.active_count() == threads, "the threads have ended")
     assert set(os.listdir("/proc/self/fd")) == before
 

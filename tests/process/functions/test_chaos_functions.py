@@ -168,7 +168,7 @@ def test_a_failure_does_not_wait_for_a_large_value(start):
 def test_a_worker_killed_while_it_writes_its_value_is_a_failure(start, start_method):
     context = start(("sleep",), ("megabytes", 64), start_method=start_method)
     # Nobody reads, so that the worker stays in the middle of its value once it has begun.
-    pipe = context._pipes[1].fd
+    pipe = context._values._pipes[1].fd
     wait_until(
         lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != bytes(4), "it has begun to write"
     )

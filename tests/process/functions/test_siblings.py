@@ -44,7 +44,9 @@ def start(monkeypatch, tmp_path, start_method):
         contexts.append(context)
         wait_for_files(*(tmp_path / f"up.{rank}" for rank in range(len(codes))))
         # Rank 0 has returned once its value is here.
-        wait_until(lambda: context.wait(0) is None and 0 in context._taken, "a value of rank 0")
+        wait_until(
+            lambda: context.wait(0) is None and 0 in context._values._problems, "a value of rank 0"
+        )
         return context
 
     yield start
@@ -56,7 +58,9 @@ def test_who_has_returned_stays_until_all_have(start, tmp_path):
     context = start(0, 0, 0)
     pids = context.pids()
     (tmp_path / "go.1").touch()
-    wait_until(lambda: context.wait(0) is None and 1 in context._taken, "a value of rank 1")
+    wait_until(
+        lambda: context.wait(0) is None and 1 in context._values._problems, "a value of rank 1"
+    )
     assert not is_gone(pids[0])
     assert not is_gone(pids[1])
     (tmp_path / "go.2").touch()
@@ -88,7 +92,7 @@ def test_a_stop_lets_them_go_with_success(start):
 def test_they_do_not_outlive_the_launcher(start):
     """Here, its end of the pipe."""
     context = start(0, 0)
-    context._siblings.close()
+    context._values.gate.close()
     pid = context.pids()[0]
     wait_until(lambda: context.wait(0) is not None or is_gone(pid), "the end of rank 0")
 
@@ -115,5 +119,5 @@ def test_two_stop_signals_at_once_are_no_failure(start):
     pid = context.pids()[0]
     for signum in (signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         os.kill(pid, signum)
-    wait_until(lambda: context.look() is None and 0 in context._exits, "the end of rank 0")
-    assert context._exits[0].exitcode == 0
+    wait_until(lambda: context.look() is None and 0 in context._exits.seen, "the end of rank 0")
+    assert context._exits.seen[0].exitcode == 0

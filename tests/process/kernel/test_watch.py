@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from plaunch.process.contexts.handle import ChildProcess
+from plaunch.process.kernel.handle import ProcessHandle
 from plaunch.process.kernel.watch import ExitWatch
 
 from helpers.processes import wait_for_end
@@ -42,7 +42,7 @@ def start():
 
 
 def child(program):
-    return ChildProcess(program, release=lambda: None)
+    return ProcessHandle(program, release=lambda: None)
 
 
 def is_over(process):

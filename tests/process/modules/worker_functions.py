@@ -181,10 +181,11 @@ def ignore_sigterm(ready):
 
 def wait_for_sigterm(ready):
     """As a trainer that writes a last checkpoint when it is told to stop."""
-    stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    stopped = []  # a handler that sets an event may come while the main thread has its lock
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
     open(ready, "w").close()
-    stopped.wait(600)
+    while not stopped:
+        time.sleep(0.01)
     open(f"{ready}.checkpoint", "w").close()
     sys.exit(3)
 

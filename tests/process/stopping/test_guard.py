@@ -19,8 +19,8 @@ from plaunch.process.stopping.guard import guard as guard_module
 from plaunch.process.stopping.guard.guard import start_guard
 from plaunch.process.stopping.guard.guard_process import clear
 from plaunch.process.stopping.guard.protocol import job_line, process_line
-from plaunch.process.stopping.reaping.job import Job
-from plaunch.process.stopping.reaping.reaper import Reaper
+from plaunch.process.stopping.job import Job
+from plaunch.process.stopping.reaper import Reaper
 
 from helpers.clock import Clock
 from helpers.processes import wait_for_end
@@ -284,7 +284,7 @@ def test_without_a_process_table_groups_are_killed(run_program, programs, family
         "-c",
         "import sys, time, descendants\n"
         "from plaunch.process import start_processes\n"
-        "from plaunch.process.stopping.reaping.reaper import Reaper\n"
+        "from plaunch.process.stopping.reaper import Reaper\n"
         f"argv = (descendants.__file__, {family.folder!r}, 'child,stubborn', 'wait')\n"
         "context = start_processes('t', sys.executable, {0: argv, 1: argv},\n"
         "                          reaper=Reaper(proc='/nonexistent'))\n"
@@ -299,7 +299,7 @@ BETWEEN = """\
 import os, signal, sys
 import descendants
 from plaunch.process import MultiprocessContext, SubprocessContext, start_processes
-from plaunch.process.stopping.reaping.reaper import Reaper
+from plaunch.process.stopping.reaper import Reaper
 
 folder, method, moment, proc = sys.argv[1:]
 kind = SubprocessContext if method == "program" else MultiprocessContext
@@ -374,7 +374,7 @@ def others_of(tmp_path):
     return found
 
 
-IN_THE_LADDER = """\
+IN_THE_STOP = """\
 import sys
 import descendants
 from plaunch.process import start_processes
@@ -389,7 +389,7 @@ context.close(timeout=600)
 
 def test_a_launcher_is_killed_while_it_stops_workers(run_program, family):
     launcher = run_program(
-        "-c", IN_THE_LADDER, family.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        "-c", IN_THE_STOP, family.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     family.wait_for("worker", 2)
     launcher.stdin.write("\n")
@@ -580,7 +580,7 @@ def test_a_second_guard_knows_what_the_first_was_told(run_program, family, progr
         "-c",
         "import os, signal, sys, descendants\n"
         "from plaunch.process import start_processes\n"
-        "from plaunch.process.stopping.reaping.reaper import Reaper\n"
+        "from plaunch.process.stopping.reaper import Reaper\n"
         "clock = [0.0]\n"
         "reaper = Reaper(clock=lambda: clock[0])\n"
         f"argv = (descendants.__file__, {family.folder!r}, 'cleared,daemon', 'wait')\n"
@@ -622,16 +622,17 @@ def test_it_stays_until_it_can_tell_of_everybody():
         def has_missed(self):
             return False
 
-    class Line:
+    class State:
+        tree = Tree()
         is_over = True
 
-        def drain(self):
+        def receive(self):
             pass
 
         def wait(self, seconds):
             clock.now += seconds
 
-    clear(types.SimpleNamespace(tree=Tree()), Line(), clock=clock)
+    clear(State(), clock=clock)
     assert killed == [5]
 
 

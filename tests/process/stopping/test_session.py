@@ -9,10 +9,12 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process.contexts.handle import ChildProcess
-from plaunch.process.kernel.processes import read_process
+from plaunch.process.kernel.details import describe_process
+from plaunch.process.kernel.handle import ProcessHandle
+from plaunch.process.kernel.processes import read_process, read_state
+from plaunch.process.stopping.reaping.evidence import Origin
 from plaunch.process.stopping.reaping.tree import make_tree
-from plaunch.process.stopping.session import WorkerSession, describe_process, read_state
+from plaunch.process.stopping.session import WorkerSession
 
 from helpers.processes import is_gone, wait_for_end
 from helpers.waiting import wait_until
@@ -57,15 +59,15 @@ class Kin:
     """The processes of one worker, looked for at every question."""
 
     def __init__(self, pid, proc="/proc"):
-        self.tree = make_tree("0123456789ab", proc=proc)
+        self.tree = make_tree(Origin(job=b"0123456789ab", proc=proc))
         leader = read_process(pid)
         self.tree.add_leader(0, pid, -1 if leader is None else leader.start)
 
     def look(self, rank):
         return self.tree.look().get(rank, [])
 
-    def left_behind(self, rank):
-        return self.tree.left_behind().get(rank, [])
+    def orphans(self, rank):
+        return self.tree.orphans().get(rank, [])
 
     def signal(self, processes, signum):
         return self.tree.signal(processes, signum)
@@ -73,7 +75,7 @@ class Kin:
 
 def session_of(program, **options):
     kin = Kin(program.pid, **options)
-    return WorkerSession(ChildProcess(program, release=lambda: None), 0, kin)
+    return WorkerSession(ProcessHandle(program, release=lambda: None), 0, kin)
 
 
 def test_a_signal_to_the_leader_reaches_nobody_else(start):
@@ -86,7 +88,7 @@ def test_a_signal_to_the_leader_reaches_nobody_else(start):
 def test_a_worker_that_is_suspended_is_continued_to_end(start):
     program, _ = start()
     program.send_signal(signal.SIGSTOP)
-    wait_until(lambda: read_state(program.pid)[0] == "T", "the worker is suspended")
+    wait_until(lambda: read_state(program.pid) == "T", "the worker is suspended")
     session_of(program).ask_to_end(signal.SIGTERM)
     assert program.wait(20) == -signal.SIGTERM
 
@@ -109,7 +111,7 @@ def test_the_child_of_a_worker_that_only_waits_for_it_is_asked_as_well(command):
         return next((p.pid for p in kin.look(0) if p.pid != program.pid), 0)
 
     wait_until(
-        lambda: child() and read_state(program.pid)[0] == "S" and "sleep" in describe_name(child()),
+        lambda: child() and read_state(program.pid) == "S" and "sleep" in describe_name(child()),
         "the worker waits for its child",
     )
     pid = child()
@@ -206,7 +208,7 @@ def test_a_zombie_that_nobody_reaps_is_not_left_behind(tmp_path):
     try:
         program.kill()
         wait_for_end(program.pid)
-        assert read_state(zombie) == ("Z", program.pid)
+        assert (read_process(zombie).state, read_process(zombie).pgrp) == ("Z", program.pid)
         assert session_of(program).survivors() == []
     finally:
         os.kill(keeper, signal.SIGKILL)
@@ -225,7 +227,7 @@ def test_a_group_whose_number_went_to_a_stranger_is_left_alone(start):
             pass
 
     kin = Kin(stranger.pid)
-    kin.tree = make_tree("0123456789ab")
+    kin.tree = make_tree(Origin(job=b"0123456789ab"))
     kin.tree.add_leader(0, stranger.pid, read_process(stranger.pid).start - 1)
     assert WorkerSession(Ended(), 0, kin).survivors() == []
 
@@ -284,13 +286,13 @@ def fake_proc(root, pid, stat, **files):
 )
 def test_the_state_is_read_whatever_the_name(tmp_path, name, state):
     fake_proc(tmp_path, 77, f"77 ({name}) {state} 1 76 76 0 -1 4194560 0")
-    assert read_state(77, str(tmp_path)) == (state, 76)
+    assert read_state(77, str(tmp_path)) == state
 
 
 def test_the_state_of_nobody_is_empty(tmp_path):
-    assert read_state(77, str(tmp_path)) == ("", -1)
+    assert read_state(77, str(tmp_path)) == ""
     fake_proc(tmp_path, 78, "garbage")
-    assert read_state(78, str(tmp_path)) == ("", -1)
+    assert read_state(78, str(tmp_path)) == ""
 
 
 @pytest.mark.parametrize(

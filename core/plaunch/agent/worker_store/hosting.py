@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.worker_store import serving
 from plaunch.durations import milliseconds
-from plaunch.process.contexts.secrets import without_withheld
 from plaunch.process.failures.failure import describe_exit
 from plaunch.process.kernel.pidfd import open_pidfd
+from plaunch.process.launcher_variables import inheritable
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 
 if TYPE_CHECKING:
@@ -58,16 +58,16 @@ class Interpreter:
     env: Mapping[str, str] = field(default_factory=dict)
     folders: tuple[str, ...] = ()
 
-    def environment(self, words: str) -> dict[str, str]:
-        """The environment of the host; `words` are those by which it is known (`PLAUNCH_JOBS`)."""
+    def environment(self, tags: str) -> dict[str, str]:
+        """The environment of the host; `tags` are the jobs' that it belongs to (`PLAUNCH_JOBS`)."""
         env = {
             name: value
-            for name, value in without_withheld(self.env).items()
+            for name, value in inheritable(self.env).items()
             if not name.startswith(_DROPPED)
             and not name.endswith(_OF_RANKS)
             and (not name.startswith(_PYTHON) or name in _PYTHON_KEPT)
         }
-        return {**env, **_SET, JOBS_VARIABLE: words}
+        return {**env, **_SET, JOBS_VARIABLE: tags}
 
 
 class StoreHost:
@@ -75,7 +75,7 @@ class StoreHost:
 
     Args:
         interpreter: what runs it.
-        words: the value of its `PLAUNCH_JOBS`.
+        tags: the value of its `PLAUNCH_JOBS`.
         listener: the socket to serve.
         address: where this machine itself reaches that.
         is_lean: whether it loads no more of torch than it needs, which may fail.
@@ -87,7 +87,7 @@ class StoreHost:
     def __init__(
         self,
         interpreter: Interpreter,
-        words: str,
+        tags: str,
         listener: socket.socket,
         address: str,
         *,
@@ -108,7 +108,7 @@ class StoreHost:
                 "lean" if is_lean else "whole",
                 *interpreter.folders,
             ],
-            env=interpreter.environment(words),
+            env=interpreter.environment(tags),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

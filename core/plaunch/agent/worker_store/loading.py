@@ -7,8 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch._names import is_python
-from plaunch.process.kernel.processes import PROC, read_table
-from plaunch.process.stopping.reaping.kinship import children_by_parent, descend
+from plaunch.process.kernel.processes import PROC, children_by_parent, descend, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker_store.hosting import Interpreter, StoreHost
     from plaunch.agent.worker_store.loading import TorchWatch
     from plaunch.agent.worker_store.strangers import Doorkeeper
-    from plaunch.process.stopping.reaping.reaper import Reaper
+    from plaunch.process.stopping.reaper import Reaper
 
 _log = logging.getLogger("plaunch")
 
@@ -233,7 +233,7 @@ class WorkerStore:
         try:
             self._host = StoreHost(
                 self._interpreter,
-                self._reaper.helper_words(),
+                self._reaper.helper_tags(),
                 self._listener,
                 self._address,
                 is_lean=is_lean,

@@ -165,7 +165,7 @@ class PContext(abc.ABC):
         if self._handle_signals:
             from plaunch.process.contexts.stop_signals import StopSignals  # noqa: PLC0415 - direct use only
 
-            self._stop_signals = StopSignals(self.hurry)
+            self._stop_signals = StopSignals(self.escalate)
             self._stop_signals.install()
         try:
             if self._binder is not None:
@@ -252,7 +252,7 @@ class PContext(abc.ABC):
         with contextlib.suppress(ProcessLookupError):  # it has ended a moment ago
             os.kill(self.pids()[local_rank], signum)
 
-    def hurry(self) -> None:  # noqa: B027 - most subclasses have none
+    def escalate(self) -> None:  # noqa: B027 - most subclasses have none
         """Skip the rest of the grace of a stop, now in progress or still to come.
 
         It may be called from a signal handler on the thread that uses the context. A subclass

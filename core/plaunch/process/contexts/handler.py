@@ -16,7 +16,7 @@ from plaunch.errors import (
     WorkerStartError,
 )
 from plaunch.process.contexts.arguments import variable_value
-from plaunch.process.contexts.secrets import without_withheld
+from plaunch.process.launcher_variables import inheritable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ class SubprocessHandler:
             bound = _bound(local_rank_id, numa_options)
         self.local_rank_id = local_rank_id
         own = {name: variable_value(local_rank_id, name, value) for name, value in env.items()}
-        environment = without_withheld({**os.environ, **own})
+        environment = inheritable({**os.environ, **own})
         with bound, contextlib.ExitStack() as files:
             streams = [
                 files.enter_context(open(std, "wb"))

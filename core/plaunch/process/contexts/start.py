@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.process.binding.binder import Binder
-    from plaunch.process.stopping.reaping.reaper import Reaper
+    from plaunch.process.stopping.reaper import Reaper
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.process.streams.traffic import Traffic
 

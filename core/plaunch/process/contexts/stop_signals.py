@@ -24,11 +24,11 @@ class StopSignals:
     """Makes stop signals raise `SignalException`, as torchrun's library does.
 
     A signal that arrives while the context is in the middle of something (inside `held`) is raised
-    at the end of it. Once one signal has arrived, a further one calls `hurry` instead.
+    at the end of it. Once one signal has arrived, a further one calls `escalate` instead.
     """
 
-    def __init__(self, hurry: Callable[[], None]) -> None:
-        self._hurry = hurry
+    def __init__(self, escalate: Callable[[], None]) -> None:
+        self._escalate = escalate
         self._handlers: dict[signal.Signals, _Handler] = {}
         self._depth = 0
         self._has_arrived = False
@@ -86,7 +86,7 @@ class StopSignals:
         if is_first:
             self._pending = signum
         else:
-            self._hurry()
+            self._escalate()
 
 
 class _Handler:

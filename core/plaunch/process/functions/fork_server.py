@@ -12,7 +12,7 @@ import signal
 from multiprocessing import forkserver, popen_forkserver, util
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process.functions.payload import make_image
+from plaunch.process.functions.payload import make_payload
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from plaunch.process.binding.binder import RankBinding
 
 
-class BoundServedPopen(popen_forkserver.Popen):
+def fork_in_server(process: Any, binding: RankBinding | None) -> popen_forkserver.Popen:
+    """Start `process` in the fork server, bound if need be."""
+    if binding is not None:
+        return BoundForkServerPopen(process, binding)
+    popen: popen_forkserver.Popen = process._Popen(process)
+    return popen
+
+
+class BoundForkServerPopen(popen_forkserver.Popen):
     """One worker of the fork server; `pid`, `poll` and the rest are as multiprocessing has them."""
 
     def __init__(self, process: BaseProcess, binding: RankBinding) -> None:
@@ -29,20 +37,20 @@ class BoundServedPopen(popen_forkserver.Popen):
         super().__init__(process)
 
     def _launch(self, process_obj: Any) -> None:
-        image = make_image(self, process_obj)
+        payload = make_payload(self, process_obj)
         self.sentinel, writer = forkserver.connect_to_new_process(self._fds)
         # The worker keeps the other end open to notice the launcher's end.
         self.finalizer = util.Finalize(self, _close, (os.dup(writer), self.sentinel))
         with open(writer, "wb") as pipe:
             self.pid = forkserver.read_signed(self.sentinel)
-            # It waits for its image, and has not looked at anything of the user's.
+            # It waits for its payload, and has not looked at anything of the user's.
             try:
                 self._binding.bind(self.pid)
             except BaseException:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, signal.SIGKILL)
                 raise
-            pipe.write(image)
+            pipe.write(payload)
 
 
 def _close(*fds: int) -> None:

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 
-def make_image(popen: Any, process: BaseProcess) -> memoryview:
+def make_payload(popen: Any, process: BaseProcess) -> memoryview:
     """The preparation data and the pickled `process`, as `spawn` and `forkserver` read them.
 
     What pickling finds that the worker has to inherit is noted by `popen`, multiprocessing's own.
     """
-    image = io.BytesIO()
+    payload = io.BytesIO()
     set_spawning_popen(popen)
     try:
-        reduction.dump(spawn.get_preparation_data(process.name), image)
-        reduction.dump(process, image)
+        reduction.dump(spawn.get_preparation_data(process.name), payload)
+        reduction.dump(process, payload)
     finally:
         set_spawning_popen(None)
-    return image.getbuffer()
+    return payload.getbuffer()

@@ -14,7 +14,7 @@ import subprocess
 from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process.functions.payload import make_image
+from plaunch.process.functions.payload import make_payload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,9 +51,9 @@ class SpawnPopen(popen_spawn_posix.Popen):
 
     def _launch(self, process_obj: BaseProcess) -> None:
         tracker_fd: Any = resource_tracker.getfd()
-        image = make_image(self, process_obj)
+        payload = make_payload(self, process_obj)
         reader, writer = os.pipe()
-        # The worker reads its image from the pipe, and keeps it open to notice the launcher's end.
+        # The worker reads its payload, and keeps the pipe open to notice the launcher's end.
         self.finalizer = util.Finalize(self, os.close, (writer,))
         self.sentinel = writer
         try:
@@ -70,7 +70,7 @@ class SpawnPopen(popen_spawn_posix.Popen):
         finally:
             os.close(reader)
         self.pid = self._program.pid
-        _write_all(writer, image)
+        _write_all(writer, payload)
 
 
 def _write_all(fd: int, data: memoryview) -> None:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError
-from plaunch.process.contexts.secrets import is_secret
+from plaunch.process.kernel.processes import find_identity
 from plaunch.process.kernel.subreaper import become_subreaper
-from plaunch.process.stopping.guard.protocol import own_line
-from plaunch.process.stopping.guard.title import blank_variables, set_title
+from plaunch.process.kernel.title import blank_variables, set_title
+from plaunch.process.launcher_variables import is_secret
+from plaunch.process.stopping.guard.protocol import process_line
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS, parse_signals
 
@@ -157,8 +158,8 @@ class Task:
         if os.getsid(0) != os.getpid():
             os.setsid()
         if self.env is not None:
-            words = self.env.get(JOBS_VARIABLE, "")
-            set_title(f"worker {self.local_rank} {words}", words, words.rpartition(":")[2])
+            tags = self.env.get(JOBS_VARIABLE, "")
+            set_title(f"worker {self.local_rank} {tags}", tags, tags.rpartition(":")[2])
             blank_variables(is_secret)
         become_subreaper()  # else nobody would know of its orphans as long as it lives
         if self.guard_line is not None:
@@ -236,7 +237,7 @@ def _tell_guard(line: int, local_rank: int) -> None:
     it can be found.
     """
     with contextlib.suppress(OSError):  # the guard may be gone, too
-        os.write(line, own_line(local_rank))
+        os.write(line, process_line(local_rank, *find_identity(os.getpid())))
     os.close(line)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 
 
 def open_pidfd(pid: int) -> int:
@@ -17,3 +18,13 @@ def open_pidfd(pid: int) -> int:
         return os.pidfd_open(pid)
     except OSError:
         return -1
+
+
+def wait_for_end(pidfd: int, seconds: float) -> None:
+    """Wait at most so long for the end of the process behind a descriptor; not at all for -1."""
+    if pidfd >= 0:
+        from plaunch.durations import milliseconds  # noqa: PLC0415 - a guard does without
+
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        poller.poll(milliseconds(seconds))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import TYPE_CHECKING
 
 from plaunch.process.kernel.pidfd import open_pidfd
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
 PROC = "/proc"
 
@@ -58,16 +62,25 @@ def has_table(proc: str = PROC) -> bool:
     return os.path.exists(f"{proc}/self/stat") or os.path.exists(f"{proc}/{os.getpid()}/stat")
 
 
+def read_stat(pid: int | str, proc: str = PROC) -> list[bytes]:
+    """What `stat` in /proc says of a process: its fields from the state on, the first being 0.
+
+    Raises:
+        OSError: it is gone, or cannot be read.
+    """
+    fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, _STAT_BYTES)
+    finally:
+        os.close(fd)
+    # The name in parentheses may contain anything, parentheses and spaces too.
+    return data.rpartition(b")")[2].split()
+
+
 def read_process(pid: int, proc: str = PROC) -> Process | None:
     """One process; None if it is gone or cannot be read."""
     try:
-        fd = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.read(fd, _STAT_BYTES)
-        finally:
-            os.close(fd)
-        # The name in parentheses may contain anything, parentheses and spaces too.
-        fields = data.rpartition(b")")[2].split()
+        fields = read_stat(pid, proc)
         state = fields[0].decode()
         return Process(
             pid,
@@ -81,6 +94,18 @@ def read_process(pid: int, proc: str = PROC) -> Process | None:
         )
     except (OSError, IndexError, ValueError):
         return None
+
+
+def find_identity(pid: int, proc: str = PROC) -> Identity:
+    """The number of a process, and its start; -1 if that cannot be read."""
+    process = read_process(pid, proc)
+    return (pid, -1) if process is None else process.identity
+
+
+def read_state(pid: int, proc: str = PROC) -> str:
+    """The state letter of a process (`D` sleeps uninterruptibly); empty if it is gone."""
+    process = read_process(pid, proc)
+    return "" if process is None else process.state
 
 
 def read_table(proc: str = PROC) -> dict[int, Process]:
@@ -123,6 +148,36 @@ def read_children(proc: str = PROC) -> set[int] | None:
         except (OSError, ValueError):
             return None
     return None
+
+
+def ancestors_of(table: Mapping[int, Process], pid: int) -> set[int]:
+    """A process, its parent, and so on, by number."""
+    found: set[int] = set()
+    while pid in table and pid not in found:
+        found.add(pid)
+        pid = table[pid].ppid
+    return found
+
+
+def children_by_parent(table: Mapping[int, Process]) -> dict[int, list[int]]:
+    """The numbers of the children of each process that has any."""
+    children: dict[int, list[int]] = {}
+    for process in table.values():
+        children.setdefault(process.ppid, []).append(process.pid)
+    return children
+
+
+def descend(
+    owners: dict[int, int], children: Mapping[int, list[int]], excluded: Collection[int]
+) -> None:
+    """Give the descendants of what is owned to the same owners."""
+    open_ends = list(owners)
+    while open_ends:
+        pid = open_ends.pop()
+        for child in children.get(pid, ()):
+            if child not in owners and child not in excluded:
+                owners[child] = owners[pid]
+                open_ends.append(child)
 
 
 def send(process: Process, signum: signal.Signals, proc: str = PROC) -> bool:

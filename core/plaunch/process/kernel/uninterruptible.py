@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.durations import PATIENCE
-from plaunch.process.stopping.session import read_state
+from plaunch.process.kernel.processes import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ class UninterruptibleWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.timeout = timeout
-        self._find_state = _find_state if find_state is None else find_state
+        self._find_state = read_state if find_state is None else find_state
         self._clock = clock
         self._period = min(timeout / _LOOKS_PER_TIMEOUT, _LONGEST_PERIOD)
         self._looked_at = -math.inf
@@ -78,7 +78,3 @@ def uninterruptible_timeout_of(environ: Mapping[str, str]) -> float:
         return 0.0
     seconds = PATIENCE.read(text.removeprefix("-"), f"variable {TIMEOUT_VARIABLE}")
     return 0.0 if text.startswith("-") or math.isinf(seconds) else seconds
-
-
-def _find_state(pid: int) -> str:
-    return read_state(pid)[0]

@@ -11,9 +11,9 @@ from plaunch.errors import SignalException, UsageError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["SignalAction", "SignalException", "SignalPolicy", "parse_signals"]
+__all__ = ["DEFAULT_SIGNALS", "SignalAction", "SignalException", "SignalPolicy", "parse_signals"]
 
-DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # that stop, if nothing else is said; torchrun's
+DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # those that stop a job, in torchrun's order
 
 
 class SignalAction(enum.Enum):

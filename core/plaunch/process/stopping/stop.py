@@ -14,9 +14,11 @@ from plaunch.process.stopping.stop_sequence import KILL_WAIT
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from plaunch.process.stopping.reaping.job import Job
+    from plaunch.process.kernel.watch import ExitWatch
+    from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.reaping.sweep import Sweep
-    from plaunch.process.stopping.stop_sequence import StopLadder
+    from plaunch.process.stopping.stop_sequence import StopSequence
+    from plaunch.process.streams.worker_streams import Streams
 
 _LONGEST_LOOK = 0.02  # seconds between two looks at workers whose end nothing tells
 _WOKEN = 1.0  # seconds after which what wakes us is looked at all the same
@@ -26,55 +28,45 @@ class Stop:
     """A stop in progress.
 
     Call `step` until it says None; it says for how long nothing is due. Call it again then, or
-    earlier: after an end of a worker, after `escalate`, or when it has asked for it with `wake`.
+    earlier: after an end of a worker, after `escalate`, or when it has woken the watch.
 
     Its stages: the workers are stopped; what nobody has found yet is swept; the output is passed
     on, which a slow console may make long; everything is released.
 
     Args:
-        ladder: stops the workers; None if what they left behind is spared.
-        job: finds and sweeps what is left.
+        sequence: stops the workers; None if their orphans are spared.
+        job: finds and sweeps these.
+        watch: what the driver waits with; it is woken when the output is through.
+        streams: the output, if there is any.
         look: notes the ends of workers, and says which local ranks are alive.
-        finish_output: passes on all output; it may take long, and runs on a thread of its own
-            if `has_output`.
-        hurry_output: lets `finish_output` not wait for a slow console.
-        has_output: whether there is any.
         release: releases everything, given the processes that outlive SIGKILL, by local rank, and
-            the others; it may raise.
-        wake: lets the driver's wait end; may be called from another thread, also after `release`.
-        is_told: whether the end of a worker wakes the driver.
+            the orphans that do; it may raise.
     """
 
     def __init__(
         self,
         *,
-        ladder: StopLadder | None,
+        sequence: StopSequence | None,
         job: Job,
+        watch: ExitWatch,
+        streams: Streams | None,
         look: Callable[[], Collection[int]],
-        finish_output: Callable[[], None],
-        hurry_output: Callable[[], None],
-        has_output: bool,
         release: Callable[[dict[int, list[int]], list[int]], None],
-        wake: Callable[[], None],
-        is_told: Callable[[], bool],
     ) -> None:
-        self._ladder = ladder
+        self._sequence = sequence
         self._job = job
+        self._watch = watch
+        self._streams = streams
         self._look = look
-        self._finish_output = finish_output
-        self._hurry_output = hurry_output
-        self._has_output = has_output
         self._release = release
-        self._wake = wake
-        self._is_told = is_told
         self._is_begun = False
-        self._is_clear = False  # the ladder itself has seen that there is nothing to sweep
+        self._is_clear = False  # the sequence has seen by itself that there is nothing to sweep
         self._stuck: dict[int, list[int]] = {}
-        self._left: list[int] = []
+        self._orphans: list[int] = []
         self._sweep: Sweep | None = None
-        self._output: _Finishing | None = None
+        self._output: _Output | None = None
         self._stages = [self._release_all, self._pass_output_on]
-        if ladder is not None:
+        if sequence is not None:
             self._stages += [self._sweep_up, self._stop_workers]
 
     def step(self) -> float | None:
@@ -93,23 +85,29 @@ class Stop:
 
     def escalate(self) -> None:
         """Skip the grace, and do not wait for a slow console; may be called by a signal handler."""
-        if self._ladder is not None:
-            self._ladder.hurry()
-        self._hurry_output()
+        if self._sequence is not None:
+            self._sequence.escalate()
+        if self._streams is not None:
+            self._streams.hurry()
+
+    def give_up(self) -> None:
+        """Release everything at once, whatever the stage; nothing happens if it is over."""
+        if self._stages:
+            self._release_all()
 
     def _stop_workers(self) -> float | None:
-        assert self._ladder is not None  # noqa: S101 - or this is no stage
-        if self._is_begun:  # or `note` has looked a moment ago
+        assert self._sequence is not None  # noqa: S101 - or this is no stage
+        if self._is_begun:  # or the job was looked at a moment ago
             self._job.refresh()
         self._is_begun = True
         live = self._look()
-        delay = self._ladder.step(live)
-        self._job.hunt()
+        delay = self._sequence.step(live)
+        self._job.finish_kill()
         if delay is None:
-            self._stuck = dict(self._ladder.stuck)
+            self._stuck = dict(self._sequence.stuck)
             self._is_clear = not (live or self._stuck) and self._job.is_clear()
             return None
-        return delay if self._is_told() else min(delay, _LONGEST_LOOK)
+        return min(delay, _LONGEST_LOOK) if self._watch.fileno() is None else delay
 
     def _sweep_up(self) -> float | None:
         if self._is_clear:
@@ -120,13 +118,14 @@ class Stop:
         self._look()  # what has woken us is not to do so again
         delay = self._sweep.step()
         if delay is None:
-            self._left = [process.pid for process in self._sweep.left]
+            self._orphans = [process.pid for process in self._sweep.left]
         return delay
 
     def _pass_output_on(self) -> float | None:
+        if self._streams is None:
+            return None
         if self._output is None:
-            self._output = _Finishing(self._finish_output, self._wake)
-            self._output.begin(is_long=self._has_output)
+            self._output = _Output(self._streams, self._watch)
         if not self._output.is_over:
             self._look()  # what else has woken us is not to do so again
             return _WOKEN
@@ -135,26 +134,19 @@ class Stop:
 
     def _release_all(self) -> None:
         self._stages.clear()
-        self._release(self._stuck, self._left)
-
-    def give_up(self) -> None:
-        """Release everything at once, whatever the stage; nothing happens if it is over."""
-        if self._stages:
-            self._release_all()
+        self._release(self._stuck, self._orphans)
 
 
-class _Finishing:
-    """Passes the output on, on a thread if that may take long, and wakes whoever waits for it."""
+class _Output:
+    """Passes all output on; on a thread of its own, if it may take long."""
 
-    def __init__(self, finish: Callable[[], None], wake: Callable[[], None]) -> None:
+    def __init__(self, streams: Streams, watch: ExitWatch) -> None:
         self.is_over = False
+        self._streams = streams
+        self._watch = watch
         self._error: BaseException | None = None
-        self._finish = finish
-        self._wake = wake
         self._thread: threading.Thread | None = None
-
-    def begin(self, *, is_long: bool) -> None:
-        if is_long:
+        if streams.is_reading():
             thread = threading.Thread(target=self._run, name="plaunch-output", daemon=True)
             with contextlib.suppress(RuntimeError):  # no more threads: then signals have to wait
                 thread.start()
@@ -171,8 +163,8 @@ class _Finishing:
 
     def _run(self) -> None:
         try:
-            self._finish()
+            self._streams.finish()
         except BaseException as error:  # noqa: BLE001 - raised by `end`, on the stop's own thread
             self._error = error
         self.is_over = True
-        self._wake()
+        self._watch.wake()

@@ -1,8 +1,8 @@
 """The one way in which workers are stopped, step by step.
 
-Soft signal to the leaders, grace, SIGKILL to everything. What a leader left behind when it ended is
-ended soon after it, but has the whole grace if the leader did nothing but wait for it.
-`StopLadder` decides and never waits; whoever drives it does the waiting.
+Soft signal to the leaders, grace, SIGKILL to everything. The orphans of a leader that has ended are
+ended soon after it, but have the whole grace if the leader did nothing but wait for them.
+`StopSequence` decides and never waits; whoever drives it does the waiting.
 """
 
 from __future__ import annotations
@@ -12,46 +12,22 @@ import math
 import signal
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from plaunch.durations import describe_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from plaunch.process.stopping.session import WorkerSession
+
 _log = logging.getLogger("plaunch")
 
-LEFT_BEHIND_GRACE = 0.5  # seconds for what a leader left behind, between soft signal and SIGKILL
+ORPHAN_GRACE = 0.5  # seconds for the orphans of a leader, between soft signal and SIGKILL
 KILL_WAIT = 10.0  # seconds for a process to end after SIGKILL; freeing much memory takes some
 _NOTICE_AFTER = 1.0  # seconds after which the log says who is waited for
 _SHORTEST_LOOK = 0.005  # seconds between two looks at processes that are not our children
 _LONGEST_LOOK = 0.1
-
-
-class Session(Protocol):
-    """A worker and all that it started, as the ladder acts on it."""
-
-    pid: int
-
-    def ask_to_end(self, signum: signal.Signals) -> bool:
-        """Send the soft signal to a living worker, and to its children if these do the work.
-
-        Returns:
-            Whether the children do the work, and the worker only waits for them.
-        """
-
-    def ask_rest_to_end(self, signum: signal.Signals) -> None:
-        """Send the soft signal to what is alive of a worker that has ended, once to each."""
-
-    def kill(self) -> Collection[int]:
-        """Send SIGKILL to the worker and to everything that it started.
-
-        Returns:
-            Those that this user may not signal: the process ids.
-        """
-
-    def survivors(self) -> list[int]:
-        """What is alive of a worker that has ended itself: the process ids."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +48,12 @@ class StopStep:
     seconds: float
 
 
-class StopLadder:
+class StopSequence:
     """Stops workers, and clears up behind those that have ended.
 
     Call `step` with the local ranks whose worker is alive; it sends the signals that are due and
     says for how long nothing more is. Call it again then, or earlier when a worker has ended or
-    after `hurry`, until it says None.
+    after `escalate`, until it says None.
 
     Args:
         sessions: the workers by local rank, including those that have ended.
@@ -86,48 +62,48 @@ class StopLadder:
         grace: seconds for the workers between soft signal and SIGKILL.
         abandoned: local ranks that are not waited for; they get SIGKILL at once, and count as
             unkillable if they are alive when everybody else is gone.
-        left_behind_grace: the same for what a worker left behind.
+        orphan_grace: the same as `grace`, for the orphans of a worker.
         kill_wait: seconds after SIGKILL after which a process counts as unkillable.
         clock: seconds that never go back.
-        tell: is called with each step that concerns workers which are alive; it must not block.
+        on_step: is called with each step that concerns workers which are alive; it must not block.
     """
 
     def __init__(
         self,
-        sessions: Mapping[int, Session],
+        sessions: Mapping[int, WorkerSession],
         *,
         name: str,
         death_sig: signal.Signals,
         grace: float,
         abandoned: Collection[int] = (),
-        left_behind_grace: float = LEFT_BEHIND_GRACE,
+        orphan_grace: float = ORPHAN_GRACE,
         kill_wait: float = KILL_WAIT,
         clock: Callable[[], float] = time.monotonic,
-        tell: Callable[[StopStep], None] | None = None,
+        on_step: Callable[[StopStep], None] | None = None,
     ) -> None:
         self.stuck: dict[int, list[int]] = {}
-        self._tell = tell
+        self._on_step = on_step
         self._stopped: tuple[int, ...] = ()  # the local ranks that were alive when it began
         self._sessions = sessions
         self._name = name
         self._death_sig = death_sig
         self._grace = grace
         self._abandoned = frozenset(abandoned)
-        self._left_behind_grace = left_behind_grace
+        self._orphan_grace = orphan_grace
         self._kill_wait = kill_wait
         self._clock = clock
-        self._is_hurried = death_sig is signal.SIGKILL
-        self._was_hurried = False  # before it began, so that nobody has had the soft signal
+        self._is_escalated = death_sig is signal.SIGKILL
+        self._was_escalated = False  # before it began, so that nobody has had the soft signal
         self._began_at: float | None = None
         self._notice_at = self._kill_at = self._give_up_at = math.inf
-        self._left_behind: dict[int, _LeftBehind] = {}
+        self._orphans: dict[int, _Orphans] = {}
         self._wrappers: set[int] = set()  # workers that only wait for their children
         self._killed: set[int] = set()
         self._cleared: set[int] = set()
 
-    def hurry(self) -> None:
+    def escalate(self) -> None:
         """Let the next step be SIGKILL; may be called from a signal handler."""
-        self._is_hurried = True
+        self._is_escalated = True
 
     def step(self, live: Collection[int]) -> float | None:
         """Do what is due and return the seconds until more is; None when there is no more to do.
@@ -143,18 +119,18 @@ class StopLadder:
             self._step_leaders(awaited, now, now - self._began_at)
         for rank in self._sessions:
             if rank not in live and rank not in self._cleared:
-                self._step_left_behind(rank, now)
+                self._step_orphans(rank, now)
         not_awaited = self._abandoned & {*live}
         if len(self._cleared) + len(not_awaited) == len(self._sessions):
             for rank in not_awaited:
                 self._give_up(rank)
         if len(self._cleared) == len(self._sessions):
-            self._tell_step("gone", self._death_sig, self._stopped)
+            self._report("gone", self._death_sig, self._stopped)
             self._stopped = ()
             return None
         if now >= self._notice_at:
             self._notice(awaited, now)
-        due = [left.due_at for left in self._left_behind.values()]
+        due = [left.due_at for left in self._orphans.values()]
         due.append(self._notice_at)
         if awaited:
             due.append(self._kill_at if self._give_up_at == math.inf else self._give_up_at)
@@ -166,8 +142,8 @@ class StopLadder:
         self._stopped = tuple(sorted(live))
         for rank in self._abandoned & {*live}:
             self._kill(rank)
-        self._was_hurried = self._is_hurried
-        if self._was_hurried:
+        self._was_escalated = self._is_escalated
+        if self._was_escalated:
             return
         for rank in live:
             if rank in self._abandoned:
@@ -178,14 +154,14 @@ class StopLadder:
             if self._sessions[rank].ask_to_end(self._death_sig):
                 self._wrappers.add(rank)
         awaited = [rank for rank in live if rank not in self._abandoned]
-        self._tell_step("signalled", self._death_sig, awaited)
+        self._report("signalled", self._death_sig, awaited)
 
     def _step_leaders(self, live: Collection[int], now: float, elapsed: float) -> None:
         if now >= self._give_up_at:
             for rank in live:
                 self._give_up(rank)
-        elif self._give_up_at == math.inf and (self._is_hurried or now >= self._kill_at):
-            if not self._was_hurried:
+        elif self._give_up_at == math.inf and (self._is_escalated or now >= self._kill_at):
+            if not self._was_escalated:
                 _log.warning(
                     "%s: local ranks %s did not end within %.3g s of %s; they get SIGKILL",
                     self._name,
@@ -198,14 +174,14 @@ class StopLadder:
             for rank in live:
                 if self._pid(rank) in self._kill(rank):
                     self._give_up(rank)  # only its end by itself could come, and it has had time
-            self._tell_step("killed", signal.SIGKILL, live)
+            self._report("killed", signal.SIGKILL, live)
             self._notice_at = math.inf
             self._give_up_at = now + self._kill_wait
 
     def _notice(self, awaited: Collection[int], now: float) -> None:
         """Say once who is waited for."""
         self._notice_at = math.inf
-        left = sorted(self._wrappers & {*self._left_behind})
+        left = sorted(self._wrappers & {*self._orphans})
         if not awaited and not left:
             return
         who = f"local ranks {_format(awaited)}" if awaited else ""
@@ -218,25 +194,25 @@ class StopLadder:
             self._death_sig.name,
             describe_end(max(self._kill_at - now, 0.0)),
         )
-        self._tell_step("waiting", self._death_sig, awaited or left)
+        self._report("waiting", self._death_sig, awaited or left)
 
-    def _step_left_behind(self, rank: int, now: float) -> None:
+    def _step_orphans(self, rank: int, now: float) -> None:
         session = self._sessions[rank]
         pids = session.survivors()
         if not pids:
-            self._left_behind.pop(rank, None)
+            self._orphans.pop(rank, None)
             self._cleared.add(rank)
             return
-        left = self._left_behind.get(rank)
+        left = self._orphans.get(rank)
         if left is None:
-            left = self._left_behind[rank] = _LeftBehind(self._kill_left_behind_at(rank, now))
-            _log.info("%s %d: ending what it left behind: pids %s", self._name, rank, _format(pids))
+            left = self._orphans[rank] = _Orphans(self._kill_orphans_at(rank, now))
+            _log.info("%s %d: ending its orphans: pids %s", self._name, rank, _format(pids))
         if now >= left.give_up_at or left.refused.issuperset(pids):
             self.stuck[rank] = pids
-            self._left_behind.pop(rank)
+            self._orphans.pop(rank)
             self._cleared.add(rank)
             return
-        is_soft = not self._is_hurried and now < left.kill_at
+        is_soft = not self._is_escalated and now < left.kill_at
         if is_soft:
             session.ask_rest_to_end(self._death_sig)
         elif not left.killed.issuperset(pids):
@@ -248,20 +224,20 @@ class StopLadder:
         left.look_after = min(left.look_after * 1.5, _LONGEST_LOOK)
         left.due_at = min(now + left.look_after, left.kill_at if is_soft else left.give_up_at)
 
-    def _kill_left_behind_at(self, rank: int, now: float) -> float:
-        """When what a worker left behind gets SIGKILL.
+    def _kill_orphans_at(self, rank: int, now: float) -> float:
+        """When the orphans of a worker get SIGKILL.
 
         A shell that dies of the soft signal leaves the program that it ran, which does the work
         and has what is left of the grace.
         """
         if rank in self._killed:
             return now
-        return self._kill_at if rank in self._wrappers else now + self._left_behind_grace
+        return self._kill_at if rank in self._wrappers else now + self._orphan_grace
 
-    def _tell_step(self, step: str, signum: signal.Signals, ranks: Collection[int]) -> None:
-        if self._tell is not None and ranks and self._began_at is not None:
+    def _report(self, step: str, signum: signal.Signals, ranks: Collection[int]) -> None:
+        if self._on_step is not None and ranks and self._began_at is not None:
             elapsed = self._clock() - self._began_at
-            self._tell(StopStep(step, signum, tuple(sorted(ranks)), elapsed))
+            self._on_step(StopStep(step, signum, tuple(sorted(ranks)), elapsed))
 
     def _kill(self, rank: int) -> Collection[int]:
         self._killed.add(rank)
@@ -275,8 +251,8 @@ class StopLadder:
         return self._sessions[rank].pid
 
 
-class _LeftBehind:
-    """The deadlines of what one worker left behind."""
+class _Orphans:
+    """The deadlines of the orphans of one worker."""
 
     def __init__(self, kill_at: float) -> None:
         self.kill_at = kill_at

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.process.stopping.session import describe_process, may_signal, read_state
+from plaunch.process.kernel.details import describe_process, may_signal
+from plaunch.process.kernel.processes import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from plaunch.process.failures.failure import ProcessFailure
 
-def describe_unkillable(name: str, stuck: Mapping[int, Sequence[int]], left: Sequence[int]) -> str:
+
+def describe_unkillable(
+    name: str,
+    stuck: Mapping[int, Sequence[int]],
+    orphans: Sequence[int],
+    failures: Mapping[int, ProcessFailure],
+) -> str:
     """Say which processes are still there after a stop, and why, as far as the system tells.
 
     Args:
         name: what the workers are.
         stuck: their process ids by the local rank that they belong to.
-        left: those that belong to none.
+        orphans: those that belong to none.
+        failures: of workers; the first is why they were stopped.
     """
     by_owner = [(f"local rank {rank}", pids) for rank, pids in sorted(stuck.items())]
-    if left:
-        by_owner.append(("left behind", left))
+    if orphans:
+        by_owner.append(("orphans", orphans))
     named = "; ".join(
         f"{owner}: {', '.join(describe_process(pid) for pid in pids)}" for owner, pids in by_owner
     )
@@ -34,9 +43,14 @@ def describe_unkillable(name: str, stuck: Mapping[int, Sequence[int]], left: Seq
             f"This user may send no signal to pid {pids}, which runs as another user (sudo, su); "
             "let the worker end what it starts in this way."
         )
-    if any(read_state(pid)[0] == "D" for pid in all_pids):
+    if any(read_state(pid) == "D" for pid in all_pids):
         sentences.append(
             "A process in state D sleeps uninterruptibly in the kernel; this host probably needs a "
             "restart."
+        )
+    for rank, failure in [*failures.items()][:1]:
+        sentences.append(
+            f"They were stopped because local rank {rank} (pid {failure.pid}) failed: "
+            f"{failure.describe_exit()}."
         )
     return " ".join(sentences)

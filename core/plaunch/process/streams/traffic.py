@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from plaunch.process.streams.console import Console
+
+
+class OutputCounts(NamedTuple):
+    """How much output of the workers has passed through the launcher.
+
+    Args:
+        read_bytes: bytes that were read from the workers.
+        lag_bytes: bytes that wait for the console.
+        dropped_lines: lines that neither the console nor the disk could take.
+    """
+
+    read_bytes: int = 0
+    lag_bytes: int = 0
+    dropped_lines: int = 0
 
 
 class Traffic:
@@ -39,6 +53,10 @@ class Traffic:
     def lag_bytes(self) -> int:
         """Bytes that wait for the consoles."""
         return sum(console.waiting_bytes for console in self._consoles)
+
+    def counts(self) -> OutputCounts:
+        """The numbers of this moment."""
+        return OutputCounts(self.read_bytes, self.lag_bytes(), self.dropped_lines())
 
     def last_shown(self) -> float:
         """When a console took something last, on the monotonic clock."""

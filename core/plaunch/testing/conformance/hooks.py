@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 import pytest
+from plaunch_doctor.running import CHECKS_TIMEOUT
 
-from plaunch.agent import moments
+from plaunch.agent import notifications
 from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding
-from plaunch.doctor.running import CHECKS_TIMEOUT
 from plaunch.plugin import environment
 from plaunch.plugin.telling import HOOKS, TIME_BOUND
 from plaunch.process.failures.failure import ProcessFailure
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pluggy
 
-    from plaunch.agent.moments import Moment
+    from plaunch.agent.notifications import Notification
 
     Hooks = Callable[[str], list[pluggy.HookImpl]]
 
@@ -72,34 +72,34 @@ def _failure() -> ProcessFailure:
     return failure
 
 
-def _launches() -> dict[str, list[Moment]]:
+def _launches() -> dict[str, list[Notification]]:
     """What plugins are told of launches, from the first moment to the last."""
     failure = _failure()
-    start: list[Moment] = [
-        moments.BeforeRendezvous(_BEFORE),
-        moments.AfterRendezvous(_FORMED),
-        moments.WorkersStarted(_FORMED),
-        moments.StateChanged(_FORMED, WorkerState.INIT, WorkerState.HEALTHY),
+    start: list[Notification] = [
+        notifications.BeforeRendezvous(_BEFORE),
+        notifications.AfterRendezvous(_FORMED),
+        notifications.WorkersStarted(_FORMED),
+        notifications.StateChanged(_FORMED, WorkerState.INIT, WorkerState.HEALTHY),
     ]
-    succeeds: list[Moment] = [
-        *(moments.WorkerExited(_FORMED, WorkerExit(worker, 0, False)) for worker in _WORKERS),
-        moments.StateChanged(_FORMED, WorkerState.HEALTHY, WorkerState.SUCCEEDED),
-        moments.AgentFinished(_FORMED, RunResult(WorkerState.SUCCEEDED, {2: None, 3: None})),
+    succeeds: list[Notification] = [
+        *(notifications.WorkerExited(_FORMED, WorkerExit(worker, 0, False)) for worker in _WORKERS),
+        notifications.StateChanged(_FORMED, WorkerState.HEALTHY, WorkerState.SUCCEEDED),
+        notifications.AgentFinished(_FORMED, RunResult(WorkerState.SUCCEEDED, {2: None, 3: None})),
     ]
-    fails: list[Moment] = [
-        moments.WorkerExited(_FORMED, WorkerExit(_WORKERS[1], -9, False, failure)),
-        moments.WorkerExited(_FORMED, WorkerExit(_WORKERS[0], -15, True)),
-        moments.StateChanged(_FORMED, WorkerState.HEALTHY, WorkerState.UNHEALTHY),
+    fails: list[Notification] = [
+        notifications.WorkerExited(_FORMED, WorkerExit(_WORKERS[1], -9, False, failure)),
+        notifications.WorkerExited(_FORMED, WorkerExit(_WORKERS[0], -15, True)),
+        notifications.StateChanged(_FORMED, WorkerState.HEALTHY, WorkerState.UNHEALTHY),
     ]
     result = RunResult(WorkerState.FAILED, failures={3: failure}, stopped={2: -15})
     return {
         "that succeeds": [*start, *succeeds],
-        "that fails": [*start, *fails, moments.AgentFinished(_FORMED, result)],
+        "that fails": [*start, *fails, notifications.AgentFinished(_FORMED, result)],
         "that is restarted": [*start, *fails, *start, *succeeds],
-        "that is interrupted": [*start, *fails[1:2], moments.AgentFinished(_FORMED, None)],
+        "that is interrupted": [*start, *fails[1:2], notifications.AgentFinished(_FORMED, None)],
         "that never forms a round": [
-            moments.BeforeRendezvous(_BEFORE),
-            moments.AgentFinished(_BEFORE, None),
+            notifications.BeforeRendezvous(_BEFORE),
+            notifications.AgentFinished(_BEFORE, None),
         ],
     }
 
@@ -134,10 +134,10 @@ class HooksConformance(PluginSuite):
     def tell(self, hooks: Hooks, launch: str, *, errors: type[Exception] | None = None) -> None:
         """Tell the plugin all there is to tell of one launch; `errors` of its hooks are ignored."""
         ignored = () if errors is None else (errors,)
-        for moment in _launches()[launch]:
-            hook = HOOKS[type(moment)]
+        for notification in _launches()[launch]:
+            hook = HOOKS[type(notification)]
             for item in hooks(hook):
-                arguments = [getattr(moment, name) for name in item.argnames]
+                arguments = [getattr(notification, name) for name in item.argnames]
                 with contextlib.suppress(*ignored):
                     self.call(hook, item.function, *arguments)
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from plaunch.process import start_processes
-from plaunch.process.stopping.reaping.reaper import Reaper
+from plaunch.process.stopping.reaper import Reaper
 
 pytestmark = pytest.mark.filterwarnings(
     # Python 3.12 on; the threads are those of the test runner's own time-out.

@@ -9,7 +9,13 @@ import sys
 
 import pytest
 from plaunch.cli import entry
-from plaunch.process.stopping.guard.title import set_title
+from plaunch.process.kernel import details
+from plaunch.process.kernel.title import set_title
+from plaunch.process.launcher_variables import (
+    LAUNCHER_VARIABLE,
+    is_started_by_launcher,
+    owns_process,
+)
 from plaunch.process.stopping.reaping import job_tag
 
 from helpers.waiting import wait_until
@@ -18,13 +24,13 @@ JOB = b"0123456789ab"
 
 
 def test_a_worker_has_one_word():
-    assert job_tag.make_words("0123456789ab", 3, None) == "0123456789ab.3"
-    assert job_tag.make_words("0123456789ab", 3, "") == "0123456789ab.3"
+    assert job_tag.make_tags("0123456789ab", 3, None) == "0123456789ab.3"
+    assert job_tag.make_tags("0123456789ab", 3, "") == "0123456789ab.3"
 
 
 def test_a_worker_within_a_worker_has_both():
-    outer = job_tag.make_words("aaaaaaaaaaaa", 0, None)
-    both = job_tag.make_words("bbbbbbbbbbbb", 1, outer)
+    outer = job_tag.make_tags("aaaaaaaaaaaa", 0, None)
+    both = job_tag.make_tags("bbbbbbbbbbbb", 1, outer)
     environ = f"PATH=/bin\0PLAUNCH_JOBS={both}\0".encode()
     assert job_tag.find_rank(environ, b"aaaaaaaaaaaa") == 0
     assert job_tag.find_rank(environ, b"bbbbbbbbbbbb") == 1
@@ -75,28 +81,28 @@ def test_environments_are_read():
     program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": "0123456789ab.5"})
     try:
         # The kernel shows none for a moment, in the middle of making it another program.
-        wait_until(lambda: job_tag.read_environ(program.pid), "it has an environment")
-        assert job_tag.find_rank(job_tag.read_environ(program.pid), JOB) == 5
-        assert job_tag.read_title(program.pid) == b"sleep\x00600\x00"
-        assert job_tag.read_user(program.pid) == os.getuid()
+        wait_until(lambda: details.read_environ(program.pid), "it has an environment")
+        assert job_tag.find_rank(details.read_environ(program.pid), JOB) == 5
+        assert details.read_title(program.pid) == b"sleep\x00600\x00"
+        assert details.read_user(program.pid) == os.getuid()
     finally:
         program.kill()
         program.wait()
-    assert job_tag.read_environ(program.pid) == b""
-    assert job_tag.read_user(program.pid) == -1
+    assert details.read_environ(program.pid) == b""
+    assert details.read_user(program.pid) == -1
 
 
 def test_the_command_line_says_that_it_owns_its_process(monkeypatch):
-    assert not job_tag.owns_process()
-    monkeypatch.setenv(job_tag.LAUNCHER_VARIABLE, str(os.getpid()))
-    assert job_tag.owns_process()
-    monkeypatch.setenv(job_tag.LAUNCHER_VARIABLE, str(os.getppid()))
-    assert not job_tag.owns_process()
+    assert not owns_process()
+    monkeypatch.setenv(LAUNCHER_VARIABLE, str(os.getpid()))
+    assert owns_process()
+    monkeypatch.setenv(LAUNCHER_VARIABLE, str(os.getppid()))
+    assert not owns_process()
 
 
 def test_the_entry_point_uses_that_variable(monkeypatch):
     """It spells the name out, so that `--help` need not import where it is defined."""
-    monkeypatch.setenv(job_tag.LAUNCHER_VARIABLE, "")
+    monkeypatch.setenv(LAUNCHER_VARIABLE, "")
     monkeypatch.setattr(sys, "argv", ["plaunch", "--version"])
     monkeypatch.setattr(entry, "_may_be_held", lambda: False)
     monkeypatch.setattr(entry, "end_at_once", sys.exit)  # or it ends this very process
@@ -106,19 +112,19 @@ def test_the_entry_point_uses_that_variable(monkeypatch):
             entry.entry_point()
     finally:
         signal.signal(signal.SIGINT, handler)  # it ignores Ctrl-C in the end
-    assert job_tag.owns_process()
+    assert owns_process()
 
 
 def test_what_the_launcher_started_is_known():
     environ = f"A=1\0PLAUNCH_LAUNCHER={os.getpid()}\0".encode()
-    assert job_tag.is_started_by_launcher(environ, os.getpid())
-    assert not job_tag.is_started_by_launcher(environ, os.getppid())
-    assert not job_tag.is_started_by_launcher(environ + b"0", os.getpid() * 10)
+    assert is_started_by_launcher(environ, os.getpid())
+    assert not is_started_by_launcher(environ, os.getppid())
+    assert not is_started_by_launcher(environ + b"0", os.getpid() * 10)
 
 
 def test_a_forked_process_shows_the_first_title_that_fits():
     code = (
-        "from plaunch.process.stopping.guard.title import set_title\n"
+        "from plaunch.process.kernel.title import set_title\n"
         "print(set_title('x' * 5000, 'short', 'shorter'))\n"
         "print(open('/proc/self/cmdline').read().rstrip(chr(0)))\n"
         "print(set_title('y' * 5000))\n"

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process.kernel import subreaper
-from plaunch.process.stopping.reaping import evidence, job_tag
-from plaunch.process.stopping.reaping.reaper import Reaper
+from plaunch.process.kernel import details, subreaper
+from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.stopping.reaping import evidence
 
 from helpers.clock import Clock
 
@@ -24,7 +24,7 @@ TEND = """\
 import os, subprocess, sys, time
 if sys.argv[1] == "own":
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
-from plaunch.process.stopping.reaping.reaper import Reaper
+from plaunch.process.stopping.reaper import Reaper
 reaper = Reaper(use_guard=False)
 job = reaper.begin()
 """
@@ -256,7 +256,7 @@ def test_the_guard_is_told_of_orphans(run_program, family, programs):
         "-c",
         "import os, subprocess, sys, time, descendants\n"
         "os.environ['PLAUNCH_LAUNCHER'] = str(os.getpid())\n"
-        "from plaunch.process.stopping.reaping.reaper import Reaper\n"
+        "from plaunch.process.stopping.reaper import Reaper\n"
         "job = Reaper().begin()\n"
         f"argv = [sys.executable, descendants.__file__, {family.folder!r}, 'lost', 'return']\n"
         "subprocess.run(argv, start_new_session=True, check=True)\n"
@@ -291,7 +291,7 @@ def test_a_sweep_says_what_outlives_it(monkeypatch):
     reaper = Reaper(use_guard=False)
     job = reaper.begin()
     program = subprocess.Popen(
-        ["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)}, start_new_session=True
+        ["sleep", "600"], env={"PLAUNCH_JOBS": job.tags(0)}, start_new_session=True
     )
     try:
         monkeypatch.setattr("plaunch.process.stopping.reaping.tree.send", lambda *_: True)
@@ -310,7 +310,7 @@ def test_a_sweep_says_what_outlives_it(monkeypatch):
 def blank(monkeypatch):
     """What to read instead of environments, by number; empty ones for so many times."""
     answers = {}
-    find_environ = job_tag.find_environ
+    find_environ = details.find_environ
 
     def read(pid, proc):
         if answers.get(pid, 0) <= 0:
@@ -318,7 +318,7 @@ def blank(monkeypatch):
         answers[pid] -= 1
         return b""
 
-    monkeypatch.setattr(job_tag, "find_environ", read)
+    monkeypatch.setattr(details, "find_environ", read)
     return answers
 
 
@@ -326,7 +326,7 @@ def blank(monkeypatch):
 def test_a_sweep_looks_again_at_who_becomes_another_program(blank, monkeypatch, times):
     monkeypatch.setattr(evidence, "_BLANK", 60.0)  # however long a look takes here
     job = Reaper(use_guard=False).begin()
-    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)})
+    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.tags(0)})
     blank[program.pid] = times
     try:
         assert job.sweep((), patience=60) == []
@@ -338,7 +338,7 @@ def test_a_sweep_looks_again_at_who_becomes_another_program(blank, monkeypatch, 
 
 def test_a_sweep_does_not_wait_for_an_environment_that_is_not_there(blank):
     job = Reaper(use_guard=False).begin()
-    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)})
+    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.tags(0)})
     blank[program.pid] = 10**9
     try:
         assert job.sweep((), patience=60) == []
@@ -354,7 +354,7 @@ def test_a_plugins_program_is_not_taken_for_an_orphan_while_it_begins(run_progra
         "-c",
         "import os, subprocess, sys, threading, time\n"
         "os.environ['PLAUNCH_LAUNCHER'] = str(os.getpid())\n"
-        "from plaunch.process.stopping.reaping.reaper import Reaper\n"
+        "from plaunch.process.stopping.reaper import Reaper\n"
         "job = Reaper().begin()\n"
         "ends = []\n"
         "def plugin():\n"
@@ -377,7 +377,7 @@ def test_a_plugins_program_is_not_taken_for_an_orphan_while_it_begins(run_progra
 def test_a_sweep_does_not_wait_for_what_it_may_not_signal(monkeypatch):
     reaper = Reaper(use_guard=False)
     job = reaper.begin()
-    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.words(0)})
+    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.tags(0)})
 
     def refuse(*_):
         raise PermissionError(1, "Operation not permitted")

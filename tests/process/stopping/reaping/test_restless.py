@@ -1,4 +1,4 @@
-"""Whatever forks and ends, again and again, does not escape: not a sweep, not the ladder, no guard.
+"""Whatever forks and ends, again and again, does not escape: no sweep, no stop, no guard.
 
 A look at all processes takes longer than such a process lives.
 """
@@ -11,7 +11,7 @@ import signal
 
 import pytest
 from plaunch.process.kernel.processes import Process
-from plaunch.process.stopping.reaping.hunt import hunt
+from plaunch.process.stopping.reaping.sweep import kill_all
 
 BOUND = 60.0
 
@@ -117,30 +117,30 @@ class Prey:
         return self.missed > 0
 
 
-def test_a_hunt_goes_on_until_nobody_new_is_there():
+def test_a_kill_goes_on_until_nobody_new_is_there():
     prey = Prey(lives=3)
-    bag = hunt(prey, [Process(1000)])
-    assert prey.killed == [process.pid for process in bag.found] == [1000, 1001, 1002, 1003]
+    killed, _ = kill_all(prey, [Process(1000)])
+    assert prey.killed == [process.pid for process in killed] == [1000, 1001, 1002, 1003]
     assert prey.looks == 5  # two more, which find nothing
 
 
-def test_a_hunt_is_not_over_while_somebody_vanishes():
+def test_a_kill_is_not_over_while_somebody_vanishes():
     prey = Prey(lives=1, missed=30)
-    assert len(hunt(prey, []).found) == 1
+    assert len(kill_all(prey, [])[0]) == 1
 
 
-def test_a_hunt_ends_where_strangers_come_and_go_all_the_time():
+def test_a_kill_ends_where_strangers_come_and_go_all_the_time():
     prey = Prey(lives=0, missed=10**9)
-    assert hunt(prey, []).found == []
+    assert kill_all(prey, []) == ([], [])
     assert prey.looks < 100
 
 
-def test_a_hunt_ends_if_its_prey_never_does():
+def test_a_kill_ends_if_its_prey_never_does():
     prey = Prey(lives=10**9)
-    assert len(hunt(prey, []).found) < 1000
+    assert len(kill_all(prey, [])[0]) < 1000
 
 
-def test_a_hunt_leaves_other_ranks_alone():
+def test_a_kill_leaves_other_ranks_alone():
     prey = Prey(lives=5, rank=1)
-    hunt(prey, [Process(1000)], ranks={0})
+    kill_all(prey, [Process(1000)], ranks={0})
     assert prey.killed == [1000]

@@ -17,7 +17,7 @@ class Left:
         self.refused = refused
         self.sure = is_sure
 
-    def left_behind(self):
+    def orphans(self):
         return {0: self.processes}
 
     def newcomers(self):

@@ -15,8 +15,10 @@ from plaunch.process.kernel.processes import (
     read_table,
     send,
 )
+from plaunch.process.stopping.reaping.evidence import Origin
 from plaunch.process.stopping.reaping.groups import GroupTree
-from plaunch.process.stopping.reaping.tree import ADOPTED, make_tree
+from plaunch.process.stopping.reaping.job_tag import ADOPTED
+from plaunch.process.stopping.reaping.tree import make_tree
 
 from helpers.clock import Clock
 
@@ -68,7 +70,7 @@ class Table:
         (self.folder / str(pid)).rmdir()
 
     def tree(self, **options):
-        return make_tree(JOB, proc=str(self.folder), **options)
+        return make_tree(Origin(job=JOB.encode(), proc=str(self.folder), **options))
 
 
 @pytest.fixture
@@ -287,9 +289,9 @@ def test_a_number_that_was_spared_is_not_spared_for_ever(table):
     assert newcomers(tree) == {1: [5009]}
     table.add(5010, parent=ME, start=200, environ=word(2))
     children(table, 5010)
-    assert [process.pid for process in tree.find_unknown()] == [5010]
+    assert [process.pid for process in tree.find_unknown(tree.read_inherited())] == [5010]
     table.add(5010, parent=ME, environ=word(2))
-    assert tree.find_unknown() == []
+    assert tree.find_unknown(tree.read_inherited()) == []
 
 
 def test_zombies_are_not_alive_but_have_a_place_in_the_tree(table):
@@ -340,7 +342,9 @@ def test_orphans_are_told_from_the_launchers_own_children(table, child, is_adopt
     table.add(5001, parent=ME, **child)
     children(table, 5001)
     tree = table.tree(adopter=ME)
-    assert [process.pid for process in tree.orphans()] == ([5001] if is_adopted else [])
+    assert [process.pid for process in tree.adopted(tree.read_inherited())] == (
+        [5001] if is_adopted else []
+    )
     is_found = is_adopted and child.get("state") != "Z"
     assert found(tree) == ({ADOPTED: [5001]} if is_found else {})
 
@@ -350,12 +354,12 @@ def test_a_child_without_an_environment_may_still_become_a_plugins_program(table
     table.add(5001, parent=ME)
     children(table, 5001)
     tree = table.tree(adopter=ME, clock=clock)
-    assert tree.orphans() == []
-    assert tree.left_behind() == {}
+    assert tree.adopted(tree.read_inherited()) == []
+    assert tree.orphans() == {}
     assert not tree.is_sure()
     clock.now += 0.1
     table.add(5001, parent=ME, environ=own())
-    assert tree.left_behind() == {}
+    assert tree.orphans() == {}
     assert tree.is_sure()
 
 
@@ -364,11 +368,11 @@ def test_a_child_that_stays_without_an_environment_is_an_orphan(table):
     table.add(5001, parent=ME)
     children(table, 5001)
     tree = table.tree(adopter=ME, clock=clock)
-    assert tree.left_behind() == {}
+    assert tree.orphans() == {}
     clock.now += 0.3
-    assert [process.pid for process in tree.left_behind()[ADOPTED]] == [5001]
+    assert [process.pid for process in tree.orphans()[ADOPTED]] == [5001]
     assert tree.is_sure()
-    assert [process.pid for process in tree.orphans()] == [5001]
+    assert [process.pid for process in tree.adopted(tree.read_inherited())] == [5001]
 
 
 def test_what_a_worker_forks_looks_like_the_launcher_where_workers_are_forked(table):
@@ -383,7 +387,7 @@ def test_an_orphan_with_a_word_belongs_to_its_worker(table):
     table.add(5002, parent=5001)
     children(table, 5001)
     tree = table.tree(adopter=ME)
-    tree.orphans()
+    tree.adopted(tree.read_inherited())
     assert found(tree) == {3: [5001, 5002]}
 
 
@@ -401,10 +405,10 @@ def test_without_children_there_is_no_need_to_look(table):
     tree = table.tree(adopter=ME, spared={(5009, 100)})
     tree.add_leader(0, 5000, 100)
     children(table, 5000, 5009)
-    assert tree.left_behind() == {}
+    assert tree.orphans() == {}
     table.add(7000, parent=ME, environ=word(0))
     children(table, 5000, 5009, 7000)
-    assert [process.pid for process in tree.left_behind()[0]] == [5000, 7000]
+    assert [process.pid for process in tree.orphans()[0]] == [5000, 7000]
 
 
 def test_a_kernel_that_does_not_list_children_is_asked_for_all_processes(table):
@@ -413,7 +417,7 @@ def test_a_kernel_that_does_not_list_children_is_asked_for_all_processes(table):
     tree = table.tree(adopter=ME)
     tree.add_leader(0, 5000, 100)
     assert read_children(str(table.folder)) is None
-    assert [process.pid for process in tree.find_unknown()] == [5001]
+    assert [process.pid for process in tree.find_unknown(tree.read_inherited())] == [5001]
 
 
 def threads(table, **children):
@@ -493,7 +497,7 @@ def test_a_strangers_orphan_is_not_a_workers(table):
     table.add(5003, parent=5001, environ="A=1\0")
     children(table, 5001, 5002)
     tree = table.tree(adopter=ME, is_init=True)
-    assert tree.orphans() == []
+    assert tree.adopted(tree.read_inherited()) == []
     assert found(tree) == {}
     table.add(5004, parent=ME, environ="A=1\0")
     assert tree.newcomers() == {}
@@ -510,7 +514,11 @@ def test_what_is_known_to_be_a_workers_stays_so_when_it_is_inherited(table):
     table.add(5004, parent=ME, environ=word(1))
     table.add(5005, parent=ME, environ="A=1\0")  # cleared, on its own, and never seen before
     children(table, 5000, 5002, 5003, 5004, 5005)
-    assert sorted(process.pid for process in tree.orphans()) == [5002, 5003, 5004]
+    assert sorted(process.pid for process in tree.adopted(tree.read_inherited())) == [
+        5002,
+        5003,
+        5004,
+    ]
     assert found(tree) == {0: [5000, 5002, 5003], 1: [5004]}
 
 
@@ -573,7 +581,7 @@ def test_an_adopter_without_orphans_need_not_look_for_newcomers(table):
     children(table, 5000)
     tree = table.tree(adopter=ME)
     tree.add_leader(0, 5000, 100)
-    assert tree.left_behind() == {}
+    assert tree.orphans() == {}
     table.add(5001, parent=5000)
     assert newcomers(tree) == {}
     tree.look()
@@ -609,7 +617,7 @@ def test_the_real_table_has_this_process():
 def test_without_a_table_there_are_groups(tmp_path):
     assert read_table(str(tmp_path / "nothing")) == {}
     assert not has_table(str(tmp_path))
-    assert isinstance(make_tree(JOB, proc=str(tmp_path)), GroupTree)
+    assert isinstance(make_tree(Origin(job=JOB.encode(), proc=str(tmp_path))), GroupTree)
 
 
 @pytest.mark.parametrize("has_pidfds", [True, False])

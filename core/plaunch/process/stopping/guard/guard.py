@@ -6,18 +6,18 @@ import contextlib
 import fcntl
 import logging
 import os
-import select
 import signal
 import sys
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.durations import milliseconds
-from plaunch.process.kernel.pidfd import open_pidfd
+from plaunch.process.kernel.pidfd import open_pidfd, wait_for_end
 from plaunch.process.kernel.processes import PROC
 
 if TYPE_CHECKING:
     import subprocess
+
+    from plaunch.process.kernel.watch import ExitWatch
 
 _log = logging.getLogger("plaunch")
 
@@ -42,6 +42,7 @@ class Guard:
         self._program = program
         self._is_gone = False
         self._pidfd = open_pidfd(pid)
+        self._watch: ExitWatch | None = None
 
     def tell(self, line: bytes) -> None:
         """Send it a line, if it is there; never waits."""
@@ -71,9 +72,14 @@ class Guard:
             self._wait()
         self.close()
 
-    def exit_fd(self) -> int | None:
-        """A descriptor that is readable once it has ended; None where there are no pidfds."""
-        return self._pidfd if self._pidfd >= 0 else None
+    def wake(self, watch: ExitWatch | None) -> None:
+        """Let this watch, and no other, return from its wait when the guard has ended."""
+        if self._pidfd >= 0:
+            if self._watch is not None:
+                self._watch.remove_fd(self._pidfd)
+            if watch is not None:
+                watch.add_fd(self._pidfd)
+        self._watch = watch
 
     def own_fds(self) -> list[int]:
         """All descriptors that belong to it in the launcher, for a forked child to close."""
@@ -81,6 +87,7 @@ class Guard:
 
     def close(self) -> None:
         """Release the descriptors; may be called more than once."""
+        self.wake(None)
         for fd in self.own_fds():
             os.close(fd)
         self.line_fd = self._pidfd = -1
@@ -88,10 +95,7 @@ class Guard:
     def _wait(self) -> None:
         """Reap it after SIGKILL; one that does not end within a bound is left to its fate."""
         deadline = time.monotonic() + _END_WAIT
-        if self._pidfd >= 0:
-            poller = select.poll()
-            poller.register(self._pidfd, select.POLLIN)
-            poller.poll(milliseconds(_END_WAIT))
+        wait_for_end(self._pidfd, _END_WAIT)
         while not self._reap() and time.monotonic() < deadline:
             time.sleep(_END_LOOK)
         self._is_gone = True
@@ -168,13 +172,12 @@ def _fork_guard(reader: int, launcher_fd: int, proc: str) -> int:
 def _start_program(reader: int, launcher_fd: int, proc: str) -> subprocess.Popen[bytes]:
     import subprocess  # noqa: PLC0415 - loaded already where programs are started
 
-    import plaunch  # noqa: PLC0415 - the package that this file is a part of
-    from plaunch.process.contexts.secrets import without_secrets  # noqa: PLC0415 - only here
+    from plaunch.process.launcher_variables import without_secrets  # noqa: PLC0415 - only here
 
     if not sys.executable:
         raise OSError("this process does not know its Python interpreter")
     code = _PROGRAM.format(
-        path=os.path.dirname(plaunch.__path__[0]),
+        path=os.path.dirname(sys.modules[__name__.partition(".")[0]].__path__[0]),
         pipe=reader,
         pidfd=launcher_fd,
         launcher=os.getpid(),

@@ -13,16 +13,17 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.contexts.secrets import is_secret
 from plaunch.process.kernel.processes import PROC
-from plaunch.process.stopping.guard.protocol import Briefing
-from plaunch.process.stopping.guard.title import blank_variables, set_title
-from plaunch.process.stopping.reaping.hunt import hunt
+from plaunch.process.kernel.title import blank_variables, set_title
+from plaunch.process.launcher_variables import is_secret
+from plaunch.process.stopping.reaping.evidence import Origin
+from plaunch.process.stopping.reaping.sweep import kill_all
+from plaunch.process.stopping.reaping.tree import make_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.process.kernel.processes import Process
+    from plaunch.process.stopping.reaping.groups import GroupTree
 
 _LOOK = 0.25  # seconds between two looks at the launcher where there is no pidfd
 _SHORT_PAUSE = 0.002  # seconds between two passes, at first
@@ -44,20 +45,14 @@ def run_guard(pipe: int, pidfd: int, launcher: int, proc: str = PROC) -> None:
     """
     _become_guard((pipe, pidfd), launcher, proc)
     os.set_blocking(pipe, False)
-    briefing = Briefing(proc)
-    line = _Line(pipe, briefing)
-    _wait_for_end(line, pidfd, launcher)
-    clear(briefing, line)
-    if briefing.folder:
-        _remove(briefing.folder)
+    state = GuardState(pipe, proc)
+    _wait_for_end(state, pidfd, launcher)
+    clear(state)
+    if state.folder:
+        _remove(state.folder)
 
 
-def clear(
-    briefing: Briefing,
-    line: _Line,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
+def clear(state: GuardState, *, clock: Callable[[], float] = time.monotonic) -> None:
     """Kill in passes until nothing is found, and nobody can come who is not known yet.
 
     Between its start and its first own step, a worker has nothing by which it could be found; but
@@ -66,8 +61,8 @@ def clear(
     pause = _SHORT_PAUSE
     quiet_since = first_found = None
     while True:
-        line.drain()
-        found = _kill_all(briefing)
+        state.receive()
+        found = _kill_all(state.tree)
         now = clock()
         if found:
             quiet_since = None
@@ -77,41 +72,46 @@ def clear(
         else:
             first_found = None
             quiet_since = now if quiet_since is None else quiet_since
-            is_clear = line.is_over and (briefing.tree is None or briefing.tree.is_sure())
+            is_clear = state.is_over and (state.tree is None or state.tree.is_sure())
             if now - quiet_since > (_SETTLED if is_clear else _LATE_COMER):
                 return
-        line.wait(pause)
+        state.wait(pause)
         pause = min(pause * 1.5, _LONG_PAUSE)
 
 
-def _kill_all(briefing: Briefing) -> bool:
+def _kill_all(tree: GroupTree | None) -> bool:
     """Kill everything that is found; whether there was anything that can be killed."""
-    if briefing.tree is None:
+    if tree is None:
         return False
-    found: list[Process] = []
-    for processes in briefing.tree.look().values():
-        found.extend(processes)
-    result = hunt(briefing.tree, found)
-    return len(result.found) > len(result.refused)
+    found = [process for processes in tree.look().values() for process in processes]
+    killed, refused = kill_all(tree, found)
+    return len(killed) > len(refused)
 
 
-class _Line:
-    """The guard's end of the pipe."""
+class GuardState:
+    """What a guard knows from the lines that have come so far through its end of the pipe."""
 
-    def __init__(self, fd: int, briefing: Briefing) -> None:
-        self.fd = fd
-        self.is_over = False
-        self._briefing = briefing
+    def __init__(self, pipe: int, proc: str = PROC) -> None:
+        self.tree: GroupTree | None = None
+        self.folder = ""
+        self.pipe = pipe
+        self.is_over = False  # whether nobody can write any more
+        self._proc = proc
+        self._rest = b""
 
-    def drain(self) -> None:
-        """Take what has been written."""
+    def receive(self) -> None:
+        """Take what has been written; a line that makes no sense is left out."""
         while not self.is_over:
             try:
-                data = os.read(self.fd, 1 << 16)
+                data = os.read(self.pipe, 1 << 16)
             except BlockingIOError:
                 return
             self.is_over = not data
-            self._briefing.feed(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                # A worker may have written to the descriptor by mistake.
+                with contextlib.suppress(ValueError):
+                    self._take(line.decode("ascii").split(" "))
 
     def wait(self, seconds: float) -> None:
         """Wait until something is written, at most `seconds`."""
@@ -119,11 +119,28 @@ class _Line:
             time.sleep(seconds)
             return
         poller = select.poll()
-        poller.register(self.fd, select.POLLIN)
+        poller.register(self.pipe, select.POLLIN)
         poller.poll(seconds * 1000)
 
+    def _take(self, fields: list[str]) -> None:
+        if fields[0] == "job":
+            _, job, since, has_forked, folder = fields
+            path = "" if folder == "-" else os.fsdecode(bytes.fromhex(folder))
+            self.tree = make_tree(
+                Origin(
+                    job=job.encode(),
+                    proc=self._proc,
+                    since=int(since),
+                    has_forked=has_forked == "1",
+                )
+            )
+            self.folder = path
+        elif fields[0] == "process" and self.tree is not None:
+            _, rank, pid, start = fields
+            self.tree.add_leader(int(rank), int(pid), int(start))
 
-def _wait_for_end(line: _Line, pidfd: int, launcher: int) -> None:
+
+def _wait_for_end(state: GuardState, pidfd: int, launcher: int) -> None:
     """Take lines until the launcher is gone.
 
     The end of the pipe alone does not say so: a launcher may close it and live on, and others may
@@ -131,12 +148,12 @@ def _wait_for_end(line: _Line, pidfd: int, launcher: int) -> None:
     """
     while True:
         poller = select.poll()
-        if not line.is_over:
-            poller.register(line.fd, select.POLLIN)
+        if not state.is_over:
+            poller.register(state.pipe, select.POLLIN)
         if pidfd >= 0:
             poller.register(pidfd, select.POLLIN)
         ready = poller.poll(None if pidfd >= 0 else _LOOK * 1000)
-        line.drain()
+        state.receive()
         if any(fd == pidfd for fd, _ in ready) or os.getppid() != launcher:
             return
 

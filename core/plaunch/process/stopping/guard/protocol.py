@@ -6,13 +6,6 @@ A line is one `write`, so that those of several processes do not mix.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-from plaunch.process.kernel.processes import PROC, read_process
-from plaunch.process.stopping.reaping.tree import make_tree
-
-if TYPE_CHECKING:
-    from plaunch.process.stopping.reaping.tree import Tree
 
 _MAX_LINE = 4096  # bytes that the kernel writes in one piece
 
@@ -36,40 +29,3 @@ def job_line(job: str, *, since: int, has_forked: bool, folder: str | None) -> b
 def process_line(rank: int, pid: int, start: int) -> bytes:
     """A process that belongs to the job: a worker, or with a negative rank an orphan."""
     return f"process {rank} {pid} {start}\n".encode()
-
-
-def own_line(rank: int) -> bytes:
-    """The line of the calling process, a worker."""
-    own = read_process(os.getpid())
-    return process_line(rank, os.getpid(), -1 if own is None else own.start)
-
-
-class Briefing:
-    """What a guard knows from the lines that have come so far."""
-
-    def __init__(self, proc: str = PROC) -> None:
-        self.tree: Tree | None = None
-        self.folder = ""
-        self._proc = proc
-        self._rest = b""
-
-    def feed(self, data: bytes) -> None:
-        """Take what was read from the pipe; a line that makes no sense is left out."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            try:
-                self._take(line.decode("ascii").split(" "))
-            except ValueError:
-                continue  # a worker has written to the descriptor by mistake
-
-    def _take(self, words: list[str]) -> None:
-        if words[0] == "job":
-            _, job, since, has_forked, folder = words
-            path = "" if folder == "-" else os.fsdecode(bytes.fromhex(folder))
-            self.tree = make_tree(
-                job, proc=self._proc, since=int(since), has_forked=has_forked == "1"
-            )
-            self.folder = path
-        elif words[0] == "process" and self.tree is not None:
-            _, rank, pid, start = words
-            self.tree.add_leader(int(rank), int(pid), int(start))

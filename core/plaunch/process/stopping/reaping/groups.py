@@ -13,32 +13,37 @@ if TYPE_CHECKING:
 
 
 class GroupTree:
-    """Knows only the workers' process groups, where the system tells nothing else."""
+    """Finds the processes of one start of workers: here, only by the groups that workers lead."""
+
+    is_init = False  # whether this process inherits the orphans of strangers as well
 
     def __init__(self) -> None:
-        self._leaders: dict[int, int] = {}
+        self._groups: dict[int, int] = {}
 
     def add_leader(self, rank: int, pid: int, start: int) -> None:
-        """Know of a worker, which leads its own group."""
+        """Know of a worker, which leads its own session and group."""
         del start
-        self._leaders[rank] = pid
+        self._groups[rank] = pid
 
     def look(self) -> dict[int, list[Process]]:
-        """One entry, with the leader's number, for each group that has a member."""
+        """The living processes by local rank, workers included; here, one for each group."""
         return {
-            rank: [Process(pid, pgrp=pid)]
-            for rank, pid in self._leaders.items()
-            if _has_members(pid)
+            rank: [Process(pid, pgrp=pid)] for rank, pid in self._groups.items() if _is_there(pid)
         }
 
-    left_behind = look
+    def orphans(self) -> dict[int, list[Process]]:
+        """The same, for workers that have ended; may be cheaper."""
+        return self.look()
 
     def is_sure(self) -> bool:
-        """Always: there is nothing else to look at."""
+        """Whether the last look could tell of every process whether it belongs to the job.
+
+        If not, one that comes a second later can.
+        """
         return True
 
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal to whole groups; returns those that this user may not signal."""
+        """Send a signal to what `look` has found; returns those that this user may not signal."""
         refused = []
         for process in processes:
             try:
@@ -50,20 +55,23 @@ class GroupTree:
         return refused
 
     def newcomers(self) -> dict[int, list[Process]]:
-        """Nobody: who is born into a group gets its signals."""
+        """Those of the job by local rank that are new since the last look, or the last call.
+
+        None in groups: who is born into one gets its signals.
+        """
         return {}
 
     def has_missed(self) -> bool:
-        """Never: there is nothing to miss."""
+        """Whether somebody had gone before the last call of `newcomers` could tell whose it was."""
         return False
 
     def ranks_of(self, processes: Collection[Process]) -> set[int]:
-        """The local ranks whose groups these are."""
+        """The local ranks of what `look` has found."""
         pids = {process.pid for process in processes}
-        return {rank for rank, pid in self._leaders.items() if pid in pids}
+        return {rank for rank, pid in self._groups.items() if pid in pids}
 
 
-def _has_members(pgrp: int) -> bool:
+def _is_there(pgrp: int) -> bool:
     try:
         os.killpg(pgrp, 0)
     except ProcessLookupError:

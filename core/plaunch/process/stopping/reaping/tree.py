@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from plaunch.process.kernel.processes import (
-    PROC,
     Identity,
     Process,
+    ancestors_of,
+    children_by_parent,
+    descend,
     has_table,
     list_processes,
     read_children,
@@ -19,112 +20,40 @@ from plaunch.process.kernel.processes import (
     read_table,
     send,
 )
-from plaunch.process.stopping.reaping.evidence import Evidence
+from plaunch.process.stopping.reaping.evidence import Evidence, Origin
+from plaunch.process.stopping.reaping.groups import GroupTree
 from plaunch.process.stopping.reaping.job_tag import ADOPTED
-from plaunch.process.stopping.reaping.kinship import ancestors_of, children_by_parent, descend
 from plaunch.process.stopping.reaping.sessions import Sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-
-class Tree(Protocol):
-    """Finds the processes of one start of workers."""
-
-    def add_leader(self, rank: int, pid: int, start: int) -> None:
-        """Know of a worker, which leads its own session."""
-
-    def look(self) -> dict[int, list[Process]]:
-        """The living processes by local rank, workers included."""
-
-    def left_behind(self) -> dict[int, list[Process]]:
-        """The same, for workers that have ended; may be cheaper."""
-
-    def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal to what `look` has found; returns those that this user may not signal."""
-
-    def is_sure(self) -> bool:
-        """Whether the last look could tell of every process whether it belongs to the job."""
-
-    def newcomers(self) -> dict[int, list[Process]]:
-        """Those of the job by local rank that are new since the last look, or the last call."""
-
-    def has_missed(self) -> bool:
-        """Whether somebody had gone before the last call of `newcomers` could tell whose it was."""
-
-    def ranks_of(self, processes: Collection[Process]) -> set[int]:
-        """The local ranks of what `look` has found."""
+    _FindRank = Callable[[Process], int | None]
 
 
-def make_tree(
-    job: str,
-    *,
-    proc: str = PROC,
-    since: int = 0,
-    has_forked: bool = False,
-    adopter: int = 0,
-    is_init: bool = False,
-    spared: Collection[Identity] = (),
-    clock: Callable[[], float] = time.monotonic,
-) -> Tree:
-    """The best `Tree` that the system allows.
-
-    Args:
-        job: the name in the words of `PLAUNCH_JOBS`.
-        proc: where the system tells its processes.
-        since: the start of the launcher in clock ticks; nothing older can be a worker's.
-        has_forked: whether workers may be forked, and then show their words in their title.
-        adopter: the launcher, if it is plaunch's own process and inherits orphans; else 0.
-        is_init: whether the adopter is the first process of a container, which inherits the
-            orphans of strangers as well.
-        spared: processes that never belong to the workers, by number and start; it may grow later.
-        clock: seconds that never go back.
-    """
-    if not has_table(proc):
-        from plaunch.process.stopping.reaping.groups import GroupTree  # noqa: PLC0415 - where there is none
-
-        return GroupTree()
-    return ProcTree(
-        job,
-        proc=proc,
-        since=since,
-        has_forked=has_forked,
-        adopter=adopter,
-        is_init=is_init,
-        spared=spared,
-        clock=clock,
-    )
+def make_tree(origin: Origin) -> GroupTree:
+    """What finds the processes of a job, as well as the system allows."""
+    return ProcTree(origin) if has_table(origin.proc) else GroupTree()
 
 
-class ProcTree:
-    """Finds processes in /proc: by session, by parent, by the word in their environment.
+class ProcTree(GroupTree):
+    """Finds processes in /proc: by session, by parent, by the tag in their environment.
 
     What was found once stays known, by number and start time, when its parents have gone. Never
-    found are this process, its ancestors, and what `spared` names.
+    found are this process, its ancestors, and what `origin` spares.
     """
 
-    def __init__(
-        self,
-        job: str,
-        *,
-        proc: str = PROC,
-        since: int = 0,
-        has_forked: bool = False,
-        adopter: int = 0,
-        is_init: bool = False,
-        spared: Collection[Identity] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.is_init = is_init
-        self._proc = proc
-        self._adopter = adopter
-        self._spared = spared
-        self._evidence = Evidence(
-            job, proc=proc, since=since, has_forked=has_forked, launcher=adopter, clock=clock
-        )
+    def __init__(self, origin: Origin) -> None:
+        super().__init__()
+        self.is_init = origin.is_init
+        self._proc = origin.proc
+        self.is_adopter = origin.adopter != 0  # whether this process inherits the job's orphans
+        self._adopter = origin.adopter
+        self._spared = origin.spared
+        self._evidence = Evidence(origin)
         self._leaders: dict[int, Identity] = {}
         self._known: dict[Identity, int] = {}
-        self._sessions = Sessions(clock)
+        self._sessions = Sessions(origin.clock)
         self._seen: set[int] = set()
         self._has_missed = False
         # An adopter that has inherited nobody, and has no worker either, will never do so.
@@ -142,35 +71,41 @@ class ProcTree:
         self._evidence.is_unsure = self.inherits_nobody = False
         table = read_table(self._proc)
         self._seen = set(table)
+        owners = {
+            pid: rank for (pid, start), rank in self._known.items() if _is_in(table, pid, start)
+        }
         excluded = {
             os.getpid(),
             *ancestors_of(table, os.getpid()),
-            *(pid for pid, start in self._spared if pid in table and table[pid].start == start),
+            *(pid for pid, start in self._spared if _is_in(table, pid, start)),
         }
-        owners = {
-            pid: rank
-            for (pid, start), rank in self._known.items()
-            if pid in table and table[pid].start == start
-        }
-        others = [
-            process
-            for process in table.values()
-            if process.pid not in owners and process.pid not in excluded
-        ]
+        settled = owners.keys() | excluded
+        others = [process for pid, process in table.items() if pid not in settled]
         children = children_by_parent(table)
-        self._claim(others, self._evidence.find_rank, owners)
-        descend(owners, children, excluded)
-        if self._adopter and not self.is_init:
-            for pid in children.get(self._adopter, ()):
-                if pid not in owners and pid not in excluded and self._is_adopted(table[pid]):
-                    owners[pid] = ADOPTED
-            descend(owners, children, excluded)
-        self._sessions.update(table, owners)
-        self._claim(others, self._sessions.find_rank, owners)
-        descend(owners, children, excluded)
-        return self._remember(table, owners)
+        adopted: list[Process] = []
+        if self.is_adopter and not self.is_init:
+            adopted = [table[pid] for pid in children.get(self._adopter, ()) if pid not in excluded]
 
-    def left_behind(self, inherited: Collection[Process] | None = None) -> dict[int, list[Process]]:
+        def claim(processes: Iterable[Process], find_rank: _FindRank) -> None:
+            for process in processes:
+                rank = None if process.pid in owners else find_rank(process)
+                if rank is not None:
+                    owners[process.pid] = rank
+            descend(owners, children, excluded)
+
+        claim(others, self._evidence.find_rank)
+        claim(adopted, lambda process: ADOPTED if self._is_adopted(process) else None)
+        self._sessions.update(table, owners)
+        claim(others, self._sessions.find_rank)
+        # Zombies too: those of an adopter are its own to reap.
+        self._known = {(pid, table[pid].start): rank for pid, rank in owners.items()}
+        found: dict[int, list[Process]] = {}
+        for pid, rank in sorted(owners.items()):
+            if table[pid].is_alive:
+                found.setdefault(rank, []).append(table[pid])
+        return found
+
+    def orphans(self, inherited: Iterable[Process] | None = None) -> dict[int, list[Process]]:
         """What is alive of workers that have ended.
 
         An adopter has all orphans as its children, so that it need not look any further if it has
@@ -179,7 +114,9 @@ class ProcTree:
         Args:
             inherited: what `read_inherited` has just told, if somebody has asked already.
         """
-        if not self._adopter or self.find_unknown(inherited):
+        if not self.is_adopter or self.find_unknown(
+            self.read_inherited() if inherited is None else inherited
+        ):
             return self.look()
         self._evidence.is_unsure, self.inherits_nobody = False, True
         return {}
@@ -203,33 +140,23 @@ class ProcTree:
             and process.identity not in self._leaders.values()
         ]
 
-    def find_unknown(self, inherited: Iterable[Process] | None = None) -> list[Process]:
+    def find_unknown(self, inherited: Iterable[Process]) -> list[Process]:
         """Those of `read_inherited` that may be the job's: that are not surely the launcher's own.
 
         Of those in the launcher's session or with its mark, no worker's is any.
         """
         return [
             process
-            for process in (self.read_inherited() if inherited is None else inherited)
+            for process in inherited
             if process.identity not in self._spared
             and process.session != os.getsid(0)
             and not self._evidence.has_mark(process)
         ]
 
-    @property
-    def is_adopter(self) -> bool:
-        """Whether this process inherits the orphans of the job."""
-        return self._adopter != 0
-
-    def orphans(self, inherited: Iterable[Process] | None = None) -> list[Process]:
+    def adopted(self, inherited: Iterable[Process]) -> list[Process]:
         """Those of `read_inherited` that came from workers, also those that have ended."""
-        if not self._adopter:
-            return []
-        found = []
-        for process in self.read_inherited() if inherited is None else inherited:
-            if process.identity in self._spared or not self._is_adopted(process):
-                continue
-            found.append(process)
+        found = [p for p in inherited if p.identity not in self._spared and self._is_adopted(p)]
+        for process in found:
             if process.identity not in self._known:
                 rank = self._find_rank(process)
                 self._known[process.identity] = ADOPTED if rank is None else rank
@@ -297,10 +224,7 @@ class ProcTree:
         return refused
 
     def is_sure(self) -> bool:
-        """Whether the last look could tell of every process whether it belongs to the job.
-
-        If not, one that comes a second later can.
-        """
+        """Whether the last look could tell of every process whether it belongs to the job."""
         return not self._evidence.is_unsure
 
     def _kill_groups(self, processes: Iterable[Process]) -> None:
@@ -335,28 +259,15 @@ class ProcTree:
         return rank
 
     def _find_rank(self, process: Process) -> int | None:
-        """The local rank of a process by its session, or by its word."""
+        """The local rank of a process by its session, or by its tag."""
         rank = self._sessions.find_rank(process)
         return self._evidence.find_rank(process) if rank is None else rank
-
-    @staticmethod
-    def _claim(
-        processes: Iterable[Process],
-        find_rank: Callable[[Process], int | None],
-        owners: dict[int, int],
-    ) -> None:
-        """Give processes that have no owner to the one that `find_rank` says."""
-        for process in processes:
-            if process.pid not in owners:
-                rank = find_rank(process)
-                if rank is not None:
-                    owners[process.pid] = rank
 
     def _is_adopted(self, process: Process) -> bool:
         """Whether a child of the adopter came from a worker.
 
         The adopter's own children, of plugins for instance, are in its session, which no worker is,
-        or have the launcher's variable in their environment; so has what they leave behind.
+        or have the launcher's variable in their environment; so have the orphans of these.
         """
         if process.identity in self._known:
             return True
@@ -372,13 +283,6 @@ class ProcTree:
             return process.session != process.pid
         return not self._evidence.is_launchers(process)
 
-    def _remember(
-        self, table: Mapping[int, Process], owners: Mapping[int, int]
-    ) -> dict[int, list[Process]]:
-        # Zombies too: those of an adopter are its own to reap.
-        self._known = {(pid, table[pid].start): rank for pid, rank in owners.items()}
-        found: dict[int, list[Process]] = {}
-        for pid, rank in sorted(owners.items()):
-            if table[pid].is_alive:
-                found.setdefault(rank, []).append(table[pid])
-        return found
+
+def _is_in(table: Mapping[int, Process], pid: int, start: int) -> bool:
+    return pid in table and table[pid].start == start

@@ -1,0 +1,379 @@
+"""The stream of events of one launch, made from the notifications of its agent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from plaunch.agent import notifications
+from plaunch.agent.time_accounting import TimeAccount
+from plaunch.errors import (
+    ExitCode,
+    PlaunchError,
+    RendezvousClosedError,
+    SignalException,
+)
+from plaunch.events import SCHEMA, Event
+from plaunch.process.failures.child_failed import ChildFailedError
+from plaunch.process.failures.error_file import text_of
+from plaunch.process.failures.failure import NOT_AVAILABLE
+from plaunch.process.stopping.signals import SignalAction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from plaunch.agent.worker import GroupInfo, WorkerInfo
+    from plaunch.events import EventMetadataValue
+    from plaunch.process.failures.failure import ProcessFailure
+
+    Metadata = dict[str, EventMetadataValue]
+
+logger = logging.getLogger("plaunch")
+
+MAX_TEXT = 8192  # characters of a message, and of last lines
+_MAX_LINES = 20
+_OUTCOMES = {"left": "not_needed"}  # where the stream has another word than the agent
+
+
+class Settings(Protocol):
+    """What is told of the settings of a launch; a `LaunchConfig` has them."""
+
+    run_id: str
+    role: str
+    rdzv_backend: str
+    rdzv_endpoint: str
+    min_nodes: int
+    max_nodes: int
+    nproc_per_node: int
+    max_restarts: int
+
+
+class EventStream:
+    """Makes events and hands them to listeners, which are called on the agent's thread.
+
+    `begin` comes first, then notifications, and `finish` last. Where the time of the launch went is
+    in `account`.
+
+    Args:
+        config: the launch.
+        entry_point: what is run, as users call it.
+        clock: seconds that never go back.
+        wall_clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        config: Settings,
+        entry_point: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.account = TimeAccount()
+        self._config = config
+        self._entry_point = entry_point
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._began = self._last = clock()
+        self._host = os.uname().nodename
+        self._listeners: list[Callable[[Event], None]] = []
+        self._group: GroupInfo | None = None
+        self._ranks: dict[int, int] = {}  # global by local
+        self._round_began = self._began
+        self._workers_began = self._began
+        self._previous_attempt: int | None = None
+        self._told: dict[tuple[int, int, int, str], bool] = {}  # failures, and whether as the first
+        self._last_end: notifications.AgentFinished | None = None
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether the launch has come as far as an agent that does something."""
+        return self._group is not None
+
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        """Call `listener` with every event from now on, at once; it must be quick."""
+        self._listeners.append(listener)
+
+    def begin(self) -> None:
+        """The launch begins."""
+        from plaunch._version import __version__  # noqa: PLC0415 - not for --help
+
+        config = self._config
+        self._record(
+            "plaunch.launcher.started",
+            plaunch=__version__,
+            python=".".join(map(str, sys.version_info[:3])),
+            entry_point=self._entry_point,
+            backend=config.rdzv_backend,
+            endpoint=config.rdzv_endpoint,
+            min_nodes=config.min_nodes,
+            max_nodes=config.max_nodes,
+            local_world_size=config.nproc_per_node,
+            max_restarts=config.max_restarts,
+        )
+
+    def __call__(self, notification: notifications.Notification) -> None:
+        """Record what `notification` amounts to."""
+        self._group = notification.group
+        record = _RECORDS.get(type(notification))
+        if record is not None:
+            record(self, notification)
+
+    def finish(self, error: BaseException | None) -> None:
+        """The launch is over; `error` is what it raises."""
+        outcome, reason = self._outcome(error)
+        self.account.advance(self._clock())
+        seconds = self.account.seconds
+        told: Metadata = {f"seconds_{name}": value for name, value in seconds.items()}
+        self._record(
+            "plaunch.launcher.finished",
+            outcome=outcome,
+            reason=reason,
+            exit_code=exit_code_of(error),
+            **told,
+            **self._for_torchrun(),
+        )
+
+    # --- notifications ----------------------------------------------------------------------------
+
+    def _before_rendezvous(self, notification: notifications.BeforeRendezvous) -> None:
+        del notification
+        self._record("plaunch.rendezvous.begun")
+
+    def _after_rendezvous(self, notification: notifications.AfterRendezvous) -> None:
+        group = notification.group
+        self._ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
+        if self._previous_attempt is not None:
+            failed = group.attempt > self._previous_attempt
+            self._record(
+                "plaunch.restart",
+                cause="failure" if failed else "membership",
+                reason=notification.reason,
+                max_restarts=group.max_restarts,
+            )
+        self._previous_attempt = group.attempt
+        event = self._record(
+            "plaunch.rendezvous.completed",
+            duration=notification.duration,
+            world_size=group.workers[0].world_size if group.workers else 0,
+            master_addr=group.master_addr,
+            master_port=group.master_port,
+            **self._for_torchrun(),
+        )
+        self._round_began = event.monotonic
+
+    def _rendezvous_failed(self, notification: notifications.RendezvousFailed) -> None:
+        self._record(
+            "plaunch.rendezvous.failed",
+            duration=notification.duration,
+            reason=_first_line(notification.reason),
+        )
+
+    def _workers_started(self, notification: notifications.WorkersStarted) -> None:
+        for worker in notification.group.workers:
+            self._record("plaunch.worker.started", **_worker(worker), **self._for_torchrun())
+        duration = max(self._clock() - self._round_began, 0.0)
+        self._workers_began = self._record("plaunch.workers.started", duration=duration).monotonic
+
+    def _worker_ended(self, notification: notifications.WorkerEnded) -> None:
+        exited, failure = notification.exit, notification.exit.failure
+        monotonic = self._clock() - max(self._wall_clock() - notification.at, 0.0)
+        self._record(
+            "plaunch.worker.exited",
+            (notification.at, monotonic),
+            **_worker(exited.worker),
+            exit_code=exited.exitcode,
+            signal_name=_signal_name(exited.exitcode),
+            stopped=exited.stopped,
+            lifetime=max(monotonic - self._workers_began, 0.0),
+            message=None if failure is None else _end_of(text_of(failure.message)),
+            **self._for_torchrun(),
+        )
+
+    def _workers_failed(self, notification: notifications.WorkersFailed) -> None:
+        for rank, failure in notification.failures.items():
+            is_first = rank == notification.first
+            key = (notification.group.round, rank, failure.pid, failure.host)
+            if self._told.get(key) == is_first:
+                continue
+            self._told[key] = is_first
+            self._record("plaunch.failure", is_first=is_first, **_failure(rank, failure))
+
+    def _membership_changed(self, notification: notifications.MembershipChanged) -> None:
+        change = notification.change
+        self._record(
+            "plaunch.membership.changed",
+            kind=change.kind.value,
+            node=change.node,
+            reason=change.reason,
+        )
+
+    def _signal_received(self, notification: notifications.SignalReceived) -> None:
+        self._record(
+            "plaunch.signal.received",
+            signum=int(notification.signum),
+            signal_name=_signal_name(-int(notification.signum)),
+            action=_ACTIONS[notification.action],
+            node=notification.node,
+        )
+
+    def _stopping(self, notification: notifications.Stopping) -> None:
+        step = notification.step
+        self._record(
+            "plaunch.stop.step",
+            step=step.step,
+            signal_name=step.signum.name,
+            stop_ranks=_format(self._ranks.get(rank, rank) for rank in step.ranks),
+            seconds=step.seconds,
+        )
+
+    def _state_changed(self, notification: notifications.StateChanged) -> None:
+        self._record(
+            "plaunch.state.changed", old=notification.old.value, new=notification.new.value
+        )
+
+    def _agent_finished(self, notification: notifications.AgentFinished) -> None:
+        self._last_end = notification
+
+    # --- what events are made of ------------------------------------------------------------------
+
+    def _record(
+        self,
+        name: str,
+        at: tuple[float, float] | None = None,
+        /,
+        **metadata: EventMetadataValue,
+    ) -> Event:
+        """Make the event, of now or of another time (on both clocks), and tell all listeners."""
+        wall, monotonic = (self._wall_clock(), self._clock()) if at is None else at
+        self._last = max(self._last, monotonic)  # the order of the stream is that of its clock
+        group = self._group
+        told: Metadata = {
+            "run_id": self._config.run_id,
+            "attempt": 0 if group is None else group.attempt,
+            "round": -1 if group is None else group.round,
+            "host": self._host,
+            "role": self._config.role,
+            "agent_pid": os.getpid(),
+            "group_rank": -1 if group is None else group.group_rank,
+            "ranks": _format(self._ranks.values()),
+            **metadata,
+        }
+        event = Event(name, SCHEMA[name].source, wall, told, self._last)
+        self.account.note(event)
+        for listener in tuple(self._listeners):
+            try:
+                listener(event)
+            except Exception:
+                logger.exception("a listener failed and hears of no more events")
+                self._listeners.remove(listener)
+        return event
+
+    def _for_torchrun(self) -> Metadata:
+        group = self._group
+        return {
+            "backend": self._config.rdzv_backend,
+            "entry_point": self._entry_point,
+            "group_world_size": -1 if group is None else group.group_world_size,
+            "elapsed": self._clock() - self._began,
+        }
+
+    def _outcome(self, error: BaseException | None) -> tuple[str, str]:
+        end = self._last_end
+        if error is None:
+            word = "succeeded" if end is None else _OUTCOMES.get(end.outcome, "succeeded")
+            return word, "" if end is None else _first_line(end.reason)
+        if isinstance(error, ChildFailedError):
+            rank, failure = error.get_first_failure()
+            who = f"rank {rank}" if rank >= 0 else "the launcher"
+            return "failed", f"{who} on {failure.host} failed: {failure.describe_exit()}"
+        if isinstance(error, (SignalException, KeyboardInterrupt)):
+            return "signalled", _first_line(str(error) or "interrupted")
+        if isinstance(error, RendezvousClosedError):
+            return "closed", _first_line(str(error))
+        text = str(error) if isinstance(error, PlaunchError) else repr(error)
+        return "error", _first_line(text)
+
+
+_RECORDS: dict[type, Callable[..., None]] = {
+    notifications.BeforeRendezvous: EventStream._before_rendezvous,
+    notifications.AfterRendezvous: EventStream._after_rendezvous,
+    notifications.RendezvousFailed: EventStream._rendezvous_failed,
+    notifications.WorkersStarted: EventStream._workers_started,
+    notifications.WorkerEnded: EventStream._worker_ended,
+    notifications.WorkersFailed: EventStream._workers_failed,
+    notifications.MembershipChanged: EventStream._membership_changed,
+    notifications.SignalReceived: EventStream._signal_received,
+    notifications.Stopping: EventStream._stopping,
+    notifications.StateChanged: EventStream._state_changed,
+    notifications.AgentFinished: EventStream._agent_finished,
+}
+_ACTIONS: Mapping[SignalAction, str] = {
+    SignalAction.STOP: "stop",
+    SignalAction.NOTIFY: "notify",
+    SignalAction.IGNORE: "ignored",
+}
+
+
+def exit_code_of(error: BaseException | None) -> int:
+    """The exit code of a launcher whose launch raised `error`."""
+    if error is None:
+        return ExitCode.OK.value
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    if isinstance(error, SignalException):
+        return 128 + error.sigval
+    if isinstance(error, PlaunchError):
+        return int(error.exit_code)
+    return ExitCode.INTERNAL.value
+
+
+def _worker(worker: WorkerInfo) -> Metadata:
+    return {
+        "local_rank": worker.local_rank,
+        "global_rank": worker.global_rank,
+        "role_rank": worker.role_rank,
+        "role_world_size": worker.role_world_size,
+        "worker_pid": worker.pid,
+    }
+
+
+def _failure(rank: int, failure: ProcessFailure) -> Metadata:
+    lines = [line.rstrip("\r\n") for line in failure.last_lines[-_MAX_LINES:]]
+    return {
+        "global_rank": rank,
+        "failed_host": failure.host,
+        "worker_pid": failure.pid,
+        "exit_code": failure.exitcode,
+        "signal_name": _signal_name(failure.exitcode),
+        "message": _end_of(text_of(failure.message)),
+        "error_file": None if failure.error_file == NOT_AVAILABLE else failure.error_file,
+        "last_lines": _end_of("\n".join(lines)),
+    }
+
+
+def _signal_name(exitcode: int) -> str | None:
+    if exitcode >= 0:
+        return None
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:
+        return f"signal {-exitcode}"
+
+
+def _end_of(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"... {text[-MAX_TEXT:]}"
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _format(ranks: Iterable[int]) -> str:
+    from plaunch.numbers import format_ranks  # noqa: PLC0415
+
+    return format_ranks(ranks)

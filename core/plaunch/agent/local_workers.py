@@ -1,0 +1,318 @@
+"""Workers that are processes of this host, in a context that tells of their ends."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from typing import TYPE_CHECKING, Any
+
+from plaunch.agent.exits import Exits
+from plaunch.agent.worker import RunResult, WorkerState
+from plaunch.agent.worker_store.round import lost_store, open_store
+from plaunch.agent.worker_store.store import WorkerStore
+from plaunch.agent.workers import Workers
+from plaunch.errors import UnkillableWorkerError, WorkerStoreHostError
+from plaunch.process.contexts.context import RunProcsResult
+from plaunch.process.contexts.supervised import SupervisedContext
+from plaunch.process.kernel.details import describe_process
+from plaunch.process.kernel.uninterruptible import UninterruptibleWatch
+from plaunch.process.stopping.reaper import Reaper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from plaunch.agent.notifications import Notifier
+    from plaunch.agent.worker import WorkerGroup
+    from plaunch.agent.workers import TemplateMethods, WorkersStop
+    from plaunch.process.contexts.context import PContext
+    from plaunch.process.failures.failure import ProcessFailure
+
+logger = logging.getLogger("plaunch")
+
+
+class LocalWorkers(Workers):
+    """The workers of a `LocalElasticAgent`.
+
+    Args:
+        agent: the agent.
+        group: its workers.
+        notifier: is told of their ends.
+        host: the name of this host.
+        shutdown_timeout: how long they may take to stop before they are killed, in seconds.
+        sleep_timeout: seconds that one may be in uninterruptible sleep; 0 means for ever.
+        keep_daemons: spare what they leave behind when all of them have succeeded.
+        explain: adds to failures, by local rank, what only the agent knows of them.
+        has_own_monitor: whether nobody has put another `_monitor_workers` in the place of ours.
+        has_own_stop: the same for `_stop_workers`.
+    """
+
+    def __init__(
+        self,
+        agent: TemplateMethods,
+        group: WorkerGroup,
+        notifier: Notifier,
+        *,
+        host: str,
+        shutdown_timeout: float,
+        sleep_timeout: float,
+        keep_daemons: bool,
+        explain: Callable[[Mapping[int, ProcessFailure]], None],
+        has_own_monitor: bool,
+        has_own_stop: bool,
+    ) -> None:
+        super().__init__(agent, group)
+        self.context: PContext | None = None
+        self.reaper = Reaper(keep_daemons=keep_daemons)
+        self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
+        self._notifier = notifier
+        self._host = host
+        self._explain = explain
+        self._has_own_monitor = has_own_monitor
+        self._has_own_stop = has_own_stop
+        self._shutdown_timeout = shutdown_timeout
+        self._signum = signal.SIGTERM  # that they are stopped with
+        self._exits = Exits(group, notifier)
+        self.store = WorkerStore(self.reaper)
+        self._lost_store: ProcessFailure | None = None  # what that does to this round
+        self._unkillable: UnkillableWorkerError | None = None
+
+    # --- what the agent's template methods are made of --------------------------------------------
+
+    def launch(
+        self,
+        envs: Mapping[int, Mapping[str, str]],
+        start: Callable[[Sequence[int]], PContext],
+    ) -> dict[int, Any]:
+        """Start a round's workers, by means of `start`; the pids, by local rank.
+
+        Args:
+            envs: their environments, by local rank.
+            start: makes their context, given descriptors that they must not inherit.
+        """
+        self._exits = Exits(self.group, self._notifier)
+        self._lost_store = None
+        open_store(self.store, self.group, envs)
+        self.context = start(self.store.own_fds())
+        self.store.watch(self.context.pids().values())
+        if isinstance(self.context, SupervisedContext):
+            self.context.on_exit = self._exits.note
+            self.context.on_stop_step = self._exits.note_step
+        return dict(self.context.pids())
+
+    def monitor(self) -> RunResult:
+        """How they are, without waiting."""
+        if self.context is None:
+            return RunResult(WorkerState.UNKNOWN)
+        lost = self.store.tend()
+        if isinstance(self.context, SupervisedContext):
+            result = self.context.look()
+            if result is None:
+                # The others are told of when more is known of them.
+                self._exits.collect(self.context, None)
+        else:
+            result = self.context.wait(0)
+            self._exits.collect(self.context, result)
+        # Workers that have all succeeded do not miss it any more.
+        if lost is not None and (result is None or result.failures):
+            if isinstance(lost, WorkerStoreHostError):
+                raise lost  # no restart mends it
+            self._lost_store = lost_store(lost)
+            return self._result(result or RunProcsResult())
+        if result is not None:
+            return self._result(result)
+        stuck = self._give_up_stuck()
+        return RunResult(WorkerState.UNHEALTHY if stuck else WorkerState.HEALTHY)
+
+    def stop(self) -> None:
+        """Stop them all; returns when they are gone."""
+        try:
+            self._close(self._signum, self._shutdown_timeout)
+        except UnkillableWorkerError:
+            if self._unkillable is None:
+                raise
+        finally:
+            self.store.close()  # none of them needs it any more
+        self._raise_unkillable()
+
+    def shut_down(self, signum: signal.Signals, timeout: float | None) -> None:
+        """The same, and release everything."""
+        try:
+            self._close(signum, self._shutdown_timeout if timeout is None else timeout)
+        finally:
+            self.store.close()
+            self.reaper.close()
+
+    def _close(self, signum: signal.Signals, timeout: float) -> None:
+        if self.context is None:
+            return
+        try:
+            self.context.close(signum, timeout)
+        finally:
+            self._exits.collect(self.context, None)
+
+    # --- for the loop -----------------------------------------------------------------------------
+
+    def exit_fds(self) -> Sequence[int] | None:
+        """Descriptors that become readable when one ends, or their store is wanted."""
+        fds = None if self.context is None else self.context.exit_fds()
+        return None if fds is None else [*fds, *self.store.fds()]
+
+    def exits_suffice(self) -> bool:
+        """Whether nothing but an end is looked for."""
+        # A subclass may look at anything, and expects to be asked as often as under torchrun.
+        return self._has_own_monitor and self.sleep_watch is None
+
+    def due(self) -> float | None:
+        """Seconds until their store must be looked after, or None."""
+        return self.store.due()
+
+    def tend(self) -> None:
+        """Look after their store, which those of other nodes use."""
+        lost = self.store.tend()
+        if lost is not None:
+            logger.warning("%s", lost)
+
+    def are_of_use(self) -> bool:
+        """Whether none of them is stuck in the kernel."""
+        return self._unkillable is None
+
+    def stop_in_steps(self) -> bool:
+        """Whether they are stopped here, and not by a subclass, which may block."""
+        return self._has_own_stop and isinstance(self.context, SupervisedContext)
+
+    def begin_stop(self, signum: signal.Signals) -> WorkersStop | None:
+        """Begin to stop them with `signum`."""
+        self._signum = signum
+        if not self.stop_in_steps():
+            return super().begin_stop(signum)
+        return self._begin(signum, closes_store=True)
+
+    def begin_clearing(self) -> WorkersStop | None:
+        """Begin to end what they have left behind; their store stays, for those of other nodes."""
+        return self._begin(signal.SIGTERM, closes_store=False)
+
+    def _begin(self, signum: signal.Signals, *, closes_store: bool) -> WorkersStop | None:
+        if not isinstance(self.context, SupervisedContext):
+            return None  # it has done so itself
+        stop = self.context.begin_stop(signum, self._shutdown_timeout)
+        return _LocalStop(stop, lambda: self._end_stop(closes_store=closes_store))
+
+    def _end_stop(self, *, closes_store: bool) -> None:
+        if closes_store:
+            self.store.close()  # none of them needs it any more
+        if isinstance(self.context, SupervisedContext):
+            self._exits.collect(self.context, self.context.look())
+        self._raise_unkillable()
+
+    def stopped_result(self) -> RunResult | None:
+        """How they failed, as far as it is known by now."""
+        if not isinstance(self.context, SupervisedContext):
+            return None
+        result = self.context.look()
+        return None if result is None else self._result(result)
+
+    def pids(self) -> dict[int, int]:
+        """The process ids of those that run, by global rank."""
+        return {
+            worker.global_rank: worker.id
+            for worker in self.group.workers
+            if isinstance(worker.id, int) and worker.local_rank not in self._exits.ended
+        }
+
+    def signal(self, signum: signal.Signals, ranks: Collection[int] | None = None) -> None:
+        """Send a signal to those that run, or to some global ranks of them."""
+        if self.context is None:
+            return
+        for worker in self.group.workers:
+            if worker.local_rank in self._exits.ended or (
+                ranks is not None and worker.global_rank not in ranks
+            ):
+                continue
+            try:
+                self.context.send_signal(worker.local_rank, signum)
+            except PermissionError:
+                logger.warning(
+                    "may not send %s to %s; it runs as another user",
+                    signum.name,
+                    describe_process(self.context.pids()[worker.local_rank]),
+                )
+
+    def wait_for_peers(self, timeout: float) -> None:
+        """Wait for the other nodes of the round, and for their workers to let go of the store."""
+        super().wait_for_peers(timeout)
+        if (self.group.group_world_size or 1) > 1:
+            self.store.wait_for_guests(timeout)
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def _result(self, result: RunProcsResult) -> RunResult:
+        ranks = {worker.local_rank: worker.global_rank for worker in self.group.workers}
+        for rank, failure in result.failures.items():
+            failure.global_rank = ranks[rank]
+            failure.host = self._host
+        self._explain(result.failures)
+        failures = {ranks[rank]: failure for rank, failure in result.failures.items()}
+        if self._lost_store is not None:
+            failures = {self._lost_store.local_rank: self._lost_store, **failures}
+        return RunResult(
+            state=WorkerState.FAILED if failures else WorkerState.SUCCEEDED,
+            return_values={ranks[rank]: value for rank, value in result.return_values.items()},
+            failures=failures,
+            stopped={ranks[rank]: code for rank, code in result.stopped.items()},
+        )
+
+    def _give_up_stuck(self) -> bool:
+        """Give up those that are stuck in the kernel; whether there are any."""
+        if self.context is None or self.sleep_watch is None:
+            return False
+        pids = self.context.pids()
+        running = {rank: pid for rank, pid in pids.items() if rank not in self._exits.ended}
+        stuck = self.sleep_watch.find_stuck(running)
+        if not stuck:
+            return False
+        named = "; ".join(
+            f"local rank {rank}: {describe_process(pids[rank])}, for {seconds:.1f} s"
+            for rank, seconds in sorted(stuck.items())
+        )
+        self._unkillable = UnkillableWorkerError(
+            f"workers sleep uninterruptibly in the kernel for more than "
+            f"{self.sleep_watch.timeout:g} s: {named}. "
+            "They are not waited for, and no other workers are started on this host, which "
+            "probably needs a restart"
+        )
+        logger.error("%s", self._unkillable)
+        for rank in stuck:
+            if isinstance(self.context, SupervisedContext):
+                self.context.abandon(rank)
+        return True
+
+    def _raise_unkillable(self) -> None:
+        if self._unkillable is not None:
+            # Even if it could be ended after all: nobody knows for how long the host holds out.
+            raise self._unkillable
+
+
+class _LocalStop:
+    """A stop of the context's.
+
+    Args:
+        stop: the context's.
+        at_end: called when it is over, also if something outlives SIGKILL; what this raises comes
+            in the place of that. A step that is interrupted is not the end: another one follows.
+    """
+
+    def __init__(self, stop: WorkersStop, at_end: Callable[[], None]) -> None:
+        self._stop = stop
+        self._at_end = at_end
+        self.escalate = stop.escalate
+
+    def step(self) -> float | None:
+        """Do what is due; see `WorkersStop`."""
+        try:
+            delay = self._stop.step()
+        except UnkillableWorkerError:
+            self._at_end()
+            raise
+        if delay is None:
+            self._at_end()
+        return delay

@@ -1,0 +1,318 @@
+"""The shell around the state machine: it carries actions out and turns the world into events.
+
+One loop on the calling thread. It waits in one place, `Poller.poll`, also while workers are
+stopped: woken by worker exits, signals, the rendezvous, deadlines and finished background calls.
+Calls that may block for long (a rendezvous, waiting for peers) run in a background thread that the
+loop can abandon. Only a start of workers, and a stop of those of a subclass that was written for
+torchrun, hold the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from plaunch.agent import machine, notifications, states
+from plaunch.agent.messages import describe_turn
+from plaunch.agent.peers import QUIET_INTERVAL
+from plaunch.agent.results import Results
+from plaunch.agent.rounds import Rounds
+from plaunch.agent.stopping import Stopping
+from plaunch.agent.worker import WorkerState
+from plaunch.process.stopping.signals import SignalAction
+
+if TYPE_CHECKING:
+    from plaunch.agent.notices import Notices
+    from plaunch.agent.notifications import Notifier
+    from plaunch.agent.peers import Peers
+    from plaunch.agent.poller import Poller
+    from plaunch.agent.signals import SignalInbox
+    from plaunch.agent.wait_reporter import WaitReporter
+    from plaunch.agent.workers import Workers
+
+logger = logging.getLogger("plaunch")
+
+# Seconds that own workers are given to show a failure of their own, once others have failed or are
+# lost: theirs may be the first of the job, and only its own node sees it.
+_LAST_LOOK = 0.1
+# Seconds that a node which failed itself stays for the other nodes to hear of it.
+_VERDICT_WAIT = 5.0
+
+
+class Loop:
+    """Runs the workers of one agent to their end.
+
+    Args:
+        workers: what is started, looked at and stopped.
+        peers: the other nodes.
+        notifier: is told of what happens.
+        notices: passes signals on to the workers.
+        poller: waits, and is woken.
+        reporter: says what a round waits for.
+        exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        peers: Peers,
+        notifier: Notifier,
+        notices: Notices,
+        poller: Poller,
+        reporter: WaitReporter,
+        *,
+        exit_barrier_timeout: float,
+    ) -> None:
+        spec = workers.group.spec
+        self.state = states.State(max_restarts=spec.max_restarts, is_job_wide=peers.is_job_wide)
+        self.results = Results(workers, peers, notifier)
+        self.soft_signal = signal.SIGTERM  # that the workers are stopped with
+        self._monitor_interval = spec.monitor_interval
+        self._workers = workers
+        self._peers = peers
+        self._notifier = notifier
+        self._notices = notices
+        self._poller = poller
+        self._rounds = Rounds(workers.group, peers, notifier, poller, reporter)
+        self._stopping = Stopping()
+        self._exit_barrier_timeout = exit_barrier_timeout
+        self._inbox: SignalInbox | None = None
+
+    @property
+    def death_signal(self) -> signal.Signals:
+        """The signal that the run ends with, if one has ended it."""
+        return self.state.asked_by or signal.SIGTERM
+
+    def has_stop_signal(self) -> bool:
+        """Whether a signal that the loop has not come to yet means to stop; for what holds it."""
+        return self._inbox is not None and self._inbox.has_stop()
+
+    def run(self, inbox: SignalInbox) -> states.Outcome:
+        """Go on until the table says that this is the end."""
+        self._inbox = inbox
+        pending: deque[states.Event] = deque([states.Begin()])
+        while True:
+            # Signals come first: a stop that arrives during a restart must not be overtaken by it.
+            pending.extendleft(reversed(self._take_signals(inbox)))
+            try:
+                if not pending:
+                    pending.extend(self._watch())
+                    continue
+                for action in self._step(pending.popleft()):
+                    if isinstance(action, states.Finish):
+                        return action.outcome
+                    event = self._perform(action)
+                    if event is not None:
+                        pending.append(event)
+            except Exception as error:
+                if self.state.phase is not states.Phase.RUNNING:
+                    raise
+                # The workers have their grace, and signals are heard, as in any other stop.
+                logger.error(
+                    "the launcher has failed, and stops the workers: %s: %s",
+                    type(error).__name__,
+                    error,
+                )
+                self.results.error = error
+                pending.clear()
+                pending.append(states.AgentFailed())
+
+    def tear_down(self, error: BaseException) -> None:
+        """Stop what still runs after `error` has torn the loop out of its work."""
+        if isinstance(error, Exception):
+            self.results.error = error
+            self.results.tell_error(is_restart=self.state.is_restart)
+        if not self._workers.stop_in_steps() or self._inbox is None:
+            return  # `_shutdown` does it
+        self._step(states.AgentFailed())
+        stop = self._stopping
+        if not stop.is_in_progress():
+            stop.begin(lambda: self._workers.begin_stop(self.soft_signal))
+        while stop.is_in_progress():
+            self._poller.poll(self._workers.exit_fds() or (), min(stop.delay, QUIET_INTERVAL))
+            self._workers.tend()
+            for event in self._take_signals(self._inbox):
+                if states.Escalate() in self._step(event):
+                    stop.escalate()
+            stop.step()
+
+    def await_verdict(self) -> None:
+        """Stay until the job has acted on an error of this node, which may host its store."""
+        until = time.monotonic() + _VERDICT_WAIT
+        while self._peers.awaits_verdict() and (remaining := until - time.monotonic()) > 0:
+            received = () if self._inbox is None else self._inbox.take()
+            if any(one.action is SignalAction.STOP for one in received):
+                return
+            self._poller.poll(self._peers.fds(), min(remaining, self._peers.interval))
+            self._peers.take_changes()
+
+    # --- signals ----------------------------------------------------------------------------------
+
+    def _take_signals(self, inbox: SignalInbox) -> list[states.Event]:
+        stops: list[states.Event] = []
+        for received in inbox.take():
+            signum, action = received.signum, received.action
+            self._notifier.notify(notifications.SignalReceived, signum, action)
+            if action is SignalAction.STOP:
+                if not received.is_listed:
+                    logger.warning(
+                        "%s received, which no signal policy handles: it ends the job, as it would "
+                        "end any program (--signal-policy=notify passes such signals on to the "
+                        "workers)",
+                        signum.name,
+                    )
+                if self.state.asked_by is None and not stops:  # the first one to ask
+                    # Workers may know a signal that nobody handles here as a notice.
+                    self.soft_signal = signum if received.is_listed else signal.SIGTERM
+                stops.append(states.StopRequested(signum, received.at))
+            elif action is SignalAction.NOTIFY:
+                self._pass_on(signum)
+        return stops
+
+    def _pass_on(self, signum: signal.Signals) -> None:
+        if self.state.phase is states.Phase.STOPPING:
+            logger.warning(
+                "%s received; the workers are being stopped and do not get it", signum.name
+            )
+        elif self._notices.pass_on(signum):
+            self._peers.send_notice(signum)
+
+    # --- actions ----------------------------------------------------------------------------------
+
+    def _step(self, event: states.Event) -> tuple[states.Action, ...]:
+        self.state, actions = machine.step(self.state, event)
+        self._notifier.notify_state(self.state.workers)
+        return actions
+
+    def _perform(self, action: states.Action) -> states.Event | None:
+        if isinstance(action, states.Join):
+            self._rounds.join()
+        elif isinstance(action, states.StartWorkers):
+            return self._start_workers()
+        elif isinstance(action, states.StopWorkers):
+            return self._end_of_stop(
+                self._stopping.begin(lambda: self._workers.begin_stop(self.soft_signal))
+            )
+        elif isinstance(action, states.ClearUp):
+            return self._end_of_stop(self._stopping.begin(self._workers.begin_clearing))
+        elif isinstance(action, states.Escalate):
+            if self._stopping.is_in_progress():
+                logger.warning("the rest of the grace is skipped")
+                self._stopping.escalate()
+                return self._end_of_stop(self._stopping.step())
+        elif isinstance(action, states.TellFailure):
+            if action.is_final:
+                self.results.tell_error(is_restart=self.state.is_restart)
+            else:
+                self._peers.note_failure(self.results.of_workers)
+        elif isinstance(action, states.WaitForPeers):
+            self._peers.begin_wait(self._exit_barrier_timeout, self._workers.wait_for_peers)
+        elif isinstance(action, states.Report):
+            self._report(action.then)
+        return None
+
+    def _start_workers(self) -> states.Event:
+        self._notifier.notify(notifications.BeforeWorkers)
+        try:
+            self._notices.forget()
+            self._workers.start()
+        except Exception as error:  # noqa: BLE001 - re-raised as the outcome of the run
+            self.results.fail_start(
+                error, is_restart=self.state.is_restart, is_wanted=not self.has_stop_signal()
+            )
+            return states.StartFailed()
+        self.results.begin_work()
+        self._rounds.workers_started()
+        self._notifier.notify(notifications.WorkersStarted)
+        return states.StartSucceeded()
+
+    def _report(self, then: states.Again | states.Outcome) -> None:
+        self._peers.announce(then, self.death_signal)
+        text = describe_turn(then, self.state, self.results.of_workers, self._peers.reason)
+        self._rounds.turn = text
+        logger.warning("%s", text)
+
+    def _end_of_stop(self, end: states.Event | None) -> states.Event | None:
+        if end is not None:
+            self.results.error = self._stopping.error or self.results.error
+            self.results.end_stop()
+        return end
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def _watch(self) -> list[states.Event]:
+        """Wait until something may have happened and say what it was."""
+        phase = self.state.phase
+        if phase is states.Phase.JOINING:
+            events = self._rounds.watch(self.state)
+            if any(isinstance(event, states.RoundFormed) for event in events):
+                self.results.begin_round()
+            self.results.error = self._rounds.error or self.results.error
+            return events
+        if phase is states.Phase.RUNNING:
+            return self._watch_workers()
+        if phase is states.Phase.WAITING:
+            events = self._peers.watch(self._workers.exit_fds() or (), self._workers.due())
+            self._workers.tend()
+            return events
+        return self._watch_stop()
+
+    def _watch_workers(self) -> list[states.Event]:
+        exit_fds, interval, due = (
+            self._workers.exit_fds(),
+            self._monitor_interval,
+            self._workers.due(),
+        )
+        if exit_fds is not None and self._peers.wakes and self._workers.exits_suffice():
+            interval = max(interval, self._peers.interval)
+        self._poller.poll(
+            [*(exit_fds or ()), *self._peers.fds()],
+            interval if due is None else min(interval, due),
+        )
+        return self._look_at_workers() or self._peers.look(self._look_for_failures)
+
+    def _look_at_workers(self) -> list[states.Event]:
+        result = self._workers.look()
+        if result.state is WorkerState.SUCCEEDED:
+            self.results.of_workers = result
+            return [states.WorkSucceeded()]
+        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            self.results.fail(result)
+            return [states.WorkFailed(is_final=not self._workers.are_of_use())]
+        if result.state is not WorkerState.HEALTHY:
+            raise RuntimeError(
+                f"the workers of role {self._workers.group.spec.role!r} are {result.state.name}, "
+                "says _monitor_workers of this agent, and that is no state of workers that were "
+                "started"
+            )
+        return []
+
+    def _look_for_failures(self) -> list[states.Event]:
+        """Look once more, for a moment, whether own workers have failed by themselves."""
+        until = time.monotonic() + _LAST_LOOK
+        while (remaining := until - time.monotonic()) > 0:
+            self._poller.poll(self._workers.exit_fds() or (), remaining)
+            events = self._look_at_workers()
+            if events and isinstance(events[0], states.WorkFailed):
+                # The others settle soon what failed first, and wait for nobody then.
+                self.results.tell_failure()
+                return events
+        return []
+
+    def _watch_stop(self) -> list[states.Event]:
+        """Wait until the stop in progress has something to do, or something else happens."""
+        dues = (self._workers.due(), self.results.due())
+        timeout = min(
+            self._stopping.delay, self._peers.interval, *(due for due in dues if due is not None)
+        )
+        self._poller.poll([*(self._workers.exit_fds() or ()), *self._peers.fds()], timeout)
+        self._workers.tend()
+        if self.results.due() == 0.0:
+            self.results.tell_failure()
+        is_clearing = self.state.phase is states.Phase.CLEARING
+        events = self._peers.look_while_stopping(is_clearing=is_clearing)
+        end = self._end_of_stop(self._stopping.step())
+        return events if end is None else [*events, end]

@@ -1,0 +1,89 @@
+"""What the agent says when it changes its course."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from plaunch.agent.states import Again, Outcome, Phase, State
+from plaunch.process.failures.error_file import text_of
+from plaunch.process.failures.failure import first_failure
+from plaunch.rendezvous.job import JobRound
+
+if TYPE_CHECKING:
+    from plaunch.agent.worker import RunResult
+    from plaunch.rendezvous.api import RendezvousInfo
+
+
+def describe_turn(
+    then: Again | Outcome,
+    state: State,
+    result: RunResult,
+    reason: str,
+) -> str:
+    """One line about what happened and what follows.
+
+    `reason` is why the rendezvous was closed; where it knows the whole job
+    (`State.is_job_wide`), why the course changes.
+    """
+    death_signal = state.asked_by or signal.SIGTERM
+    if then is Outcome.SUCCEEDED and state.asked_by is not None:
+        return (
+            f"{death_signal.name} received; the workers of this node have succeeded, which stays "
+            "its result; nobody else is waited for"
+        )
+    if state.is_job_wide and then is not Outcome.SIGNALLED:
+        return _describe_turn_of_job(then, state, reason)
+    if then is Again.MEMBERSHIP:
+        return "the nodes of the job have changed; a new round begins"
+    if then is Again.RESTART:
+        return (
+            f"{describe_failures(result)}; all workers are restarted "
+            f"(restart {state.attempt + 1} of {state.max_restarts})"
+        )
+    if then is Outcome.SIGNALLED:
+        what = "no worker is running" if state.phase is Phase.DONE else "the workers are stopped"
+        return f"{death_signal.name} received; {what}"
+    return f"the rendezvous was closed: {reason}"
+
+
+def _describe_turn_of_job(then: Again | Outcome, state: State, reason: str) -> str:
+    stopping = "" if state.has_succeeded or state.phase is Phase.DONE else "all workers are stopped"
+    if then is Again.MEMBERSHIP:
+        return f"{reason}; " + (f"{stopping}, and " if stopping else "") + "a new round begins"
+    if then is Outcome.FAILED and state.phase is Phase.DONE:
+        return "the job has failed for good; the report follows"
+    if isinstance(then, Outcome) and then is not Outcome.ERROR:
+        reason = f"the job ended: {reason}"
+    return f"{reason}; {stopping}" if stopping else reason
+
+
+def describe_round(formed: RendezvousInfo, state: State) -> str:
+    """One line about why a round was formed; empty if there is nothing new to say.
+
+    `state` is that of the agent before the round. What the job decided after a failure is new; the
+    arrivals and departures that led to a round have been told as changes.
+    """
+    if not isinstance(formed, JobRound) or state.round < 0:
+        return ""  # what happened before this node came is no turn of its course
+    if formed.attempt > state.attempt:
+        return formed.reason or f"restart {formed.attempt} of {state.max_restarts}"
+    return formed.reason if state.then is Again.DECISION else ""
+
+
+def describe_failures(result: RunResult) -> str:
+    """Who failed first, and how, in a few words."""
+    if not result.failures:
+        return "the workers failed"
+    rank, failure = first_failure(result.failures)
+    if rank < 0:
+        return text_of(failure.message)  # the launcher's own
+    end = failure.describe_exit().partition(" (signal")[0]
+    if failure.exitcode > 0:
+        how = f"failed with {end}"
+    elif failure.has_reply:
+        how = "raised an exception"  # and was ended while it was still about to exit
+    else:
+        how = f"was {end}"
+    others = f" (and {len(result.failures) - 1} more)" if len(result.failures) > 1 else ""
+    return f"rank {rank} (pid {failure.pid}) {how}{others}"

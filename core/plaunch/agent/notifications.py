@@ -1,0 +1,271 @@
+"""What others are notified of in the life of an agent, one small type each.
+
+An agent is given one callable, `Notify`, and calls it with these; it does not know who listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
+
+from plaunch.agent.states import Value
+from plaunch.agent.worker import (
+    GroupInfo,
+    RunResult,
+    WorkerExit,
+    WorkerInfo,
+    WorkerState,
+    describe_worker,
+)
+from plaunch.process.failures.failure import first_failure
+from plaunch.process.stopping.signals import SignalAction
+from plaunch.rendezvous.api import ChangeKind, MembershipChange
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plaunch.agent.rounds import Round
+    from plaunch.agent.states import State
+    from plaunch.agent.worker import WorkerGroup
+    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.stopping.stop_sequence import StopStep
+
+
+@dataclass(eq=False, repr=False)
+class BeforeRendezvous(Value):
+    """The agent is about to join a round."""
+
+    group: GroupInfo
+
+
+@dataclass(eq=False, repr=False)
+class AfterRendezvous(Value):
+    """A round is complete; ranks are known and workers are about to start.
+
+    `duration` is how long the node waited for it, in seconds; `reason` is why there is another
+    round, and empty for the first one.
+    """
+
+    group: GroupInfo
+    duration: float = 0.0
+    reason: str = ""
+
+
+@dataclass(eq=False, repr=False)
+class RendezvousFailed(Value):
+    """A round was not completed, or this node has no part in it.
+
+    `duration` is how long the node waited for it, in seconds.
+    """
+
+    group: GroupInfo
+    duration: float
+    reason: str
+
+
+@dataclass(eq=False, repr=False)
+class BeforeWorkers(Value):
+    """The workers are about to be started."""
+
+    group: GroupInfo
+
+
+@dataclass(eq=False, repr=False)
+class WorkersStarted(Value):
+    """All workers of this agent have been started; their pids are known."""
+
+    group: GroupInfo
+
+
+@dataclass(eq=False, repr=False)
+class WorkerEnded(Value):
+    """One worker was seen to end, `at` seconds since the epoch; told at once.
+
+    `WorkerExited` follows when the agent has looked after it, which may be a stop of all others
+    later, and then knows what the worker last wrote.
+    """
+
+    group: GroupInfo
+    exit: WorkerExit
+    at: float
+
+
+@dataclass(eq=False, repr=False)
+class WorkerExited(Value):
+    """One worker has ended, by itself or because the agent stopped it."""
+
+    group: GroupInfo
+    exit: WorkerExit
+
+
+@dataclass(eq=False, repr=False)
+class WorkersFailed(Value):
+    """Workers have failed by themselves, by global rank; `first` is whose failure began it all.
+
+    At the end of a job that all nodes know of, these are the failures of all of them; a launcher
+    that failed has a negative rank.
+    """
+
+    group: GroupInfo
+    failures: Mapping[int, ProcessFailure]
+    first: int
+
+
+@dataclass(eq=False, repr=False)
+class MembershipChanged(Value):
+    """The rendezvous told of a change among the nodes."""
+
+    group: GroupInfo
+    change: MembershipChange
+
+
+@dataclass(eq=False, repr=False)
+class SignalReceived(Value):
+    """The launcher has received a signal; `action` is what follows.
+
+    `node` has received it instead, and asked this one to pass it on.
+    """
+
+    group: GroupInfo
+    signum: int
+    action: SignalAction
+    node: str = ""
+
+
+@dataclass(eq=False, repr=False)
+class Stopping(Value):
+    """The stop ladder has taken a step."""
+
+    group: GroupInfo
+    step: StopStep
+
+
+@dataclass(eq=False, repr=False)
+class StateChanged(Value):
+    """The worker group went from one state to another."""
+
+    group: GroupInfo
+    old: WorkerState
+    new: WorkerState
+
+
+@dataclass(eq=False, repr=False)
+class AgentFinished(Value):
+    """The agent is done; nothing follows.
+
+    `result` is None when no result exists: a signal ended the job, or an error of plaunch's own.
+    `outcome` and `reason` say how it ended, in a word of `plaunch.agent.states.Outcome` and in a
+    few of ours; they are empty if the agent was torn out of its work.
+    """
+
+    group: GroupInfo
+    result: RunResult | None
+    outcome: str = ""
+    reason: str = ""
+
+
+Notification = (
+    BeforeRendezvous
+    | AfterRendezvous
+    | RendezvousFailed
+    | BeforeWorkers
+    | WorkersStarted
+    | WorkerEnded
+    | WorkerExited
+    | WorkersFailed
+    | MembershipChanged
+    | SignalReceived
+    | Stopping
+    | StateChanged
+    | AgentFinished
+)
+Notify = Callable[[Notification], None]
+WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
+Facts = ParamSpec("Facts")
+
+
+class Notifier:
+    """Makes notifications, and hands them on.
+
+    Args:
+        group: the agent's workers, which change while it runs.
+        state: says where the agent's state machine is.
+        notify: is called with every notification; None if nobody listens.
+    """
+
+    def __init__(
+        self, group: WorkerGroup, state: Callable[[], State], notify: Notify | None
+    ) -> None:
+        self._group = group
+        self._state = state
+        self._notify = notify
+
+    @property
+    def state(self) -> State:
+        """Where the agent's state machine is."""
+        return self._state()
+
+    @property
+    def run_id(self) -> str:
+        """The id of the job."""
+        return self._group.spec.rdzv_handler.get_run_id()
+
+    def group_info(self, formed: Round | None = None) -> GroupInfo:
+        """The group as it is; as it is about to be in the round that has `formed`."""
+        group, state = self._group, self._state()
+        attempt, number = state.attempt, state.round
+        if formed is not None:
+            attempt = state.attempt if formed.attempt is None else formed.attempt
+            number = state.round + 1 if formed.number is None else formed.number
+        return GroupInfo(
+            run_id=self.run_id,
+            role=group.spec.role,
+            state=group.state,
+            attempt=attempt,
+            round=number,
+            max_restarts=group.spec.max_restarts,
+            group_rank=-1 if group.group_rank is None else group.group_rank,
+            group_world_size=-1 if group.group_world_size is None else group.group_world_size,
+            master_addr=group.master_addr or "",
+            master_port=group.master_port or 0,
+            workers=tuple(describe_worker(worker) for worker in group.workers),
+        )
+
+    def notify(
+        self,
+        notification: Callable[Concatenate[GroupInfo, Facts], Notification],
+        *args: Facts.args,
+        **kwargs: Facts.kwargs,
+    ) -> None:
+        """Hand a `notification` on, which is made of the group and of what else is given."""
+        if self._notify is not None:
+            self._notify(notification(self.group_info(), *args, **kwargs))
+
+    def notify_round(self, formed: Round, waited: float, reason: str) -> None:
+        """Tell that a round has formed for which this node waited so many seconds."""
+        if self._notify is not None:
+            self._notify(AfterRendezvous(self.group_info(formed), waited, reason))
+
+    def notify_state(self, new: WorkerState) -> None:
+        """Let the workers have another state, and tell of it if it is another one."""
+        old, self._group.state = self._group.state, new
+        if old is not new:
+            self.notify(StateChanged, old, new)
+
+    def notify_changes(self, changes: Sequence[MembershipChange]) -> Sequence[MembershipChange]:
+        """Tell of `changes`, and return them."""
+        for change in changes:
+            if change.kind is ChangeKind.NOTICE:
+                self.notify(SignalReceived, change.signum, SignalAction.NOTIFY, change.node)
+            else:
+                self.notify(MembershipChanged, change)
+        return changes
+
+    def notify_failures(self, result: RunResult) -> None:
+        """Tell which workers have failed, if any, and which one of them first."""
+        failures = result.failures
+        if failures:
+            first = result.first_failure
+            first = first_failure(failures)[0] if first is None else first
+            self.notify(WorkersFailed, failures, first)

@@ -1,0 +1,128 @@
+"""The one place where an agent's loop waits, and what wakes it from other threads."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.durations import milliseconds
+from plaunch.threads import start_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from plaunch.agent.alive import Alive
+
+
+class WakeUp:
+    """A descriptor that becomes readable when somebody calls `wake`, from any thread."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def fileno(self) -> int:
+        """The descriptor to wait for."""
+        return self._read
+
+    def wake(self) -> None:
+        """Make the descriptor readable; a no-op after `close`."""
+        # A full pipe is readable already.
+        with self._lock, contextlib.suppress(BlockingIOError):
+            if not self._closed:
+                os.write(self._write, b"\0")
+
+    def wake_at_signals(self) -> int:
+        """Let every signal wake, and return what `signal.set_wakeup_fd` had before.
+
+        A Python handler alone would not do: the kernel may deliver a signal to another thread, and
+        then nothing interrupts the main thread's wait.
+        """
+        return signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+
+    def clear(self) -> None:
+        """Make the descriptor unreadable again."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read, 4096):
+                pass
+
+    def close(self) -> None:
+        """Release the descriptors."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._read)
+                os.close(self._write)
+
+
+class Poller:
+    """Waits for descriptors, for a time, or to be woken.
+
+    Args:
+        alive: is told whenever the loop goes to sleep and wakes.
+    """
+
+    def __init__(self, alive: Alive) -> None:
+        self.alive = alive
+        self.wake_up = WakeUp()
+
+    def poll(self, fds: Iterable[int], timeout: float | None) -> None:
+        """Wait until one of `fds` is readable, at most `timeout` seconds."""
+        poller = select.poll()
+        poller.register(self.wake_up.fileno(), select.POLLIN)
+        for fd in fds:
+            poller.register(fd, select.POLLIN)
+        self.alive.sleeps(timeout)
+        poller.poll(milliseconds(timeout))
+        self.alive.wakes()
+        self.wake_up.clear()
+
+    def close(self) -> None:
+        """There is no loop any more."""
+        self.wake_up.close()
+        self.alive.ends()
+
+
+class BackgroundCall:
+    """A call that may block for long, in a daemon thread; wakes the loop when it is done."""
+
+    def __init__(self, name: str, function: Callable[[], object], wake_up: WakeUp) -> None:
+        self.result: object = None
+        self.error: BaseException | None = None
+        self.duration = 0.0
+        self._function = function
+        self._wake_up = wake_up
+        self._done = False
+        self._thread = threading.Thread(target=self._run, name=f"plaunch-{name}", daemon=True)
+        # It may be in a plugin's code: what that starts inherits the mask of signals, and must not
+        # be deaf. Python's handlers run on the main thread, which every signal wakes.
+        start_thread(self._thread)
+
+    def is_done(self) -> bool:
+        """Whether the call has returned or raised."""
+        return self._done
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the thread to end, which it is about to do once `is_done`.
+
+        Args:
+            timeout: how long at most, in seconds.
+        """
+        # Forking with another thread alive is an error in waiting, so be sure that it is gone.
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        try:
+            self.result = self._function()
+        except BaseException as error:  # noqa: BLE001 - handed to the loop, which raises it
+            self.error = error
+        self.duration = time.monotonic() - began
+        self._done = True
+        self._wake_up.wake()

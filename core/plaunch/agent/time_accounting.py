@@ -1,0 +1,202 @@
+"""Where the time of a run went, as one agent saw it: a pure accumulator over its events."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Told(Protocol):
+    """What is needed of an event; `plaunch.events.Event` has it."""
+
+    @property
+    def name(self) -> str:
+        """Which of `plaunch`'s events it is; others are not looked at."""
+
+    @property
+    def monotonic(self) -> float:
+        """Seconds on the clock of the agent's host that never goes back."""
+
+    @property
+    def metadata(self) -> Mapping[str, str | int | float | bool | None]:
+        """Plain values by key."""
+
+
+class LaunchPhase(str, enum.Enum):
+    """What a launch is busy with, as its status page, its report and its traces call it."""
+
+    STARTING = "starting"
+    RENDEZVOUS = "rendezvous"
+    TRAINING = "training"
+    LINGERING = "lingering"
+    STOPPING = "stopping"
+
+
+class TimeAccount:
+    """Counts the seconds between events under five names, which sum to the total.
+
+    - waiting: for the other nodes, to form a round, and at the end, once all workers of this node
+      have succeeded;
+    - starting: the launcher, and workers in a round that is complete;
+    - training: from all workers started to the first failure, stop or change of the nodes;
+    - stopping: from there on, until all workers are gone;
+    - lost: from there until the next round trains. Only when it does is it known to be lost; until
+      then, and if the run ends before, the time is counted as what it was spent on.
+
+    Time belongs to what the event before it has begun. An event that is older than the one before
+    it takes no time. Nothing is read from a clock: `note` takes the events of one agent, in order.
+    """
+
+    def __init__(self) -> None:
+        self._settled = dict.fromkeys(_NAMES, 0.0)
+        self._pending = dict.fromkeys(_NAMES, 0.0)  # lost, if another round trains
+        self._is_pending = False
+        self._phase = LaunchPhase.STARTING
+        self._last: float | None = None
+        self._restarts = 0
+        self._is_over = False
+
+    @property
+    def phase(self) -> LaunchPhase:
+        """What the agent does from here on."""
+        return self._phase
+
+    @property
+    def restarts(self) -> int:
+        """How many rounds have trained after the first, whatever the reason."""
+        return self._restarts
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by name (waiting, starting, training, stopping, lost), and their sum, `total`."""
+        seconds = {name: self._settled[name] + self._pending[name] for name in _NAMES}
+        seconds["total"] = sum(seconds.values())
+        return seconds
+
+    def seconds_until(self, monotonic: float) -> dict[str, float]:
+        """The same, with what goes on at that moment, which is not counted for good."""
+        seconds = self.seconds
+        if self._last is not None and not self._is_over:
+            elapsed = max(monotonic - self._last, 0.0)
+            seconds[self._spent_on] += elapsed
+            seconds["total"] += elapsed
+        return seconds
+
+    @property
+    def _spent_on(self) -> str:
+        return _NAME_OF.get(self._phase, self._phase.value)
+
+    def note(self, event: Told) -> None:
+        """Take the next event of the agent."""
+        self.advance(event.monotonic)
+        self._is_over = event.name == "plaunch.launcher.finished"
+        phase = _next_phase(self._phase, event.name, event.metadata)
+        if phase is self._phase:
+            return
+        if phase is LaunchPhase.TRAINING:
+            self._settle()
+        elif self._phase in (LaunchPhase.TRAINING, LaunchPhase.LINGERING):
+            # Others may still train while this node lingers.
+            self._is_pending = phase is not LaunchPhase.LINGERING
+        self._phase = phase
+
+    def advance(self, monotonic: float) -> None:
+        """Count the time up to `monotonic`, a moment at which nothing new happened."""
+        if self._last is None:
+            self._last = monotonic
+        elapsed = max(monotonic - self._last, 0.0)
+        self._last += elapsed
+        counted = self._pending if self._is_pending else self._settled
+        counted[self._spent_on] += elapsed
+
+    def describe(self) -> str:
+        """Say it in one line, as the launcher does at its end; empty if there is nothing to say."""
+        seconds = self.seconds
+        return describe_times(seconds, self._restarts) if seconds["total"] >= _TOO_LITTLE else ""
+
+    def _settle(self) -> None:
+        """Another round trains."""
+        if self._is_pending:
+            self._settled["lost"] += sum(self._pending.values())
+            self._pending = dict.fromkeys(_NAMES, 0.0)
+            self._is_pending = False
+            self._restarts += 1
+
+
+def describe_times(seconds: Mapping[str, float], restarts: int) -> str:
+    """One line, from the seconds by name; what took no time to speak of is left out."""
+    parts = [
+        f"{describe_seconds(seconds[name])} {words}"
+        for name, words in _WORDS.items()
+        if seconds[name] >= _TOO_LITTLE
+    ]
+    if restarts:
+        times = "1 restart" if restarts == 1 else f"{restarts} restarts"
+        is_short = seconds["lost"] < _TOO_LITTLE
+        parts.append(times if is_short else f"{describe_seconds(seconds['lost'])} lost to {times}")
+    total = describe_seconds(seconds["total"])
+    return f"{total}: {', '.join(parts)}" if parts else total
+
+
+def describe_seconds(seconds: float) -> str:
+    """A length of time in words: 0.4 s, 3 s, 3 min 20 s, 1 h 12 min, 2 d 3 h."""
+    if seconds < 9.95:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return _in_two_units(whole, "min", 60, "s")
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return _in_two_units(minutes, "h", 60, "min")
+    return _in_two_units(round(seconds / 3600), "d", 24, "h")
+
+
+def _in_two_units(count: int, unit: str, size: int, smaller: str) -> str:
+    more, rest = divmod(count, size)
+    return f"{more} {unit} {rest} {smaller}" if rest else f"{more} {unit}"
+
+
+_NAMES = ("waiting", "starting", "training", "stopping", "lost")
+_NAME_OF = {LaunchPhase.RENDEZVOUS: "waiting", LaunchPhase.LINGERING: "waiting"}
+_TOO_LITTLE = 0.05  # seconds that would be shown as nothing
+_WORDS = {
+    "waiting": "waiting for nodes",
+    "starting": "starting",
+    "training": "training",
+    "stopping": "stopping",
+}
+_BEGINS = {
+    "plaunch.rendezvous.begun": LaunchPhase.RENDEZVOUS,
+    "plaunch.rendezvous.completed": LaunchPhase.STARTING,
+    "plaunch.rendezvous.failed": LaunchPhase.STOPPING,
+    "plaunch.workers.started": LaunchPhase.TRAINING,
+}
+
+
+def _next_phase(phase: LaunchPhase, name: str, metadata: Mapping[str, object]) -> LaunchPhase:
+    if name in _BEGINS:
+        return _BEGINS[name]
+    if name == "plaunch.signal.received" and metadata.get("action") == "stop":
+        return LaunchPhase.STOPPING
+    if name == "plaunch.state.changed" and metadata.get("new") == "SUCCEEDED":
+        return LaunchPhase.LINGERING if phase is LaunchPhase.TRAINING else phase
+    # While the nodes meet, news of the round before ends nothing.
+    return (
+        LaunchPhase.STOPPING
+        if phase is not LaunchPhase.RENDEZVOUS and _is_end(name, metadata)
+        else phase
+    )
+
+
+def _is_end(name: str, metadata: Mapping[str, object]) -> bool:
+    """Whether a round no longer trains after this event."""
+    if name == "plaunch.state.changed":
+        return metadata.get("old") == "HEALTHY"
+    if name == "plaunch.worker.exited":
+        return not metadata.get("stopped") and metadata.get("exit_code") != 0
+    return name in ("plaunch.failure", "plaunch.restart", "plaunch.stop.step")

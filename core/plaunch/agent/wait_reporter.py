@@ -1,0 +1,108 @@
+"""What the agent says while a round is not complete, and how long the first one may take."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.rendezvous.api import RendezvousHandler
+
+logger = logging.getLogger("plaunch")
+
+_FIRST_WORD = 3.0  # seconds of waiting before there is anything to say
+_LIVE_INTERVAL = 1.0  # seconds between two changes of a live line
+_MOST_SILENCE = 60.0  # seconds between two plain lines; each pause is twice the one before
+
+
+class WaitReporter:
+    """Tells of one wait after the other, in a live line, or in plain ones that become rarer.
+
+    Args:
+        start_timeout: seconds from `began` until the first worker must run, or None for no bound.
+        began: when the launch began, on the monotonic clock; now, by default.
+        show: shows a line in the place of the one that it showed before; an empty text takes that
+            away. None where lines cannot be replaced: they are logged then.
+        clock: seconds that never go back.
+        wall_clock: seconds since the epoch, for people.
+    """
+
+    def __init__(
+        self,
+        start_timeout: float | None = None,
+        *,
+        began: float | None = None,
+        show: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._start_timeout = start_timeout
+        self._show = show
+        self._clock = clock
+        self._wall_clock = wall_clock
+        now = clock() if began is None else began
+        self._start_by = None if start_timeout is None else now + start_timeout
+        self._since = now
+        self._since_time = 0.0
+        self._silence = _FIRST_WORD
+        self._speak_at = now
+
+    def begin(self) -> None:
+        """A wait begins."""
+        self._since = self._clock()
+        self._since_time = self._wall_clock()
+        self._silence = _FIRST_WORD
+        self._speak_at = self._since + self._silence
+
+    def end(self) -> None:
+        """The wait is over."""
+        if self._show is not None:
+            self._show("")
+
+    def workers_started(self) -> None:
+        """From now on nothing is too late."""
+        self._start_by = None
+
+    def pause(self) -> float:
+        """Seconds until `look` has something to do."""
+        until = self._speak_at if self._start_by is None else min(self._speak_at, self._start_by)
+        return max(until - self._clock(), 0.0)
+
+    def look(self, handler: RendezvousHandler) -> RendezvousTimeoutError | None:
+        """Say what is waited for, if it is time; the error if the wait must end."""
+        now = self._clock()
+        if self._start_by is not None and now >= self._start_by:
+            self.end()
+            return RendezvousTimeoutError(
+                f"no worker of this node could be started within {self._start_timeout:g} s "
+                f"(--start-timeout); it was waiting for {describe_wait(handler)}"
+            )
+        if now < self._speak_at:
+            return None
+        since = time.strftime("%H:%M:%S", time.localtime(self._since_time))
+        text = (
+            f"waiting for {describe_wait(handler)} (since {since}, for {now - self._since:.0f} s; "
+            "Ctrl-C ends it)"
+        )
+        if self._show is not None:
+            self._show(text)
+            self._speak_at = now + _LIVE_INTERVAL
+            return None
+        logger.info("%s", text)
+        self._silence = min(2 * self._silence, _MOST_SILENCE)
+        self._speak_at = now + self._silence
+        return None
+
+
+def describe_wait(handler: RendezvousHandler) -> str:
+    """What `next_rendezvous` of `handler` waits for, in a few words."""
+    # A handler that was written for torchrun, or is only shaped like ours, has no such method.
+    describe = getattr(handler, "describe_wait", None)
+    if describe is None:
+        return f"the rendezvous backend {handler.get_backend()!r}"
+    return str(describe())

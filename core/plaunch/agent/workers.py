@@ -1,0 +1,131 @@
+"""The workers of a node as the agent's loop knows them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from plaunch.agent.ranks import wait_for_peers
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Collection, Sequence
+
+    from plaunch.agent.worker import RunResult, WorkerGroup
+
+logger = logging.getLogger("plaunch")
+
+
+class WorkersStop(Protocol):
+    """A stop in progress; see `plaunch.process.stopping.stop.Stop`."""
+
+    def step(self) -> float | None:
+        """Do what is due and return the seconds until more is; None when all is over.
+
+        Raises:
+            UnkillableWorkerError: all is over, but something outlives even SIGKILL.
+        """
+
+    def escalate(self) -> None:
+        """Skip the grace."""
+
+
+class TemplateMethods(Protocol):
+    """What every agent defines, with torchrun's names; see `SimpleElasticAgent`."""
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]: ...
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None: ...
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult: ...
+
+
+class Workers:
+    """Workers of which no more than torchrun's methods are known.
+
+    They are asked how they are once per monitor interval, and a stop is one call, which may block.
+    An agent that can do better has a subclass of this.
+
+    Args:
+        agent: has the methods; looked up at each call, as somebody may replace those of one agent.
+        group: the workers, which change from round to round.
+    """
+
+    def __init__(self, agent: TemplateMethods, group: WorkerGroup) -> None:
+        self.agent = agent
+        self.group = group
+
+    def start(self) -> None:
+        """Start them, and know their ids."""
+        ids = self.agent._start_workers(self.group)
+        for worker in self.group.workers:
+            worker.id = ids.get(worker.local_rank)
+
+    def look(self) -> RunResult:
+        """How they are, without waiting."""
+        return self.agent._monitor_workers(self.group)
+
+    def exit_fds(self) -> Sequence[int] | None:
+        """Descriptors that become readable when a worker ends; None: ask every interval."""
+        return None
+
+    def exits_suffice(self) -> bool:
+        """Whether `look` finds nothing that a descriptor of `exit_fds` does not tell.
+
+        It is then called less often than once per monitor interval.
+        """
+        return False
+
+    def due(self) -> float | None:
+        """Seconds until `look` is to be called whatever happens, or None."""
+        return None
+
+    def tend(self) -> None:
+        """Look after what the workers of other nodes need of this one, whose own have ended."""
+
+    def are_of_use(self) -> bool:
+        """Whether workers that failed are the job's concern, and can be started again.
+
+        False if it is this host that has failed: the job is then better off without it.
+        """
+        return True
+
+    def stop_in_steps(self) -> bool:
+        """Whether `begin_stop` returns at once, and all that is known of a failure comes later."""
+        return False
+
+    def begin_stop(self, signum: signal.Signals) -> WorkersStop | None:
+        """Begin to stop them with `signum`; the loop takes the steps of what is returned.
+
+        None if it is done: here, where all that is known is `_stop_workers`, which may block.
+        """
+        del signum
+        self.agent._stop_workers(self.group)
+        return None
+
+    def begin_clearing(self) -> WorkersStop | None:
+        """The same for what workers that have all succeeded left behind."""
+        return None
+
+    def stopped_result(self) -> RunResult | None:
+        """How they failed, as far as it is known by now; None if no more than before."""
+        return None
+
+    def pids(self) -> dict[int, int]:
+        """The process ids of those that run, by global rank."""
+        ids = {worker.global_rank: worker.id for worker in self.group.workers}
+        return {rank: pid for rank, pid in ids.items() if isinstance(pid, int)}
+
+    def signal(self, signum: signal.Signals, ranks: Collection[int] | None = None) -> None:
+        """Send a signal to those that run, or to some global ranks of them; they go on."""
+        del ranks
+        logger.warning("%s is not passed on: this agent has no way to do so", signum.name)
+
+    def wait_for_peers(self, timeout: float) -> None:
+        """Wait for the other nodes of the round to finish; runs in a background thread.
+
+        Only where the round has a store, which a node that leaves might take with it.
+        """
+        nodes = self.group.group_world_size or 1
+        if self.group.store is not None and nodes > 1:
+            wait_for_peers(self.group.store, nodes, timeout)

@@ -1,0 +1,161 @@
+"""The settings file: options by name, for those that are given neither as words nor variables."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import UsageError
+from plaunch.numbers import quote
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+
+    from plaunch.cli.table import OptionTable
+    from plaunch.options import Option
+
+FILE = "plaunch.toml"
+PROJECT = "pyproject.toml"
+_TABLE = b"[tool.plaunch"
+_DEFAULT = "default"
+
+
+def apply_settings(args: argparse.Namespace, table: OptionTable) -> str:
+    """Fill in from the settings file the options that have their default; changes `args`.
+
+    It is what `--config` names, else `plaunch.toml` or the table `[tool.plaunch]` of
+    `pyproject.toml` in the working folder. With `--config=` there is none.
+
+    Returns:
+        The path of the file; empty if there is none.
+
+    Raises:
+        UsageError: the file that was named does not exist, the file cannot be read, it has an
+            option that there is not, or a value that is none.
+    """
+    path: str | None = args.config
+    if path == "":
+        return ""
+    if path is None:
+        path = _find()
+        if path is None:
+            return ""
+    settings = _read(path)
+    for option, key, value in _given(settings, path, table):
+        if args.sources[option.dest] == _DEFAULT:
+            setattr(args, option.dest, _value(option, value, f"{path}, {key}"))
+            args.sources[option.dest] = path
+    return path
+
+
+def _find() -> str | None:
+    if os.path.exists(FILE):
+        return FILE
+    try:
+        with open(PROJECT, "rb") as file:
+            return PROJECT if _TABLE in file.read() else None
+    except OSError:
+        return None
+
+
+def _read(path: str) -> Mapping[str, Any]:
+    """The settings in a file, by key."""
+    try:
+        toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError:
+        raise UsageError(
+            f"the settings file {path} cannot be read with Python 3.10 alone: pip install tomli, "
+            "or give --config= to go without the file"
+        ) from None
+    try:
+        with open(path, "rb") as file:
+            content: dict[str, Any] = toml.load(file)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, (toml.TOMLDecodeError, UnicodeDecodeError)):
+            raise UsageError(f"the settings file {path} is not TOML: {error}") from None
+        raise UsageError(f"the settings file {path!r} (--config) cannot be read: {why}") from None
+    if os.path.basename(path) != PROJECT:
+        return content
+    tool = content.get("tool", {})
+    own: object = tool.get("plaunch", {}) if isinstance(tool, dict) else {}
+    if not isinstance(own, dict):
+        raise UsageError(f"tool.plaunch in {path} is {quote(own)}, and not a table")
+    return own
+
+
+def _given(
+    settings: Mapping[str, Any], path: str, table: OptionTable
+) -> Iterator[tuple[Option, str, Any]]:
+    """The options that a file gives, the key of each, and the value."""
+    groups = {group.title: group for group in table.groups}
+    plugins = set(table.plugin_of.values())
+    for key, value in settings.items():
+        option = _option(key, table)
+        if option is not None:
+            yield option, key, value
+        elif key in plugins and isinstance(value, dict):
+            own = {option.dest: option for option in groups[key].options}
+            for name, item in value.items():
+                inner = own.get(_dest(name))
+                if inner is None or not inner.has_variable:
+                    raise _unknown(f"{key}.{name}", name, own, path)
+                yield inner, f"{key}.{name}", item
+        else:
+            known = {o.dest for o in table if o.has_variable} | plugins
+            raise _unknown(key, key, known, path)
+
+
+def _option(key: str, table: OptionTable) -> Option | None:
+    option = table.find(_dest(key))
+    return option if option is not None and option.has_variable else None
+
+
+def _dest(key: str) -> str:
+    return key.replace("-", "_")
+
+
+def _unknown(key: str, name: str, known: Any, path: str) -> UsageError:
+    from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
+
+    hint = did_you_mean(name, {one.replace("_", "-") for one in known})
+    return UsageError(f"{path} has {key!r}, which is no option{hint}; plaunch --help lists them")
+
+
+def _value(option: Option, value: object, where: str) -> Any:
+    """What a value of a file is to an option."""
+    if option.read is None:
+        if not isinstance(value, bool):
+            raise UsageError(f"{where} is {quote(value)}, which is not true or false")
+        return value
+    try:
+        if option.is_repeated:
+            items = value if isinstance(value, list) else [value]
+            return [option.value_of(_text(item, where)) for item in items]
+        return option.value_of(_text(value, where))
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from None
+
+
+def _text(value: object, where: str) -> str:
+    """A value as it would be written on a command line."""
+    if isinstance(value, dict):  # options of a backend, or of event handlers
+        return ",".join(f"{key}={_text(item, where)}" for key, item in _flat(value))
+    if isinstance(value, list):
+        return ",".join(_text(item, where).replace(",", ",,") for item in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise UsageError(f"{where} is {quote(value)}, which is no value of an option")
+
+
+def _flat(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,154 @@
+"""The extensions of one launch: made by plugins, started, told of events and stopped in bounds."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from plaunch.agent.extensions import RequestKind
+from plaunch.errors import PlaunchError, PluginError
+from plaunch.plugin.loading import keeping_signals, one_line
+from plaunch.threads import BoundedCall
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Collection, Iterator
+
+    import pluggy
+
+    from plaunch.agent.extensions import Control, Extension, Snapshot
+    from plaunch.agent.local import LocalElasticAgent
+    from plaunch.agent.worker import RunResult
+    from plaunch.events import Event
+    from plaunch.plugin.context import PluginContext
+
+logger = logging.getLogger("plaunch")
+
+HOOK = "plaunch_extensions"
+START_BOUND = 10.0  # seconds
+_METHODS = ("start", "handle", "stop")
+
+
+class Extending:
+    """One extension, as a handler of events whose end is that of the extension.
+
+    Args:
+        who: how messages call its plugin.
+        extension: the extension.
+    """
+
+    def __init__(self, who: str, extension: Extension) -> None:
+        self.who = who
+        self.result: RunResult | None = None  # of the agent, once there is one
+        self._extension = extension
+
+    def start(self, control: Control) -> None:
+        """Start the extension.
+
+        Raises:
+            PlaunchError: as the extension says.
+            PluginError: it has failed, or not returned in time.
+        """
+        with keeping_signals(self.who, "start"):
+            call = BoundedCall("extension-start", lambda: self._extension.start(control))
+            has_returned = call.wait(START_BOUND)
+        if not has_returned:
+            raise PluginError(
+                f"an extension of {self.who} has not started within {START_BOUND:g} s; mend what "
+                "it waits for, or leave out its options"
+            )
+        if isinstance(call.error, PlaunchError):
+            raise call.error
+        if call.error is not None:
+            raise PluginError(
+                f"an extension of {self.who} failed when it was started: {one_line(call.error)}"
+            ) from call.error
+
+    def handle(self, event: Event) -> None:
+        """Hand an event on."""
+        self._extension.handle(event)
+
+    def close(self) -> None:
+        """Stop the extension."""
+        self._extension.stop(self.result)
+
+    def rest(self) -> None:
+        """Have the extension end its threads, for the process to fork, if it has such a method."""
+        self._call("rest")
+
+    def release(self) -> None:
+        """Let it go on after `rest`."""
+        self._call("release")
+
+    def _call(self, method: str) -> None:
+        function = getattr(self._extension, method, None)
+        if function is None:
+            return
+        call = BoundedCall(f"extension-{method}", function)
+        if not call.wait(1.0) or call.error is not None:
+            why = "it has not returned" if call.error is None else one_line(call.error)
+            logger.warning("an extension of %s failed in %s: %s", self.who, method, why)
+
+
+class AgentControl:
+    """What an extension is given to act with.
+
+    Args:
+        agent: the agent.
+        who: the plugin, for messages.
+        complete: adds to a snapshot what the agent does not know.
+    """
+
+    def __init__(
+        self, agent: LocalElasticAgent, who: str, complete: Callable[[Snapshot], Snapshot]
+    ) -> None:
+        self._agent = agent
+        self._who = who
+        self._complete = complete
+
+    def snapshot(self) -> Snapshot:
+        """What the agent does now."""
+        return self._complete(self._agent.snapshot())
+
+    def request(self, kind: RequestKind | str, reason: str) -> None:
+        """Ask the agent for something."""
+        self._agent.request(RequestKind(kind), reason, self._who)
+
+    def signal_workers(
+        self,
+        signum: signal.Signals | int,
+        ranks: Collection[int] | None = None,
+        reason: str = "",
+    ) -> None:
+        """Send a signal to workers of this node."""
+        self._agent.signal_workers(signum, ranks, reason)
+
+    def say(self, text: str) -> None:
+        """Say one line to the user."""
+        logger.info("%s: %s", self._who, " ".join(text.split()))
+
+
+def create(
+    implementation: pluggy.HookImpl, who: str, context: PluginContext
+) -> Iterator[Extending]:
+    """The extensions that an implementation of the hook gives.
+
+    Raises:
+        PlaunchError: as the plugin says.
+        PluginError: it failed, or gave something else.
+    """
+    function: Any = implementation.function
+    try:
+        with keeping_signals(who, HOOK):
+            given = list((function(context) if implementation.argnames else function()) or ())
+    except PlaunchError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{who} failed in {HOOK}: {one_line(error)}") from error
+    for extension in given:
+        if not all(callable(getattr(extension, method, None)) for method in _METHODS):
+            raise PluginError(
+                f"{who} gave {extension!r} in {HOOK}, which has not all of the methods "
+                f"{', '.join(_METHODS)}"
+            )
+        yield Extending(who, extension)

@@ -1,0 +1,143 @@
+"""The options that plugins declare: found without importing anything but what declares them."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from plaunch._names import suggest
+from plaunch.errors import UsageError
+from plaunch.options import Option
+from plaunch.plugin.groups import FIRST_PARTY, OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from plaunch.plugin.metadata import EntryPoint
+    from plaunch.plugin.words import Words
+
+KIND = "options"  # in `-p KIND:NAME`, and in the list of plugins
+_NAME = re.compile(r"--[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+class PluginOptions(NamedTuple):
+    """The options of one plugin.
+
+    Args:
+        name: the name of the plugin.
+        owner: its distribution, for messages.
+        options: what it declares.
+        plugin: what has its hooks, as `module` or `module:object`; empty if it is always on.
+    """
+
+    name: str
+    owner: str
+    options: tuple[Option, ...]
+    plugin: str
+
+
+class OptionsError(Exception):
+    """A plugin's options cannot be used; the message says why."""
+
+
+def load_options(entry: EntryPoint) -> PluginOptions:
+    """Import what declares the options of a plugin.
+
+    Raises:
+        OptionsError: it cannot be imported, or declares something else.
+    """
+    try:
+        target = entry.target()
+        thing: Any = importlib.import_module(target.module)
+        for part in filter(None, target.attribute.split(".")):
+            thing = getattr(thing, part)
+        options = tuple(getattr(thing, "OPTIONS"))  # noqa: B009 - it may not be there
+        plugin = getattr(thing, "PLUGIN", "")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise OptionsError(f"{type(error).__name__}: {error}") from error
+    for option in options:
+        if not isinstance(option, Option):
+            raise OptionsError(f"{option!r} in OPTIONS is no plaunch.options.Option")
+        wrong = [name for name in option.names if not _NAME.fullmatch(name)]
+        if wrong or not option.names:
+            raise OptionsError(f"{wrong} are no names of an option, such as --acme-level")
+    if not isinstance(plugin, str):
+        raise OptionsError(f"PLUGIN is {plugin!r}, and not MODULE or MODULE:OBJECT")
+    distribution = entry.distribution
+    return PluginOptions(
+        entry.name, f"{distribution.name} {distribution.version}".rstrip(), options, plugin
+    )
+
+
+def find_options(
+    entries: Iterable[EntryPoint], words: Words
+) -> tuple[list[PluginOptions], list[str]]:
+    """The options of all installed plugins, and what is wrong with those that cannot be used.
+
+    Args:
+        entries: what is installed.
+        words: what the user says about plugins; the options of one that is blocked are not there.
+    """
+    found: list[PluginOptions] = []
+    problems: list[str] = []
+    for entry in entries:
+        if entry.group != OPTIONS:
+            continue
+        key = entry.distribution.key
+        named = (word.means(KIND, entry.name, key) for word in words.loads)
+        if any(word.means(KIND, entry.name, key) for word in words.blocks):
+            continue
+        if not (words.autoload or key == FIRST_PARTY or any(named)):
+            continue
+        try:
+            found.append(load_options(entry))
+        except OptionsError as error:
+            distribution = entry.distribution
+            problems.append(
+                f"the options of plugin {entry.name!r} ({distribution.name} "
+                f"{distribution.version}) cannot be used: {error}"
+            )
+    return found, problems
+
+
+def resolve_options(
+    declared: Collection[PluginOptions], values: Mapping[str, object], environ: Mapping[str, str]
+) -> dict[str, dict[str, object]]:
+    """The values of the options of each plugin, by its name, if one of its options is given.
+
+    Args:
+        declared: the options that there are.
+        values: those that are given, by attribute; a text is read as on a command line.
+        environ: the environment variables, some of which may give an option.
+
+    Raises:
+        UsageError: a value belongs to no option, or cannot be one of its option.
+    """
+    left = dict(values)
+    found: dict[str, dict[str, object]] = {}
+    for plugin in declared:
+        given: dict[str, object] = {}
+        for option in plugin.options:
+            variable = next((name for name in option.variables if name in environ), None)
+            if option.dest in left:
+                value = left.pop(option.dest)
+                where = f"option {option.dest!r} of plugin {plugin.name!r}"
+            elif variable is not None:
+                value, where = environ[variable], f"variable {variable}"
+            else:
+                continue
+            if isinstance(value, str):
+                try:
+                    value = option.value_of(value)
+                except ValueError as error:
+                    raise UsageError(f"{where}: {error}") from None
+            given[option.dest] = value
+        if given:
+            found[plugin.name] = {option.dest: option.default for option in plugin.options} | given
+    for name in left:
+        known = {option.dest for plugin in declared for option in plugin.options}
+        raise UsageError(f"no plugin has an option {name!r}{suggest(name, known)}")
+    return found

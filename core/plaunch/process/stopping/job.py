@@ -1,0 +1,221 @@
+"""One start of workers as its launcher sees it: tags, processes, what became of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.process.kernel.processes import PROC, find_identity
+from plaunch.process.stopping.guard.protocol import process_line
+from plaunch.process.stopping.reaping.job_tag import ADOPTED, JOBS_VARIABLE, make_tags
+from plaunch.process.stopping.reaping.own_children import Zombies, reap
+from plaunch.process.stopping.reaping.sweep import QUIET, Sweep, kill_all
+from plaunch.process.stopping.reaping.tree import ProcTree
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from plaunch.process.kernel.processes import Identity, Process
+    from plaunch.process.stopping.guard.guard import Guard
+    from plaunch.process.stopping.reaping.groups import GroupTree
+
+
+class Job:
+    """One start of workers.
+
+    What `look` and `orphans` say stays the same until `refresh`.
+
+    Args:
+        name: of this start, in its tags.
+        tree: finds its processes.
+        spared: what the tree does not find; helpers and guards are added to it.
+        line: announces the job to a guard.
+        zombies: reaps the children of an adopter.
+        proc: where the system tells its processes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tree: GroupTree,
+        spared: set[Identity],
+        line: bytes,
+        *,
+        zombies: Zombies,
+        proc: str = PROC,
+    ) -> None:
+        self._name = name
+        self._tree = tree
+        # The same if this process inherits the orphans of the job.
+        self._adopter = tree if isinstance(tree, ProcTree) and tree.is_adopter else None
+        self._zombies = zombies
+        self._spared = spared
+        self._lines = [line]
+        self._proc = proc
+        self._guard: Guard | None = None
+        self._orphan_lines: dict[Identity, bytes] = {}
+        self._looked: dict[int, list[Process]] | None = None
+        self._orphans: dict[int, list[Process]] | None = None
+        self._killed: set[int] = set()  # local ranks of whom somebody got SIGKILL
+
+    def tags(self, rank: int | str) -> str:
+        """The value of `PLAUNCH_JOBS` in the environment of a worker, or of a helper."""
+        return make_tags(self._name, rank, os.environ.get(JOBS_VARIABLE))
+
+    @property
+    def guard_fd(self) -> int | None:
+        """The descriptor through which a worker makes itself known to the guard, if there is one.
+
+        It is close-on-exec, and belongs to the guard.
+        """
+        return self._guard.line_fd if self._guard is not None and self._guard.is_alive() else None
+
+    def own_fds(self) -> list[int]:
+        """All descriptors that a forked worker must not keep."""
+        return [] if self._guard is None else self._guard.own_fds()
+
+    def set_guard(self, guard: Guard | None) -> None:
+        """Tell a guard, maybe a new one, all that there is to know."""
+        self._guard = guard
+        if guard is not None:
+            self._spared.add(find_identity(guard.pid, self._proc))
+            for line in (*self._lines, *self._orphan_lines.values()):
+                guard.tell(line)
+
+    def started(self, rank: int, pid: int) -> None:
+        """Know of a worker; call it as soon as it has a number."""
+        _, start = find_identity(pid, self._proc)
+        self._tree.add_leader(rank, pid, start)
+        self._note_line(process_line(rank, pid, start))
+
+    def add_helper(self, pid: int) -> None:
+        """Know of a process of the launcher's own; call it as soon as it has a number."""
+        identity = find_identity(pid, self._proc)
+        self._spared.add(identity)
+        self._note_line(process_line(ADOPTED, *identity))
+
+    def refresh(self) -> None:
+        """Look anew when asked again."""
+        self._looked = self._orphans = None
+
+    def look_at_all(self) -> None:
+        """Find all processes while their parents live, which tell whose they are."""
+        self._looked = self._tree.look()
+
+    def look(self, rank: int) -> list[Process]:
+        """All living processes of one local rank, the worker included."""
+        if self._looked is None:
+            self._looked = self._tree.look()
+        return self._looked.get(rank, [])
+
+    def orphans(self, rank: int) -> list[Process]:
+        """What is alive of a worker that has ended and was reaped."""
+        if self._orphans is None:
+            self._orphans = self._find_orphans()
+        return self._orphans.get(rank, [])
+
+    def is_clear(self) -> bool:
+        """Whether there are no orphans, and nobody can have come since `orphans` said so.
+
+        Only once all workers have ended. What an adopter has not inherited by then it never will;
+        elsewhere numbers tell whether there is anybody new, as in the last pass of a sweep.
+        """
+        if self._orphans is None or self._orphans or not self._tree.is_sure():
+            return False
+        if self._adopter is not None:
+            return self._adopter.inherits_nobody
+        return not any(self._tree.newcomers() or self._tree.has_missed() for _ in range(QUIET))
+
+    def signal(self, processes: Collection[Process], signum: signal.Signals) -> list[Process]:
+        """Send a signal; returns those that this user may not signal.
+
+        After SIGKILL, call `finish_kill` when all have got it.
+        """
+        if signum == signal.SIGKILL:
+            self._killed |= self._tree.ranks_of(processes)
+        return self._tree.signal(processes, signum)
+
+    def finish_kill(self) -> None:
+        """Kill those whom the processes have become that were to get SIGKILL since the last call.
+
+        It takes looks at all processes, so that the workers of all ranks get their SIGKILL first.
+        """
+        if self._killed:
+            ranks, self._killed = self._killed, set()
+            kill_all(self._tree, [], ranks=ranks)
+            self.refresh()
+
+    def begin_sweep(self, given_up: Collection[int], patience: float) -> Sweep:
+        """Begin to kill all that is left, when every worker has ended or was given up.
+
+        Args:
+            given_up: numbers of processes that have outlived SIGKILL already.
+            patience: seconds to wait for processes to end after SIGKILL.
+        """
+        return Sweep(self._tree, self.tend_orphans, given_up, patience)
+
+    def sweep(self, given_up: Collection[int], patience: float) -> list[Process]:
+        """The same to the end; what outlives it."""
+        sweep = self.begin_sweep(given_up, patience)
+        while (delay := sweep.step()) is not None:
+            time.sleep(delay)
+        return sweep.left
+
+    def tend(self) -> None:
+        """Look after orphans while workers run; about once a second is enough.
+
+        The first process of a container inherits strangers' orphans as well. To tell them from the
+        job's it has to know these before they are orphans.
+        """
+        if self._tree.is_init:
+            self._tree.look()
+        self.tend_orphans()
+
+    def tend_orphans(self) -> bool:
+        """Let the system forget orphans that have ended; make the living known to the guard.
+
+        Nothing happens in a process that does not inherit them. The result is whether there were
+        some that had ended.
+        """
+        tree = self._adopter
+        return tree is not None and self._tend(tree, tree.read_inherited())
+
+    def _find_orphans(self) -> dict[int, list[Process]]:
+        tree = self._adopter
+        if tree is None:
+            return self._tree.orphans()
+        # Tended first, or the dead of one that forks and ends would use up all numbers.
+        inherited = tree.read_inherited()
+        self._tend(tree, inherited)
+        # Who has ended may have left children of its own after we were told of ours.
+        has_ended = any(not process.is_alive for process in inherited)
+        return tree.orphans(None if has_ended else inherited)
+
+    def _tend(self, tree: ProcTree, inherited: Collection[Process]) -> bool:
+        """Reap orphans, tell the guard of them; whether there were some that had ended."""
+        has_reaped = False
+        for orphan in tree.adopted(inherited):
+            if not orphan.is_alive:
+                has_reaped |= reap(orphan.pid)
+                self._orphan_lines.pop(orphan.identity, None)
+            elif orphan.identity not in self._orphan_lines:
+                line = process_line(ADOPTED, *orphan.identity)
+                self._orphan_lines[orphan.identity] = line
+                self._tell(line)
+        guard = -1 if self._guard is None else self._guard.pid
+        self._zombies.reap(
+            [process for process in inherited if process.pid != guard],
+            is_orphan=tree.is_orphan,
+            is_launchers=tree.is_launchers,
+        )
+        return has_reaped
+
+    def _note_line(self, line: bytes) -> None:
+        self._lines.append(line)
+        self._tell(line)
+
+    def _tell(self, line: bytes) -> None:
+        if self._guard is not None:
+            self._guard.tell(line)

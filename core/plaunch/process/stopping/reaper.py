@@ -1,0 +1,191 @@
+"""The launcher's side of leaving nothing behind: marks, the guard, orphans, the last sweep."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from plaunch.process.kernel.processes import PROC, has_table, read_children, read_process
+from plaunch.process.launcher_variables import owns_process
+from plaunch.process.stopping.guard.guard import Guard, start_guard
+from plaunch.process.stopping.guard.protocol import job_line
+from plaunch.process.stopping.job import Job
+from plaunch.process.stopping.reaping.evidence import Origin
+from plaunch.process.stopping.reaping.job_tag import HELPER, make_job_id
+from plaunch.process.stopping.reaping.own_children import Zombies
+from plaunch.process.stopping.reaping.tree import make_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.process.kernel.processes import Identity
+    from plaunch.process.kernel.watch import ExitWatch
+
+_log = logging.getLogger("plaunch")
+
+GUARD_VARIABLE = "PLAUNCH_GUARD"
+_TEND_PERIOD = 1.0  # seconds between two looks at orphans
+_GUARDS, _GUARDS_PERIOD = 5, 10.0  # so many guards in so many seconds, if they are killed at once
+
+
+class Reaper:
+    """Sees to it that nothing outlives the workers; one for a launcher, whatever it starts.
+
+    It holds no process and no descriptor before `begin`, and none after `close`. All methods are
+    for one thread.
+
+    Args:
+        keep_daemons: spare what workers leave behind when all of them have succeeded.
+        use_guard: whether there is a guard process for the launcher's SIGKILL; None means yes,
+            unless `PLAUNCH_GUARD` is 0.
+        proc: where the system tells its processes.
+        clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        *,
+        keep_daemons: bool = False,
+        use_guard: bool | None = None,
+        proc: str = PROC,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.keep_daemons = keep_daemons
+        self.guard: Guard | None = None
+        self._use_guard = (
+            os.environ.get(GUARD_VARIABLE, "1") != "0" if use_guard is None else use_guard
+        )
+        self._proc = proc
+        self._clock = clock
+        self._is_subreaper = False
+        self._zombies = Zombies(clock)
+        self._job: Job | None = None
+        self._tended_at = -_TEND_PERIOD
+        self._guarded_at: deque[float] = deque(maxlen=_GUARDS)
+        self._is_unguarded = False  # there ought to be a guard, and is none yet
+        self._was_refused = False  # the system did not give one when it was last asked
+        self._watch: ExitWatch | None = None
+
+    def begin(
+        self,
+        *,
+        has_forked: bool = False,
+        folder: str | None = None,
+        watch: ExitWatch | None = None,
+    ) -> Job:
+        """Get ready for another start of workers; call it before the first of them.
+
+        Args:
+            has_forked: whether workers are forked, and not programs of their own.
+            folder: a temporary folder for the guard to remove if the launcher is killed.
+            watch: is woken when the guard ends, so that `tend` is called; until `forget_watch`.
+        """
+        if not self._is_subreaper and owns_process():
+            from plaunch.process.kernel.subreaper import (  # noqa: PLC0415 - the command line only
+                become_subreaper,
+            )
+
+            self._is_subreaper = become_subreaper()
+        spared: set[Identity] = set()
+        if self._is_subreaper:
+            children = (read_process(pid, self._proc) for pid in read_children(self._proc) or ())
+            spared.update(child.identity for child in children if child is not None)
+        own = read_process(os.getpid(), self._proc)
+        name = make_job_id()
+        origin = Origin(
+            job=name.encode(),
+            proc=self._proc,
+            since=0 if own is None else own.start,
+            has_forked=has_forked,
+            adopter=os.getpid() if self._is_subreaper and has_table(self._proc) else 0,
+            is_init=os.getpid() == 1,
+            spared=spared,
+        )
+        line = job_line(name, since=origin.since, has_forked=has_forked, folder=folder)
+        self._job = Job(
+            name, make_tree(origin), spared, line, zombies=self._zombies, proc=self._proc
+        )
+        if self.guard is not None and not self.guard.is_alive():
+            self.guard.close()
+            self.guard = None
+        self._watch = watch
+        self._is_unguarded = False
+        if self.guard is not None:
+            self.guard.wake(watch)
+        elif self._use_guard:
+            self._start_guard()
+        self._job.set_guard(self.guard)
+        return self._job
+
+    def forget_watch(self) -> None:
+        """Let go of the watch of `begin`, before it is closed."""
+        if self.guard is not None:
+            self.guard.wake(None)
+        self._watch = None
+
+    def tend(self) -> None:
+        """Look after the guard and the orphans; call it often, it looks at these once a second."""
+        self.tend_guard()
+        now = self._clock()
+        if self._job is not None and now - self._tended_at >= _TEND_PERIOD:
+            self._tended_at = now
+            self._job.tend()
+
+    def tend_guard(self) -> None:
+        """Replace the guard if it was killed; call it whenever the watch has woken, also in a stop.
+
+        It happens at once, unless guards end as soon as they are started. If the system gives none,
+        it is asked again every ten seconds.
+        """
+        if self._job is None:
+            return
+        now = self._clock()
+        if self.guard is not None and not self.guard.is_alive():
+            _log.warning("the guard (pid %d) was killed; another one takes over", self.guard.pid)
+            self.guard.close()
+            self.guard = None
+            self._job.set_guard(None)
+            self._is_unguarded = True
+        starts = self._guarded_at
+        since = starts[-1] if self._was_refused else starts[0] if len(starts) == _GUARDS else None
+        is_soon = since is not None and now - since < _GUARDS_PERIOD
+        if self._is_unguarded and not is_soon:
+            self._start_guard()
+            self._job.set_guard(self.guard)
+
+    def helper_tags(self) -> str:
+        """The value of `PLAUNCH_JOBS` for a process of the launcher's own; see `add_helper`."""
+        return self._begun().tags(HELPER)
+
+    def add_helper(self, pid: int) -> None:
+        """Know of a process of the launcher's own, which must not outlive the launcher.
+
+        It counts as nobody's worker, and is not what a worker left behind: whoever started it ends
+        it. The guard ends it if the launcher is killed.
+        """
+        self._begun().add_helper(pid)
+
+    def close(self) -> None:
+        """Dismiss the guard; the workers are gone, or are to be left alone."""
+        self._job = None
+        self._is_unguarded = False
+        if self.guard is not None:
+            self.guard.dismiss()
+            self.guard = None
+
+    def _begun(self) -> Job:
+        if self._job is None:
+            raise RuntimeError("a helper is started while there are no workers")
+        return self._job
+
+    def _start_guard(self) -> None:
+        self._guarded_at.append(self._clock())
+        self.guard = start_guard(self._proc, is_repeated=self._was_refused)
+        if self._was_refused and self.guard is not None:
+            _log.info("there is a guard process (pid %d) after all", self.guard.pid)
+        self._is_unguarded = self._was_refused = self.guard is None
+        if self.guard is not None:
+            self.guard.wake(self._watch)

@@ -1,0 +1,47 @@
+"""The clock."""
+
+from __future__ import annotations
+
+import datetime
+from typing import TYPE_CHECKING
+
+from plaunch.doctor import Finding, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plaunch_doctor.context import NodeContext
+
+_RELEASED = 1735689600.0  # the first day of 2025, before any release of plaunch
+_FAR = 50 * 365 * 86400.0
+
+
+def check_clock(context: NodeContext) -> Iterator[Finding]:
+    """Whether the time makes sense, and whether somebody keeps it right."""
+    now = context.machine.now()
+    said = datetime.datetime.fromtimestamp(now, datetime.timezone.utc).strftime(
+        "%Y-%m-%d %H:%M UTC"
+    )
+    if not _RELEASED < now < _RELEASED + _FAR:
+        yield Finding(
+            Status.PROBLEM,
+            "clock",
+            said,
+            "set the clock: certificates are refused, and logs of several nodes cannot be compared",
+        )
+        return
+    synchronised = context.machine.is_synchronised()
+    # plaunch itself compares no clocks of different hosts, so that this is never a problem.
+    if synchronised is False:
+        yield Finding(
+            Status.WARNING,
+            "clock",
+            f"{said}, not synchronised (the kernel's own word)",
+            "run chrony, ntpd or systemd-timesyncd on the host; how far other nodes' clocks are "
+            "from this one cannot be told from here",
+        )
+        return
+    kept = "synchronised" if synchronised else "the system does not say whether it is synchronised"
+    yield Finding(
+        Status.OK, "clock", f"{said}, {kept} (other nodes' clocks cannot be told from here)"
+    )

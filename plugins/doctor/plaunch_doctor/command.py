@@ -1,0 +1,197 @@
+"""`--doctor`: the checks of this node, with the options that are given."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from plaunch import __version__
+from plaunch.doctor import Finding, Status
+from plaunch.errors import PlaunchError
+from plaunch.plugin import PluginManager, list_plugins
+
+from plaunch_doctor.checks import CHECKS
+from plaunch_doctor.context import NodeContext
+from plaunch_doctor.findings import exit_code, format_findings
+from plaunch_doctor.installed import plugins_check
+from plaunch_doctor.running import Bounded, NotDoneError, run_checks
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from plaunch import LaunchConfig
+    from plaunch.cli import Invocation
+    from plaunch.plugin import PluginStatus
+
+    from plaunch_doctor.findings import Check
+
+# How long finding and loading plugins, and making the settings, may take, in seconds: a device
+# counter may have to ask torch.
+SETTINGS_TIMEOUT = 20.0
+_WHAT = "settings"
+_CHOSEN = ("rendezvous", "logs_specs", "event_handlers", "signal_policies")
+_OPTIONS = ("rdzv_backend", "logs_specs", "event_log_handler", "signal_policy")
+_ALSO_CHOSEN = {"device_counts": "nproc_per_node", "schedulers": "scheduler"}
+
+
+def run_doctor(invocation: Invocation) -> int:
+    """Check this node, print what was found to stdout, and return the exit code.
+
+    Nothing is started or changed. 0 means that there is no problem, though there may be warnings;
+    1 that there is one, or that a check could not be made.
+    """
+    resolved = _Resolved(invocation)
+    findings: list[Finding] = []
+    if invocation.error is not None:
+        findings.append(_usage(invocation.error, invocation))
+    heard = _Heard()
+    logger = logging.getLogger("plaunch")
+    # Warnings about the options are findings, too, and would stand in the middle of the report.
+    handlers, logger.handlers = logger.handlers, [heard]
+    try:
+        findings += resolved.prepare()
+        findings += heard.findings
+        checks: dict[str, Check] = {
+            **CHECKS,
+            "plugins": plugins_check(resolved.rows, _chosen(invocation)),
+        }
+        if resolved.manager is not None:
+            for name, check in resolved.manager.doctor_checks().items():
+                checks[f"plugin {name}"] = check
+        context = NodeContext(
+            settings={} if resolved.config is None else resolved.config.settings(),
+            options=dict(invocation.options),
+        )
+        findings += run_checks(checks, context)
+    finally:
+        logger.handlers = handlers
+    invocation.write(_title(context) + format_findings(findings, _width(invocation.stream)))
+    return exit_code(findings)
+
+
+class _Resolved:
+    """The settings that the options make, as far as they do."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        self._invocation = invocation
+        self._words: list[str] = list(invocation.options.get("plugins", ()))
+        self._rows: list[PluginStatus] | None = None
+        self.manager: PluginManager | None = None
+        self.config: LaunchConfig | None = None
+
+    def rows(self) -> list[PluginStatus]:
+        """The state of all plugins."""
+        if self._rows is None:
+            self._rows = list_plugins(self._invocation.plugins, words=self._words)
+        return self._rows
+
+    def prepare(self) -> list[Finding]:
+        """Load plugins and make the settings, within a bound; returns what is wrong with them."""
+        call = Bounded("settings", self._prepare)
+        try:
+            return [*call.result(SETTINGS_TIMEOUT)]  # type: ignore[misc]
+        except NotDoneError:
+            return [
+                Finding(
+                    Status.PROBLEM,
+                    _WHAT,
+                    f"loading plugins and reading the options took over {SETTINGS_TIMEOUT:g} s",
+                    "a plugin hangs while it is imported, or a device counter while it asks its "
+                    "driver: give --nproc-per-node a number, and see --list-plugins",
+                )
+            ]
+
+    def _prepare(self) -> list[Finding]:
+        findings = []
+        try:
+            self.manager = self._invocation.create_manager()
+        except PlaunchError as error:
+            # What is broken is named again by the check of all plugins; this says what it does.
+            findings.append(
+                Finding(Status.PROBLEM, _WHAT, f"no launch starts: {error}", "see plugins, below")
+            )
+            self.manager = self._manager_without_broken()
+        if self._invocation.args is not None:
+            findings += self._read_options(self.manager)
+        return findings
+
+    def _manager_without_broken(self) -> PluginManager:
+        blocked = [
+            f"no:{row.kind}:{row.name}"
+            for row in self.rows()
+            if row.is_always_on and (row.is_broken or row.rivals)
+        ]
+        try:
+            return PluginManager.create(words=[*self._words, *blocked])
+        except PlaunchError:
+            return PluginManager.create(environ={}, first_party_only=True)
+
+    def _read_options(self, manager: PluginManager) -> list[Finding]:
+        findings = []
+        invocation = self._invocation
+        try:
+            invocation.check_command()
+        except PlaunchError as error:
+            findings.append(_usage(error, invocation, "script"))
+        try:
+            self.config, taken = invocation.configure(manager)
+            config = self.config
+            if taken:
+                findings.append(Finding(Status.OK, "scheduler", taken))
+            invocation.load_chosen(manager, config)
+        except PlaunchError as error:
+            findings.append(_usage(error, invocation))
+        else:
+            nodes = f"{config.min_nodes}:{config.max_nodes}"
+            endpoint = f" at {config.rdzv_endpoint}" if config.rdzv_endpoint else ""
+            findings.append(
+                Finding(
+                    Status.OK,
+                    _WHAT,
+                    f"nodes {nodes}, {config.nproc_per_node} worker(s) on this one, backend "
+                    f"{config.rdzv_backend}{endpoint}",
+                )
+            )
+        return findings
+
+
+class _Heard(logging.Handler):
+    """Makes findings of warnings that are logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.findings: list[Finding] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        self.findings.append(Finding(Status.WARNING, _WHAT, record.getMessage()))
+
+
+def _usage(error: PlaunchError, invocation: Invocation, what: str = _WHAT) -> Finding:
+    return Finding(
+        Status.PROBLEM,
+        what,
+        invocation.as_given(str(error)),
+        "correct the options; --dry-run shows what they mean",
+    )
+
+
+def _chosen(invocation: Invocation) -> dict[str, str]:
+    """The names of components that the options select, by kind."""
+    options = {**dict(zip(_CHOSEN, _OPTIONS, strict=True)), **_ALSO_CHOSEN}
+    given = invocation.options
+    return {kind: str(given[option]) for kind, option in options.items() if given}
+
+
+def _title(context: NodeContext) -> str:
+    return f"plaunch {__version__} on {context.host}\n\n"
+
+
+def _width(stream: TextIO) -> int | None:
+    if not stream.isatty():
+        return None
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        return None

@@ -1,0 +1,23 @@
+"""What the checks that come with plaunch may look at beside settings and files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from plaunch.doctor import DoctorContext
+
+from plaunch_doctor.machine import Machine
+from plaunch_doctor.network import Network
+
+
+@dataclass(frozen=True)
+class NodeContext(DoctorContext):
+    """A context that also answers questions about this node.
+
+    Args:
+        network: answers questions about names, addresses and ports.
+        machine: answers questions about limits, disks, programs and time.
+    """
+
+    network: Network = field(default_factory=Network)
+    machine: Machine = field(default_factory=Machine)

@@ -1,0 +1,89 @@
+"""Folders that the launcher and the workers write to."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from plaunch.doctor import Finding, Status
+
+from plaunch_doctor.units import GIB, MIB, say_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plaunch_doctor.context import NodeContext
+
+_FEW_FILES = 1000
+# A socket's path has at most 107 characters; Python's multiprocessing adds about 30 to the folder.
+_LONG = 75
+
+
+def check_log_folder(context: NodeContext) -> Iterator[Finding]:
+    """Whether log files can be written where `--log-dir` says."""
+    folder = context.options.get("log_dir")
+    if not isinstance(folder, str) or not folder:
+        return
+    there = os.path.abspath(folder)
+    while not os.path.exists(there) and there != os.path.dirname(there):
+        there = os.path.dirname(there)  # what is missing is made
+    if not os.path.isdir(there):
+        yield Finding(Status.PROBLEM, "log folder", f"{there} is a file", "give another --log-dir")
+        return
+    yield _check_folder(context, "log folder", there, GIB, f"for {folder}")
+
+
+def check_temporary_folder(context: NodeContext) -> Iterator[Finding]:
+    """Whether there is room for temporary files, such as error files and sockets."""
+    what = "temporary files"
+    given = next(
+        (context.environ[name] for name in ("TMPDIR", "TEMP", "TMP") if context.environ.get(name)),
+        "",
+    )
+    if given and not os.path.isdir(given):
+        yield Finding(
+            Status.WARNING,
+            what,
+            f"TMPDIR is {given!r}, which is no folder here",
+            "make it, or unset the variable: Python goes on with /tmp, other programs do not",
+        )
+    folder = given if given and os.path.isdir(given) else context.path("/tmp")  # noqa: S108
+    if len(folder) > _LONG:
+        yield Finding(
+            Status.WARNING,
+            what,
+            f"the folder's path has {len(folder)} characters: {folder}",
+            "give a shorter TMPDIR: paths of sockets in it would be too long for the system",
+        )
+    yield _check_folder(context, what, folder, 256 * MIB, "")
+
+
+def _check_folder(
+    context: NodeContext, what: str, folder: str, wanted: int, purpose: str
+) -> Finding:
+    try:
+        space = context.machine.space(folder)
+    except OSError as error:
+        return Finding(
+            Status.PROBLEM, what, f"{folder}: {error.strerror}", "make it, or give another folder"
+        )
+    said = f"{folder} has {say_bytes(space.free)} free of {say_bytes(space.total)}"
+    if purpose:
+        said += f" ({purpose})"
+    if space.free == 0 or space.files == 0:
+        return Finding(
+            Status.PROBLEM,
+            what,
+            f"{folder} is full: {'no more files' if space.free else 'no space'} {purpose}".strip(),
+            "make room, or give another folder",
+        )
+    if not context.machine.is_writable(folder):
+        return Finding(
+            Status.PROBLEM,
+            what,
+            f"{folder} cannot be written to {purpose}".strip(),
+            "give another folder, or change its permissions",
+        )
+    if space.free < wanted or 0 <= space.files < _FEW_FILES:
+        return Finding(Status.WARNING, what, said, "make room: a long run may fill it")
+    return Finding(Status.OK, what, said)

@@ -1,0 +1,242 @@
+"""Whether the place where nodes meet can be reached, or opened, from here."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from plaunch.doctor import Finding, Status
+from plaunch.errors import RendezvousConnectionError, UsageError
+from plaunch.rendezvous import (
+    SocketAddress,
+    is_loop_back,
+    join_host_port,
+    names_this_machine,
+    parse_rendezvous_endpoint,
+)
+
+from plaunch_doctor.network import ACCEPTED, FREE, REFUSED, TAKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plaunch_doctor.context import NodeContext
+
+_WHAT = "endpoint"
+_DEFAULT_PORTS = {"etcd": 2379, "etcd-v2": 2379}
+_C10D_PORT = 29400
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
+
+
+def check_endpoint(context: NodeContext) -> Iterator[Finding]:
+    """By backend: whether it resolves, whether it is here, who listens, and whether it answers."""
+    endpoint = str(context.settings.get("rdzv_endpoint", ""))
+    configs = context.settings.get("rdzv_configs")
+    options = configs if isinstance(configs, dict) else {}
+    backend = context.backend.rpartition(":")[2]
+    if not backend:
+        yield Finding(Status.OK, _WHAT, "not looked at: the settings are not known")
+    elif backend in _DEFAULT_PORTS:
+        yield from _check_members(context, endpoint or "localhost", _DEFAULT_PORTS[backend])
+        yield from _check_proxies(context)
+    elif backend == "c10d" and options.get("store_type") == "file":
+        yield from _check_folder(os.path.dirname(os.path.abspath(endpoint or "/tmp/x")))  # noqa: S108
+    elif not endpoint and context.max_nodes == 1:
+        yield Finding(Status.OK, _WHAT, f"none is needed: one node, backend {backend}")
+    elif not endpoint and backend == "c10d":
+        yield Finding(
+            Status.PROBLEM,
+            _WHAT,
+            "none is given for several nodes: each node would meet itself on localhost",
+            "give --rdzv-endpoint=HOST:PORT, one node's, the same on all nodes",
+        )
+    elif not endpoint:
+        yield Finding(Status.OK, _WHAT, f"none is given; whether {backend} needs one is its own")
+    elif backend == "static":
+        yield from _check_place(context, endpoint, 29500, is_host=_rank(options) == 0)
+    else:
+        yield from _check_place(context, endpoint, _C10D_PORT, is_host=None)
+
+
+def _rank(options: dict[str, object]) -> int:
+    return int(str(options.get("rank", 0)))
+
+
+def _check_place(
+    context: NodeContext, endpoint: str, default_port: int, *, is_host: bool | None
+) -> Iterator[Finding]:
+    """An endpoint that one of the nodes opens; `is_host` says whether this one does, if known."""
+    try:
+        host, port = parse_rendezvous_endpoint(endpoint, default_port)
+    except UsageError as error:
+        yield Finding(Status.PROBLEM, _WHAT, str(error), "write --rdzv-endpoint=HOST:PORT")
+        return
+    where = join_host_port(host, port)
+    addresses, trouble = _resolve(context, host, port)
+    if trouble is not None:
+        # Its own machine may not know the name yet, and opens the endpoint all the same.
+        yield trouble
+        return
+    if _needs_missing_ipv6(context, addresses):
+        yield Finding(
+            Status.PROBLEM,
+            _WHAT,
+            f"{where} has IPv6 addresses only, and IPv6 is disabled on this node",
+            "give an IPv4 address in --rdzv-endpoint or --master-addr",
+        )
+        return
+    here = names_this_machine(host) or any(context.network.is_own(a) for a in addresses)
+    if context.max_nodes > 1 and addresses and all(is_loop_back(a.host) for a in addresses):
+        yield Finding(
+            Status.WARNING,
+            _WHAT,
+            f"{where} is loop-back, in a job of up to {context.max_nodes} nodes",
+            "give an address that the other nodes reach, unless all agents run on this machine",
+        )
+    if is_host and not here:
+        yield Finding(
+            Status.PROBLEM,
+            _WHAT,
+            f"{where} is not this machine, but this is node 0, whose workers open it",
+            "give the address of node 0 in --master-addr, or another --node-rank here",
+        )
+    elif here and is_host is not False:
+        yield _check_here(context, where, port, must_be_free=is_host is True)
+    else:
+        yield _check_there(context, where, addresses)
+
+
+def _check_here(context: NodeContext, where: str, port: int, *, must_be_free: bool) -> Finding:
+    state = context.network.bind(port) if port else FREE
+    if state == FREE:
+        return Finding(Status.OK, _WHAT, f"{where} is this node, and the port is free")
+    if state != TAKEN:
+        return Finding(
+            Status.PROBLEM,
+            _WHAT,
+            f"{where} is this node, which may not listen on port {port}",
+            "choose a port from 1024 up",
+        )
+    owner = context.network.owner(port) or "a process that this user cannot see"
+    if must_be_free:
+        return Finding(
+            Status.PROBLEM,
+            _WHAT,
+            f"{where} is this node, and the port is taken by {owner}",
+            "end that program, or choose another port",
+        )
+    return Finding(
+        Status.WARNING,
+        _WHAT,
+        f"{where} is this node, and {owner} listens there",
+        "this agent would join what it finds there; if that is no job of plaunch's, choose another "
+        "port",
+    )
+
+
+def _check_there(context: NodeContext, where: str, addresses: tuple[SocketAddress, ...]) -> Finding:
+    answers = [
+        (address, *context.network.connect(address, _share(context, addresses)))
+        for address in addresses
+    ]
+    said = "; ".join(f"{address}: {reason}" for address, _, reason in answers)
+    if any(answer == ACCEPTED for _, answer, _ in answers):
+        return Finding(Status.OK, _WHAT, f"{where} accepts connections")
+    if any(answer == REFUSED for _, answer, _ in answers):
+        return Finding(
+            Status.WARNING,
+            _WHAT,
+            f"{where} can be reached, but nobody listens ({said})",
+            "nothing, if plaunch is not running there yet; else check the port, and that the node "
+            "which hosts the endpoint knows the name as its own",
+        )
+    return Finding(
+        Status.PROBLEM,
+        _WHAT,
+        f"{where} does not answer ({said})",
+        "check the address, and that no firewall or security group drops the port between nodes",
+    )
+
+
+def _check_members(context: NodeContext, endpoint: str, default_port: int) -> Iterator[Finding]:
+    good = 0
+    bad: list[Finding] = []
+    for part in endpoint.split(","):
+        try:
+            host, port = parse_rendezvous_endpoint(
+                part.strip().rpartition("://")[2].rstrip("/"), default_port
+            )
+        except UsageError as error:
+            yield Finding(Status.PROBLEM, _WHAT, str(error), "write host1:2379,host2:2379")
+            continue
+        addresses, trouble = _resolve(context, host, port)
+        found = trouble or _check_there(context, join_host_port(host, port), addresses)
+        if found.status is Status.OK:
+            good += 1
+            yield found
+        else:
+            bad.append(found)
+    for found in bad:
+        yield Finding(
+            Status.WARNING if good else Status.PROBLEM,
+            _WHAT,
+            found.found,
+            "start etcd there, or correct --rdzv-endpoint"
+            if not good
+            else "the other members are enough as long as they are a majority",
+        )
+
+
+def _check_proxies(context: NodeContext) -> Iterator[Finding]:
+    found = sorted(
+        name for name in context.environ if name.lower() in _PROXIES and context.environ[name]
+    )
+    if found:
+        yield Finding(
+            Status.OK,
+            "proxies",
+            f"{', '.join(found)} set; plaunch's connections to etcd do not go through a proxy",
+        )
+
+
+def _check_folder(folder: str) -> Iterator[Finding]:
+    if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
+        yield Finding(Status.OK, _WHAT, f"{folder} can be written to; all nodes must see it")
+    else:
+        yield Finding(
+            Status.PROBLEM,
+            _WHAT,
+            f"{folder} is no folder that can be written to",
+            "give a file on storage that all nodes share in --rdzv-endpoint",
+        )
+
+
+def _resolve(
+    context: NodeContext, host: str, port: int
+) -> tuple[tuple[SocketAddress, ...], Finding | None]:
+    try:
+        return context.network.resolve(host, port, context.timeout), None
+    except RendezvousConnectionError as error:
+        if names_this_machine(host.partition(".")[0]):
+            advice = "nothing, if this node hosts the endpoint; else correct the name"
+            return (), Finding(Status.WARNING, _WHAT, str(error), advice)
+        return (), Finding(
+            Status.PROBLEM,
+            _WHAT,
+            str(error),
+            "correct the name, wait for its DNS record (Kubernetes creates it with the pod), or "
+            "give an address",
+        )
+
+
+def _needs_missing_ipv6(context: NodeContext, addresses: tuple[SocketAddress, ...]) -> bool:
+    if not addresses or any(":" not in address.host for address in addresses):
+        return False
+    return (
+        not os.path.exists(context.path("/proc/net/if_inet6"))
+        or context.read("/proc/sys/net/ipv6/conf/all/disable_ipv6") == "1"
+    )
+
+
+def _share(context: NodeContext, addresses: tuple[SocketAddress, ...]) -> float:
+    return context.timeout / max(len(addresses), 1)

@@ -1,0 +1,72 @@
+"""What a check has found, and how it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from plaunch.doctor import Finding, Status
+
+from plaunch_doctor.context import NodeContext
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# Gives what one look at the node has found; may take a few seconds.
+Check = Callable[[NodeContext], Iterable[Finding]]
+
+_BAD = frozenset({Status.PROBLEM, Status.BROKEN})
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """0 if nothing is a problem and every check could be made, else 1."""
+    return int(any(finding.status in _BAD for finding in findings))
+
+
+def format_findings(findings: Sequence[Finding], width: int | None = None) -> str:
+    """Lay findings out as aligned lines, the advice below each, and a summary at the end.
+
+    Args:
+        findings: what was found.
+        width: columns of the terminal; None leaves each text on one line, for logs.
+    """
+    import textwrap  # noqa: PLC0415 - needs `re`, and is not for ordinary launches
+
+    column = max([len(status.value) for status in Status]) + 2
+    indent = column + max([len(finding.what) for finding in findings], default=0) + 2
+    lines: list[str] = []
+    for finding in findings:
+        head = finding.status.value.ljust(column) + finding.what.ljust(indent - column)
+        for text, first, rest in ((finding.found, head, ""), (finding.advice, " " * indent, "   ")):
+            arrow = "-> " if rest else ""
+            one_line = " ".join(text.split())
+            if not one_line:
+                continue
+            if width is None:
+                lines.append(first + arrow + one_line)
+                continue
+            lines += textwrap.wrap(
+                one_line,
+                max(width, indent + 40),
+                initial_indent=first + arrow,
+                subsequent_indent=" " * indent + rest,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+    lines.append("")
+    lines.append(_summary(findings))
+    return "\n".join(lines) + "\n"
+
+
+def _summary(findings: Sequence[Finding]) -> str:
+    words = []
+    for status, one, many in (
+        (Status.PROBLEM, "problem", "problems"),
+        (Status.BROKEN, "broken check", "broken checks"),
+        (Status.WARNING, "warning", "warnings"),
+    ):
+        count = sum(finding.status is status for finding in findings)
+        words.append(f"{count or 'no'} {one if count == 1 else many}")
+    ok = sum(finding.status is Status.OK for finding in findings)
+    return f"{', '.join(words)}, {ok} ok"

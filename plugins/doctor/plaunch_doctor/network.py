@@ -1,0 +1,96 @@
+"""Questions about names, addresses and ports, each with a bound."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+
+from plaunch.errors import RendezvousConnectionError
+from plaunch.rendezvous import SocketAddress, is_own_address, port_owner, resolve_host
+from plaunch.threads import start_thread
+
+FREE, TAKEN, FORBIDDEN = "free", "taken", "forbidden"
+ACCEPTED, REFUSED, SILENT = "accepted", "refused", "silent"
+
+
+class Network:
+    """The network as this host sees it; tests put another one in its place."""
+
+    def resolve(self, host: str, port: int, timeout: float) -> tuple[SocketAddress, ...]:
+        """The addresses of `host`.
+
+        Raises:
+            RendezvousConnectionError: the name is unknown, or nobody answered in `timeout` seconds.
+        """
+        return resolve_host(host, port, timeout)
+
+    def names_of(self, address: str, timeout: float) -> list[str]:
+        """The names that `address` has, the first one first; none if it has none.
+
+        Raises:
+            RendezvousConnectionError: nobody answered in `timeout` seconds.
+        """
+        answers: list[list[str]] = []
+
+        def ask() -> None:
+            try:
+                name, aliases, _ = socket.gethostbyaddr(address)
+            except OSError:
+                answers.append([])
+            else:
+                answers.append([name, *aliases])
+
+        # The system's resolver cannot be interrupted.
+        thread = threading.Thread(target=ask, name="plaunch-names", daemon=True)
+        start_thread(thread)
+        thread.join(timeout)
+        if not answers:
+            raise RendezvousConnectionError(
+                f"the name server has not answered for {address} within {timeout:g} s"
+            )
+        return answers[0]
+
+    def is_own(self, address: SocketAddress) -> bool:
+        """Whether `address` belongs to this host."""
+        return is_own_address(address)
+
+    def connect(self, address: SocketAddress, timeout: float) -> tuple[str, str]:
+        """What a connection attempt meets: `accepted`, `refused` or `silent`, and the reason."""
+        try:
+            with socket.socket(address.family, socket.SOCK_STREAM) as sock:
+                sock.settimeout(timeout)
+                sock.connect(address.sockaddr)
+        except ConnectionRefusedError as error:
+            return REFUSED, str(error.strerror)
+        except TimeoutError:
+            return SILENT, f"no answer within {timeout:g} s"
+        except OSError as error:
+            return SILENT, str(error.strerror or error)
+        return ACCEPTED, ""
+
+    def bind(self, port: int) -> str:
+        """Whether this process could listen on `port`: `free`, `taken` or `forbidden`.
+
+        Raises:
+            OSError: the system refuses for another reason, such as no descriptors.
+        """
+        for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104 - at once closed
+            try:
+                with socket.socket(family, socket.SOCK_STREAM) as sock:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    sock.bind((host, port))
+                    sock.listen(1)
+                return FREE
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return TAKEN
+                if error.errno == errno.EACCES:
+                    return FORBIDDEN
+                if family == socket.AF_INET:
+                    raise
+        raise AssertionError  # the loop ends by itself
+
+    def owner(self, port: int) -> str:
+        """Who listens on `port` of this host; empty if it cannot be told."""
+        return port_owner(port)

@@ -1,0 +1,17 @@
+"""The option of the doctor."""
+
+from __future__ import annotations
+
+from plaunch.options import Option
+
+OPTIONS = (
+    Option(
+        ("--doctor",),
+        "check what usually breaks on this node, with the options that are given",
+        read=None,
+        default=False,
+        has_variable=False,
+        command="plaunch_doctor.command:run_doctor",
+        takes_errors=True,
+    ),
+)

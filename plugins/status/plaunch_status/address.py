@@ -1,0 +1,93 @@
+"""Where the status of a launcher is served: a port of loop-back, unless a host is named too."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+from plaunch.errors import UsageError
+from plaunch.numbers import digits, quote
+
+LOOPBACK = ("127.0.0.1", "::1")  # the second one on hosts without IPv4
+_BACKLOG = 16
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
+
+def parse_address(value: str | int, source: str) -> tuple[str, int]:
+    """Read `9400`, `0.0.0.0:9400` or `[::1]:9400`; an empty host stands for loop-back.
+
+    Port 0 asks for any that is free. `source` is who says so, for messages.
+
+    Raises:
+        UsageError: it has another form.
+    """
+    host, colon, port = str(value).rpartition(":")
+    is_bracketed = len(host) > 2 and host.startswith("[") and host.endswith("]")
+    number = digits(port, 65535)
+    is_odd = any(char in host for char in ":[]") and not is_bracketed
+    if number is None or is_odd or (colon and not host):
+        raise UsageError(
+            f"{source} is {quote(str(value))}; write a port as in 9400, for loop-back, or "
+            "HOST:PORT as in 0.0.0.0:9400 or [::1]:9400 (port 0: any that is free)"
+        )
+    return host.strip("[]"), number
+
+
+def describe_address(host: str, port: int) -> str:
+    """`127.0.0.1:9400`, `[::1]:9400`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listen(host: str, port: int, source: str) -> socket.socket:
+    """Listen there; a descriptor that no program inherits.
+
+    Raises:
+        UsageError: that is not possible; the message says why, and who has a port that is taken.
+    """
+    error: OSError | None = None
+    for candidate in (host,) if host else LOOPBACK:
+        try:
+            return _listen(candidate, port)
+        except OSError as problem:
+            error = error or problem
+            if problem.errno not in _NO_SUCH_ADDRESS:
+                break
+    where = describe_address(host or LOOPBACK[0], port)
+    raise UsageError(f"{source} asks to serve at {where}: {_reason(error, port)}") from error
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        # Connections of an earlier launcher that are not yet forgotten must not be in the way.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # `[::]` means all addresses, whatever the system's default is.
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _reason(error: OSError | None, port: int) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"the name has no address ({error.strerror})"
+    number = None if error is None else error.errno
+    if number == errno.EADDRINUSE:
+        from plaunch.rendezvous import port_owner  # noqa: PLC0415 - for this message
+
+        owner = port_owner(port)
+        by_whom = f" by {owner}" if owner else ""
+        return f"the port is taken{by_whom}; name another one, or 0 for any that is free"
+    if number == errno.EADDRNOTAVAIL:
+        return "this host has no such address"
+    if number == errno.EACCES:
+        return "only root may use this port; name one above 1023"
+    return os.strerror(number) if number else str(error)

@@ -1,0 +1,70 @@
+"""Counting events: plain numbers, which cost an agent next to nothing."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from plaunch_status.launcher import PHASES, worker_state
+
+if TYPE_CHECKING:
+    from plaunch.events import Event
+
+# Seconds, upper bounds; a rendezvous takes a tenth of a second or hours, training days.
+BOUNDS = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 28800.0, 86400.0)
+
+
+class Durations:
+    """How often something took how long: the buckets of a histogram, not yet cumulated."""
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BOUNDS) + 1)
+        self.sum = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one more."""
+        self.buckets[bisect_left(BOUNDS, seconds)] += 1
+        self.sum += seconds
+
+
+class Counters:
+    """Counts the events of one agent, in order."""
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.rounds = 0
+        self.failed_rendezvous = 0
+        self.restarts: Counter[str] = Counter(failure=0, membership=0)
+        self.membership: Counter[str] = Counter()
+        self.signals: Counter[tuple[str, str]] = Counter()
+        self.exits: Counter[tuple[str, str, str]] = Counter()  # state, exit code, signal
+        self.phases = {name: Durations() for name in PHASES}
+        self._phase = PHASES[0]
+        self._began: float | None = None
+
+    def note(self, event: Event, phase: str) -> None:
+        """Take the next event; with it the agent is in `phase`."""
+        self.events += 1
+        if self._began is None:
+            self._began = event.monotonic
+        if phase != self._phase:
+            durations = self.phases.get(self._phase)
+            if durations is not None:
+                durations.add(max(event.monotonic - self._began, 0.0))
+            self._phase, self._began = phase, event.monotonic
+        told = event.metadata
+        if event.name == "plaunch.rendezvous.completed":
+            self.rounds += 1
+        elif event.name == "plaunch.rendezvous.failed":
+            self.failed_rendezvous += 1
+        elif event.name == "plaunch.restart":
+            self.restarts[str(told.get("cause"))] += 1
+        elif event.name == "plaunch.membership.changed":
+            self.membership[str(told.get("kind"))] += 1
+        elif event.name == "plaunch.signal.received":
+            self.signals[str(told.get("signal_name")), str(told.get("action"))] += 1
+        elif event.name == "plaunch.worker.exited":
+            name = told.get("signal_name") or ""
+            code = "" if name else str(told.get("exit_code"))
+            self.exits[worker_state(told), code, str(name)] += 1

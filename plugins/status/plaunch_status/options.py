@@ -1,0 +1,25 @@
+"""The options of what a launcher shows of itself."""
+
+from __future__ import annotations
+
+from plaunch.options import Option
+
+PLUGIN = "plaunch_status.extension"
+
+OPTIONS = (
+    Option(
+        ("--metrics-port",),
+        "serve /metrics, /healthz and /status of this launcher on this port of loop-back, or at "
+        "this address (default: off)",
+        metavar="[HOST:]PORT",
+        is_shared=True,
+    ),
+    Option(
+        ("--health-port",),
+        "the same on this port of loop-back, for a health check; a port that is taken is only "
+        "warned of (default: TORCHELASTIC_HEALTH_CHECK_PORT, else off)",
+        metavar="PORT",
+        variables=("TORCHELASTIC_HEALTH_CHECK_PORT",),
+        is_shared=True,
+    ),
+)

@@ -1,0 +1,204 @@
+"""The numbers of a launcher as Prometheus reads them; the one module that needs its client."""
+
+from __future__ import annotations
+
+import time
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from plaunch import __version__
+from plaunch.agent import WorkerState
+from prometheus_client.core import (  # noqa: TID253 - loaded on demand
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.exposition import generate_latest  # noqa: TID253
+from prometheus_client.registry import Collector, CollectorRegistry  # noqa: TID253
+
+from plaunch_status.counters import BOUNDS
+from plaunch_status.launcher import FINISHED, PHASES
+from plaunch_status.server import Page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from plaunch.agent import Snapshot
+    from prometheus_client.metrics_core import Metric
+
+    from plaunch_status.counters import Counters
+    from plaunch_status.launcher import LauncherStatus
+
+_Labels = tuple[str, ...]
+
+_GAUGES = (
+    ("round", "plaunch_round", "Round that this node is in, counted from 0."),
+    ("attempt", "plaunch_attempt", "Failures of the job that were followed by a restart."),
+    ("max_restarts", "plaunch_max_restarts", "Failures that are followed by a restart."),
+    ("world_size", "plaunch_world_size", "Workers of the job in this round."),
+    ("group_world_size", "plaunch_nodes", "Nodes of the job in this round."),
+    ("group_rank", "plaunch_group_rank", "Rank of this node."),
+    ("local_world_size", "plaunch_local_world_size", "Workers of this node."),
+)
+_KIND = "text/plain; version=0.0.4; charset=utf-8"  # what every version of the client writes
+_WORKER_STATES = ("running", "succeeded", "failed", "stopped")
+
+
+class _Families(Collector):
+    """Hands out what is there already."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """All of it."""
+        return self._families
+
+
+def find_families(
+    status: LauncherStatus, counters: Counters, snapshot: Snapshot, *, started: float
+) -> list[Metric]:
+    """Every family, whether or not it has something to tell yet; quick, under a lock."""
+    return [
+        *_agent(status, not snapshot.overdue, started),
+        *_rounds(status, counters),
+        *_workers(status, counters),
+        *_streams(snapshot, counters),
+    ]
+
+
+def metrics_page(families: list[Metric]) -> Page:
+    """The page `/metrics`; the numbers of other parts of the process are not on it."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families))
+    return Page(generate_latest(registry), kind=_KIND)
+
+
+def _agent(status: LauncherStatus, is_alive: bool, started: float) -> Iterator[Metric]:
+    told, phase = status.told, status.phase
+    names = ("run_id", "role", "host", "backend")
+    info = InfoMetricFamily("plaunch", "What runs here.")
+    info.add_metric((), {"version": __version__, **{n: str(told.get(n) or "") for n in names}})
+    yield info
+    yield _gauge(
+        "plaunch_start_time_seconds",
+        "When the launch began, in seconds since the epoch.",
+        started,
+    )
+    yield _gauge("plaunch_alive", "Whether the agent's loop turns.", is_alive)
+    for key, name, text in _GAUGES:
+        number = told.get(key)
+        if number is not None and number >= 0:
+            yield _gauge(name, text, number)
+    phases = GaugeMetricFamily("plaunch_phase", "What the agent does: 1.", labels=("phase",))
+    for name in (*PHASES, FINISHED):
+        phases.add_metric((name,), name == phase)
+    yield phases
+    states = GaugeMetricFamily(
+        "plaunch_group_state", "The state of the worker group: 1.", labels=("state",)
+    )
+    for state in WorkerState:
+        states.add_metric((state.value,), state.value == status.state)
+    yield states
+
+
+def _rounds(status: LauncherStatus, counters: Counters) -> Iterator[Metric]:
+    yield _counter("plaunch_rounds", "Rounds that were complete.", counters.rounds)
+    yield _counter(
+        "plaunch_rendezvous_failures", "Rounds that were not.", counters.failed_rendezvous
+    )
+    yield _counters(
+        "plaunch_restarts",
+        "Rounds after the first, by what ended the one before.",
+        ("cause",),
+        (((cause,), count) for cause, count in counters.restarts.items()),
+    )
+    yield _counters(
+        "plaunch_membership_changes",
+        "Nodes that came, went or were lost, and other news of the job.",
+        ("kind",),
+        (((kind,), count) for kind, count in counters.membership.items()),
+    )
+    histogram = HistogramMetricFamily(
+        "plaunch_phase_duration_seconds",
+        "How long phases took that are over.",
+        labels=("phase",),
+    )
+    for name, durations in counters.phases.items():
+        counts = accumulate(durations.buckets)
+        bounds = [*map(str, BOUNDS), "+Inf"]
+        histogram.add_metric(
+            (name,), list(zip(bounds, counts, strict=True)), sum_value=durations.sum
+        )
+    yield histogram
+    spent = GaugeMetricFamily(
+        "plaunch_spent_seconds",
+        "Where the time of the run went until now.",
+        labels=("on",),
+    )
+    for name, seconds in status.spent(time.monotonic()).items():
+        if name != "total":
+            spent.add_metric((name,), seconds)
+    yield spent
+
+
+def _workers(status: LauncherStatus, counters: Counters) -> Iterator[Metric]:
+    states = [worker["state"] for worker in list(status.workers.values())]
+    workers = GaugeMetricFamily(
+        "plaunch_workers", "Workers of this node in its round.", labels=("state",)
+    )
+    for state in _WORKER_STATES:
+        workers.add_metric((state,), states.count(state))
+    yield workers
+    yield _counters(
+        "plaunch_worker_exits",
+        "Workers of this node that ended, with an exit code or by a signal.",
+        ("state", "exit_code", "signal"),
+        counters.exits.items(),
+    )
+    yield _counters(
+        "plaunch_signals_received",
+        "Signals that the launcher received.",
+        ("signal", "action"),
+        counters.signals.items(),
+    )
+
+
+def _streams(snapshot: Snapshot, counters: Counters) -> Iterator[Metric]:
+    output = snapshot.output
+    yield _counter("plaunch_tee_bytes", "Bytes of output read from workers.", output.read_bytes)
+    yield _gauge(
+        "plaunch_tee_lag_bytes",
+        "Bytes of output that wait for the console.",
+        output.lag_bytes,
+    )
+    yield _counter(
+        "plaunch_tee_dropped_lines",
+        "Lines of output that neither the console nor the disk could take.",
+        output.dropped_lines,
+    )
+    yield _counter("plaunch_events", "Events of this agent.", counters.events)
+    yield _counters(
+        "plaunch_events_dropped",
+        "Events that a handler was too slow for, or failed with.",
+        ("handler",),
+        (((handler,), count) for handler, count in snapshot.dropped.items()),
+    )
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _counters(
+    name: str, text: str, labels: _Labels, values: Iterable[tuple[_Labels, int]]
+) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for key, value in values:
+        family.add_metric(key, value)
+    return family

@@ -1,0 +1,72 @@
+"""One request for a page, answered: the protocol is the standard library's."""
+
+from __future__ import annotations
+
+import http.server
+import logging
+from typing import TYPE_CHECKING, Any
+
+from plaunch_status.server import Page
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+logger = logging.getLogger("plaunch")
+
+
+def answer(connection: socket.socket, pages: Mapping[str, Callable[[], Page]]) -> None:
+    """Read one request and answer it.
+
+    Raises:
+        OSError: the connection is gone.
+    """
+    _Request(connection, pages)
+
+
+class _Request(http.server.BaseHTTPRequestHandler):
+    server_version = "plaunch"
+    sys_version = ""
+    error_content_type = "text/plain; charset=utf-8"
+    error_message_format = "%(code)d %(message)s\n"
+
+    def __init__(self, request: socket.socket, pages: Mapping[str, Callable[[], Page]]) -> None:
+        self._pages = pages
+        super().__init__(request, request.getpeername(), None)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        """Answer with a page."""
+        path = self.path.partition("?")[0]
+        make = self._pages.get(path)
+        if make is None:
+            known = " ".join(sorted(self._pages))
+            self._send(Page(f"there is no such page; there are: {known}\n", status=404))
+            return
+        try:
+            page = make()
+        except Exception:
+            logger.exception("the page %s cannot be made", path)
+            page = Page("this page cannot be made; the launcher's log says why\n", status=500)
+        self._send(page)
+
+    def _refuse(self) -> None:
+        self._send(Page("pages can only be read, with GET\n", status=405), ("Allow", "GET"))
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815
+
+    def _send(self, page: Page, *headers: tuple[str, str]) -> None:
+        body = page.text if isinstance(page.text, bytes) else page.text.encode()
+        self.send_response(page.status)
+        self.send_header("Content-Type", page.kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Tell nobody of requests but those who look for trouble."""
+        logger.debug("status: %r", format % args)

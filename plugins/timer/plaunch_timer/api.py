@@ -1,0 +1,193 @@
+"""What a timer is, who asks for one, and who watches it; names are torchrun's."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import logging
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from plaunch.durations import PATIENCE, PERIOD
+from plaunch.errors import TimerError
+from plaunch.threads import start_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger("plaunch")
+
+
+class TimerRequest:
+    """A worker starts a timer, or, with a negative time, ends it.
+
+    Args:
+        worker_id: whatever the client and the server know a worker by.
+        scope_id: the name of the timer; a worker has one of each name.
+        expiration_time: when it expires, in seconds since the epoch.
+    """
+
+    __slots__ = ("expiration_time", "scope_id", "worker_id")
+
+    def __init__(self, worker_id: Any, scope_id: str, expiration_time: float) -> None:
+        self.worker_id = worker_id
+        self.scope_id = scope_id
+        self.expiration_time = expiration_time
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TimerRequest):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{self._key()!r}"
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.worker_id, self.scope_id, self.expiration_time
+
+
+class TimerClient(abc.ABC):
+    """A worker's way to start and end timers."""
+
+    @abc.abstractmethod
+    def acquire(self, scope_id: str, expiration_time: float) -> None:
+        """Start timer `scope_id`, to expire at `expiration_time`, in seconds since the epoch."""
+
+    @abc.abstractmethod
+    def release(self, scope_id: str) -> None:
+        """End timer `scope_id`; it can no longer expire."""
+
+
+class RequestQueue(abc.ABC):
+    """Where a server finds the requests of all its clients."""
+
+    @abc.abstractmethod
+    def size(self) -> int:
+        """How many requests can be had at once; only `get` makes it less."""
+
+    @abc.abstractmethod
+    def get(self, size: int, timeout: float) -> list[TimerRequest]:
+        """Take up to `size` requests, waiting for them for at most `timeout` seconds."""
+
+
+class TimerServer(abc.ABC):
+    """Watches timers in a thread, and kills workers whose timers have expired.
+
+    Args:
+        request_queue: where requests come from.
+        max_interval: how long to wait for a request before looking at the timers, in seconds.
+        daemon: whether the process may end while the thread runs.
+
+    Raises:
+        UsageError: `max_interval` cannot be used.
+    """
+
+    def __init__(
+        self, request_queue: RequestQueue, max_interval: float, daemon: bool = True
+    ) -> None:
+        PERIOD.check(max_interval, "max_interval")
+        self._request_queue = request_queue
+        self._max_interval = max_interval
+        self._daemon = daemon
+        self._watchdog_thread: threading.Thread | None = None
+        self._stop_signaled = False
+
+    @abc.abstractmethod
+    def register_timers(self, timer_requests: list[TimerRequest]) -> None:
+        """Start timers, and end those of requests with a negative time."""
+
+    @abc.abstractmethod
+    def clear_timers(self, worker_ids: set[Any]) -> None:
+        """Forget all timers of these workers."""
+
+    @abc.abstractmethod
+    def get_expired_timers(self, deadline: float) -> dict[Any, list[TimerRequest]]:
+        """The timers that expire at `deadline` or before, by worker."""
+
+    @abc.abstractmethod
+    def _reap_worker(self, worker_id: Any) -> bool:
+        """Kill a worker; False if that is to be tried again."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        thread = threading.Thread(
+            target=self._watchdog_loop, name="plaunch-timer", daemon=self._daemon
+        )
+        start_thread(thread)
+        self._watchdog_thread = thread
+
+    def stop(self) -> None:
+        """End the thread, and wait for it for as long as it may wait for a request."""
+        self._stop_signaled = True
+        thread, self._watchdog_thread = self._watchdog_thread, None
+        if thread is not None:
+            thread.join(self._max_interval)
+
+    def _watchdog_loop(self) -> None:
+        while not self._stop_signaled:
+            try:
+                self._run_watchdog()
+            except Exception:
+                logger.exception("the timers of workers could not be looked at")
+
+    def _run_watchdog(self) -> None:
+        size = max(1, self._request_queue.size())
+        self.register_timers(self._request_queue.get(size, self._max_interval))
+        reaped = set()
+        for worker_id, expired in self.get_expired_timers(time.time()).items():
+            scopes = ", ".join(request.scope_id for request in expired)
+            logger.warning("worker %s is killed: its time for %s is over", worker_id, scopes)
+            if self._reap_worker_no_throw(worker_id):
+                reaped.add(worker_id)
+        self.clear_timers(reaped)
+
+    def _reap_worker_no_throw(self, worker_id: Any) -> bool:
+        try:
+            return self._reap_worker(worker_id)
+        except Exception:
+            logger.exception("worker %s, whose time is over, could not be killed", worker_id)
+            return True
+
+
+class _Configured:
+    client: TimerClient | None = None
+
+
+def configure(timer_client: TimerClient) -> None:
+    """Have `expires` use `timer_client`, in this process."""
+    _Configured.client = timer_client
+
+
+@contextlib.contextmanager
+def expires(
+    after: float, scope: str | None = None, client: TimerClient | None = None
+) -> Iterator[None]:
+    """Give a block of code `after` seconds; a server that is talked to kills a worker in it then.
+
+    Args:
+        after: seconds; infinity never expires.
+        scope: the timer's name; by default the file and the line of the `with`.
+        client: whom to ask; by default the one that `configure` was given.
+
+    Raises:
+        TimerError: there is no client.
+        UsageError: `after` is no duration.
+    """
+    PATIENCE.check(after, "after")
+    client = client or _Configured.client
+    if client is None:
+        raise TimerError("there is no timer client; call plaunch_timer.configure first")
+    if scope is None:
+        # Behind this generator and contextlib's __enter__.
+        frame = sys._getframe(2)
+        scope = f"{frame.f_code.co_filename}#{frame.f_lineno}"
+    client.acquire(scope, time.time() + after)
+    try:
+        yield
+    finally:
+        client.release(scope)

@@ -1,0 +1,19 @@
+"""The option of the workers' timers."""
+
+from __future__ import annotations
+
+from plaunch.options import Option
+
+PLUGIN = "plaunch_timer.extension:Timers"
+
+OPTIONS = (
+    Option(
+        ("--file-timer",),
+        "watch the timers of the workers, which find the pipe for them in TORCHELASTIC_TIMER_FILE "
+        "(default: TORCHELASTIC_ENABLE_FILE_TIMER, else off)",
+        metavar="0 or 1",
+        choices=("0", "1"),
+        bare="1",
+        variables=("TORCHELASTIC_ENABLE_FILE_TIMER",),
+    ),
+)

@@ -1,0 +1,96 @@
+"""When the agent's loop counts as alive."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from plaunch.agent.alive import Alive
+
+from helpers.clock import Clock
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def alive(clock):
+    return Alive(10.0, clock=clock, wall_clock=lambda: clock.now + 5000)
+
+
+def after(alive, clock, seconds):
+    clock.now += seconds
+    return alive.overdue()
+
+
+def test_a_loop_that_was_never_heard_of_is_not_missed(alive, clock):
+    assert after(alive, clock, 1e6) == 0
+
+
+def test_a_loop_that_waits_for_news_may_wait_for_ever(alive, clock):
+    alive.sleeps(None)
+    assert after(alive, clock, 1e6) == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_alive"), [(0.0, True), (69.9, True), (70.1, False), (1e6, False)]
+)
+def test_a_loop_that_sleeps_is_alive_until_its_time_is_over(alive, clock, seconds, is_alive):
+    alive.sleeps(60.0)
+    assert after(alive, clock, seconds) == (0 if is_alive else pytest.approx(seconds))
+
+
+def test_a_loop_that_works_has_its_bound(alive, clock):
+    alive.sleeps(None)
+    clock.now += 1000
+    alive.wakes()
+    assert after(alive, clock, 9.9) == 0
+    assert after(alive, clock, 0.2) == pytest.approx(10.1)
+    alive.sleeps(1.0)
+    assert after(alive, clock, 0.0) == 0
+
+
+def test_a_loop_that_has_ended_is_not_missed(alive, clock):
+    alive.wakes()
+    alive.ends()
+    assert after(alive, clock, 1e6) == 0
+    alive.waits()
+    assert after(alive, clock, 1e6) == 0
+
+
+def test_a_loop_that_waits_for_plugins_is_alive_as_long_as_it_says_so(alive, clock):
+    alive.wakes()
+    for _ in range(100):
+        assert after(alive, clock, 9.0) == 0
+        alive.waits()
+    assert after(alive, clock, 10.1) == pytest.approx(10.1)
+
+
+def test_progress_elsewhere_is_a_sign_of_life_for_as_long_as_the_bound(clock):
+    progress = -math.inf
+    alive = Alive(10.0, progress=lambda: progress, clock=clock)
+    alive.wakes()
+    assert after(alive, clock, 100) == 100
+    progress = clock.now - 9
+    assert after(alive, clock, 0.5) == 0
+    assert after(alive, clock, 1) == pytest.approx(101.5)
+
+
+def test_the_time_of_the_last_progress(alive, clock):
+    alive.wakes()
+    assert after(alive, clock, 9) == 0
+    assert alive.last_progress() == 5109.0  # now: it is at work
+    clock.now += 20
+    assert alive.last_progress() == 5100.0
+
+
+def test_a_loop_in_the_code_of_a_plugin_has_a_shorter_bound(alive, clock):
+    alive.wakes()
+    with alive.calling(5.0):
+        assert after(alive, clock, 4.9) == 0
+        assert after(alive, clock, 0.2) == pytest.approx(5.1)
+        assert alive.patience() == 5.0
+    assert after(alive, clock, 9.9) == 0
+    assert alive.patience() == 10.0

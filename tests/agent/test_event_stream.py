@@ -1,0 +1,501 @@
+"""The stream of events, made from an agent's notifications."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+
+import pytest
+from plaunch.agent import RunResult, WorkerExit, WorkerInfo, WorkerState, notifications
+from plaunch.agent.event_stream import MAX_TEXT, EventStream, exit_code_of
+from plaunch.config import LaunchConfig
+from plaunch.errors import (
+    RendezvousClosedError,
+    RendezvousTimeoutError,
+    SignalException,
+    UsageError,
+)
+from plaunch.events import COMMON_KEYS, SCHEMA, Event, to_torchrun
+from plaunch.process.failures.child_failed import ChildFailedError
+from plaunch.process.failures.failure import ProcessFailure
+from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.stopping.stop_sequence import StopStep
+from plaunch.rendezvous.api import ChangeKind, MembershipChange
+
+from helpers.clock import Clock
+from helpers.groups import make_group
+
+WORKERS = (
+    WorkerInfo(local_rank=0, global_rank=2, role_rank=1, world_size=6, role_world_size=5, pid=77),
+    WorkerInfo(local_rank=1, global_rank=3, role_rank=2, world_size=6, role_world_size=5, pid=78),
+)
+BEFORE = make_group(
+    state=WorkerState.INIT,
+    round=-1,
+    group_rank=-1,
+    group_world_size=-1,
+    master_addr="",
+    master_port=0,
+    workers=tuple(replace(worker, global_rank=-1, pid=None) for worker in WORKERS),
+)
+GROUP = make_group(group_rank=1, group_world_size=3, master_addr="node0", workers=WORKERS)
+CONFIG = LaunchConfig(
+    1, 3, 2, run_id="job", role="trainer", rdzv_backend="c10d", rdzv_endpoint="node0:29400"
+)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def recorder(clock):
+    recorder = EventStream(CONFIG, "train.py", clock=clock, wall_clock=lambda: clock() + 1_000_000)
+    recorder.events = []
+    recorder.listen(recorder.events.append)
+    return recorder
+
+
+def failure(rank=1, exitcode=-9, pid=78, **changes):
+    made = ProcessFailure(rank, pid, exitcode, "/no/such/file", host="alpha")
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def play(recorder, history, error=None):
+    """Record a whole launch; the names, without what they begin with, and a few words."""
+    recorder.begin()
+    for notification in history:
+        recorder(notification)
+    recorder.finish(error)
+    return [event.name.removeprefix("plaunch.") for event in recorder.events]
+
+
+def exited(worker, code, stopped=False, failed=None):
+    return notifications.WorkerEnded(
+        GROUP, WorkerExit(worker, code, stopped, failed), at=1_000_100.0
+    )
+
+
+def step(name, signum=signal.SIGTERM, ranks=(0,), seconds=0.5):
+    return notifications.Stopping(GROUP, StopStep(name, signum, ranks, seconds))
+
+
+START = [
+    notifications.BeforeRendezvous(BEFORE),
+    notifications.AfterRendezvous(replace(GROUP, state=WorkerState.INIT), 2.5),
+    notifications.BeforeWorkers(GROUP),
+    notifications.WorkersStarted(GROUP),
+    notifications.StateChanged(GROUP, WorkerState.INIT, WorkerState.HEALTHY),
+]
+STARTED = [
+    "launcher.started",
+    "rendezvous.begun",
+    "rendezvous.completed",
+    "worker.started",
+    "worker.started",
+    "workers.started",
+    "state.changed",
+]
+FAILED = ChildFailedError("train.py", {3: failure()})
+
+HISTORIES = {
+    "success": (
+        [
+            *START,
+            exited(WORKERS[0], 0),
+            exited(WORKERS[1], 0),
+            notifications.StateChanged(GROUP, WorkerState.HEALTHY, WorkerState.SUCCEEDED),
+            notifications.AgentFinished(GROUP, RunResult(WorkerState.SUCCEEDED), "succeeded"),
+        ],
+        None,
+        [*STARTED, "worker.exited", "worker.exited", "state.changed", "launcher.finished"],
+        ("succeeded", 0),
+    ),
+    "failure with a restart, then for good": (
+        [
+            *START,
+            exited(WORKERS[1], -9, failed=failure()),
+            step("signalled"),
+            exited(WORKERS[0], -15, stopped=True),
+            step("gone"),
+            notifications.WorkerExited(GROUP, WorkerExit(WORKERS[1], -9, False, failure())),
+            notifications.WorkersFailed(GROUP, {3: failure()}, 3),
+            notifications.BeforeRendezvous(replace(GROUP, attempt=1)),
+            notifications.AfterRendezvous(replace(GROUP, attempt=1, round=1), 0.1, "rank 3 failed"),
+            notifications.WorkersFailed(
+                replace(GROUP, attempt=1, round=1), {3: failure(pid=80)}, 3
+            ),
+            notifications.AgentFinished(GROUP, RunResult(WorkerState.FAILED), "failed"),
+        ],
+        FAILED,
+        [
+            *STARTED,
+            *["worker.exited", "stop.step", "worker.exited", "stop.step", "failure"],
+            *["rendezvous.begun", "restart", "rendezvous.completed", "failure"],
+            "launcher.finished",
+        ],
+        ("failed", 137),
+    ),
+    "a change of the nodes": (
+        [
+            *START,
+            notifications.MembershipChanged(
+                GROUP, MembershipChange(ChangeKind.LOST, "b", "silent")
+            ),
+            step("signalled"),
+            step("killed", signal.SIGKILL),
+            step("gone"),
+            notifications.BeforeRendezvous(GROUP),
+            notifications.AfterRendezvous(replace(GROUP, round=1), 0.1, "node b was lost"),
+            notifications.AgentFinished(GROUP, RunResult(WorkerState.SUCCEEDED), "succeeded"),
+        ],
+        None,
+        [
+            *STARTED,
+            *["membership.changed", "stop.step", "stop.step", "stop.step"],
+            *["rendezvous.begun", "restart", "rendezvous.completed", "launcher.finished"],
+        ],
+        ("succeeded", 0),
+    ),
+    "a signal": (
+        [
+            *START,
+            notifications.SignalReceived(GROUP, signal.SIGUSR1, SignalAction.NOTIFY),
+            notifications.SignalReceived(GROUP, signal.SIGUSR1, SignalAction.NOTIFY, "b"),
+            notifications.SignalReceived(GROUP, signal.SIGTERM, SignalAction.STOP),
+            notifications.AgentFinished(GROUP, None, "signalled"),
+        ],
+        SignalException("SIGTERM received", signal.SIGTERM),
+        [*STARTED, *["signal.received"] * 3, "launcher.finished"],
+        ("signalled", 143),
+    ),
+    "a rendezvous that takes too long": (
+        [
+            notifications.BeforeRendezvous(BEFORE),
+            notifications.RendezvousFailed(BEFORE, 600.0, "nobody came\nat all"),
+            notifications.AgentFinished(BEFORE, None, "error"),
+        ],
+        RendezvousTimeoutError("nobody came"),
+        ["launcher.started", "rendezvous.begun", "rendezvous.failed", "launcher.finished"],
+        ("error", 111),
+    ),
+    "a spare that is not needed": (
+        [
+            notifications.BeforeRendezvous(BEFORE),
+            notifications.RendezvousFailed(BEFORE, 60.0, "not needed"),
+            notifications.AgentFinished(
+                BEFORE, RunResult(WorkerState.SUCCEEDED), "left", "not needed"
+            ),
+        ],
+        None,
+        ["launcher.started", "rendezvous.begun", "rendezvous.failed", "launcher.finished"],
+        ("not_needed", 0),
+    ),
+    "closed by another node": (
+        [
+            notifications.BeforeRendezvous(BEFORE),
+            notifications.AgentFinished(BEFORE, None, "closed"),
+        ],
+        RendezvousClosedError("it was closed"),
+        ["launcher.started", "rendezvous.begun", "launcher.finished"],
+        ("closed", 112),
+    ),
+    "an exception before there is an agent": (
+        [],
+        UsageError("no such port"),
+        ["launcher.started", "launcher.finished"],
+        ("error", 2),
+    ),
+    "a bug": (
+        [notifications.BeforeRendezvous(BEFORE), notifications.AgentFinished(BEFORE, None)],
+        ZeroDivisionError("division by zero"),
+        ["launcher.started", "rendezvous.begun", "launcher.finished"],
+        ("error", 1),
+    ),
+    "Ctrl-C before there are workers": (
+        [notifications.BeforeRendezvous(BEFORE)],
+        KeyboardInterrupt(),
+        ["launcher.started", "rendezvous.begun", "launcher.finished"],
+        ("signalled", 130),
+    ),
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_histories(recorder, history):
+    told, error, names, end = HISTORIES[history]
+    assert play(recorder, told, error) == names
+    last = recorder.events[-1].metadata
+    assert (last["outcome"], last["exit_code"]) == end
+    assert bool(last["reason"]) == (end[0] != "succeeded")
+    assert "\n" not in last["reason"]
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+def test_every_event_has_the_keys_of_the_schema_and_plain_values(recorder, history):
+    told, error, *_ = HISTORIES[history]
+    play(recorder, told, error)
+    for event in recorder.events:
+        kind = SCHEMA[event.name]
+        assert event.source is kind.source
+        assert {*event.metadata} == {*COMMON_KEYS, *kind.keys}, event.name
+        assert all(
+            value is None or type(value) in (str, int, float, bool)
+            for value in event.metadata.values()
+        ), event
+        assert Event.deserialize(event.serialize()) == event
+
+
+def test_all_kinds_of_events_occur_in_these_histories(clock):
+    seen = set()
+    for told, error, *_ in HISTORIES.values():
+        recorder = EventStream(CONFIG, "x", clock=clock, wall_clock=lambda: clock() + 1_000_000)
+        recorder.listen(lambda event: seen.add(event.name))
+        play_quietly = [*told]
+        recorder.begin()
+        for notification in play_quietly:
+            recorder(notification)
+        recorder.finish(error)
+    assert seen == {*SCHEMA}
+
+
+def test_what_is_known_when(recorder):
+    play(recorder, HISTORIES["success"][0])
+    first, *_, last = recorder.events
+    known = ("round", "group_rank", "ranks")
+    assert [first.metadata[key] for key in known] == [-1, -1, ""]
+    assert [last.metadata[key] for key in known] == [0, 1, "2-3"]
+    assert (first.timestamp, first.monotonic) == (1_000_100.0, 100.0)
+
+
+def test_why_there_is_another_round(recorder):
+    play(recorder, HISTORIES["failure with a restart, then for good"][0], FAILED)
+    (restart,) = (event for event in recorder.events if event.name == "plaunch.restart")
+    told = restart.metadata
+    assert (told["cause"], told["reason"], told["attempt"]) == ("failure", "rank 3 failed", 1)
+
+
+def test_ranks_of_a_stop_are_global(recorder):
+    play(recorder, HISTORIES["a change of the nodes"][0])
+    steps = [event.metadata for event in recorder.events if event.name == "plaunch.stop.step"]
+    assert [(told["step"], told["stop_ranks"], told["signal_name"]) for told in steps] == [
+        ("signalled", "2", "SIGTERM"),
+        ("killed", "2", "SIGKILL"),
+        ("gone", "2", "SIGTERM"),
+    ]
+
+
+def test_a_life_is_as_long_as_it_was_when_its_end_was_seen(recorder, clock):
+    recorder.begin()
+    for notification in START:
+        recorder(notification)
+    clock.now = 112.0
+    recorder(notifications.WorkerEnded(GROUP, WorkerExit(WORKERS[0], 0, False), at=1_000_110.5))
+    event = recorder.events[-1]
+    assert event.metadata["lifetime"] == 10.5
+    assert event.timestamp == 1_000_110.5
+    assert event.monotonic == 110.5
+
+
+def test_times_never_go_back(recorder, clock):
+    recorder.begin()
+    clock.now = 200.0
+    recorder(notifications.BeforeRendezvous(BEFORE))
+    recorder(notifications.WorkerEnded(GROUP, WorkerExit(WORKERS[0], 0, False), at=1_000_150.0))
+    assert recorder.events[-1].monotonic == 200.0
+
+
+def test_a_failure_has_its_last_words(recorder):
+    lines = [f"line {number}\n" for number in range(30)]
+    told = failure(last_lines=lines, message="x" * 2 * MAX_TEXT + "end")
+    recorder(notifications.WorkersFailed(GROUP, {3: told}, 3))
+    metadata = recorder.events[-1].metadata
+    assert metadata["last_lines"].split("\n") == [f"line {number}" for number in range(10, 30)]
+    assert metadata["message"].endswith("xend")
+    assert len(metadata["message"]) < MAX_TEXT + 10
+    assert (metadata["exit_code"], metadata["signal_name"]) == (-9, "SIGKILL")
+    assert metadata["failed_host"] == "alpha"
+    assert metadata["error_file"] is None
+
+
+def test_a_failure_is_told_again_only_if_it_turns_out_to_be_the_first(recorder):
+    failures = {3: failure(), 2: failure(0, 1, 77)}
+    recorder(notifications.WorkersFailed(GROUP, failures, 3))
+    recorder(notifications.WorkersFailed(GROUP, failures, 3))
+    assert len(recorder.events) == 2
+    elsewhere = replace_host(failure(0, 1, 9), "beta")
+    recorder(notifications.WorkersFailed(GROUP, {0: elsewhere, **failures}, 0))
+    told = [
+        (event.metadata["global_rank"], event.metadata["is_first"]) for event in recorder.events
+    ]
+    assert told == [(3, True), (2, False), (0, True), (3, False)]
+
+
+def replace_host(made, host):
+    made.host = host
+    return made
+
+
+def test_the_account_adds_up(recorder, clock):
+    recorder.begin()
+    for notification in START:
+        clock.now += 1
+        recorder(notification)
+    clock.now += 10
+    recorder.finish(None)
+    told = recorder.events[-1].metadata
+    parts = ("waiting", "starting", "training", "stopping", "lost")
+    assert sum(told[f"seconds_{part}"] for part in parts) == told["seconds_total"] == 15
+    assert told["seconds_training"] == 11
+
+
+def test_a_listener_that_fails_harms_nobody(recorder, caplog):
+    calls = []
+
+    def broken(event):
+        calls.append(event)
+        raise OSError("no")
+
+    heard = []
+    recorder.listen(broken)
+    recorder.listen(heard.append)
+    play(recorder, HISTORIES["success"][0])
+    assert len(calls) == 1
+    assert len(heard) == len(recorder.events)
+    assert "a listener failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (None, 0),
+        (KeyboardInterrupt(), 130),
+        (SignalException("x", signal.SIGINT), 130),
+        (UsageError("x"), 2),
+        (FAILED, 137),
+        (ValueError("x"), 1),
+    ],
+)
+def test_exit_codes(error, code):
+    assert exit_code_of(error) == code
+
+
+# --- torchrun's -----------------------------------------------------------------------------------
+
+
+def torchruns(recorder):
+    made = map(to_torchrun, recorder.events)
+    return [event for event in made if event is not None]
+
+
+def test_the_order_of_a_good_run_is_torchruns(recorder):
+    play(recorder, HISTORIES["success"][0])
+    told = [
+        (event.name, event.source.value, event.metadata["global_rank"])
+        for event in torchruns(recorder)
+    ]
+    prefix = "torchelastic.worker.status."
+    assert told == [
+        (f"{prefix}RENDEZVOUS", "AGENT", None),
+        (f"{prefix}START", "WORKER", 2),
+        (f"{prefix}START", "WORKER", 3),
+        (f"{prefix}SUCCEEDED", "WORKER", 2),
+        (f"{prefix}SUCCEEDED", "WORKER", 3),
+        (f"{prefix}SUCCEEDED", "AGENT", None),
+    ]
+    assert torchruns(recorder)[0].metadata["duration_ms"] == 2500
+
+
+@pytest.mark.parametrize(
+    ("history", "state"),
+    [
+        ("failure with a restart, then for good", "SUCCEEDED"),  # it came to a result
+        ("a spare that is not needed", "SUCCEEDED"),
+        ("a signal", "FAILED"),
+        ("closed by another node", "FAILED"),
+        ("a bug", "FAILED"),
+    ],
+)
+def test_the_end_of_an_agent_in_torchruns_words(recorder, history, state):
+    told, error, *_ = HISTORIES[history]
+    play(recorder, told, error)
+    assert torchruns(recorder)[-1].metadata["state"] == state
+
+
+def test_what_torchrun_says_of_workers_that_failed_and_were_ended(recorder):
+    told, error, *_ = HISTORIES["failure with a restart, then for good"]
+    play(recorder, told, error)
+    ends = [
+        (event.metadata["global_rank"], event.metadata["state"], event.metadata["raw_error"])
+        for event in torchruns(recorder)
+        if event.metadata["state"] in ("FAILED", "TERMINATED")
+    ]
+    assert ends == [(3, "FAILED", "Signal 9 (SIGKILL) received by PID 78"), (2, "TERMINATED", None)]
+
+
+def test_metadata_are_torchruns_to_the_letter(recorder):
+    import json
+
+    play(recorder, [*START, exited(WORKERS[1], -9, failed=failure())])
+    event = torchruns(recorder)[3]
+    told = dict(event.metadata)
+    assert told.pop("hostname")
+    inner = json.loads(told.pop("metadata"))
+    assert inner == {
+        "group_world_size": 3,
+        "entry_point": "train.py",
+        "local_rank": [1],
+        "role_rank": [2],
+        "role_world_size": [5],
+        "exit_code": [-9],
+        "worker_pid": [78],
+    }
+    assert told == {
+        "run_id": "job",
+        "global_rank": 3,
+        "group_rank": 1,
+        "worker_id": "78",
+        "role": "trainer",
+        "state": "FAILED",
+        "total_run_time": 0.0,
+        "rdzv_backend": "c10d",
+        "raw_error": "Signal 9 (SIGKILL) received by PID 78",
+        "agent_restarts": 0,
+        "duration_ms": None,
+    }
+
+
+def test_keys_are_those_that_torch_itself_writes():
+    """Its own function, with what little it needs of an agent."""
+    api = pytest.importorskip("torch.distributed.elastic.agent.server.api")
+
+    class Agent:
+        _total_execution_time = 0
+        _remaining_restarts = 0
+        _worker_group = type("Group", (), {"group_rank": 0, "group_world_size": 1})()
+
+    class Spec:
+        role, max_restarts = "r", 0
+        rdzv_handler = type("H", (), {"get_run_id": lambda _: "j", "get_backend": lambda _: "b"})()
+
+        def get_entrypoint_name(self):
+            return "e"
+
+    Agent._worker_group.spec = Spec()
+    worker = api.Worker(0, 0, 0, 1, 1)
+    theirs = api.SimpleElasticAgent._construct_event(
+        Agent(), "START", api.EventSource.WORKER, worker=worker
+    )
+    ours = to_torchrun(
+        Event("plaunch.worker.started", SCHEMA["plaunch.worker.started"].source, metadata={})
+    )
+    assert {*ours.metadata} == {*theirs.metadata}
+    assert ours.name == theirs.name
+
+
+def test_one_that_is_torchruns_already_stays():
+    event = Event("torchelastic.worker.status.START", SCHEMA["plaunch.worker.started"].source)
+    assert to_torchrun(event) is event

@@ -1,0 +1,158 @@
+"""Extensions: made by plugins, started in bounds, and named for what they do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+from plaunch.agent import RequestKind, Snapshot
+from plaunch.errors import PluginError, UsageError
+from plaunch.plugin import extensions
+from plaunch.plugin.context import PluginContext
+from plaunch.plugin.extensions import AgentControl, Extending
+from plaunch.plugin.hookspecs import hookimpl
+from plaunch.plugin.manager import PluginManager
+
+CONTEXT = PluginContext("job", "role", "host")
+
+
+class Extension:
+    """Keeps what it is told."""
+
+    def __init__(self, error=None):
+        self.told = []
+        self._error = error
+
+    def start(self, control):
+        if self._error is not None:
+            raise self._error
+        self.told.append(("start", control))
+
+    def handle(self, event):
+        self.told.append(("handle", event))
+
+    def stop(self, result):
+        self.told.append(("stop", result))
+
+
+def created(answer):
+    class Plugin:
+        @hookimpl
+        def plaunch_extensions(self, context):
+            assert context is not None
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+    manager = PluginManager.create([Plugin], environ={}, entries=[])
+    return manager.create_extensions(CONTEXT)
+
+
+@pytest.mark.parametrize("answer", [None, [], ()])
+def test_a_plugin_need_not_want_any(answer):
+    assert created(answer) == []
+
+
+def test_an_extension_has_its_events_and_its_end():
+    extension = Extension()
+    (item,) = created([extension])
+    item.start("control")
+    item.handle("event")
+    item.result = "result"
+    item.close()
+    assert extension.told == [("start", "control"), ("handle", "event"), ("stop", "result")]
+    item.rest()  # which it need not know
+    item.release()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (ValueError("no"), PluginError, "'Plugin' .* failed in plaunch_extensions: ValueError: no"),
+        (UsageError("bad port"), UsageError, "^bad port$"),
+        ([object()], PluginError, "has not all of the methods start, handle, stop"),
+        (3, PluginError, "failed in plaunch_extensions: TypeError"),
+    ],
+)
+def test_what_is_no_extension(answer, error, message):
+    with pytest.raises(error, match=message):
+        created(answer)
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "message"),
+    [
+        (ValueError("no"), PluginError, "an extension of P failed when it was started: ValueError"),
+        (SystemExit(0), PluginError, "an extension of P failed when it was started: SystemExit"),
+        (UsageError("the port is taken"), UsageError, "^the port is taken$"),
+    ],
+)
+def test_an_extension_that_cannot_start_ends_the_launch(raised, error, message):
+    with pytest.raises(error, match=message):
+        Extending("P", Extension(raised)).start(None)
+
+
+def test_an_extension_that_hangs_does_not_hold_the_launch(monkeypatch):
+    monkeypatch.setattr(extensions, "START_BOUND", 0.1)
+    release = threading.Event()
+
+    class Hangs(Extension):
+        def start(self, control):
+            release.wait(60)
+
+    try:
+        with pytest.raises(PluginError, match=r"has not started within 0\.1 s"):
+            Extending("P", Hangs()).start(None)
+    finally:
+        release.set()
+
+
+def test_threads_of_its_own_may_rest(caplog):
+    told = []
+
+    class Threaded(Extension):
+        def rest(self):
+            told.append("rest")
+
+        def release(self):
+            raise ValueError("no thread")
+
+    item = Extending("P", Threaded())
+    item.rest()
+    item.release()
+    assert told == ["rest"]
+    assert "an extension of P failed in release: ValueError: no thread" in caplog.text
+
+
+class Agent:
+    """An agent that keeps what it is asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def snapshot(self):
+        return Snapshot("HEALTHY", 2, 1, {0: 4}, {0: 77})
+
+    def request(self, kind, reason, who):
+        self.asked.append((kind, reason, who))
+
+    def signal_workers(self, signum, ranks, reason):
+        self.asked.append((signum, ranks, reason))
+
+
+def test_what_an_extension_can_do(caplog):
+    caplog.set_level(logging.INFO, "plaunch")
+    agent = Agent()
+    control = AgentControl(agent, "plugin 'acme'", lambda snapshot: snapshot)
+    assert control.snapshot() == Snapshot("HEALTHY", 2, 1, {0: 4}, {0: 77})
+    control.request("restart", "a file is there")
+    control.signal_workers(10, [4], "it is late")
+    control.say("one\nline")
+    assert agent.asked == [
+        (RequestKind.RESTART, "a file is there", "plugin 'acme'"),
+        (10, [4], "it is late"),
+    ]
+    assert "plugin 'acme': one line" in caplog.text
+    with pytest.raises(ValueError, match="'dance' is not a valid RequestKind"):
+        control.request("dance", "")

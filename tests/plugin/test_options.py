@@ -1,0 +1,171 @@
+"""The options that plugins declare: found, loaded, and given their values."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+from plaunch.errors import PluginLoadError, UsageError
+from plaunch.options import Option, integer
+from plaunch.plugin.context import PluginContext
+from plaunch.plugin.hookspecs import hookimpl
+from plaunch.plugin.manager import PluginManager
+from plaunch.plugin.metadata import Distribution, EntryPoint
+from plaunch.plugin.options import (
+    OptionsError,
+    PluginOptions,
+    find_options,
+    load_options,
+    resolve_options,
+)
+from plaunch.plugin.words import Words
+
+LEVEL = Option(("--acme-level",), "how much", 1, "N", integer, variables=("ACME_LEVEL",))
+WORD = Option(("--acme-word",), "which")
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Make a module of attributes; returns its name."""
+
+    def make(name="acme_options", **attributes):
+        made = types.ModuleType(name)
+        vars(made).update(attributes)
+        monkeypatch.setitem(sys.modules, name, made)
+        return name
+
+    return make
+
+
+def entry(value, name="acme", distribution="acme"):
+    return EntryPoint("plaunch.options", name, value, Distribution(distribution, "Acme", "1.0"))
+
+
+def test_what_a_module_declares(module):
+    declared = load_options(entry(module(OPTIONS=(LEVEL,), PLUGIN="acme.plugin")))
+    assert declared == PluginOptions("acme", "Acme 1.0", (LEVEL,), "acme.plugin")
+
+
+def test_an_object_may_declare_them_too(module):
+    holder = types.SimpleNamespace(OPTIONS=[LEVEL])
+    assert load_options(entry(module(holder=holder) + ":holder")).plugin == ""
+
+
+@pytest.mark.parametrize(
+    ("attributes", "problem"),
+    [
+        ({}, "AttributeError"),
+        ({"OPTIONS": ["--acme"]}, "'--acme' in OPTIONS is no plaunch.options.Option"),
+        ({"OPTIONS": [Option(("-a", "--acme"), "")]}, r"\['-a'\] are no names"),
+        ({"OPTIONS": [Option(("--Acme",), "")]}, r"\['--Acme'\] are no names"),
+        ({"OPTIONS": [], "PLUGIN": 3}, "PLUGIN is 3"),
+    ],
+)
+def test_what_declares_no_options(module, attributes, problem):
+    with pytest.raises(OptionsError, match=problem):
+        load_options(entry(module(**attributes)))
+
+
+@pytest.mark.parametrize("value", ["no_such_module", "a b c", "acme_options:nothing"])
+def test_a_broken_module_costs_its_own_options_only(module, value):
+    good = entry(module(OPTIONS=(LEVEL,)), "good")
+    found, problems = find_options([entry(value, "bad"), good], Words((), {}))
+    assert [one.name for one in found] == ["good"]
+    (problem,) = problems
+    assert problem.startswith("the options of plugin 'bad' (Acme 1.0) cannot be used: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "distribution", "there"),
+    [
+        ((), {}, "acme", True),
+        (("no:acme",), {}, "acme", False),
+        (("no:options:acme",), {}, "acme", False),
+        (("no:other",), {}, "acme", True),
+        ((), {"PLAUNCH_PLUGINS": "no:acme"}, "acme", False),
+        ((), {"PLAUNCH_DISABLE_PLUGIN_AUTOLOAD": "1"}, "acme", False),
+        (("acme",), {"PLAUNCH_DISABLE_PLUGIN_AUTOLOAD": "1"}, "acme", True),
+        ((), {"PLAUNCH_DISABLE_PLUGIN_AUTOLOAD": "1"}, "plaunch", True),
+    ],
+)
+def test_whose_options_there_are(module, words, environ, distribution, there):
+    given = entry(module(OPTIONS=(LEVEL,)), distribution=distribution)
+    found, _ = find_options([given], Words(words, environ))
+    assert bool(found) is there
+
+
+ACME = PluginOptions("acme", "Acme 1.0", (LEVEL, WORD), "acme_plugin")
+
+
+@pytest.mark.parametrize(
+    ("values", "environ", "resolved"),
+    [
+        ({}, {}, {}),
+        ({"acme_word": "x"}, {}, {"acme": {"acme_level": 1, "acme_word": "x"}}),
+        ({"acme_level": 7}, {}, {"acme": {"acme_level": 7, "acme_word": None}}),
+        ({"acme_level": "7"}, {}, {"acme": {"acme_level": 7, "acme_word": None}}),
+        ({}, {"ACME_LEVEL": "7"}, {"acme": {"acme_level": 7, "acme_word": None}}),
+        ({"acme_level": 2}, {"ACME_LEVEL": "7"}, {"acme": {"acme_level": 2, "acme_word": None}}),
+    ],
+)
+def test_values_that_are_given_in_code(values, environ, resolved):
+    assert resolve_options([ACME], values, environ) == resolved
+
+
+@pytest.mark.parametrize(
+    ("values", "environ", "message"),
+    [
+        ({"acme_levl": 1}, {}, "no plugin has an option 'acme_levl'; did you mean 'acme_level'"),
+        ({"acme_level": "x"}, {}, "option 'acme_level' of plugin 'acme': 'x' is not a whole"),
+        ({}, {"ACME_LEVEL": "x"}, "variable ACME_LEVEL: 'x' is not a whole"),
+    ],
+)
+def test_values_that_are_none(values, environ, message):
+    with pytest.raises(UsageError, match=message):
+        resolve_options([ACME], values, environ)
+
+
+class Recorded:
+    """Keeps what its hook is told, and runs nothing."""
+
+    def __init__(self):
+        self.contexts = []
+
+    @hookimpl
+    def plaunch_extensions(self, context):
+        self.contexts.append(context)
+
+
+def manager_with(module, *words, plugin="acme_plugin:PLUGIN"):
+    recorded = Recorded()
+    if plugin:
+        module("acme_plugin", PLUGIN=recorded)
+    entries = [entry(module(OPTIONS=(LEVEL, WORD), PLUGIN=plugin))]
+    return PluginManager.create(words=words, environ={}, entries=entries), recorded
+
+
+def test_a_plugin_is_loaded_when_one_of_its_options_is_given(module):
+    manager, recorded = manager_with(module)
+    context = PluginContext("job", "role", "host")
+    manager.use_options({}, {})
+    assert manager.create_extensions(context) == []
+    assert (manager.selected(), recorded.contexts) == ([], [])
+    manager.use_options({"acme_word": "x"}, {})
+    manager.create_extensions(context)
+    (seen,) = recorded.contexts
+    assert seen.options == {"acme_level": 1, "acme_word": "x"}
+    assert seen.run_id == "job"
+    (loaded,) = manager.selected()
+    assert (loaded.kind, loaded.name, loaded.module) == ("options", "acme", "acme_plugin")
+
+
+def test_a_plugin_that_is_named_is_loaded_without_options(module):
+    manager, _ = manager_with(module, "acme")
+    assert [loaded.name for loaded in manager.selected()] == ["acme"]
+
+
+def test_a_plugin_that_cannot_be_loaded_is_named(module):
+    manager, _ = manager_with(module, plugin="acme_nothing")
+    with pytest.raises(PluginLoadError, match=r"'acme' \(distribution Acme 1.0, module acme_noth"):
+        manager.use_options({"acme_word": "x"}, {})

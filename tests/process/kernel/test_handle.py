@@ -1,0 +1,150 @@
+"""The exit code of a worker: known once it has ended, not lost, and never taken for a success."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import types
+
+import pytest
+from plaunch.process.kernel import handle as child
+from plaunch.process.kernel.handle import LOST_EXIT_CODE, ForkServerHandle, ProcessHandle
+from plaunch.process.kernel.processes import Process, read_process
+from plaunch.process.stopping.session import WorkerSession
+
+from helpers.processes import wait_for_end
+
+
+def start(code):
+    program = subprocess.Popen([sys.executable, "-c", code])
+    return program, ProcessHandle(program, release=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("code", "exitcode"),
+    [
+        ("", 0),
+        ("raise SystemExit(17)", 17),
+        ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os; os.kill(os.getpid(), 15)", -15),
+    ],
+)
+def test_the_exit_code_is_read_without_reaping(code, exitcode):
+    program, worker = start(code)
+    wait_for_end(program.pid)
+    assert worker.poll() == exitcode
+    assert worker.poll() == exitcode
+    assert program.returncode is None, "it was reaped, and its number may be given to another"
+    worker.reap()
+    assert program.returncode == exitcode
+
+
+def test_a_running_process_has_no_exit_code():
+    program, worker = start("import time; time.sleep(600)")
+    assert worker.poll() is None
+    program.kill()
+    wait_for_end(program.pid)
+    assert worker.poll() == -9
+    worker.reap()
+
+
+@pytest.mark.parametrize("exitcode", [0, 3])
+def test_what_was_reaped_through_its_own_handle_is_known(exitcode):
+    program, worker = start(f"raise SystemExit({exitcode})")
+    program.wait()
+    assert worker.poll() == exitcode
+
+
+def test_what_somebody_else_has_reaped_is_no_success(caplog):
+    program, worker = start("")
+    os.waitpid(program.pid, 0)  # as a program does that waits for any child
+    assert worker.poll() == LOST_EXIT_CODE
+    assert f"pid {program.pid} was reaped by other code" in caplog.text
+    worker.reap()
+
+
+def test_release_is_passed_on():
+    program, _ = start("")
+    released = []
+    worker = ProcessHandle(program, release=lambda: released.append(program.pid))
+    worker.release()
+    assert released == [program.pid]
+    program.wait()
+
+
+def test_a_child_needs_no_descriptor():
+    program, worker = start("")
+    assert worker.exit_fd() is None
+    program.wait()
+
+
+def test_systems_without_waitid_reap(monkeypatch):
+    program, worker = start("raise SystemExit(4)")
+    wait_for_end(program.pid)
+    monkeypatch.delattr(os, "waitid")
+    assert worker.poll() == 4
+    assert program.returncode == 4
+
+
+# --- signals to the very process ------------------------------------------------------------------
+
+
+@pytest.fixture
+def stranger():
+    program = subprocess.Popen(["sleep", "600"])
+    yield program
+    program.kill()
+    program.wait()
+
+
+def served(pid):
+    """A worker of a fork server that is asked for the exit code, and does not say it."""
+
+    class Handle:
+        returncode = None
+        sentinel = -1
+
+        def poll(self):
+            return None
+
+    handle = Handle()
+    handle.pid = pid
+    return ForkServerHandle(handle, release=lambda: None)
+
+
+def test_a_child_gets_its_signal(stranger):
+    worker = ProcessHandle(stranger, release=lambda: None)
+    worker.send_signal(signal.SIGTERM)
+    wait_for_end(stranger.pid)
+    worker.send_signal(signal.SIGTERM)  # it has ended, and nobody gets it
+    assert worker.owns_pid()
+    worker.reap()
+    assert not worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+
+
+def test_a_served_worker_gets_its_signal(stranger):
+    worker = served(stranger.pid)
+    assert worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+    assert stranger.wait() == -signal.SIGTERM
+    assert not worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+    worker.release()
+
+
+def test_a_number_that_the_server_gave_away_gets_no_signal(stranger, monkeypatch):
+    """The server reaps, and says so later; meanwhile somebody else may have the number."""
+    here = read_process(stranger.pid)
+    earlier = Process(stranger.pid, start=here.start - 1)
+    monkeypatch.setattr(child, "read_process", lambda pid: earlier)
+    worker = served(stranger.pid)
+    monkeypatch.undo()
+    assert not worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+    kin = types.SimpleNamespace(orphans=lambda rank: [], signal=lambda *_: [])
+    WorkerSession(worker, 0, kin).kill()
+    worker.release()
+    assert stranger.poll() is None

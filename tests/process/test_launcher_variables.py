@@ -1,0 +1,119 @@
+"""What workers do not inherit: the launcher's mark, and its secrets."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from plaunch.process import start_processes
+from plaunch.process.stopping.guard import guard
+
+SECRET = "a secret of the nodes"
+SECRETS = ("PLAUNCH_RDZV_TOKEN", "PLAUNCH_ETCD_PASSWORD", "PLAUNCH_OF_A_PLUGIN_PASSWORD")
+NAMES = (*SECRETS, "PLAUNCH_LAUNCHER")
+KEPT = ("PLAUNCH_ETCD_USER", "TOKEN", "MY_PASSWORD", "PLAUNCH_TOKENS")
+
+
+@pytest.fixture(autouse=True)
+def _secrets(monkeypatch):
+    for name in NAMES:
+        monkeypatch.setenv(name, SECRET)
+    for name in ("INHERITED", *KEPT):
+        monkeypatch.setenv(name, "yes")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
+def test_functions(start_method, monkeypatch):
+    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "modules"))
+    environment = importlib.import_module("worker_functions").environment
+    context = start_processes(
+        "t", environment, {0: ()}, {0: {"LOCAL_RANK": 0}}, start_method=start_method
+    )
+    seen = context.wait(60).return_values[0]
+    assert seen["LOCAL_RANK"] == "0"
+    assert {seen[name] for name in ("INHERITED", *KEPT)} == {"yes"}
+    assert SECRET not in seen.values()
+
+
+def test_programs(tmp_path):
+    code = f"import os; open({str(tmp_path / 'env')!r}, 'w').write(repr(dict(os.environ)))"
+    context = start_processes("t", sys.executable, {0: ("-c", code)})
+    assert not context.wait(60).is_failed()
+    seen = (tmp_path / "env").read_text()
+    assert "'INHERITED': 'yes'" in seen
+    assert SECRET not in seen
+
+
+def environ_of(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return [entry for entry in file.read().split(b"\0") if entry]
+
+
+def test_the_guard_that_is_a_program_of_its_own_gets_no_secret(monkeypatch):
+    monkeypatch.setattr(guard, "_is_forkable", lambda: False)
+    monkeypatch.setenv("PLAUNCH_LAUNCHER", "kept")  # by this its launcher knows it
+    started = guard.start_guard()
+    try:
+        deadline = time.monotonic() + 60
+        while not (seen := environ_of(started.pid)):  # there is none while it is executed
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert b"PLAUNCH_LAUNCHER=kept" in seen
+        assert not [entry for entry in seen if SECRET.encode() in entry]
+    finally:
+        started.dismiss()
+
+
+FORKED = """\
+import os, sys, time
+from plaunch.process import start_processes
+from plaunch.process.stopping.guard import guard as guard_module
+from plaunch.process.stopping.reaper import Reaper
+
+guard_module._is_forkable = lambda: True
+
+def environ(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return file.read().split(b"\\0")
+
+def worker():
+    return environ(os.getpid())
+
+if __name__ == "__main__":
+    method = sys.argv[1]
+    reaper = Reaper()
+    context = start_processes("t", worker, {0: ()}, start_method=method, reaper=reaper)
+    pid = reaper.guard.pid
+    deadline = time.monotonic() + 60
+    while open(f"/proc/{pid}/comm").read() != "workers-guard\\n":
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    for seen in (environ(pid), context.wait(60).return_values[0]):
+        print(sorted(entry.decode() for entry in seen if b"PLAUNCH_" in entry or b"KEPT" in entry))
+    print(sorted(entry.decode() for entry in environ(os.getpid()) if b"_TOKEN=" in entry))
+    context.close()
+    reaper.close()
+"""
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
+def test_what_is_forked_shows_no_secret_either(start_method, tmp_path):
+    """The kernel tells others what the process that forked it was started with."""
+    script = tmp_path / "forked.py"
+    script.write_text(FORKED)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PLAUNCH_")}
+    env.update({"PLAUNCH_RDZV_TOKEN": SECRET, "PLAUNCH_ETCD_PASSWORD": SECRET, "KEPT": "yes"})
+    told = subprocess.run(
+        [sys.executable, str(script), start_method],
+        env=env,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    ).stdout.splitlines()
+    assert told == ["['KEPT=yes']", "['KEPT=yes']", f"['PLAUNCH_RDZV_TOKEN={SECRET}']"]

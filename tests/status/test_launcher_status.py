@@ -1,0 +1,173 @@
+"""What an agent does, told from its events."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+
+import pytest
+from plaunch.agent.time_accounting import TimeAccount
+from plaunch_status.launcher import FINISHED, PHASES, Picture
+from streams import Stream
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def picture():
+    return Picture("job", "trainer")
+
+
+@pytest.fixture
+def stream(picture):
+    return Stream(picture.note)
+
+
+def told(picture, **asked):
+    described = picture.describe(None, 0.0)
+    return {key: described[key] for key in asked}
+
+
+def check(picture, **wanted):
+    assert told(picture, **wanted) == wanted
+
+
+def test_the_end_is_a_phase_of_its_own():
+    assert FINISHED not in PHASES
+
+
+def test_before_the_first_event(picture):
+    check(
+        picture,
+        schema=1,
+        run_id="job",
+        role="trainer",
+        agent_pid=os.getpid(),
+        state="INIT",
+        phase="starting",
+        round=None,
+        attempt=0,
+        ranks=None,
+        world_size=None,
+        workers=[],
+        last_event=None,
+        failure=None,
+    )
+
+
+def test_waiting_in_rendezvous(picture, stream):
+    stream.begin(at=4)
+    check(
+        picture,
+        phase="rendezvous",
+        since=1004.0,
+        round=None,
+        group_rank=None,
+        min_nodes=1,
+        max_nodes=2,
+        max_restarts=3,
+        last_event={"name": "plaunch.rendezvous.begun", "timestamp": 1004.0},
+    )
+    assert picture.describe("1 more node", 0.0)["waiting_for"] == "1 more node"
+
+
+def test_training(picture, stream):
+    stream.begin()
+    stream.form(10)
+    check(
+        picture,
+        phase="training",
+        since=1012.0,
+        state="HEALTHY",
+        round=0,
+        ranks="0-1",
+        world_size=4,
+        group_world_size=2,
+        group_rank=0,
+        master_port=29500,
+    )
+    assert picture.describe(None, 0.0)["workers"][1] == {
+        "local_rank": 1,
+        "global_rank": 1,
+        "pid": 1,
+        "state": "running",
+        "exit_code": None,
+        "since": 1012.0,
+    }
+
+
+def test_a_failure_a_restart_and_the_end(picture, stream):
+    stream.begin()
+    stream.form(10)
+    stream.fail(20)
+    check(picture, phase="stopping", since=1020.0, state="STOPPED")
+    check(picture, stop={"step": "signalled", "signal_name": "SIGTERM", "seconds": 0.0})
+    ends = [
+        (worker["state"], worker["exit_code"]) for worker in picture.describe(None, 0)["workers"]
+    ]
+    assert ends == [("stopped", -15), ("failed", -9)]
+    first = picture.describe(None, 0)["failure"]
+    assert (first["global_rank"], first["signal_name"], first["attempt"]) == (1, "SIGKILL", 0)
+    stream.tell(24, "rendezvous.begun")
+    assert [worker["state"] for worker in picture.describe(None, 0)["workers"]] == [
+        "stopped",
+        "failed",
+    ]
+    stream.form(30, attempt=1, round=1)
+    check(picture, phase="training", attempt=1, round=1, failure=first, stop=None)
+    assert [worker["pid"] for worker in picture.describe(None, 0)["workers"]] == [100, 101]
+    for rank in range(2):
+        stream.end(40, rank, 0)
+    stream.tell(41, "state.changed", old="HEALTHY", new="SUCCEEDED")
+    check(picture, phase="lingering", since=1041.0)
+    stream.tell(50, "launcher.finished", outcome="succeeded", exit_code=0, reason="secret")
+    check(picture, phase="finished", since=1050.0, end={"outcome": "succeeded", "exit_code": 0})
+
+
+def test_a_later_failure_is_not_the_first_one(picture, stream):
+    stream.begin()
+    stream.form(1)
+    stream.fail(5)
+    stream.tell(6, "failure", global_rank=7, is_first=False)
+    assert picture.describe(None, 0)["failure"]["global_rank"] == 1
+    stream.form(10, attempt=1, round=1)
+    stream.tell(16, "failure", global_rank=7, is_first=False)
+    assert picture.describe(None, 0)["failure"]["global_rank"] == 7
+    stream.tell(17, "failure", global_rank=3, is_first=True)
+    assert picture.describe(None, 0)["failure"]["global_rank"] == 3
+
+
+def test_where_the_time_went_is_the_accounts_and_goes_on_between_events():
+    account, picture = TimeAccount(), Picture("job", "trainer")
+    stream = Stream(account.note, picture.note)
+    stream.begin()
+    stream.form(10)
+    assert picture.spent(100.0) == {**account.seconds, "training": 88.0, "total": 100.0}
+    stream.fail(110)
+    stream.tell(114, "rendezvous.begun")
+    spent = picture.spent(120.0)
+    assert spent["waiting"] == 16.0
+    assert sum(seconds for name, seconds in spent.items() if name != "total") == spent["total"]
+    stream.tell(130, "launcher.finished", outcome="failed", exit_code=1)
+    assert picture.spent(1e9) == account.seconds
+
+
+def test_every_key_is_documented(picture, stream):
+    lines = (DOCS / "metrics.md").read_text().partition("## /status")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", lines, re.MULTILINE)
+    documented = {key for row in rows for key in re.findall("`([a-z_]+)`", row)}
+    assert set(picture.describe(None, 0.0)) == documented
+    for phase in (*PHASES, FINISHED):
+        assert f"`{phase}`" in lines
+
+
+def test_it_is_json_and_has_no_secrets(picture, stream):
+    stream.begin()
+    stream.form(10)
+    stream.fail(20)
+    stream.tell(30, "launcher.finished", outcome="failed", exit_code=137, reason="secret")
+    text = json.dumps(picture.describe("x", 1.0))
+    assert "secret" not in text
+    assert json.loads(text)["alive"] is False

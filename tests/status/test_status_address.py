@@ -1,0 +1,80 @@
+"""Where the status of a launcher is served."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+from plaunch.errors import UsageError
+from plaunch_status.address import describe_address, listen, parse_address
+
+
+@pytest.mark.parametrize(
+    ("value", "host", "port"),
+    [
+        (9400, "", 9400),
+        ("9400", "", 9400),
+        ("0", "", 0),
+        ("0.0.0.0:9400", "0.0.0.0", 9400),
+        ("node7:1", "node7", 1),
+        ("[::1]:65535", "::1", 65535),
+    ],
+)
+def test_addresses(value, host, port):
+    assert parse_address(value, "here") == (host, port)
+
+
+@pytest.mark.parametrize(
+    "value", ["", "x", ":9400", "host:", "host:x", "::1:9400", "[]x:1", "65536", -1, "1:2:3", "٣"]
+)
+def test_what_is_no_address(value):
+    with pytest.raises(UsageError, match=r"here is .*HOST:PORT"):
+        parse_address(value, "here")
+
+
+def test_an_address_is_written_as_it_is_read():
+    assert describe_address("::1", 9) == "[::1]:9"
+    assert describe_address("127.0.0.1", 9) == "127.0.0.1:9"
+
+
+def test_nobody_outside_can_reach_it_by_default():
+    with listen("", 0, "here") as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+        assert not listener.get_inheritable()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_ipv6():
+    with listen("::1", 0, "here") as listener:
+        with socket.create_connection(("::1", listener.getsockname()[1]), timeout=5):
+            pass
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")
+def test_all_addresses_of_both_kinds():
+    with listen("::", 0, "here") as listener:
+        with socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5):
+            pass
+
+
+def test_a_port_that_is_taken_names_its_owner():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UsageError) as caught:
+            listen("", port, "--metrics-port")
+    said = str(caught.value)
+    assert said.startswith(f"--metrics-port asks to serve at 127.0.0.1:{port}: the port is taken")
+    assert f"pid {os.getpid()}" in said
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "said"),
+    [
+        ("192.0.2.1", 0, "this host has no such address"),
+        ("no such name", 0, "has no address"),
+    ],
+)
+def test_an_address_that_cannot_be_used(host, port, said):
+    with pytest.raises(UsageError, match=said):
+        listen(host, port, "here")

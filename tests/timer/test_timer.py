@@ -1,0 +1,299 @@
+"""Timers of workers: who starts them, and who ends whose time is over."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import plaunch_timer as timer
+import pytest
+from plaunch.errors import UsageError
+from plaunch_timer import FileTimerClient, FileTimerRequest, FileTimerServer
+
+TIMEOUT = 30.0
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def server(tmp_path, told):
+    changed = threading.Event()
+
+    def log_event(name, request):
+        told.append((name, None if request is None else request.scope_id))
+        changed.set()
+
+    server = FileTimerServer(str(tmp_path / "pipe"), "job", log_event=log_event)
+    server.changed = changed
+    yield server
+    server.stop()
+
+
+def ask(server, *requests):
+    """Write requests as a client does."""
+    with open(server._file_path, "w") as pipe:
+        for request in requests:
+            pipe.write(request.to_json() + "\n")
+
+
+def test_a_request_through_json():
+    request = FileTimerRequest(7, "scope", 1.5, signal.SIGTERM)
+    assert FileTimerRequest.from_json(request.to_json()) == request
+    assert request.worker_pid == request.worker_id == 7
+    assert request != FileTimerRequest(7, "scope", 1.5)
+    assert request != timer.TimerRequest(7, "scope", 1.5)
+    assert hash(request) == hash(FileTimerRequest(7, "scope", 1.5, 15))
+
+
+def test_a_request_of_torchs():
+    theirs = pytest.importorskip("torch.distributed.elastic.timer")
+    request = theirs.FileTimerRequest(7, "scope", 1.5, 9)
+    assert FileTimerRequest.from_json(request.to_json()) == FileTimerRequest(7, "scope", 1.5, 9)
+    assert FileTimerRequest(7, "scope", 1.5, 9).to_json() == request.to_json()
+
+
+def test_a_time_that_is_over(server, told, sleeper):
+    ask(server, FileTimerRequest(sleeper.pid, "a", time.time() - 1, signal.SIGTERM))
+    server.start()
+    assert sleeper.wait(TIMEOUT) == -signal.SIGTERM
+    server.stop()
+    assert told == [
+        ("watchdog started", None),
+        ("timer expired", "a"),
+        ("kill worker process", "a"),
+        ("watchdog stopped", None),
+    ]
+    assert server.reason(sleeper.pid) == (
+        "its timer 'a' had expired, so that plaunch sent it SIGTERM"
+    )
+    assert server.reason(1) is None
+    assert not os.path.exists(server._file_path)
+
+
+def test_a_time_that_comes_to_its_end_while_nothing_else_happens(server, sleeper):
+    server.start()
+    ask(server, FileTimerRequest(sleeper.pid, "a", time.time() + 0.3, signal.SIGKILL))
+    assert sleeper.wait(TIMEOUT) == -signal.SIGKILL
+
+
+def test_the_server_does_not_kill_itself(server, told, caplog):
+    ask(server, FileTimerRequest(os.getpid(), "a", 1.0, signal.SIGKILL))
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        server.run_once()
+    assert "is not one to send" in caplog.text
+    assert told == [("timer expired", "a")]
+
+
+@pytest.mark.parametrize("pid", [0, 1, -1])
+def test_what_is_no_worker_is_left_alone(server, pid, monkeypatch):
+    monkeypatch.setattr(server, "_reap_worker", lambda *_: pytest.fail("killed"))
+    server._end(pid, [FileTimerRequest(pid, "a", 1.0, signal.SIGKILL)])
+
+
+def test_a_timer_that_was_released_or_belongs_to_nobody(server, told, sleeper):
+    ask(
+        server,
+        FileTimerRequest(sleeper.pid, "a", 1.0, signal.SIGKILL),
+        FileTimerRequest(sleeper.pid, "a", -1),
+        FileTimerRequest(2**22 + 1, "b", 1.0, signal.SIGKILL),  # above the largest pid
+    )
+    server.run_once()
+    assert told == []
+    assert sleeper.poll() is None
+
+
+def test_a_process_that_was_given_the_number_of_another(server, told, sleeper):
+    server.register_timers([FileTimerRequest(sleeper.pid, "a", 1.0, signal.SIGKILL)])
+    server._starts[sleeper.pid] = "1"
+    server.run_once()
+    assert told == []
+
+
+def test_a_timer_without_a_signal(server, told, sleeper, caplog):
+    ask(server, FileTimerRequest(sleeper.pid, "a", 1.0, 0))
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        server.run_once()
+    assert told == [("timer expired", "a")]
+    assert "no signal is to be sent" in caplog.text
+    assert sleeper.poll() is None
+
+
+def test_of_several_the_first_with_a_signal_counts(server, told, sleeper):
+    ask(
+        server,
+        FileTimerRequest(sleeper.pid, "third", 3.0, signal.SIGKILL),
+        FileTimerRequest(sleeper.pid, "first", 1.0, 0),
+        FileTimerRequest(sleeper.pid, "second", 2.0, signal.SIGTERM),
+    )
+    server.run_once()
+    assert sleeper.wait(TIMEOUT) == -signal.SIGTERM
+    assert told[-1] == ("kill worker process", "second")
+
+
+def test_what_is_no_request_is_dropped(server, told, sleeper, caplog):
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        with open(server._file_path, "w") as pipe:
+            pipe.write('not json\n{"pid": 1}\n[1]\n')
+        ask(server, FileTimerRequest(sleeper.pid, "a", 1.0, signal.SIGKILL))
+        server.run_once()
+    assert caplog.text.count("is dropped") == 3
+    assert sleeper.wait(TIMEOUT) == -signal.SIGKILL
+
+
+def test_a_request_in_two_pieces(server, sleeper):
+    line = FileTimerRequest(sleeper.pid, "a", time.time() + 600, signal.SIGKILL).to_json() + "\n"
+    os.write(server._pipe, line[:10].encode())
+    server._turn(0)
+    assert server.get_expired_timers(time.time() + 1000) == {}
+    os.write(server._pipe, line[10:].encode())
+    server._turn(0)
+    assert list(server.get_expired_timers(time.time() + 1000)) == [sleeper.pid]
+
+
+def test_progress(server, monkeypatch):
+    assert server.get_last_progress_time() >= int(time.time()) - 1
+    server._has_client, server._progress = True, 12
+    assert server.get_last_progress_time() == 12
+
+
+def test_a_file_in_the_place_of_the_pipe_is_replaced(tmp_path):
+    (tmp_path / "pipe").write_text("old")
+    server = FileTimerServer(str(tmp_path / "pipe"), "job")
+    assert (tmp_path / "pipe").is_fifo()
+    server.stop()
+    server.stop()
+
+
+def test_our_client(server, sleeper):
+    client = FileTimerClient(server._file_path, signal=signal.SIGTERM)
+    client.acquire("a", time.time() + 600)
+    client.acquire("b", time.time() + 600)
+    client.release("a")
+    server._turn(0)
+    (timers,) = server.get_expired_timers(time.time() + 1000).values()
+    assert [(t.worker_pid, t.scope_id, t.signal) for t in timers] == [
+        (os.getpid(), "b", signal.SIGTERM)
+    ]
+
+
+def test_our_client_with_torchs_server(tmp_path, sleeper):
+    theirs = pytest.importorskip("torch.distributed.elastic.timer")
+    path = str(tmp_path / "pipe")
+    server = theirs.FileTimerServer(path, "job", max_interval=0.1)
+    server.start()
+    client = FileTimerClient(path)
+    client.acquire("a", time.time() + 600)
+    client.release("a")
+    client.acquire("b", time.time() + 600)
+    server.run_once()
+    assert [scope for _, scope in server._timers] == ["b"]
+
+
+def test_a_client_without_a_server(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaunch_timer.files._PATIENCE", 0.0)
+    monkeypatch.setattr("plaunch_timer.files._LOOK", 0.0)
+    with pytest.raises(BrokenPipeError, match="no timer server reads"):
+        FileTimerClient(str(tmp_path / "pipe")).release("a")
+
+
+def test_a_name_that_is_too_long(tmp_path):
+    with pytest.raises(UsageError, match="shorter name"):
+        FileTimerClient(str(tmp_path / "pipe")).acquire("a" * select.PIPE_BUF, 1.0)
+
+
+class Kept(timer.TimerClient):
+    def __init__(self):
+        self.all = []
+
+    def acquire(self, scope_id, expiration_time):
+        self.all.append((scope_id, expiration_time))
+
+    def release(self, scope_id):
+        self.all.append((scope_id, None))
+
+
+def fail_in_time(client):
+    with timer.expires(after=60, client=client):
+        raise KeyError
+
+
+def test_a_block_with_a_time():
+    kept = Kept()
+    before = time.time()
+    with pytest.raises(KeyError):
+        fail_in_time(kept)
+    (scope, expiration), (released, _) = kept.all
+    line = fail_in_time.__code__.co_firstlineno + 1
+    assert scope == released == f"{__file__}#{line}"
+    assert before + 60 <= expiration <= time.time() + 60
+
+
+def test_errors_of_torchs_type(monkeypatch, tmp_path):
+    monkeypatch.setattr("plaunch_timer.api._Configured.client", None)
+    with pytest.raises(RuntimeError, match="configure") as raised, timer.expires(after=1):
+        pass
+    assert isinstance(raised.value, UsageError)
+    with pytest.raises(RuntimeError, match="a shorter name") as raised:
+        FileTimerClient(str(tmp_path / "pipe")).acquire("x" * 9999, 1.0)
+    assert isinstance(raised.value, UsageError)
+
+
+def test_the_configured_client(monkeypatch):
+    monkeypatch.setattr("plaunch_timer.api._Configured.client", None)
+    with pytest.raises(UsageError, match="configure"):
+        with timer.expires(after=1):
+            pass
+    kept = Kept()
+    timer.configure(kept)
+    with timer.expires(after=1, scope="mine"):
+        pass
+    assert [scope for scope, _ in kept.all] == ["mine", "mine"]
+
+
+def test_timers_over_a_queue(sleeper):
+    queue = multiprocessing.get_context("spawn").Queue()
+    server = timer.LocalTimerServer(queue, max_interval=0.01)
+    client = timer.LocalTimerClient(queue)
+    client.acquire("mine", time.time() + 600)
+    client.release("mine")
+    queue.put(timer.TimerRequest(sleeper.pid, "a", time.time() - 1))
+    server.start()
+    assert sleeper.wait(TIMEOUT) == -signal.SIGKILL
+    server.stop()
+    assert server.get_expired_timers(time.time() + 1000) == {}
+    queue.close()
+    queue.join_thread()
+
+
+def test_a_server_goes_on_after_an_error(caplog):
+    class Server(timer.LocalTimerServer):
+        def _reap_worker(self, worker_id):
+            raise ValueError("no")
+
+    queue = multiprocessing.get_context("spawn").Queue()
+    server = Server(queue, max_interval=0.01)
+    server.register_timers([timer.TimerRequest(1, "a", 1.0)])
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        server._run_watchdog()
+    assert "could not be killed" in caplog.text
+    assert server.get_expired_timers(time.time()) == {}
+    queue.close()
+    queue.join_thread()
