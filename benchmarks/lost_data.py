@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
 
-    from plaunch.testing.etcd import EtcdServer
+    from plaunch_rendezvous_etcd.testing import EtcdServer
 
 BOUND = 30.0  # seconds until all is well again, however busy the machine
 QUIET = 2.0  # seconds for which nothing changes then: two looks of every agent

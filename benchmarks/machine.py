@@ -7,7 +7,7 @@ import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 
-from plaunch.testing.etcd import EtcdUnavailableError, find_etcd
+from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd
 
 
 def facts() -> dict[str, str]:

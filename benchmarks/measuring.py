@@ -17,7 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from plaunch.testing.etcd import EtcdServer, EtcdUnavailableError, free_ports
+from plaunch_rendezvous_etcd.testing import EtcdServer, EtcdUnavailableError, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

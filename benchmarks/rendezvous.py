@@ -41,14 +41,15 @@ from measuring import (
 from plaunch.errors import PlaunchError
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import RENDEZVOUS
-from plaunch.rendezvous import RendezvousParameters, RendezvousStore
-from plaunch.rendezvous.dynamic import DynamicRendezvousHandler
-from plaunch.testing import MemoryBoard
+from plaunch.rendezvous import RendezvousParameters
+from plaunch_membership import RendezvousStore
+from plaunch_membership.handler import DynamicRendezvousHandler
+from plaunch_membership.testing import MemoryBoard, wrap_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from plaunch.rendezvous import Connect, RendezvousHandler
+    from plaunch.rendezvous import RendezvousHandler
 
 SMALL = 64  # nodes; what growth is measured from, and what torch's own can be compared at
 LIMIT = 600.0  # seconds for one round
@@ -70,7 +71,7 @@ class CountingStore(RendezvousStore):
         self._counts = counts
 
     def note(self, operation: str, keys: Sequence[str]) -> None:
-        # The routines' threads are named after them: speaker, follower, leader.
+        # The routines' threads are named after them: writer, watcher, leader.
         routine = threading.current_thread().name.rpartition("-")[2]
         is_beat = operation == "beat" or any(part in key for key in keys for part in KEPT_UP)
         self._counts["heartbeats" if is_beat else routine, operation] += 1
@@ -123,7 +124,7 @@ class Round:
     cpu_seconds: float
     operations: list[int]  # of each node that does not lead, without the two kinds below
     leader: int = 0  # operations of the leading node: its part as any node, and its pass over all
-    heartbeats: int = 0  # of all nodes: their signs of life, and looking after those of others
+    heartbeats: int = 0  # of all nodes: their heartbeats, and looking after those of others
 
     @property
     def ops_per_node(self) -> float:
@@ -177,11 +178,9 @@ class Backend:
 def count(handler: RendezvousHandler) -> Counts:
     """Count the operations of a handler from now on; it has not connected yet."""
     counts: Counts = Counter()
-    crew = getattr(handler, "_crew", None)
-    if crew is None:
+    if not isinstance(handler, DynamicRendezvousHandler):
         raise BenchmarkError(f"{handler.get_backend()!r} does not work over a store of ours")
-    connect: Connect = crew.connect
-    crew.connect = lambda: CountingStore(connect(), counts)
+    wrap_connections(handler, lambda connect: lambda: CountingStore(connect(), counts))
     return counts
 
 

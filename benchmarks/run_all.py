@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import machine
 import measuring
 import results_page
-from plaunch.testing.etcd import EtcdUnavailableError, find_etcd
+from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

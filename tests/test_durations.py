@@ -20,7 +20,6 @@ from plaunch.agent.ranks import wait_for_peers
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.cli.parser import parse
 from plaunch.cli.program import run
-from plaunch.compat.stores import store_timeout
 from plaunch.config import LaunchConfig, shutdown_timeout_of
 from plaunch.durations import (
     LIMIT,
@@ -38,13 +37,14 @@ from plaunch.process import start_processes
 from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
 from plaunch.process.kernel.watch import ExitWatch
 from plaunch.rendezvous import RendezvousParameters
-from plaunch.rendezvous.timing import Timing
 from plaunch.testing.rendezvous import FakeRendezvous
 from plaunch_events.otel import _seconds as otel_seconds
+from plaunch_membership.timing import Timing
 from plaunch_rendezvous_c10d.backend import prepare_backend as prepare_c10d
 from plaunch_rendezvous_etcd.options import read_options
 from plaunch_timer import FileTimerServer, LocalTimerServer, expires
 from plaunch_timer.files import FileTimerRequest
+from plaunch_torchrun.stores import store_timeout
 
 INF = math.inf
 NONE = ["nan", "-1", "-inf", "-1e-9", "soon", "", " ", "1s", "0x10", "2e9", "1e400", "9" * 500]

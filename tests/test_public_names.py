@@ -13,14 +13,10 @@ PACKAGES = [
     "plaunch",
     "plaunch.agent",
     "plaunch.cli",
-    "plaunch.compat",
-    "plaunch.devices",
     "plaunch.plugin",
     "plaunch.process",
-    "plaunch.process.binding",
     "plaunch.rendezvous",
     "plaunch.testing",
-    "plaunch_timer",
 ]
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from plaunch.launch import elastic_launch as elastic_launch
     from plaunch.launch import launch_agent as launch_agent
     from plaunch.plugin import hookimpl as hookimpl
-    from plaunch.process import AffinityMode as AffinityMode
-    from plaunch.process import NumaOptions as NumaOptions
     from plaunch.process import record as record
     from plaunch.process import start_processes as start_processes
 
@@ -28,6 +26,6 @@ __getattr__, __dir__, __all__ = attach(
         ".errors": "ExitCode PlaunchError",
         ".launch": "elastic_launch launch_agent",
         ".plugin": "hookimpl",
-        ".process": "AffinityMode NumaOptions record start_processes",
+        ".process": "record start_processes",
     },
 )

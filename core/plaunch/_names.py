@@ -11,12 +11,16 @@ if TYPE_CHECKING:
 _CLOSE = 0.75  # of difflib's likeness from 0 to 1: one or two slips in a word of usual length
 
 
-def suggest(name: str, choices: Iterable[str]) -> str:
-    """The end of an error message about `name`: "; did you mean ...? Choices: ..."."""
+def suggest(name: str, choices: Iterable[str], *, otherwise: str = "") -> str:
+    """The end of an error message about `name`: "; did you mean ...? Choices: ...".
+
+    `otherwise` stands at its very end if no choice is close.
+    """
     known = sorted(choices)
     if not known:
-        return "; there are none to choose from"
-    return f"{did_you_mean(name, known) or '.'} Choices: {', '.join(known)}"
+        return f"; there are none to choose from{otherwise}"
+    meant = did_you_mean(name, known)
+    return f"{meant or '.'} Choices: {', '.join(known)}{'' if meant else otherwise}"
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

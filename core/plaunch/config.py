@@ -128,20 +128,12 @@ class LaunchConfig:
             self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}
         if self.shutdown_timeout is None:
             self.shutdown_timeout = shutdown_timeout_of(os.environ)
-        if self.devices is not None:
-            from plaunch.devices import check_devices  # noqa: PLC0415 - when asked for
-
-            self.devices = check_devices(self.devices)
-            if len(self.devices) != self.nproc_per_node:
-                raise UsageError(
-                    f"there are {len(self.devices)} devices ({','.join(self.devices)}) for "
-                    f"{self.nproc_per_node} workers; with --devices each worker has one: leave out "
-                    "--nproc-per-node, or name as many devices"
-                )
-        if self.numa_options is not None:
-            from plaunch.process.binding import NumaOptions  # noqa: PLC0415 - as above
-
-            self.numa_options = NumaOptions.of(self.numa_options)
+        if self.devices is not None and len(self.devices) != self.nproc_per_node:
+            raise UsageError(
+                f"there are {len(self.devices)} devices ({','.join(map(str, self.devices))}) for "
+                f"{self.nproc_per_node} workers; with --devices each worker has one: leave out "
+                "--nproc-per-node, or name as many devices"
+            )
         for is_right, problem in self._rules():
             if not is_right:
                 raise UsageError(problem)

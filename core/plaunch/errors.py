@@ -67,16 +67,8 @@ class NodeRangeError(UsageError, RuntimeError):
     """
 
 
-class BackendNameError(UsageError, RuntimeError):
-    """A rendezvous handler calls itself otherwise than its backend; torchrun: `RuntimeError`."""
-
-
 class TimerError(UsageError, RuntimeError):
     """There is no timer client, or its request is too long; torchrun raises `RuntimeError`."""
-
-
-class LoopBackError(PlaunchError, OSError, RuntimeError):
-    """No loop-back address can be listened on; torchrun raises `RuntimeError`."""
 
 
 class ThreadStartError(PlaunchError, RuntimeError):

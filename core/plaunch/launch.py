@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.config import LaunchConfig
     from plaunch.plugin.extensions import Extending
+    from plaunch.process.binding import Binder
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
 
@@ -166,6 +167,7 @@ class _Launch:
         )
         self._agent: LocalElasticAgent | None = None
         self._extending: list[Extending] = []
+        self._binder: Binder | None = None
 
     def run(self) -> dict[int, Any]:
         config, manager = self._config, self._manager
@@ -193,6 +195,7 @@ class _Launch:
         logs_specs, policy = self._bounded(logs_specs, policy)
         recorder = EventStream(config, self._name)
         self._extending = manager.create_extensions(context)
+        self._binder = self._manager.worker_binder(context, self._has_stop)
         deliveries = self._create_deliveries(context, logs_specs)
         deliveries += [
             EventQueue(item.who, item, who=f"an extension of {item.who}")
@@ -283,6 +286,7 @@ class _Launch:
                 waiting=self._waiting,
                 alive=self._alive,
                 traffic=self._traffic,
+                binder=self._binder,
             )
             self._start_extensions(agent, handler, deliveries)
             culprits = self._manager.culprits

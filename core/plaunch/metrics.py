@@ -10,7 +10,6 @@ import abc
 import functools
 import logging
 import time
-import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -30,30 +29,12 @@ class MetricData(NamedTuple):
     value: float
 
 
-class MetricsConfig:
-    """Settings by name, for `initialize_metrics`."""
-
-    __slots__ = ("params",)
-
-    def __init__(self, params: dict[str, str] | None = None) -> None:
-        self.params = {} if params is None else params
-
-
 class MetricHandler(abc.ABC):
     """Takes numbers; a subclass says where to."""
 
     @abc.abstractmethod
     def emit(self, metric_data: MetricData) -> None:
         """Take one number. Called on the thread that measured it, which waits."""
-
-
-class ConsoleMetricHandler(MetricHandler):
-    """Prints each number on a line of stdout."""
-
-    def emit(self, metric_data: MetricData) -> None:
-        """Print it."""
-        when, group, name, value = metric_data
-        print(f"[{when}][{group}]: {name}={value}")
 
 
 class NullMetricHandler(MetricHandler):
@@ -96,11 +77,6 @@ class _Handlers:
 _HANDLERS = _Handlers()  # the API is torchrun's, which has one for the process
 
 
-def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
-    """Do nothing, as in torchrun: a place to replace where a site configures all its programs."""
-    del cfg
-
-
 def configure(handler: MetricHandler, group: str | None = None) -> None:
     """Have `handler` take the numbers of `group`, or those of all groups without one of their own.
 
@@ -122,41 +98,34 @@ def put_metric(metric_name: str, metric_value: float, metric_group: str = DEFAUL
     getStream(metric_group).add_value(metric_name, metric_value)
 
 
-def publish_metric(metric_group: str, metric_name: str, metric_value: float) -> None:
-    """`put_metric` with the group first; deprecated, as in torchrun."""
-    _warn_deprecated("publish_metric", "put_metric")
-    getStream(metric_group).add_value(metric_name, metric_value)
-
-
 def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
     """Whole milliseconds since `start_time_in_seconds`, a value of `time.time()`."""
     return int((time.time() - start_time_in_seconds) * 1000)
 
 
 @overload
-def prof(fn: F, group: str = DEFAULT_GROUP) -> F: ...
+def prof(fn: F, group: str = DEFAULT_GROUP, *, name: str = "") -> F: ...
 @overload
-def prof(fn: None = None, group: str = DEFAULT_GROUP) -> Callable[[F], F]: ...
-def prof(fn: F | None = None, group: str = DEFAULT_GROUP) -> F | Callable[[F], F]:
+def prof(fn: None = None, group: str = DEFAULT_GROUP, *, name: str = "") -> Callable[[F], F]: ...
+def prof(
+    fn: F | None = None, group: str = DEFAULT_GROUP, *, name: str = ""
+) -> F | Callable[[F], F]:
     """Report how each call of a function ends, and how long it takes in milliseconds.
 
-    The names are `<Class>.<function>.success`, `.failure` and `.duration.ms`; a function outside of
-    a class has the last part of its module's name before it. Used with or without arguments.
+    The names are `<name>.success`, `.failure` and `.duration.ms`, where `name` is by default
+    `<Class>.<function>`; a function outside of a class has the last part of its module's name
+    before it. Used with or without arguments.
     """
 
     def decorate(function: F) -> F:
+        if name:
+            return _measured(function, name, group)
         outer, _, _ = function.__qualname__.rpartition(".")
         module = (function.__module__ or "").rpartition(".")[2]
         parts = [function.__qualname__] if outer else [module, function.__qualname__]
         return _measured(function, ".".join(filter(None, parts)), group)
 
     return decorate if fn is None else decorate(fn)
-
-
-def profile(group: str = DEFAULT_GROUP) -> Callable[[F], F]:
-    """`prof` with names that are just the function's; deprecated, as in torchrun."""
-    _warn_deprecated("profile", "prof")
-    return lambda function: _measured(function, function.__name__, group)
 
 
 def _measured(function: F, name: str, group: str) -> F:
@@ -173,7 +142,3 @@ def _measured(function: F, name: str, group: str) -> F:
             put_metric(f"{name}.duration.ms", get_elapsed_time_ms(began), group)
 
     return measured  # type: ignore[return-value]
-
-
-def _warn_deprecated(name: str, instead: str) -> None:
-    warnings.warn(f"{name} is deprecated; use {instead}", FutureWarning, stacklevel=3)

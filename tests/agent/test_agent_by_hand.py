@@ -11,9 +11,11 @@ import sys
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
 from plaunch.errors import PluginError, UsageError
-from plaunch.rendezvous import DynamicRendezvousHandler, RendezvousParameters
-from plaunch.testing import FakeJobRendezvous, MemoryBoard
-from plaunch.testing.etcd_fixtures import etcd_server  # noqa: F401 - a fixture
+from plaunch.rendezvous import RendezvousParameters
+from plaunch.testing import FakeJobRendezvous
+from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership.testing import MemoryBoard
+from plaunch_rendezvous_etcd.testing.fixtures import etcd_server  # noqa: F401 - a fixture
 
 from helpers.ports import free_port
 
@@ -23,7 +25,7 @@ BOUND = 120.0  # seconds; a hang is a failure, however slow the machine
 NODE = """\
 import json, os, sys
 from plaunch.agent import LocalElasticAgent, WorkerSpec
-from plaunch.compat import get_rendezvous_handler
+from plaunch_torchrun.elastic.rendezvous import get_rendezvous_handler
 from plaunch.process import LogsSpecs
 from plaunch.rendezvous import RendezvousParameters
 

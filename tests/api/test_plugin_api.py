@@ -42,7 +42,7 @@ def test_what_has_changed_is_in_the_changelog(api):
         "plaunch.plugin.PluginContext.options: Mapping[str, str]",
         "plaunch.plugin.hookspecs.plaunch_worker_env(worker: 'WorkerInfo', env: "
         "'Mapping[str, str]') -> 'Mapping[str, str] | None'",
-        "class plaunch.testing.conformance.EventHandlerConformance(PluginSuite)",
+        "class plaunch_testing.conformance.EventHandlerConformance(PluginSuite)",
         "plaunch.process.SignalAction.NOTIFY = 'notify'",
         "property plaunch.process.LogsSpecs.root_log_dir -> str | None",
         "plaunch.scheduling.Allocation.run_id: str",
@@ -56,7 +56,7 @@ def test_what_is_in_the_api(api, line):
 
 def test_tests_of_the_suites_are_not_in_it(api):
     assert not [line for line in api.lines() if ".test_" in line]
-    assert [line for line in api.lines() if line.startswith("plaunch.testing.conformance.")]
+    assert [line for line in api.lines() if line.startswith("plaunch_testing.conformance.")]
 
 
 def test_nothing_private_is_in_it(api):

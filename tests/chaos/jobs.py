@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from plaunch.testing.etcd import EtcdServer
+from plaunch_rendezvous_etcd.testing import EtcdServer
 
 from helpers.network import Network
 from helpers.ports import free_port

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import chaos.jobs as chaos_jobs
 import pytest
 from chaos.jobs import Finding, Job, Node
-from plaunch.testing.etcd import EtcdUnavailableError, find_etcd
+from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd
 
 SEEDS = 1  # runs of each backend in each run of the suite; `python tests/chaos/jobs.py` has more
 

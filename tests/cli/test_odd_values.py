@@ -15,11 +15,11 @@ from plaunch.cli.options import OPTIONS
 from plaunch.cli.parser import parse
 from plaunch.cli.program import run
 from plaunch.config import LaunchConfig
-from plaunch.devices import check_devices, parse_devices
 from plaunch.errors import LogDirectoryError, PlaunchError, UsageError
 from plaunch.folders import absolute
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
 from plaunch.process.streams.std import Std
+from plaunch_devices.choice import check_devices, parse_devices
 from plaunch_logs_default import DefaultLogsSpecs
 
 DIGITS = "9" * 5000  # more than Python reads as a number

@@ -7,13 +7,13 @@ import threading
 import time
 
 import pytest
-from plaunch.devices import (
+from plaunch.errors import UsageError
+from plaunch_devices.torch_child import (
     TorchMissingError,
     ask_torch,
     count_private_use,
     locate_with_torch,
 )
-from plaunch.errors import UsageError
 
 # A torch of four devices, in place of the real one.
 TORCH = """

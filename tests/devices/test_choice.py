@@ -6,27 +6,16 @@ import pytest
 from plaunch import LaunchConfig
 from plaunch.agent import Worker, WorkerGroup, WorkerSpec
 from plaunch.agent.env import worker_environment
-from plaunch.devices import own_visibility, parse_devices, visibility_of
 from plaunch.errors import UsageError
+from plaunch.process.binding import default_binder
 from plaunch.testing import FakeRendezvous
+from plaunch_devices.choice import own_visibility, parse_devices, visibility_of
 
 KFD = "sys/class/kfd/kfd/topology/nodes/1/properties"
 NVIDIA = {f"dev/nvidia{number}": "" for number in range(8)}
 AMD = {"dev/kfd": "", KFD: "simd_count 304\nlocation_id 4096\n"}
 INTEL = {"sys/class/drm/renderD128/device/vendor": "0x8086\n"}
 HABANA = {f"sys/class/accel/accel{number}/device/vendor": "0x1da3\n" for number in range(4)}
-
-
-@pytest.fixture
-def root(tmp_path):
-    def make(files):
-        for name, content in files.items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-        return str(tmp_path)
-
-    return make
 
 
 @pytest.mark.parametrize(
@@ -197,7 +186,10 @@ def environment(local_rank, environ, **spec):
     )
     group.group_rank, group.group_world_size = 0, 1
     worker = Worker(local_rank, local_rank, local_rank, 4, 4)
-    return worker_environment(group, worker, attempt=0, round=0, environ=environ)
+    binder = default_binder(
+        devices=group.spec.devices, virtual_local_rank=group.spec.virtual_local_rank
+    )
+    return worker_environment(group, worker, attempt=0, round=0, environ=environ, binder=binder)
 
 
 def test_without_either_nothing_is_said_of_devices():
@@ -226,9 +218,7 @@ def test_the_third_worker_of_four(spec, local_rank, devices):
     assert changed == expected  # ranks and sizes are what they are
 
 
-def test_a_configuration_checks_its_devices():
-    assert LaunchConfig(1, 1, 2, devices=[2, "03"]).devices == ["2", "3"]
-    with pytest.raises(UsageError, match="1 more than once"):
-        LaunchConfig(1, 1, 2, devices=["1", "1"])
+def test_a_configuration_has_a_device_for_each_worker():
+    assert LaunchConfig(1, 1, 2, devices=[2, "03"]).devices == [2, "03"]
     with pytest.raises(UsageError, match=r"2 devices .* 3 workers"):
         LaunchConfig(1, 1, 3, devices=["1", "2"])

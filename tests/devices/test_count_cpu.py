@@ -7,21 +7,6 @@ import sys
 import pytest
 from plaunch_devices import count_cpu
 
-
-@pytest.fixture
-def root(tmp_path):
-    """A file system that has only the files that the test names."""
-
-    def make(files):
-        for name, content in files.items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-        return str(tmp_path)
-
-    return make
-
-
 V2 = "0::/a/b\n"
 V1 = "5:memory:/docker/ab12\n4:cpu,cpuacct:/docker/ab12\n1:name=systemd:/x\n"
 

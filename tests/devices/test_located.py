@@ -3,27 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from plaunch.devices import find_visible_devices
+from plaunch_devices import find_visible_devices
 
 NODES = "sys/class/kfd/kfd/topology/nodes"
-
-
-@pytest.fixture
-def root(tmp_path):
-    """A file system with the files that the test names; a value of None is a folder."""
-
-    def make(files, links=None):
-        for name, content in files.items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-        for name, target in (links or {}).items():
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.symlink_to(tmp_path / target)
-        return str(tmp_path)
-
-    return make
 
 
 def nvidia(*gpus):

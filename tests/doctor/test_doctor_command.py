@@ -24,6 +24,7 @@ from plaunch_doctor.installed import plugins_check
 def healthy(monkeypatch):
     """No checks of the real node, whose health is not what these tests are about."""
     monkeypatch.setattr(doctor, "CHECKS", {})
+    monkeypatch.setattr("plaunch_devices.doctor.check_accelerators", lambda context: ())
     monkeypatch.setattr(doctor, "list_plugins", lambda *given, **named: [])
 
 

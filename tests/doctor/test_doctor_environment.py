@@ -1,10 +1,9 @@
-"""Interpreter, versions, devices."""
+"""Interpreter, versions, clock."""
 
 from __future__ import annotations
 
 import pytest
 from plaunch.doctor import Status
-from plaunch_doctor.accelerators import check_devices
 from plaunch_doctor.clock import check_clock
 from plaunch_doctor.interpreter import check_interpreter
 from plaunch_doctor.packages import check_versions
@@ -81,56 +80,6 @@ def test_torch_is_new_enough_and_built_for_the_devices(
 def test_an_untested_python_is_named(node):
     node.machine.version = (3, 99, 0)
     assert node.worst(check_versions, "Python").status is WARNING
-
-
-VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024"
-
-
-@pytest.mark.parametrize(
-    ("files", "environ", "nproc", "said", "status"),
-    [
-        ((), {}, 8, "no NVIDIA or AMD GPU", OK),
-        (("nvidia0", "nvidia1", "nvidiactl"), {}, 2, "driver 550.54.15, 2 device(s) in /dev", OK),
-        (("nvidiactl",), {}, 1, "0 device(s)", PROBLEM),
-        (("nvidia0",), {}, 1, "no /dev/nvidiactl", PROBLEM),
-        (("nvidia0", "nvidiactl"), {}, 2, "2 workers share 1", WARNING),
-        (("nvidia0", "nvidiactl"), {"CUDA_VISIBLE_DEVICES": "0,1"}, 1, "=0,1", PROBLEM),
-        (("nvidia0", "nvidiactl"), {"CUDA_VISIBLE_DEVICES": ""}, 1, "share 0", WARNING),
-        (("nvidia0", "nvidiactl"), {"CUDA_VISIBLE_DEVICES": "GPU-5f2a"}, 1, "GPU-5f2a", OK),
-    ],
-)
-def test_nvidia_devices(node, files, environ, nproc, said, status):
-    if files:
-        node.write("/proc/driver/nvidia/version", VERSION)
-    for name in files:
-        node.write(f"/dev/{name}")
-    found = node.only(check_devices, settings={"nproc_per_node": nproc}, environ=environ)
-    assert found.status is status
-    assert said in found.found
-
-
-def test_a_container_may_have_some_of_the_machines_devices(node):
-    node.write("/proc/driver/nvidia/version", VERSION)
-    for index in range(4):
-        node.write(f"/proc/driver/nvidia/gpus/0000:0{index}:00.0/information")
-    for name in ("nvidia2", "nvidiactl"):
-        node.write(f"/dev/{name}")
-    found = node.only(check_devices)
-    assert (found.status, "1 device(s) in /dev of 4" in found.found) == (OK, True)
-
-
-def test_a_gpu_without_its_driver_is_found(node):
-    node.write("/sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
-    node.write("/sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n")
-    assert node.only(check_devices).status is WARNING
-
-
-@pytest.mark.parametrize(("files", "status"), [((), PROBLEM), (("renderD128",), OK)])
-def test_amd_devices(node, files, status):
-    node.write("/dev/kfd")
-    for name in files:
-        node.write(f"/dev/dri/{name}")
-    assert node.only(check_devices).status is status
 
 
 @pytest.mark.parametrize(

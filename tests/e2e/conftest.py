@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from plaunch.testing.etcd_fixtures import (  # noqa: F401 - fixtures
+from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
     etcd_cluster,
     etcd_server,
     own_etcd_server,

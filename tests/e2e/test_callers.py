@@ -83,7 +83,7 @@ def python(tmp_path_factory):
 
 @pytest.fixture
 def start(python, tmp_path):
-    """Start `python -m plaunch.compat ...` in a folder with the scripts."""
+    """Start `python -m plaunch_torchrun ...` in a folder with the scripts."""
     for name, text in (("train", WORKER), ("sum", COLLECTIVE), ("notebook", NOTEBOOK)):
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "home").mkdir()
@@ -93,7 +93,7 @@ def start(python, tmp_path):
         out = tmp_path / f"{len(started)}.out"
         with out.open("wb") as file:
             process = subprocess.Popen(
-                [python, "-m", "plaunch.compat", *words],
+                [python, "-m", "plaunch_torchrun", *words],
                 cwd=tmp_path,
                 env={
                     **os.environ,

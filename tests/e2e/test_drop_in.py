@@ -18,8 +18,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 100.0  # seconds; a hang is a failure, however slow the machine
 TORCHRUN, PLAUNCH = "torch.distributed.run", "plaunch"
 # What stands for torch's modules in programs that call the launcher.
-IN_CODE = {TORCHRUN: "torch.distributed.run", PLAUNCH: "plaunch.compat.torchrun"}
-LAUNCH = {TORCHRUN: "torch.distributed.launch", PLAUNCH: "plaunch.compat.launch"}
+IN_CODE = {TORCHRUN: "torch.distributed.run", PLAUNCH: "plaunch_torchrun.run"}
+LAUNCH = {TORCHRUN: "torch.distributed.launch", PLAUNCH: "plaunch_torchrun.launch"}
 
 
 class Result:
@@ -218,7 +218,7 @@ def test_its_except_clause_with_torchs_exception(run_both):
 
 
 def test_a_function_with_a_configuration_of_torchs(run_both):
-    module_of = {TORCHRUN: "torch.distributed.launcher", PLAUNCH: "plaunch.compat.torchrun"}
+    module_of = {TORCHRUN: "torch.distributed.launcher", PLAUNCH: "plaunch_torchrun.run"}
     theirs, ours = run_both(lambda module: [program("functions"), module_of[module]])
     assert theirs.code == ours.code == 0, (theirs, ours)
     assert theirs.lines() == ours.lines() == ["0 0 [10, 11, 12]", "1 1 [11, 12, 13]"]

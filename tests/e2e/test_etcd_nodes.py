@@ -14,8 +14,7 @@ import pytest
 pytest.importorskip("grpc")
 pytest.importorskip("google.protobuf")
 
-from plaunch.testing.certificates import create_certificates
-from plaunch.testing.etcd import EtcdServer
+from plaunch_rendezvous_etcd.testing import EtcdServer, create_certificates
 
 QUICK = "keep_alive_interval=0.25,keep_alive_max_attempt=8"  # a lost node is noticed in 2 to 3 s
 LONGER_THAN_LEASES = 4.0  # seconds; with these times they last for three
@@ -91,7 +90,7 @@ def test_a_late_node_is_admitted_and_a_lost_leader_left_behind(agents, argv):
     assert of("TORCHELASTIC_RESTART_COUNT", alone + both + again) == [0] * 8
     agents.tell("exit", 0)
     assert late.exit_code() == 0
-    assert "was lost: no sign of life" in late.stderr
+    assert "was lost: no heartbeat" in late.stderr
     assert "Traceback" not in first.stderr + late.stderr
 
 

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("grpc")
 pytest.importorskip("google.protobuf")
 
-from plaunch.testing.etcd import EtcdServer
+from plaunch_rendezvous_etcd.testing import EtcdServer
 
 WORKERS, CONTROL = 0, 1  # the two switches; etcd is at the second one only
 
@@ -58,5 +58,5 @@ def test_training_goes_on_while_a_cable_to_etcd_is_cut_and_after(build_network, 
         training.hurry()
         assert [node.exit_code() for node in nodes] == [0, 0, 0]
     assert training.worlds() == [*worlds, 2, 3]
-    assert "was lost: no sign of life" in nodes[1].stderr
+    assert "was lost: no heartbeat" in nodes[1].stderr
     training.check()

@@ -123,8 +123,8 @@ ALONE = """
 import sys
 from plaunch.cli import main
 from plaunch.plugin import hookimpl
-from plaunch.rendezvous import DynamicRendezvousHandler
-from plaunch.testing import MemoryBoard
+from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership.testing import MemoryBoard
 def create(params):
     return DynamicRendezvousHandler(params, MemoryBoard().connect, address="127.0.0.1")
 class Backend:

@@ -104,7 +104,7 @@ def test_a_late_node_is_admitted_and_a_lost_one_left_behind(agents, endpoint, st
         assert of("RANK", again) == [0, 1]
         agents.tell("exit", 0)
         assert survivor.exit_code() == 0
-        assert "was lost: no sign of life" in survivor.stderr
+        assert "was lost: no heartbeat" in survivor.stderr
     assert "Traceback" not in first.stderr + late.stderr
 
 

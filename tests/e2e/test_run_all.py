@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from plaunch.testing.etcd import EtcdUnavailableError
+from plaunch_rendezvous_etcd.testing import EtcdUnavailableError
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 MODULES = ("run_all", "results_page", "machine", "measuring")

@@ -13,7 +13,7 @@ from helpers.ports import free_port
 pytest.importorskip("torch.distributed")
 
 SHORT = "keep_alive_interval=0.25,unreachable_timeout=4"
-SHORT_PAUSE = 8.0  # seconds: beyond the time-out, and every lease of a sign of life
+SHORT_PAUSE = 8.0  # seconds: beyond the time-out, and every lease of a heartbeat
 LONG_PAUSE = 65.0  # the same with the defaults
 
 

@@ -6,8 +6,7 @@ import pathlib
 import re
 
 import pytest
-from plaunch.events import COMMON_KEYS, SCHEMA, Event, EventSource
-from plaunch.plugin import PluginContext
+from plaunch.events import COMMON_KEYS, SCHEMA, Event
 from plaunch_events.console import ConsoleEventHandler
 from plaunch_events.jsonl import JsonlEventHandler
 from plaunch_events.otel import OtelEventHandler
@@ -60,15 +59,3 @@ def test_handlers_and_their_options():
         "jsonl": set(JsonlEventHandler.options),
         "otel": set(OtelEventHandler.options),
     }
-
-
-def test_the_example_works(tmp_path):
-    source = PAGE.partition("```python\n")[2].partition("```")[0]
-    names = {}
-    exec(source, names)
-    path = tmp_path / "tally.txt"
-    context = PluginContext(run_id="x", role="r", host="h", options={"path": str(path)})
-    handler = names["Tally"](context)
-    handler.handle(Event("x", EventSource.AGENT))
-    handler.close()
-    assert path.read_text() == "1 events\n"

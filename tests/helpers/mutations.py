@@ -23,16 +23,24 @@ from dataclasses import replace
 from plaunch.agent.event_stream import _failure as failure_event
 from plaunch.agent.job_failures import describe_groups, from_job_failures, to_job_failures
 from plaunch.errors import RendezvousStateError
-from plaunch.process.failures.child_failed import ChildFailedError
-from plaunch.process.failures.failure import ProcessFailure
-from plaunch.rendezvous import state as states
-from plaunch.rendezvous.failures import Told, merge, tell
+from plaunch.process import ChildFailedError, ProcessFailure
+from plaunch.rendezvous import world_ranks
 from plaunch.rendezvous.job import FailureGroup, Verdict
-from plaunch.rendezvous.operations import Add, CompareSet, MultiGet, Sleep, Wait
-from plaunch.rendezvous.placement import place, world_ranks
-from plaunch.rendezvous.records import RecordCodec
-from plaunch.rendezvous.roll import NodeRecord, RollReader
-from plaunch.rendezvous.state import Event, Phase, State, World
+from plaunch_membership import transitions
+from plaunch_membership.failures import FailureSummary, merge, summarize
+from plaunch_membership.node import NodeRecord
+from plaunch_membership.operations import Add, CompareSet, MultiGet, Sleep, Wait
+from plaunch_membership.placement import place
+from plaunch_membership.records import RecordCodec
+from plaunch_membership.shared_log import SharedLogReader
+from plaunch_membership.state import (
+    JobEvent,
+    JobPhase,
+    JobState,
+    World,
+    describe_verdict,
+    verdict_error,
+)
 
 RUN_ID = "fuzzed"
 MAX_REPORT = 200_000  # characters
@@ -68,26 +76,28 @@ def _failure(rank, *, reply):
 
 
 def _told(ranks):
-    return tell(to_job_failures({rank: _failure(rank, reply=rank % 2 == 0) for rank in ranks}))
+    return summarize(to_job_failures({rank: _failure(rank, reply=rank % 2 == 0) for rank in ranks}))
 
 
 def _states():
-    began = states.first_state("h0~0")
+    began = transitions.first_state("h0~0")
     world = World(0, 0, 2, 3, "10.0.0.1", 29500)
     running = replace(
-        began, version=5, phase=Phase.RUNNING, world=world, reason="node h1 arrived",
-        event=Event("formed", "h0~0", "", "h0~0#4"),
+        began, version=5, phase=JobPhase.RUNNING, world=world, reason="node h1 arrived",
+        event=JobEvent("formed", "h0~0", "", "h0~0#4"),
     )  # fmt: skip
-    settling = states.fail(running, "h1~1", "rank 3 failed", from_round=0)
-    told = merge([_told([0, 1, 2]), Told(groups=(FailureGroup("exit code 1", 7, ((40, 46),)),))])
-    over = states.settle_failed(
+    settling = transitions.fail(running, "h1~1", "rank 3 failed", from_round=0)
+    told = merge(
+        [_told([0, 1, 2]), FailureSummary(groups=(FailureGroup("exit code 1", 7, ((40, 46),)),))]
+    )
+    over = transitions.settle_failed(
         settling, told, max_restarts=0, by="h0~0", is_final=False, now=1_700_000_000.0
     )
     return [
         began, running, settling, over, over, over,
-        states.notify(running, "h0~0", 10),
-        states.replace_job(running, "nobody is left", by="h0~0"),
-        states.end(running, Verdict("succeeded", "h0", "all workers have succeeded", 1.0), by="h"),
+        transitions.notify(running, "h0~0", 10),
+        transitions.replace_job(running, "nobody is left", by="h0~0"),
+        transitions.end(running, Verdict("succeeded", "h0", "all have succeeded", 1.0), by="h"),
     ]  # fmt: skip
 
 
@@ -106,7 +116,7 @@ SEEDS = {
     "job": [{"incarnation": "ab12", "min_nodes": 1, "max_nodes": 2, "max_restarts": 3, "by": "h0"}],
     "beat": [{"beat": 3, "leader": "h0~0", "lease": 5.0, "gone": "told to stop"}],
     "world": [{"nodes": [{"node": "h0~0", "host": "h0", "stop_timeout": 45.0}] * 3}],
-    "roll": [{"node": "h0~0"}],
+    "log": [{"node": "h0~0"}],
 }
 _WEIGHTS = {"state": 6, "report": 4, "node": 4}
 
@@ -211,7 +221,7 @@ def _check_same(value, read, what):
 
 def _state_of(record):
     """A state under the key of the version that it says; another one is refused anyway."""
-    return State.from_record(record, record.integer("version"))
+    return JobState.from_record(record, record.integer("version"))
 
 
 def _read_state(record):
@@ -220,10 +230,10 @@ def _read_state(record):
     for text in (state.reason, state.event.reason, state.leader, state.event.node):
         _check_text(text, 2000, "a state's text")
     for new in (
-        states.lead(state, "h9~9", state.leader, "lost"),
-        states.call(state, "lost", "h9~9", state.reason, by="h9~9", from_round=state.round),
-        states.leave(state, "h9~9", state.reason * 3, is_member=True),
-        states.settle_failed(
+        transitions.lead(state, "h9~9", state.leader, "lost"),
+        transitions.call(state, "lost", "h9~9", state.reason, by="h9~9", from_round=state.round),
+        transitions.leave(state, "h9~9", state.reason * 3, is_member=True),
+        transitions.settle_failed(
             state, _told([0]), max_restarts=state.attempt, by="h9~9", is_final=False, now=1e18
         ),
     ):
@@ -237,8 +247,8 @@ _MOST = (1 << 53) - 1
 
 
 def _read_verdict(verdict):
-    _check_text(states.describe_verdict(verdict), MAX_MESSAGE, "a verdict's text")
-    _check_text(str(states.verdict_error("job", verdict)), MAX_MESSAGE, "an error")
+    _check_text(describe_verdict(verdict), MAX_MESSAGE, "a verdict's text")
+    _check_text(str(verdict_error("job", verdict)), MAX_MESSAGE, "an error")
     if verdict.failures:
         _read_failures(verdict.failures, verdict.others)
 
@@ -259,8 +269,8 @@ def _read_failures(told, others):
 def _read_report(record):
     record.text("node", max_len=400)
     record.flag("is_final")
-    told = Told.from_record(record)
-    _check_same(told, Told.from_record, "a report")
+    told = FailureSummary.from_record(record)
+    _check_same(told, FailureSummary.from_record, "a report")
     if merge([told]) != told:
         raise Finding("what is merged with nothing is another one")
     both = merge([_told([3]), told])
@@ -281,7 +291,7 @@ def _read_node(record):
     ranks = world_ranks((n.role, n.local_world_size) for n in placement.members)
     _codec.encode(_KEY, {"rank": 0, "size": ranks[0].world_size, "port": node.port})
     world = World(0, 0, len(ranks), 2, node.address, node.port)
-    state = replace(states.first_state(node.node), phase=Phase.RUNNING, world=world)
+    state = replace(transitions.first_state(node.node), phase=JobPhase.RUNNING, world=world)
     _check_same(state, _state_of, "the state of a world")
 
 
@@ -314,7 +324,7 @@ def _read_world(record):
         found.number("stop_timeout")
 
 
-def _read_roll(record):
+def _read_shared_log(record):
     _check_text(record.text("node", max_len=400), 400, "a name")
 
 
@@ -326,15 +336,15 @@ READERS = {
     "job": _read_job,
     "beat": _read_beat,
     "world": _read_world,
-    "roll": _read_roll,
+    "log": _read_shared_log,
 }
 
 
 def _read_counter(choose):
-    """A roll whose counter, and whose entries, say anything."""
-    roll = "plaunch/fuzzed/i1/round/0/joined"
+    """A log whose counter, and whose entries, say anything."""
+    log = "plaunch/fuzzed/i1/round/0/joined"
     says = choose.choice((0, 1, 3, 130, 65_537, -1, 2**62, -(2**62)))
-    reader = RollReader(roll, max_nodes=choose.choice((1, 4)))
+    reader = SharedLogReader(log, max_nodes=choose.choice((1, 4)))
     routine = reader.read(choose.choice((1, 8, 1 << 16)))
     result, operations = None, 0
     while True:
@@ -342,17 +352,17 @@ def _read_counter(choose):
             operation = routine.send(result)
         except StopIteration as end:
             if len(end.value) > 65_536:
-                raise Finding("too much of a roll") from None
+                raise Finding("too much of a log") from None
             return
         operations += 1
         if operations > 1000:
-            raise Finding("a roll takes too many operations")
+            raise Finding("a log takes too many operations")
         if isinstance(operation, Add):
             result = says
         elif isinstance(operation, MultiGet):
             result = [choose.choice((None, b"{}", b"x")) for _ in operation.keys]
         elif isinstance(operation, (CompareSet, Sleep, Wait)):
-            raise Finding(f"a roll is read with {operation}")
+            raise Finding(f"a log is read with {operation}")
 
 
 class Fuzzer:

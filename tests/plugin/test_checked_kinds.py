@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from plaunch.cli.check import find_kinds
 from plaunch.errors import UnknownNameError
 from plaunch.plugin.registry import DEVICE_COUNTS, EVENT_HANDLERS, LIFECYCLE, SIGNAL_POLICIES
+from plaunch_testing.check.subjects import find_kinds
 
 HOOKS = """
 import plaunch

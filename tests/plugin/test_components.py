@@ -187,7 +187,7 @@ def test_a_logs_spec_that_raises_raises() -> None:
 
 
 def test_a_logs_spec_that_does_not_return_is_named(monkeypatch, gate) -> None:
-    monkeypatch.setattr(components, "LOGS_BOUND", 0.01)
+    monkeypatch.setattr(components, "START_BOUND", 0.01)
     bounded = BoundedLogsSpecs(Specs(lambda: gate.wait(BOUND)), "logs spec 'x'", never)
     with pytest.raises(PluginError, match=r"logs spec 'x' has not returned from reify within 0.01"):
         bounded.reify({0: {}})
@@ -195,7 +195,7 @@ def test_a_logs_spec_that_does_not_return_is_named(monkeypatch, gate) -> None:
 
 def test_a_logs_spec_that_does_not_clear_up_is_named(monkeypatch, gate) -> None:
     monkeypatch.setattr(components, "HURRIED_CLOSE", 0.01)
-    monkeypatch.setattr(components, "LOGS_BOUND", 0.02)
+    monkeypatch.setattr(components, "START_BOUND", 0.02)
     specs = Specs(None)
     specs.close = lambda succeeded: gate.wait(BOUND)
     with pytest.raises(PluginError, match="logs spec 'x' has not returned from close; it is left"):
@@ -210,7 +210,7 @@ def test_a_logs_spec_that_cannot_clear_up_is_named() -> None:
 
 
 def test_a_logs_spec_that_does_not_make_a_folder_is_named(monkeypatch, gate) -> None:
-    monkeypatch.setattr(components, "LOGS_BOUND", 0.01)
+    monkeypatch.setattr(components, "START_BOUND", 0.01)
     specs = Specs(None)
     specs.create_run_dir = lambda run_id: gate.wait(BOUND)
     with pytest.raises(PluginError, match="logs spec 'x' has not returned from create_run_dir"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 from plaunch.agent import notifications
 from plaunch.agent.worker import RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding, Status
-from plaunch.plugin import hookimpl, hookspecs
+from plaunch.plugin import PluginContext, hookimpl, hookspecs
 from plaunch.plugin.registry import (
     DEVICE_COUNTS,
     EVENT_HANDLERS,
@@ -69,9 +70,8 @@ def test_a_hook_has_no_untyped_parameter(hook) -> None:
 
 def test_every_hook_has_a_caller() -> None:
     offered = {kind.hook for kind in KINDS}
-    assert set(HOOKS) == offered | set(TOLD.values()) | {"plaunch_worker_env"} | {
-        "plaunch_doctor_checks"
-    }
+    contributed = {"plaunch_worker_env", "plaunch_worker_binder", "plaunch_doctor_checks"}
+    assert set(HOOKS) == offered | set(TOLD.values()) | contributed
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_plaunch_schedulers() -> None:
     assert plugin_manager(Plugin()).get(SCHEDULERS, "mine") is find
 
 
-# --- the hook that contributes --------------------------------------------------------------------
+# --- the hooks that contribute --------------------------------------------------------------------
 
 
 def test_plaunch_worker_env() -> None:
@@ -165,6 +165,22 @@ def test_plaunch_worker_env() -> None:
             return {"MINE": f"{worker.global_rank} of {env['WORLD_SIZE']}"}
 
     assert plugin_manager(Plugin()).worker_env(WORKER, {"WORLD_SIZE": "8"}) == {"MINE": "4 of 8"}
+
+
+def test_plaunch_worker_binder() -> None:
+    binder = SimpleNamespace(
+        plan=lambda nprocs: {0: f"one of {nprocs}"}, environment=lambda local_rank, environ: environ
+    )
+
+    class Plugin:
+        @hookimpl
+        def plaunch_worker_binder(self, context):
+            return binder if context.role == "trainer" else None
+
+    manager = plugin_manager(Plugin())
+    found = manager.worker_binder(PluginContext("job", "trainer", "node7"))
+    assert (found.plan(2), found.environment(0, {"A": "1"})) == ({0: "one of 2"}, {"A": "1"})
+    assert manager.worker_binder(PluginContext("job", "other", "node7")) is None
 
 
 def test_plaunch_doctor_checks() -> None:

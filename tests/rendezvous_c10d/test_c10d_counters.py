@@ -49,11 +49,11 @@ def test_a_killed_node_is_noticed_whatever_the_counters_say(create, caplog):
     join(handlers)
     host, other = handlers
     membership = host._membership
-    store = host._crew.connect()
-    store.set(f"{membership.keys.done(membership.place.round)}/tickets", b"garbage")
+    store = host._threads.connect()
+    store.set(f"{membership.keys.done(membership.part.place.round)}/tickets", b"garbage")
     with pytest.raises(RendezvousConnectionError):
-        store.add(f"{membership.keys.done(membership.place.round)}/tickets", 0)
-    for runner in other._crew._runners():
+        store.add(f"{membership.keys.done(membership.part.place.round)}/tickets", 0)
+    for runner in other._threads._runners():
         runner.stop()  # as if it were killed: nothing is said
     found = wait_until(lambda: list(host.changes()), "the node is missed")
     assert [change.kind for change in found] == [ChangeKind.LOST]
@@ -66,9 +66,9 @@ def test_whoever_joins_is_told_what_is_there(create):
     errors = []
     call.start()
     membership = handler._membership
-    wait_until(lambda: membership.joined is not None, "it has joined")
+    wait_until(lambda: membership.part.joined is not None, "it has joined")
     key = f"{membership.keys.joined(0)}/tickets"
-    handler._crew.connect().set(key, b"garbage")
+    handler._threads.connect().set(key, b"garbage")
     call.join(BOUND)
     assert not call.is_alive()
     (error,) = errors

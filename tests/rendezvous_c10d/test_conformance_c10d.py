@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch.distributed")
 
-from plaunch.testing.conformance import RendezvousConformance, RendezvousStoreConformance
 from plaunch_rendezvous_c10d import create_c10d_handler, prepare_backend
+from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
 
 class TestTcpStore(RendezvousStoreConformance):

@@ -13,14 +13,13 @@ pytest.importorskip("grpc")
 pytest.importorskip("google.protobuf")
 
 from plaunch.rendezvous import RendezvousParameters
-from plaunch.testing.certificates import create_certificates
-from plaunch.testing.etcd import EtcdServer
-from plaunch.testing.etcd_fixtures import (  # noqa: F401 - fixtures
+from plaunch_rendezvous_etcd import prepare_backend
+from plaunch_rendezvous_etcd.testing import EtcdServer, create_certificates
+from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
     etcd_cluster,
     etcd_server,
     own_etcd_server,
 )
-from plaunch_rendezvous_etcd import prepare_backend
 
 USERS = {"ann": "ann's password"}
 _numbers = itertools.count()

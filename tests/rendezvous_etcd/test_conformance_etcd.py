@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from plaunch.testing.conformance import RendezvousConformance, RendezvousStoreConformance
 from plaunch_rendezvous_etcd import create_etcd_handler
+from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
 
 class TestEtcdStore(RendezvousStoreConformance):

@@ -14,10 +14,9 @@ import time
 
 import pytest
 from plaunch.errors import ExitCode, RendezvousConnectionError
-from plaunch.testing import certificates as authority
-from plaunch.testing.certificates import create_certificates
-from plaunch.testing.etcd import EtcdServer, free_ports
 from plaunch_rendezvous_etcd import EtcdAccessError, create_etcd_handler
+from plaunch_rendezvous_etcd.testing import EtcdServer, create_certificates, free_ports
+from plaunch_rendezvous_etcd.testing import certificates as authority
 
 
 @contextlib.contextmanager

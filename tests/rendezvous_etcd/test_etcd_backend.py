@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousStateError, UsageError
 from plaunch.plugin import RENDEZVOUS
-from plaunch.rendezvous import DynamicRendezvousHandler, RendezvousParameters
+from plaunch.rendezvous import RendezvousParameters
 from plaunch.testing import plugin_manager
-from plaunch.testing.conformance.nodes import Node, eventually, meet
+from plaunch_membership import DynamicRendezvousHandler
 from plaunch_rendezvous_etcd import create_etcd_handler
 from plaunch_rendezvous_etcd.client import EtcdClient
+from plaunch_testing.conformance.nodes import Node, eventually, meet
 
 
 @pytest.fixture
@@ -102,17 +103,17 @@ def test_a_job_that_has_crashed_is_replaced(create, caplog):
     assert "crashed" in caplog.text
 
 
-@pytest.mark.parametrize("roll", ["versions", "round/1/joined/tickets"])
-def test_garbage_in_a_counter_ends_the_job_by_name(create, prepare, etcd_server, roll):
-    run_id = f"counter {roll}"
+@pytest.mark.parametrize("log", ["versions", "round/1/joined/tickets"])
+def test_garbage_in_a_counter_ends_the_job_by_name(create, prepare, etcd_server, log):
+    run_id = f"counter {log}"
     node = create(run_id)
     meet(node)
     client = prepare(etcd_server.endpoint).connect.__self__
-    prefix = node._membership.keys.versions.removesuffix("versions")
-    key = f"{client.options.prefix}/{prefix}{roll}".encode()
+    prefix = node.handler._membership.keys.versions.removesuffix("versions")
+    key = f"{client.options.prefix}/{prefix}{log}".encode()
     client.call("KV", "Put", client.protocol.message("PutRequest")(key=key, value=b"garbage"))
-    victim = create(run_id) if roll == "versions" else node
-    with pytest.raises(RendezvousStateError, match=f"counter under .*{roll}.* holds b'garbage'"):
+    victim = create(run_id) if log == "versions" else node
+    with pytest.raises(RendezvousStateError, match=f"counter under .*{log}.* holds b'garbage'"):
         victim.join().round()
 
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 from plaunch.rendezvous import ChangeKind
-from plaunch.testing.conformance.nodes import Node, close_all, eventually
 from plaunch_rendezvous_etcd import create_etcd_handler
+from plaunch_testing.conformance.nodes import Node, close_all, eventually
 
 QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 5, "last_call_timeout": 0.2}
 JOB_TTL = 7200
@@ -30,7 +30,7 @@ def job(params_of, endpoint, min_nodes, **config):
 
 
 def incarnations(nodes):
-    return {node._membership.keys.incarnation for node in nodes}
+    return {node.handler._membership.keys.incarnation for node in nodes}
 
 
 def are_in_one_world(nodes):
@@ -67,7 +67,9 @@ def check(nodes, incarnation):
 def send_notice(nodes):
     """Bring about another state of the job."""
     nodes[0].job.send_notice(10)
-    eventually(lambda: nodes[1]._membership.state.event.kind == "notice", "one hears the other")
+    eventually(
+        lambda: nodes[1].handler._membership.state.event.kind == "notice", "one hears the other"
+    )
 
 
 def end_lease_of_the_job(server):

@@ -9,8 +9,8 @@ import time
 import pytest
 from plaunch.errors import RendezvousConnectionError
 from plaunch.rendezvous import ChangeKind
-from plaunch.testing.conformance.nodes import BOUND, Node, eventually, meet
 from plaunch_rendezvous_etcd import client, create_etcd_handler, watching
+from plaunch_testing.conformance.nodes import BOUND, Node, eventually, meet
 
 QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 5, "last_call_timeout": 0.2}
 
@@ -34,12 +34,12 @@ def assert_all_is_well(nodes):
     """Nobody was lost, and what one says all others hear."""
     time.sleep(4)  # long enough to lose somebody: eight intervals
     for node in nodes:
-        node.told += node.job.changes()
-        assert node.told == []
+        node.changes += node.job.changes()
+        assert node.changes == []
     nodes[0].job.send_notice(10)
     for node in nodes[1:]:
         assert node.wait_for(ChangeKind.NOTICE).signum == 10
-        assert node.told == []
+        assert node.changes == []
 
 
 # --- connections ----------------------------------------------------------------------------------

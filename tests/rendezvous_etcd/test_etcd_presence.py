@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 from plaunch.rendezvous import ChangeKind
-from plaunch.testing.conformance.nodes import Node, eventually, meet
 from plaunch_rendezvous_etcd import create_etcd_handler
+from plaunch_testing.conformance.nodes import Node, eventually, meet
 
 QUICK = {"keep_alive_interval": 0.25, "keep_alive_max_attempt": 8, "last_call_timeout": 0.1}
 RUN_ID = "presence"
@@ -31,16 +31,16 @@ def nodes(params_of, own_etcd_server):
 
 
 def beats_pass(nodes, count):
-    """Wait until each node has given so many further signs of life."""
+    """Wait until each node has sent so many further heartbeats."""
     seen = [node.wire.operations["beat"] + count for node in nodes]
     eventually(
         lambda: all(n.wire.operations["beat"] >= s for n, s in zip(nodes, seen, strict=True)),
-        "signs of life",
+        "heartbeats",
     )
 
 
 def signs(server):
-    """The signs of life in etcd: for each key its lease and its last revision."""
+    """The heartbeats in etcd: for each key its lease and its last revision."""
     everything = base64.b64encode(b"\0").decode()
     answer = server.ask("kv/range", key=everything, range_end=everything)
     keys = {base64.b64decode(kv["key"]).decode(): kv for kv in answer.get("kvs", ())}
@@ -53,7 +53,7 @@ def revision(server):
 
 
 def told(nodes):
-    return [change for node in nodes for change in (*node.told, *node.job.changes())]
+    return [change for node in nodes for change in (*node.changes, *node.job.changes())]
 
 
 def test_a_job_that_runs_adds_nothing_to_what_etcd_keeps(nodes, own_etcd_server):
@@ -94,4 +94,4 @@ def test_a_sign_that_somebody_else_removes_is_written_again(nodes, own_etcd_serv
 def test_a_node_that_dies_is_lost_whoever_leads(nodes, victim):
     nodes[victim].kill()
     change = nodes[1 - victim].wait_for(ChangeKind.LOST)
-    assert "no sign of life for" in change.reason
+    assert "no heartbeat for" in change.reason

@@ -8,11 +8,11 @@ import sys
 import urllib.error
 
 import pytest
-from plaunch.testing import etcd
-from plaunch.testing.etcd import EtcdServer, EtcdUnavailableError, find_etcd
+from plaunch_rendezvous_etcd.testing import EtcdServer, EtcdUnavailableError, find_etcd
+from plaunch_rendezvous_etcd.testing import server as etcd
 
 PLUGIN_TEST = """
-pytest_plugins = ["plaunch.testing.etcd_fixtures"]
+pytest_plugins = ["plaunch_rendezvous_etcd.testing.fixtures"]
 
 def test_theirs(etcd_server):
     assert etcd_server.is_healthy()

@@ -128,7 +128,7 @@ BOXES = (
         104,
         "plugin",
         "rendezvous",
-        ("backend: the store;", "membership is", "the core's, on", "threads of its own"),
+        ("backend: the store;", "membership is a", "library's, on", "threads of its own"),
     ),
     Box(36, 420, 122, 66, "worker", "worker", ("RANK=0", "LOCAL_RANK=0")),
     Box(166, 420, 122, 66, "worker", "worker", ("RANK=1", "LOCAL_RANK=1")),

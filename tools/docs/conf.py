@@ -30,8 +30,8 @@ myst_heading_anchors = 4
 # of torch, and of modules that are plaunch's own.
 nitpicky = True
 nitpick_ignore_regex = [
-    (r"py:.*", r"(?!plaunch\.).*"),
-    (r"py:.*", r"plaunch\.(?!testing\.conformance\.\w+$)\w+\.\w+\..*"),
+    (r"py:.*", r"(?!plaunch\.|plaunch_testing\.conformance\.\w+$).*"),
+    (r"py:.*", r"plaunch\.\w+\.\w+\..*"),
     (r"py:.*", r"plaunch\..*\b[A-Z]"),  # type variables
 ]
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plaunch.agent.worker import Worker, WorkerGroup
+    from plaunch.process.binding import Binder
 
 
 def worker_environment(
@@ -17,12 +18,14 @@ def worker_environment(
     attempt: int,
     round: int,
     environ: Mapping[str, str],
+    binder: Binder | None = None,
 ) -> dict[str, str]:
     """The variables of one worker, beside those that it inherits from the launcher.
 
     Two are plaunch's own: `PLAUNCH_ROUND`, how many worlds were formed before this one, and
     `PLAUNCH_JOB_ID`, what the job is called, however often it is started.
-    `TORCHELASTIC_ERROR_FILE` is added by the logs spec, which knows where files go.
+    `TORCHELASTIC_ERROR_FILE` is added by the logs spec, which knows where files go. What shows a
+    worker its devices, `binder` says.
 
     Raises:
         UsageError: the worker's devices are not there.
@@ -51,13 +54,8 @@ def worker_environment(
     }
     if "OMP_NUM_THREADS" in environ:
         env["OMP_NUM_THREADS"] = environ["OMP_NUM_THREADS"]
-    if spec.devices is not None or spec.virtual_local_rank:
-        from plaunch.devices import own_visibility, visibility_of  # noqa: PLC0415 - when asked for
-
-        env.update(visibility_of(spec.devices, environ))
-        if spec.virtual_local_rank:
-            env["LOCAL_RANK"] = "0"
-            env.update(own_visibility(worker.local_rank, {**environ, **env}))
+    if binder is not None:
+        env.update(binder.environment(worker.local_rank, {**environ, **env}))
     return env
 
 

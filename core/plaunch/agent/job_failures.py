@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import PlaunchError
 from plaunch.process.failures.error_file import text_of, traceback_of
 from plaunch.process.failures.failure import NOT_AVAILABLE, ProcessFailure
+from plaunch.rendezvous.bounds import MAX_NAME, nearest_date, printable
 from plaunch.rendezvous.job import JobFailure
-from plaunch.rendezvous.records import MAX_NAME, nearest_date, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -8,7 +8,6 @@ import socket
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent.affinity import binder_of
 from plaunch.agent.agent import DEFAULT_ROLE, SimpleElasticAgent
 from plaunch.agent.env import macros, worker_environment
 from plaunch.agent.health import HealthCheckServer, find_server
@@ -17,6 +16,7 @@ from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, describe_wo
 from plaunch.durations import PATIENCE
 from plaunch.errors import UsageError
 from plaunch.metrics import prof
+from plaunch.process.binding import default_binder
 from plaunch.process.contexts.start import start_processes
 from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
 from plaunch.process.streams.std import Std
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from plaunch.agent.alive import Alive
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.wait_reporter import WaitReporter
+    from plaunch.process.binding import Binder
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
@@ -68,6 +69,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         waiting: says what a round waits for, and ends a first one that takes too long.
         alive: is told whenever the loop goes to sleep and wakes.
         traffic: counts the workers' output that passes through the launcher.
+        binder: gives workers their devices and processors; by default what `spec` says of them.
 
     Raises:
         UsageError: both `logs_specs` and the older arguments are given, or a time cannot be used,
@@ -92,6 +94,7 @@ class LocalElasticAgent(SimpleElasticAgent):
         waiting: WaitReporter | None = None,
         alive: Alive | None = None,
         traffic: Traffic | None = None,
+        binder: Binder | None = None,
     ) -> None:
         self._host = socket.gethostname()
         self._reasons: dict[int, str] = {}  # why processes were sent signals
@@ -118,7 +121,12 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._log_line_prefix_template = log_line_prefix_template or DEFAULT_PREFIX
         self._worker_env = worker_env
         self._traffic = traffic
-        self._binder = binder_of(spec)
+        self._binder = binder or default_binder(
+            spec.numa_options, spec.devices, spec.virtual_local_rank
+        )
+        if self._binder is not None:
+            # A node that cannot start its workers says so before it joins the others.
+            self._binder.plan(spec.local_world_size)
 
     def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> LocalWorkers:
         self._local = LocalWorkers(
@@ -167,7 +175,12 @@ class LocalElasticAgent(SimpleElasticAgent):
             rank = worker.local_rank
             args[rank] = tuple(macros.substitute(list(spec.args), str(rank)))
             envs[rank] = env = worker_environment(
-                worker_group, worker, attempt=info.attempt, round=info.round, environ=os.environ
+                worker_group,
+                worker,
+                attempt=info.attempt,
+                round=info.round,
+                environ=os.environ,
+                binder=self._binder,
             )
             env.update(self._worker_env(describe_worker(worker), env))
             # `${time}` is left to the streams, which know when a line was read.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.worker import Worker
 from plaunch.errors import RendezvousStateError
-from plaunch.rendezvous.job import WorldRanks
+from plaunch.rendezvous.job import WorldRanks, world_ranks
 
 if TYPE_CHECKING:
     from plaunch.rendezvous.api import Store
@@ -47,8 +47,6 @@ def assign(nodes: list[NodeInfo]) -> list[WorldRanks]:
 
     Global ranks are contiguous per node; role ranks are the same among the nodes of one role.
     """
-    from plaunch.rendezvous.placement import world_ranks  # noqa: PLC0415 - not on every launch
-
     return world_ranks((node.role, node.local_world_size) for node in nodes)
 
 

@@ -1,4 +1,11 @@
-"""The command line: `main` is the process boundary, `run` raises and returns."""
+"""The command line: `main` is the process boundary, `run` raises and returns.
+
+A program that launches as the command line does goes the same way: `parse`, then `allocate`, which
+asks the scheduler, then `worker_command` and `config_from_args`, which make what
+`plaunch.launch_agent` takes. `GROUPS` has all options, as data.
+
+Every public name loads on first use.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +13,31 @@ from plaunch.lazy import attach
 
 TYPE_CHECKING = False  # as in plaunch itself
 if TYPE_CHECKING:
+    from plaunch.cli.allocation import allocate as allocate
+    from plaunch.cli.command import run_script_path as run_script_path
+    from plaunch.cli.command import worker_command as worker_command
     from plaunch.cli.entry import entry_point as entry_point
     from plaunch.cli.invocation import Invocation as Invocation
+    from plaunch.cli.options import GROUPS as GROUPS
+    from plaunch.cli.parser import parse as parse
+    from plaunch.cli.program import concluded as concluded
     from plaunch.cli.program import main as main
     from plaunch.cli.program import run as run
+    from plaunch.cli.program import set_up_logging as set_up_logging
+    from plaunch.cli.settings import config_from_args as config_from_args
+    from plaunch.cli.settings import determine_local_world_size as determine_local_world_size
+    from plaunch.cli.settings import parse_min_max_nnodes as parse_min_max_nnodes
 
 __getattr__, __dir__, __all__ = attach(
-    __name__, {".entry": "entry_point", ".invocation": "Invocation", ".program": "main run"}
+    __name__,
+    {
+        ".allocation": "allocate",
+        ".command": "run_script_path worker_command",
+        ".entry": "entry_point",
+        ".invocation": "Invocation",
+        ".options": "GROUPS",
+        ".parser": "parse",
+        ".program": "concluded main run set_up_logging",
+        ".settings": "config_from_args determine_local_world_size parse_min_max_nnodes",
+    },
 )

@@ -337,7 +337,7 @@ HELP = (
         read=None,
         default=False,
         has_variable=False,
-        command="plaunch.plugin.listing:run_listing",
+        command="plaunch.cli.invocation:show_plugins",
     ),
     Option(
         ("--print-completion",),

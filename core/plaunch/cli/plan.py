@@ -10,11 +10,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent.affinity import binder_of
 from plaunch.agent.env import macros, worker_environment
 from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
 from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
 from plaunch.cli.invocation import load_chosen
+from plaunch.plugin.context import PluginContext
 from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
 
@@ -153,19 +153,21 @@ def _workers(
         entrypoint=entrypoint,
         args=tuple(entrypoint_args),
         max_restarts=config.max_restarts,
-        numa_options=config.numa_options,
-        virtual_local_rank=config.virtual_local_rank,
-        devices=config.devices,
         worker_store=config.worker_store,
         job_id=config.job_id,
     )
     group = WorkerGroup(spec)
     is_known = _place(group, config)
     logs = _logs(config)
-    bound = _bindings(spec)
+    host = os.uname().nodename
+    context = PluginContext(config.run_id, config.role, host, settings=config.settings())
+    binder = manager.worker_binder(context)
+    bindings = {} if binder is None else binder.plan(spec.local_world_size)
     found: list[dict[str, Any]] = []
     for worker in group.workers:
-        env = worker_environment(group, worker, attempt=0, round=0, environ=os.environ)
+        env = worker_environment(
+            group, worker, attempt=0, round=0, environ=os.environ, binder=binder
+        )
         env.update(config.worker_env)
         if is_known:
             # Plugins may count with ranks, so they are asked only where there are some.
@@ -183,7 +185,7 @@ def _workers(
                 "command": [_name_of(entrypoint), *args],
                 "environment": dict(sorted(env.items())),
                 "logs": files,
-                **bound(worker.local_rank),
+                **(bindings[worker.local_rank].describe() if worker.local_rank in bindings else {}),
             }
         )
     return found
@@ -213,24 +215,6 @@ def _place(group: WorkerGroup, config: LaunchConfig) -> bool:
         assign_alike(node, rank, config.max_nodes), spec.local_world_size
     )
     return True
-
-
-def _bindings(spec: WorkerSpec) -> Callable[[int], dict[str, str]]:
-    """What says for a local rank to which processors it is bound, and next to which device."""
-    binder = binder_of(spec)
-    if binder is None:
-        return lambda local_rank: {}
-    plan = binder.plan(spec.local_world_size)
-
-    def binding(local_rank: int) -> dict[str, str]:
-        own = plan.get(local_rank)
-        if own is None:
-            return {}
-        device = own.device
-        found = {} if device is None else {"device": device.pci_address or str(device.index)}
-        return {**found, "cpus": own.cpu_list}
-
-    return binding
 
 
 def _logs(config: LaunchConfig) -> Callable[[Worker], dict[str, str]]:

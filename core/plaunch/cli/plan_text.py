@@ -7,6 +7,9 @@ from typing import Any
 
 from plaunch.cli.plan import OPEN
 
+# What a plan says of every worker; the rest is what it is bound to.
+_ALWAYS = ("local_rank", "rank", "command", "environment", "logs")
+
 
 def format_plan(plan: dict[str, Any]) -> str:
     """The plan for people."""
@@ -48,7 +51,7 @@ def format_plan(plan: dict[str, Any]) -> str:
             f"worker of local rank {worker['local_rank']}, rank {rank}",
             f"  {shlex.join(worker['command'])}",
             *(f"  {name}: {value}" for name, value in worker["logs"].items()),
-            *(f"  {name}: {worker[name]}" for name in ("device", "cpus") if worker.get(name)),
+            *(f"  {name}: {value}" for name, value in worker.items() if name not in _ALWAYS),
             *_variables(own),
         ]
     return "\n".join(lines) + "\n"

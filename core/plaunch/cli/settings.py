@@ -145,9 +145,10 @@ def _count_devices(name: str, manager: PluginManager) -> int:
     try:
         counter = manager.get(DEVICE_COUNTS, name)
     except UnknownNameError:
-        from plaunch.devices import count_private_use  # noqa: PLC0415 - unknown words only
+        from plaunch.defaults import UNKNOWN_DEVICES, load_default  # noqa: PLC0415 - unknown words
 
-        count = count_private_use(name)  # torchrun takes the name of torch's private-use backend
+        # torchrun takes the name of torch's private-use backend.
+        count: int | None = load_default(UNKNOWN_DEVICES)(name)
         if count is None:
             raise
         return count
@@ -159,9 +160,9 @@ def _devices(args: argparse.Namespace) -> list[str] | None:
     """The devices of `--devices`; unless it is given, the number of workers follows."""
     if args.devices is None:
         return None
-    from plaunch.devices import parse_devices  # noqa: PLC0415 - when asked for
+    from plaunch.defaults import DEVICE_LIST, load_default  # noqa: PLC0415 - when asked for
 
-    devices = parse_devices(args.devices)
+    devices: list[str] = load_default(DEVICE_LIST)(args.devices)
     if args.sources["nproc_per_node"] == DEFAULT:
         args.nproc_per_node = str(len(devices))
     return devices

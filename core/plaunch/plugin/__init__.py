@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch._names import suggest as suggest
     from plaunch.plugin.context import PluginContext as PluginContext
+    from plaunch.plugin.event_handlers import find_event_handlers as find_event_handlers
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
     from plaunch.plugin.listing import PluginStatus as PluginStatus
     from plaunch.plugin.listing import list_plugins as list_plugins
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.registry import DEVICE_COUNTS as DEVICE_COUNTS
     from plaunch.plugin.registry import EVENT_HANDLERS as EVENT_HANDLERS
     from plaunch.plugin.registry import KINDS as KINDS
+    from plaunch.plugin.registry import LIFECYCLE as LIFECYCLE
     from plaunch.plugin.registry import LOGS_SPECS as LOGS_SPECS
     from plaunch.plugin.registry import RENDEZVOUS as RENDEZVOUS
     from plaunch.plugin.registry import SCHEDULERS as SCHEDULERS
@@ -27,19 +30,24 @@ if TYPE_CHECKING:
     from plaunch.plugin.registry import RendezvousFactory as RendezvousFactory
     from plaunch.plugin.registry import Scheduler as Scheduler
     from plaunch.plugin.registry import SignalPolicyFactory as SignalPolicyFactory
+    from plaunch.plugin.torchrun import TorchLogsSpecs as TorchLogsSpecs
+    from plaunch.plugin.torchrun import bridge_creator as bridge_creator
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "plaunch._names": "suggest",
         ".context": "PluginContext",
+        ".event_handlers": "find_event_handlers",
         ".hookspecs": "hookimpl",
         ".listing": "PluginStatus list_plugins",
         ".loading": "LoadedPlugin",
         ".manager": "PluginManager",
         ".registry": (
-            "DEVICE_COUNTS EVENT_HANDLERS KINDS LOGS_SPECS RENDEZVOUS SCHEDULERS SIGNAL_POLICIES "
-            "DeviceCounter EventHandlerFactory Kind LogsSpecsFactory RendezvousFactory Scheduler "
-            "SignalPolicyFactory"
+            "DEVICE_COUNTS EVENT_HANDLERS KINDS LIFECYCLE LOGS_SPECS RENDEZVOUS SCHEDULERS "
+            "SIGNAL_POLICIES DeviceCounter EventHandlerFactory Kind LogsSpecsFactory "
+            "RendezvousFactory Scheduler SignalPolicyFactory"
         ),
+        ".torchrun": "TorchLogsSpecs bridge_creator",
     },
 )

@@ -6,13 +6,19 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PlaunchError, PluginError
-from plaunch.plugin.loading import one_line
+from plaunch.process.failures.error_file import text_of_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
     from plaunch.plugin.registry import Kind
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line: its type and what it says."""
+    text = " ".join(text_of_error(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 @contextlib.contextmanager

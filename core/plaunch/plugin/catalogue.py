@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from plaunch._names import closest, suggest
+from plaunch._names import suggest
 from plaunch.errors import DuplicateNameError, UnknownNameError, UsageError
 from plaunch.plugin.groups import FIRST_PARTY
 from plaunch.plugin.metadata import normalise
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from plaunch.plugin.metadata import EntryPoint
     from plaunch.plugin.registry import Kind
     from plaunch.plugin.words import Word, Words
+
+
+HOW_TO_ADD = "; reinstall the package if you just added it"
 
 
 class Catalogue:
@@ -101,8 +104,8 @@ class Catalogue:
                 f"installed{suggest(name, choices)}"
             )
         return UnknownNameError(
-            f"{kind.label} {name!r} is unknown ({kind.flag}){suggest(name, choices)}"
-            f"{how_to_add(name, choices)}"
+            f"{kind.label} {name!r} is unknown ({kind.flag})"
+            f"{suggest(name, choices, otherwise=HOW_TO_ADD)}"
         )
 
     def refusal_of_word(self, word: Word) -> UnknownNameError:
@@ -119,7 +122,7 @@ class Catalogue:
         names = self.all_names()
         return UnknownNameError(
             f"{word.source} names neither an installed plugin nor a module"
-            f"{suggest(word.text, names)}{how_to_add(word.text, names)}"
+            f"{suggest(word.text, names, otherwise=HOW_TO_ADD)}"
         )
 
     def _sort_in(self, kind: Kind[Any], entry: EntryPoint) -> None:
@@ -145,13 +148,6 @@ def _file_of(text: str) -> str | None:
     if os.path.isabs(text):
         return None
     return next((p for p in candidates if p.endswith(".py") and os.path.isfile(p)), None)
-
-
-def how_to_add(name: str, known: Iterable[str]) -> str:
-    """The end of a message about a plugin's name that is like none of those that are known."""
-    if closest(name, known) is not None:
-        return ""
-    return "; reinstall the package if you just added it"
 
 
 def _means(name: str, entry: EntryPoint) -> bool:

@@ -6,22 +6,23 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PluginError
+from plaunch.plugin.blame import one_line
 from plaunch.plugin.dispositions import kept_dispositions
-from plaunch.plugin.loading import one_line
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.streams.logs import LogsDest, LogsSpecs
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
+    from plaunch.process.binding import Binder, Binding
     from plaunch.process.stopping.signals import SignalPolicy
 
 logger = logging.getLogger("plaunch")
 
 POLICY_BOUND = 1.0  # seconds that a signal policy may think, about one signal or about all
-LOGS_BOUND = 60.0  # seconds that a logs spec may take to make its folders, or to clear up
+START_BOUND = 60.0  # seconds that one may take for a start of the workers, or to clear up
 HURRIED_CLOSE = 10.0  # seconds for clearing up when a signal has ended the job
 
 
@@ -144,7 +145,7 @@ class BoundedLogsSpecs(LogsSpecs):
         with kept_dispositions(self._who, "close"):
             call = BoundedCall("logs-specs", lambda: self._specs.close(succeeded))
             has_returned = call.wait(HURRIED_CLOSE) or call.wait(
-                LOGS_BOUND - HURRIED_CLOSE, self._is_unwanted
+                START_BOUND - HURRIED_CLOSE, self._is_unwanted
             )
         if not has_returned:
             raise PluginError(f"{self._who} has not returned from close; it is left to itself")
@@ -153,17 +154,64 @@ class BoundedLogsSpecs(LogsSpecs):
             raise PluginError(f"{self._who} failed in close: {why}") from call.error
 
     def _call(self, method: str, function: Callable[[], object]) -> Any:
-        with kept_dispositions(self._who, method):
-            call = BoundedCall("logs-specs", function)
-            has_returned = call.wait(LOGS_BOUND, self._is_unwanted)
-        if not has_returned:
-            when = f"within {LOGS_BOUND:g} s"
-            if self._is_unwanted():
-                # Nobody looks at why the workers did not start: they are not to start.
-                when = "when the launch was to stop"
-                logger.warning("%s had not returned from %s %s", self._who, method, when)
-            raise PluginError(f"{self._who} has not returned from {method} {when}")
-        return _result(call, self._who, method)
+        return _for_a_start("logs-specs", self._who, method, function, self._is_unwanted)
+
+
+class BoundedBinder:
+    """A binder that thinks on a thread; what it has found to do is done where workers start.
+
+    Args:
+        binder: the binder.
+        who: the plugin, for messages.
+        is_unwanted: asked while it takes its time: whether the launch is to stop.
+    """
+
+    def __init__(self, binder: Binder, who: str, is_unwanted: Callable[[], bool]) -> None:
+        self._binder = binder
+        self._who = who
+        self._is_unwanted = is_unwanted
+
+    def plan(self, nprocs: int) -> Mapping[int, Binding]:
+        """What the binder says.
+
+        Raises:
+            PluginError: it has not returned in time, or by the time that the launch was to stop; it
+                ends the process.
+        """
+        return self._call("plan", lambda: self._binder.plan(nprocs))  # type: ignore[no-any-return]
+
+    def environment(self, local_rank: int, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """What the binder says.
+
+        Raises:
+            PluginError: as `plan`.
+        """
+        return self._call(  # type: ignore[no-any-return]
+            "environment", lambda: self._binder.environment(local_rank, environ)
+        )
+
+    def _call(self, method: str, function: Callable[[], object]) -> Any:
+        return _for_a_start("binder", self._who, method, function, self._is_unwanted)
+
+
+def _for_a_start(
+    name: str,
+    who: str,
+    method: str,
+    function: Callable[[], object],
+    is_unwanted: Callable[[], bool],
+) -> Any:
+    with kept_dispositions(who, method):
+        call = BoundedCall(name, function)
+        has_returned = call.wait(START_BOUND, is_unwanted)
+    if not has_returned:
+        when = f"within {START_BOUND:g} s"
+        if is_unwanted():
+            # Nobody looks at why the workers did not start: they are not to start.
+            when = "when the launch was to stop"
+            logger.warning("%s had not returned from %s %s", who, method, when)
+        raise PluginError(f"{who} has not returned from {method} {when}")
+    return _result(call, who, method)
 
 
 def _result(call: BoundedCall, who: str, method: str) -> Any:

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PluginError
-from plaunch.plugin.loading import keeping_signals, one_line
+from plaunch.plugin.blame import one_line
+from plaunch.plugin.loading import keeping_signals
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
@@ -75,23 +76,7 @@ def _returned(
     arguments: Mapping[str, object],
     is_unwanted: Callable[[], bool],
 ) -> Mapping[str, str]:
-    wanted = [arguments[name] for name in implementation.argnames]
-    with keeping_signals(plugin, HOOK):
-        call = BoundedCall(f"hook-{HOOK}", lambda: implementation.function(*wanted))
-        has_returned = call.wait(TIME_BOUND, is_unwanted)
-    if not has_returned:
-        if is_unwanted():
-            # Nobody looks at why the workers did not start: they are not to start.
-            text = f"{plugin} had not returned from {HOOK} when the launch was to stop"
-            logger.warning("%s", text)
-            raise PluginError(text)
-        raise PluginError(
-            f"{plugin} has not returned from {HOOK} within {TIME_BOUND:g} s; mend what it waits "
-            "for, or block it with -p no:NAME"
-        )
-    if call.error is not None:
-        raise PluginError(f"{plugin} failed in {HOOK}: {one_line(call.error)}") from call.error
-    result = call.result
+    result = answer_of(plugin, HOOK, implementation, arguments, is_unwanted)
     if result is None:
         return {}
     if not isinstance(result, Mapping):
@@ -105,6 +90,37 @@ def _returned(
                 "environment variable; both must be strings, the name without '='"
             )
     return result
+
+
+def answer_of(
+    plugin: str,
+    hook: str,
+    implementation: pluggy.HookImpl,
+    arguments: Mapping[str, object],
+    is_unwanted: Callable[[], bool],
+) -> object:
+    """What an implementation of a hook returns, which runs on a thread that is left behind in time.
+
+    Raises:
+        PluginError: it fails, or does not return.
+    """
+    wanted = [arguments[name] for name in implementation.argnames]
+    with keeping_signals(plugin, hook):
+        call = BoundedCall(f"hook-{hook}", lambda: implementation.function(*wanted))
+        has_returned = call.wait(TIME_BOUND, is_unwanted)
+    if not has_returned:
+        if is_unwanted():
+            # Nobody looks at why the workers did not start: they are not to start.
+            text = f"{plugin} had not returned from {hook} when the launch was to stop"
+            logger.warning("%s", text)
+            raise PluginError(text)
+        raise PluginError(
+            f"{plugin} has not returned from {hook} within {TIME_BOUND:g} s; mend what it waits "
+            "for, or block it with -p no:NAME"
+        )
+    if call.error is not None:
+        raise PluginError(f"{plugin} failed in {hook}: {one_line(call.error)}") from call.error
+    return call.result
 
 
 def _is_variable(name: object, value: object) -> bool:

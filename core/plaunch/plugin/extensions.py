@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.extensions import RequestKind
 from plaunch.errors import PlaunchError, PluginError
-from plaunch.plugin.loading import keeping_signals, one_line
+from plaunch.plugin.blame import one_line
+from plaunch.plugin.loading import keeping_signals
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
 """The hooks of plaunch.
 
-Three sorts: hooks that *offer* named components, one that *contributes* to the workers'
-environment, and hooks that are *told* what happens. All run in the launcher's process; none runs
-in a worker. Those that offer run on the thread that has called plaunch, the others one after the
-other on another thread, which need not be the same each time. An implementation may leave out
-arguments that it does not need. Each implementation is called on its own, so that there is nothing
-for pluggy's hook wrappers to wrap: they are refused.
+Three sorts: hooks that *offer* named components, those that *contribute* to what workers get and
+to what the doctor finds, and hooks that are *told* what happens. All run in the launcher's process;
+none runs in a worker. Those that offer run on the thread that has called plaunch, the others one
+after the other on another thread, which need not be the same each time. An implementation may leave
+out arguments that it does not need. Each implementation is called on its own, so that there is
+nothing for pluggy's hook wrappers to wrap: they are refused.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Scheduler,
         SignalPolicyFactory,
     )
+    from plaunch.process import Binder
 
     _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -135,6 +136,21 @@ def plaunch_worker_env(worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[st
     changes a variable of plaunch's own, or gives one another value than a second plugin does, is an
     error that names the plugins and ends the job before the workers start. So is one that has not
     returned within ten seconds.
+    Process: the launcher, on a thread that is not the main one.
+    """
+
+
+@hookspec
+def plaunch_worker_binder(context: PluginContext) -> Binder | None:
+    """Contribute what gives workers their devices and processors.
+
+    Called: once per launch, before its node joins the others, and by `--dry-run`. The plugin that
+    comes with plaunch is asked as well if the settings have `devices`, `numa_options` or
+    `virtual_local_rank`, and answers then.
+    Parameters: `context`, the launch and its settings.
+    Result: a `Binder`, or None if this plugin has nothing to bind. Two answers are an error that
+    names both plugins, and so is one that has not come within ten seconds. Its methods are called
+    for every start of the workers.
     Process: the launcher, on a thread that is not the main one.
     """
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import DuplicateNameError, SignalException
+from plaunch.plugin.blame import one_line
 from plaunch.plugin.catalogue import Catalogue
 from plaunch.plugin.groups import GROUPS
-from plaunch.plugin.loading import one_line, title_of
+from plaunch.plugin.loading import title_of
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.metadata import scan
 from plaunch.plugin.registry import ALL_KINDS, KINDS, LIFECYCLE, WITH_OPTIONS
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from plaunch.cli.invocation import Invocation
     from plaunch.plugin.metadata import EntryPoint
     from plaunch.plugin.registry import Kind
 
@@ -67,13 +67,6 @@ class PluginStatus:
     def is_usable(self) -> bool:
         """Whether it can be selected."""
         return self.status not in (BROKEN, BLOCKED)
-
-
-def run_listing(invocation: Invocation) -> int:
-    """Print the list: `--list-plugins`."""
-    rows = list_plugins(invocation.plugins, words=invocation.options["plugins"])
-    invocation.write(format_plugins(rows))
-    return 0
 
 
 def list_plugins(

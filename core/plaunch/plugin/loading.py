@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PluginLoadError, SignalException
+from plaunch.plugin.blame import one_line
 from plaunch.plugin.groups import TORCHRUN_HANDLERS
 from plaunch.plugin.hookspecs import hookimpl
 from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, Kind, T
-from plaunch.process.failures.error_file import text_of_error
 from plaunch.process.streams.logs import LogsSpecs
 
 if TYPE_CHECKING:
@@ -195,12 +195,6 @@ def checked(kind: Kind[T], who: str, thing: object) -> T:
                 "plaunch.process.LogsSpecs or from torch's LogsSpecs"
             )
     return fit  # type: ignore[no-any-return]
-
-
-def one_line(error: BaseException) -> str:
-    """An exception as one line: its type and what it says."""
-    text = " ".join(text_of_error(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def keeping_signals(who: str, doing: str) -> AbstractContextManager[None]:

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from plaunch._version import __version__
+from plaunch.defaults import DEVICE_HOOKS, load_default
 from plaunch.errors import (
     DuplicateNameError,
     PluginLoadError,
     SignalException,
     UsageError,
 )
-from plaunch.plugin import environment, extensions, hookspecs
-from plaunch.plugin.blame import blamed
+from plaunch.plugin import binder, environment, extensions, hookspecs
+from plaunch.plugin.blame import blamed, one_line
 from plaunch.plugin.catalogue import Catalogue
-from plaunch.plugin.groups import GROUPS
+from plaunch.plugin.groups import FIRST_PARTY, GROUPS
 from plaunch.plugin.loading import (
     LoadedPlugin,
     checked,
@@ -30,11 +32,10 @@ from plaunch.plugin.loading import (
     keeping_signals,
     load_entry,
     load_module,
-    one_line,
     title_of,
     watched_loading,
 )
-from plaunch.plugin.metadata import EntryPoint, scan
+from plaunch.plugin.metadata import Distribution, EntryPoint, scan
 from plaunch.plugin.options import find_options, load_options, resolve_options
 from plaunch.plugin.registration import (
     Chosen,
@@ -48,6 +49,7 @@ from plaunch.plugin.registration import (
 from plaunch.plugin.registry import LIFECYCLE, WITH_OPTIONS, Kind, T
 from plaunch.plugin.telling import Teller
 from plaunch.plugin.words import Words
+from plaunch.process.binding import is_asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,8 +61,8 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.extensions import Extending
-    from plaunch.plugin.metadata import Distribution
     from plaunch.plugin.words import Word
+    from plaunch.process.binding import Binder
 
 
 class PluginManager:
@@ -254,6 +256,41 @@ class PluginManager:
             own = replace(context, options=self._option_values.get(item.plugin_name, {}))
             found += extensions.create(item, self._who(item.plugin_name), own)
         return found
+
+    def worker_binder(
+        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
+    ) -> Binder | None:
+        """What gives workers their devices and processors; None if nothing is to be bound.
+
+        Raises:
+            UsageError: the settings ask for what cannot be.
+            PluginError: a plugin fails, does not return, or is not the only one that answers.
+        """
+        asked = map(context.settings.get, ("numa_options", "devices", "virtual_local_rank"))
+        if is_asked_for(*asked):
+            self.load_module(DEVICE_HOOKS)
+        found = binder.find_binder(
+            self._implementations(binder.HOOK), self._who, context, is_unwanted
+        )
+        if found is None or self._registrations[found.plugin].is_ours:
+            return found and found.binder
+        from plaunch.plugin.components import BoundedBinder  # noqa: PLC0415 - third parties' only
+
+        return BoundedBinder(found.binder, self._who(found.plugin), is_unwanted)
+
+    def load_module(self, module: str) -> None:
+        """Load the hooks of a plugin that comes with plaunch, unless that has been done.
+
+        Raises:
+            PluginLoadError: it is not installed.
+        """
+        name = f"plaunch:{module}"
+        if name in self._registrations:
+            return
+        own = Distribution(FIRST_PARTY, FIRST_PARTY, __version__)
+        who = describe(LIFECYCLE.label, module, own, module)
+        loaded = LoadedPlugin(LIFECYCLE.name, module, own.name, own.version, module)
+        self._register(name, load_default(module), who, loaded, own)
 
     def doctor_checks(self) -> dict[str, Callable[[DoctorContext], Iterable[Finding]]]:
         """What plugins look at when `--doctor` asks, by the plugin's name."""

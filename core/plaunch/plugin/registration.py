@@ -11,8 +11,9 @@ import pluggy
 from plaunch._names import suggest
 from plaunch.errors import PluginError, PluginLoadError, SignalException
 from plaunch.plugin import hookspecs
+from plaunch.plugin.blame import one_line
 from plaunch.plugin.groups import FIRST_PARTY
-from plaunch.plugin.loading import function_at, keeping_signals, one_line, origin_of
+from plaunch.plugin.loading import function_at, keeping_signals, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from plaunch.agent import notifications
-from plaunch.plugin.loading import keeping_signals, one_line
+from plaunch.plugin.blame import one_line
+from plaunch.plugin.loading import keeping_signals
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:

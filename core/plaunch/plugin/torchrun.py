@@ -22,7 +22,7 @@ from plaunch.errors import (
     RendezvousTimeoutError,
     UsageError,
 )
-from plaunch.plugin.loading import one_line
+from plaunch.plugin.blame import one_line
 from plaunch.process.streams.logs import LogsDest, LogsSpecs, paths_by_rank
 from plaunch.process.streams.std import Std
 from plaunch.rendezvous.api import (

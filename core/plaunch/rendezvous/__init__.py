@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousInfo as RendezvousInfo
     from plaunch.rendezvous.api import RendezvousStoreInfo as RendezvousStoreInfo
     from plaunch.rendezvous.api import Store as Store
-    from plaunch.rendezvous.dynamic import DynamicRendezvousHandler as DynamicRendezvousHandler
+    from plaunch.rendezvous.bounds import MAX_NAME as MAX_NAME
+    from plaunch.rendezvous.bounds import nearest_date as nearest_date
+    from plaunch.rendezvous.bounds import printable as printable
     from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
     from plaunch.rendezvous.job import FailureGroup as FailureGroup
     from plaunch.rendezvous.job import JobFailure as JobFailure
@@ -40,14 +42,14 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.job import JobRound as JobRound
     from plaunch.rendezvous.job import Verdict as Verdict
     from plaunch.rendezvous.job import WorldRanks as WorldRanks
+    from plaunch.rendezvous.job import world_ranks as world_ranks
     from plaunch.rendezvous.parameters import JobSettings as JobSettings
     from plaunch.rendezvous.parameters import NodeSettings as NodeSettings
     from plaunch.rendezvous.parameters import RendezvousParameters as RendezvousParameters
     from plaunch.rendezvous.ports import HeldPort as HeldPort
     from plaunch.rendezvous.ports import port_owner as port_owner
-    from plaunch.rendezvous.records import RecordError as RecordError
-    from plaunch.rendezvous.store import Connect as Connect
-    from plaunch.rendezvous.store import RendezvousStore as RendezvousStore
+    from plaunch.rendezvous.token import TOKEN_OPTION as TOKEN_OPTION
+    from plaunch.rendezvous.token import TOKEN_VARIABLE as TOKEN_VARIABLE
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -64,12 +66,11 @@ __getattr__, __dir__, __all__ = attach(
             "ChangeKind MembershipChange ObservableRendezvous RendezvousHandler "
             "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store"
         ),
-        ".job": "FailureGroup JobFailure JobRendezvous JobRound Verdict WorldRanks",
-        ".dynamic": "DynamicRendezvousHandler",
+        ".bounds": "MAX_NAME nearest_date printable",
+        ".job": "FailureGroup JobFailure JobRendezvous JobRound Verdict WorldRanks world_ranks",
         ".endpoint": "parse_rendezvous_endpoint",
         ".parameters": "JobSettings NodeSettings RendezvousParameters",
         ".ports": "HeldPort port_owner",
-        ".records": "RecordError",
-        ".store": "Connect RendezvousStore",
+        ".token": "TOKEN_OPTION TOKEN_VARIABLE",
     },
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from plaunch.rendezvous.api import ObservableRendezvous, RendezvousInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from plaunch.rendezvous.api import RendezvousStoreInfo, Store
 
@@ -80,6 +80,24 @@ class WorldRanks:
     world_size: int
     first_role: int
     role_world_size: int
+
+
+def world_ranks(nodes: Iterable[tuple[str, int]]) -> list[WorldRanks]:
+    """Number the workers of all nodes, given as role and number of workers in order of rank.
+
+    Global ranks are contiguous per node; role ranks are so among the nodes of one role.
+    """
+    starts: list[tuple[int, str, int]] = []
+    world_size = 0
+    role_sizes: dict[str, int] = {}
+    for role, local_world_size in nodes:
+        starts.append((world_size, role, role_sizes.get(role, 0)))
+        world_size += local_world_size
+        role_sizes[role] = role_sizes.get(role, 0) + local_world_size
+    return [
+        WorldRanks(first_global, world_size, first_role, role_sizes[role])
+        for first_global, role, first_role in starts
+    ]
 
 
 class JobRound(RendezvousInfo):

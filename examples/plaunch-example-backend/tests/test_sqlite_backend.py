@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from plaunch.errors import UsageError
 from plaunch.rendezvous import RendezvousConnectionError, RendezvousParameters
-from plaunch.testing.conformance import RendezvousConformance, RendezvousStoreConformance
 from plaunch_example_backend.backend import create_handler
 from plaunch_example_backend.store import SqliteStore
+from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
 
 
 class TestSqliteStore(RendezvousStoreConformance):

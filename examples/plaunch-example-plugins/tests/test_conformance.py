@@ -10,7 +10,14 @@ import os
 import socket
 
 import pytest
-from plaunch.testing.conformance import (
+from plaunch_example_plugins.devices import count_slots
+from plaunch_example_plugins.events import AppendEventHandler
+from plaunch_example_plugins.journal import Journal
+from plaunch_example_plugins.logs import FlatLogsSpecs
+from plaunch_example_plugins.rendezvous import create_handler
+from plaunch_example_plugins.scheduler import find_allocation
+from plaunch_example_plugins.signals import Usr1StopsPolicy
+from plaunch_testing.conformance import (
     DeviceCounterConformance,
     EventHandlerConformance,
     HooksConformance,
@@ -19,13 +26,6 @@ from plaunch.testing.conformance import (
     SchedulerConformance,
     SignalPolicyConformance,
 )
-from plaunch_example_plugins.devices import count_slots
-from plaunch_example_plugins.events import AppendEventHandler
-from plaunch_example_plugins.journal import Journal
-from plaunch_example_plugins.logs import FlatLogsSpecs
-from plaunch_example_plugins.rendezvous import create_handler
-from plaunch_example_plugins.scheduler import find_allocation
-from plaunch_example_plugins.signals import Usr1StopsPolicy
 
 
 @pytest.fixture

@@ -1,14 +1,51 @@
-"""The built-in device counters, the words that `--nproc-per-node` takes instead of a number.
+"""The devices of a node: counting them, choosing some, and binding workers near them.
 
-None of them imports torch: they read what the kernel shows, and ask torch in a short-lived child
-process only where that cannot tell.
+Nothing here imports torch: the kernel is read, and torch is asked in a short-lived child process
+only where the kernel cannot tell. Every public name loads on first use.
 """
 
 from __future__ import annotations
 
-from plaunch_devices.auto import count_auto
-from plaunch_devices.cpu import count_cpu
-from plaunch_devices.gpu import count_gpu
-from plaunch_devices.xpu import count_xpu
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["count_auto", "count_cpu", "count_gpu", "count_xpu"]
+if TYPE_CHECKING:
+    from plaunch_devices.binder import DeviceBinder as DeviceBinder
+    from plaunch_devices.counting import count_auto as count_auto
+    from plaunch_devices.counting import count_gpu as count_gpu
+    from plaunch_devices.counting import count_xpu as count_xpu
+    from plaunch_devices.kernel import Device as Device
+    from plaunch_devices.kernel import list_amd as list_amd
+    from plaunch_devices.kernel import list_nvidia as list_nvidia
+    from plaunch_devices.numa import AffinityMode as AffinityMode
+    from plaunch_devices.numa import NumaOptions as NumaOptions
+    from plaunch_devices.processors import count_cpu as count_cpu
+    from plaunch_devices.torch_child import AskTorch as AskTorch
+    from plaunch_devices.torch_child import TorchMissingError as TorchMissingError
+    from plaunch_devices.torch_child import ask_torch as ask_torch
+    from plaunch_devices.visible import count_visible as count_visible
+    from plaunch_devices.visible import find_visible_devices as find_visible_devices
+
+_MODULES = {
+    "binder": "DeviceBinder",
+    "counting": "count_auto count_gpu count_xpu",
+    "kernel": "Device list_amd list_nvidia",
+    "numa": "AffinityMode NumaOptions",
+    "processors": "count_cpu",
+    "torch_child": "AskTorch TorchMissingError ask_torch",
+    "visible": "count_visible find_visible_devices",
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+__all__ = sorted(_HOMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

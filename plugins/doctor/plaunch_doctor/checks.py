@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from plaunch_doctor.accelerators import check_devices
 from plaunch_doctor.clock import check_clock
 from plaunch_doctor.disks import check_log_folder, check_temporary_folder
 from plaunch_doctor.endpoint import check_endpoint
@@ -32,7 +31,6 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
     {
         "interpreter": check_interpreter,
         "versions": check_versions,
-        "devices": check_devices,
         "host name": check_host_name,
         "interfaces": check_interfaces,
         "endpoint": check_endpoint,

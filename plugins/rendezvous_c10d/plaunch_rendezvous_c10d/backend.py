@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from plaunch.rendezvous import Connect, RendezvousHandler, RendezvousParameters, RendezvousStore
+    from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
+    from plaunch_membership import Connect, RendezvousStore
 
 _log = logging.getLogger("plaunch")
 
@@ -79,7 +80,7 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
         UsageError: an option is unknown or has a bad value, or the port is taken.
         PluginLoadError: torch is missing.
     """
-    from plaunch.rendezvous import DynamicRendezvousHandler  # noqa: PLC0415 - once it is needed
+    from plaunch_membership import DynamicRendezvousHandler  # noqa: PLC0415 - once it is needed
 
     backend = prepare_backend(params)
     try:

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous import RendezvousStore
+from plaunch_membership import RendezvousStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

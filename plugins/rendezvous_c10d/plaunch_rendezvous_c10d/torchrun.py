@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from plaunch.errors import RendezvousClosedError
 
 if TYPE_CHECKING:
-    from plaunch.rendezvous import Connect, RendezvousStore
+    from plaunch_membership import Connect, RendezvousStore
 
 # torchrun's agents keep all that they agree on under a key of this name, as base64. They end with
 # an error if they find what is not, and this is not.

@@ -17,7 +17,8 @@ from plaunch_rendezvous_etcd.protocol import load_protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.rendezvous import Connect, RendezvousHandler, RendezvousParameters
+    from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
+    from plaunch_membership import Connect
 
 _LEGACY = "etcd"  # torchrun's first backend, which calls `join_timeout` `timeout`
 
@@ -48,7 +49,7 @@ def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
         UsageError: an option is unknown or has a bad value.
         PluginLoadError: grpc, protobuf or etcd3 is missing.
     """
-    from plaunch.rendezvous import DynamicRendezvousHandler  # noqa: PLC0415 - once it is needed
+    from plaunch_membership import DynamicRendezvousHandler  # noqa: PLC0415 - once it is needed
 
     params = _in_todays_words(params)
     backend = prepare_backend(params)
@@ -89,7 +90,7 @@ def prepare_backend(params: RendezvousParameters) -> EtcdBackend:
         load_protocol(),
         params.run_id,
         # What is under way when a leader dies gets no answer. There must be time to notice that,
-        # and to find another member, before the others miss a sign of life too often.
+        # and to find another member, before the others miss a heartbeat too often.
         answer_timeout=max(_LEAST_ANSWER_TIMEOUT, interval * attempts / 3),
         # It must survive one renewal that fails. Beyond that its length does not matter to when a
         # node is lost, as it counts for that; half of the time is left for coming back.

@@ -55,7 +55,7 @@ class EtcdClient:
         run_id: the id of the job.
         answer_timeout: seconds after which a member that does not answer is given up, if they are
             fewer than `ANSWER_TIMEOUT` and the user's `read_timeout`.
-        presence_ttl: seconds after which this agent's sign of life vanishes if it does not renew
+        presence_ttl: seconds after which this agent's heartbeat vanishes if it does not renew
             it.
         job_ttl: seconds after which the job's keys vanish if no agent renews them.
     """

@@ -99,7 +99,7 @@ class JobLease(_Lease):
 
 
 class PresenceLease(_Lease):
-    """The lease that one agent's sign of life is attached to; it has one after the other."""
+    """The lease that one agent's heartbeat is attached to; it has one after the other."""
 
     def __init__(self, client: EtcdClient, ttl: float) -> None:
         super().__init__(client, ttl)

@@ -1,4 +1,4 @@
-"""The store protocol on etcd: values, counters, and signs of life.
+"""The store protocol on etcd: values, counters, and heartbeats.
 
 A counter is a key that is written again and again: its value is the key's version, so that taking a
 number is one transaction that never conflicts. What it was set to otherwise is kept as an offset.
@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
-from plaunch.rendezvous import RendezvousStore
+from plaunch_membership import RendezvousStore
 
 from plaunch_rendezvous_etcd.leases import is_lease_gone
 from plaunch_rendezvous_etcd.link import CallError
@@ -126,7 +126,7 @@ class EtcdStore(RendezvousStore):
             self._write([self._put(key, value) for key, value in part])
 
     def beat(self, key: str, value: bytes) -> float:
-        """Give a sign of life, which vanishes when this process does.
+        """Send a heartbeat, which vanishes when this process does.
 
         What is there already is not written again: etcd would keep every revision of it. Then
         nothing but the lease is renewed.

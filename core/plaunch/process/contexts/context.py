@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.durations import PATIENCE, PERIOD
 from plaunch.errors import SignalException, UsageError
+from plaunch.process.binding import default_binder
 from plaunch.process.contexts.arguments import validate_ranks, worker_args, worker_envs
 from plaunch.process.streams.logs import paths_by_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
-    from plaunch.process.binding.binder import Binder, RankBinding
+    from plaunch.process.binding import Binder, Binding
     from plaunch.process.contexts.stop_signals import StopSignals
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.streams.logs import LogsSpecs
@@ -138,8 +138,8 @@ class PContext(abc.ABC):
         self._stdout_filters = tuple(duplicate_stdout_filters or ())
         self._stderr_filters = tuple(duplicate_stderr_filters or ())
         self._handle_signals = handle_signals
-        self._binder = _binder_of(numa_options) if binder is None else binder
-        self._bindings: dict[int, RankBinding] = {}
+        self._binder = default_binder(numa_options) if binder is None else binder
+        self._bindings: Mapping[int, Binding] = {}
         self._stop_signals: StopSignals | None = None
         self._tails: LogTails | None = None
         self._is_started = False
@@ -259,11 +259,6 @@ class PContext(abc.ABC):
         written for torchrun has no such step.
         """
 
-    def _bound(self, local_rank: int) -> AbstractContextManager[None]:
-        """Bind the calling thread, and so what it starts, to the processors of this worker."""
-        binding = self._bindings.get(local_rank)
-        return contextlib.nullcontext() if binding is None else binding.applied()
-
     def _log_files(self, local_rank: int) -> list[str]:
         """The files that the streams of this worker go to."""
         paths = (self.stdouts.get(local_rank, ""), self.stderrs.get(local_rank, ""))
@@ -305,11 +300,3 @@ class PContext(abc.ABC):
             self._tails = tails = LogTails(self.name, self._log_line_prefixes)
             tails.follow(dest.tee_stdouts, sys.stdout, self._stdout_filters, dest.filtered_stdout)
             tails.follow(dest.tee_stderrs, sys.stderr, self._stderr_filters, dest.filtered_stderr)
-
-
-def _binder_of(numa_options: object) -> Binder | None:
-    if numa_options is None:
-        return None
-    from plaunch.process.binding.binder import Binder  # noqa: PLC0415 - binding only
-
-    return Binder(numa_options)

@@ -15,12 +15,12 @@ from plaunch.errors import (
     UsageError,
     WorkerStartError,
 )
+from plaunch.process.binding import default_binder, while_bound
 from plaunch.process.contexts.arguments import variable_value
 from plaunch.process.launcher_variables import inheritable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
 
 
 class SubprocessHandler:
@@ -53,13 +53,12 @@ class SubprocessHandler:
         local_rank_id: int,
         numa_options: object = None,
     ) -> None:
-        bound: AbstractContextManager[None] = contextlib.nullcontext()
-        if numa_options is not None:
-            bound = _bound(local_rank_id, numa_options)
+        binder = default_binder(numa_options)  # contexts bind by themselves
+        binding = None if binder is None else binder.plan(local_rank_id + 1).get(local_rank_id)
         self.local_rank_id = local_rank_id
         own = {name: variable_value(local_rank_id, name, value) for name, value in env.items()}
         environment = inheritable({**os.environ, **own})
-        with bound, contextlib.ExitStack() as files:
+        with while_bound(binding), contextlib.ExitStack() as files:
             streams = [
                 files.enter_context(open(std, "wb"))
                 if isinstance(std, str) and std
@@ -117,13 +116,6 @@ def get_subprocess_handler(
     return SubprocessHandler(
         entrypoint, args, env, stdout, stderr, local_rank_id, numa_options=numa_options
     )
-
-
-def _bound(local_rank: int, numa_options: object) -> AbstractContextManager[None]:
-    from plaunch.process.binding.binder import Binder  # noqa: PLC0415 - contexts bind by themselves
-
-    binding = Binder(numa_options).plan(local_rank + 1).get(local_rank)
-    return contextlib.nullcontext() if binding is None else binding.applied()
 
 
 def _argument(value: Any) -> str:

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError, WorkerStartError
+from plaunch.process.binding import while_bound
 from plaunch.process.contexts.return_values import ReturnValues
 from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.functions.worker import Call, InheritedFd, Task, run
@@ -107,7 +108,7 @@ class MultiprocessContext(SupervisedContext):
         if self.start_method == "spawn":
             from plaunch.process.functions.spawned import SpawnPopen  # noqa: PLC0415 - this start method only
 
-            bound = self._bound(task.local_rank)
+            bound = while_bound(self._bindings.get(task.local_rank))
             spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, bound=bound)
             return ProcessHandle(spawned, spawned.close)
         task.env = env
@@ -130,7 +131,7 @@ class MultiprocessContext(SupervisedContext):
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         task.signal_mask = frozenset(mask)
         try:
-            with self._bound(task.local_rank):
+            with while_bound(self._bindings.get(task.local_rank)):
                 forked = process._Popen(process)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -14,7 +14,7 @@ from plaunch.process.streams.std import Std
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.process.binding.binder import Binder
+    from plaunch.process.binding import Binder
     from plaunch.process.stopping.reaper import Reaper
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.process.streams.traffic import Traffic

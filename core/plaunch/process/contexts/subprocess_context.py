@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from plaunch.process.binding import while_bound
 from plaunch.process.contexts.handler import SubprocessHandler, get_subprocess_handler
 from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.kernel.handle import ProcessHandle
@@ -24,7 +25,7 @@ class SubprocessContext(SupervisedContext):
     def _start_worker(
         self, local_rank: int, stdout: int | None, stderr: int | None
     ) -> ProcessHandle:
-        with self._bound(local_rank):
+        with while_bound(self._bindings.get(local_rank)):
             handler = get_subprocess_handler(
                 str(self.entrypoint),
                 self.args[local_rank],

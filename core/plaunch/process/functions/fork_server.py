@@ -17,10 +17,10 @@ from plaunch.process.functions.payload import make_payload
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
-    from plaunch.process.binding.binder import RankBinding
+    from plaunch.process.binding import Binding
 
 
-def fork_in_server(process: Any, binding: RankBinding | None) -> popen_forkserver.Popen:
+def fork_in_server(process: Any, binding: Binding | None) -> popen_forkserver.Popen:
     """Start `process` in the fork server, bound if need be."""
     if binding is not None:
         return BoundForkServerPopen(process, binding)
@@ -31,7 +31,7 @@ def fork_in_server(process: Any, binding: RankBinding | None) -> popen_forkserve
 class BoundForkServerPopen(popen_forkserver.Popen):
     """One worker of the fork server; `pid`, `poll` and the rest are as multiprocessing has them."""
 
-    def __init__(self, process: BaseProcess, binding: RankBinding) -> None:
+    def __init__(self, process: BaseProcess, binding: Binding) -> None:
         self._fds: list[int]  # what pickling found that the worker has to inherit
         self._binding = binding
         super().__init__(process)

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
-from plaunch.rendezvous import DynamicRendezvousHandler
+from plaunch_membership import DynamicRendezvousHandler
 
 from plaunch_example_backend.store import SqliteStore
 

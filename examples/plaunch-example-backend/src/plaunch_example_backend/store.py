@@ -8,7 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.rendezvous import RendezvousConnectionError, RendezvousStore
+from plaunch.rendezvous import RendezvousConnectionError
+from plaunch_membership import RendezvousStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

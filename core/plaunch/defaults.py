@@ -1,0 +1,40 @@
+"""What stands in where nobody has chosen: the only place where the core names plugins.
+
+Each is a module, or `"module:name"`, of a plugin that comes with plaunch; it is imported when it is
+needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from plaunch.errors import PluginLoadError
+
+# Makes a `Binder` of what a `WorkerSpec` says of devices and processors, where no agent brings one.
+BINDER = "plaunch_devices.binder:create_binder"
+# The hooks that answer for `LaunchConfig.devices`, `numa_options` and `virtual_local_rank`.
+DEVICE_HOOKS = "plaunch_devices.hooks"
+# Reads the value of --devices.
+DEVICE_LIST = "plaunch_devices.choice:parse_devices"
+# Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.
+UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
+
+
+def load_default(path: str) -> Any:
+    """Import what one of these names.
+
+    Raises:
+        PluginLoadError: the plugin is not installed.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if error.name != package:
+            raise
+        raise PluginLoadError(
+            f"{package}, which comes with plaunch, is not installed; reinstall plaunch"
+        ) from error
+    return getattr(found, name) if name else found

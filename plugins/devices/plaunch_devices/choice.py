@@ -1,0 +1,203 @@
+"""Which devices the workers of a node may see: `--devices` and `--virtual-local-rank`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+
+from plaunch_devices.kernel import (
+    AMD,
+    HABANA,
+    INTEL,
+    LISTERS,
+    NVIDIA,
+    has_slices,
+    list_nvidia_files,
+)
+from plaunch_devices.visible import entries_of, select_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+_MANY = 4096  # devices of a node
+_MOST_TEXT = 60  # characters of a value that is quoted
+
+_CUDA = "CUDA_VISIBLE_DEVICES"
+_HIP = "HIP_VISIBLE_DEVICES"
+
+# The lists that the software of each vendor reads; the first one that is set is what counts.
+_LISTS = {
+    NVIDIA: (_CUDA,),
+    AMD: (_HIP, _CUDA),
+    INTEL: ("ZE_AFFINITY_MASK",),
+    HABANA: ("HABANA_VISIBLE_MODULES",),
+}
+# Of vendors whose devices have no listing of their own.
+_OTHERS = (
+    ("dev/davinci[0-9]*", "ASCEND_RT_VISIBLE_DEVICES"),
+    ("dev/cambricon_dev[0-9]*", "MLU_VISIBLE_DEVICES"),
+    ("dev/mtgpu.[0-9]*", "MUSA_VISIBLE_DEVICES"),
+)
+
+
+def parse_devices(text: str) -> list[str]:
+    """Parse `"2,4-7"`, numbers of devices and ranges of them, in the order in which they stand.
+
+    Raises:
+        UsageError: the text names no device, one of them twice, or has anything else in it.
+    """
+    devices: list[str] = []
+    for part in (piece.strip() for piece in text.split(",")):
+        low, dash, high = (piece.strip() for piece in part.partition("-"))
+        first = _number(low)
+        last = _number(high) if dash else first
+        if first is None or last is None:
+            raise UsageError(
+                f"--devices has {_quote(part)} in {_quote(text)}; write numbers of devices and "
+                "ranges of them, from 0 up, as in 2,4-7"
+            )
+        if first > last:
+            raise UsageError(f"--devices has {part!r} in {_quote(text)}; write {last}-{first}")
+        if last - first >= _MANY:
+            raise UsageError(
+                f"--devices has {part!r} in {_quote(text)}; no node has more than {_MANY} devices"
+            )
+        devices += map(str, range(first, last + 1))
+    return check_devices(devices)
+
+
+def check_devices(devices: Iterable[object]) -> list[str]:
+    """The numbers of devices as text, if they can be used.
+
+    Raises:
+        UsageError: there are none, one is there twice, or one is no number.
+    """
+    if isinstance(devices, str):
+        return parse_devices(devices)
+    numbers = [str(device).strip() for device in devices]
+    if not numbers:
+        raise UsageError("no devices are given (--devices); leave them out to use all")
+    for number in numbers:
+        if _number(number) is None:
+            raise UsageError(
+                f"device {_quote(number)} is not a number from 0 up (--devices); devices are given "
+                "by their number among those that are visible"
+            )
+    numbers = [str(int(number)) for number in numbers]
+    repeated = sorted({number for number in numbers if numbers.count(number) > 1}, key=int)
+    if repeated:
+        raise UsageError(
+            f"--devices has {', '.join(repeated)} more than once; name each device once. For "
+            "workers that share devices set CUDA_VISIBLE_DEVICES, or the vendor's variable, and "
+            "--nproc-per-node"
+        )
+    return numbers
+
+
+def visibility_of(
+    devices: Sequence[object] | None, environ: Mapping[str, str], *, root: str = "/"
+) -> dict[str, str]:
+    """The variables with which workers see `devices` alone, in this order; empty for None.
+
+    Numbers count what is visible already: with `CUDA_VISIBLE_DEVICES=4,5,6,7`, device 1 is the one
+    that the list calls 5, as `cuda:1` would be without this. The variables are those of the vendor
+    whose devices this host has, else those of the lists that are set, else CUDA's.
+
+    Args:
+        devices: numbers, as from `parse_devices`.
+        environ: the launcher's environment.
+        root: where the file system starts.
+
+    Raises:
+        UsageError: a device is not visible, or a number cannot be used.
+    """
+    if devices is None:
+        return {}
+    numbers = [int(number) for number in check_devices(devices)]
+    vendor, names = _lists(root, environ)
+    source = next((name for name in names if name in environ), None)
+    visible = None if source is None else entries_of(environ[source])
+    if vendor == INTEL and visible == []:
+        visible = None  # an empty list hides nothing from Level Zero
+    count, said = _count(vendor, root, environ), f"this host has {vendor} devices"
+    if visible is not None:
+        count, said = len(visible), f"{source} is {environ[source or '']!r}"
+    missing = [number for number in numbers if count is not None and number >= count]
+    if missing:
+        choices = f"numbers go from 0 to {count - 1}" if count else "none is visible"
+        raise UsageError(
+            f"--devices names {', '.join(map(str, missing))}, but {said}, of which {count} can be "
+            f"used: {choices}"
+        )
+    value = ",".join(str(number) if visible is None else visible[number] for number in numbers)
+    return dict.fromkeys(names, value)
+
+
+def own_visibility(
+    local_rank: int, environ: Mapping[str, str], *, root: str = "/"
+) -> dict[str, str]:
+    """The variables with which a worker sees one device, its own: `--virtual-local-rank`.
+
+    Its own is the one at its local rank in the vendor's list, or the one of this number if no list
+    is set, as torchrun does it for CUDA. A list that is empty stays empty.
+
+    Args:
+        local_rank: the worker's.
+        environ: the environment that the worker has otherwise.
+        root: where the file system starts.
+
+    Raises:
+        UsageError: the list has no entry for this worker.
+    """
+    _, names = _lists(root, environ)
+    source = next((name for name in names if name in environ), None)
+    if source is None:
+        return dict.fromkeys(names, str(local_rank))
+    entries = entries_of(environ[source])
+    if not entries:
+        return dict.fromkeys(names, environ[source])
+    if local_rank >= len(entries):
+        raise UsageError(
+            f"local rank {local_rank} has no device of its own (--virtual-local-rank): {source} is "
+            f"{environ[source]!r}, which has {len(entries)}; start at most as many workers on this "
+            "node, or make more devices visible"
+        )
+    return dict.fromkeys(names, entries[local_rank])
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+
+
+def _quote(text: str) -> str:
+    quoted = repr(text)
+    return quoted if len(quoted) <= _MOST_TEXT else f"{quoted[: _MOST_TEXT - 3]}..."
+
+
+def _lists(root: str, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """The vendor of this host's devices (empty if unknown), and its lists."""
+    for vendor, names in _LISTS.items():
+        if LISTERS[vendor](root) or (vendor == NVIDIA and list_nvidia_files(root)):
+            return vendor, names
+    import glob  # noqa: PLC0415 - hosts with none of the common devices
+    import os  # noqa: PLC0415 - as above
+
+    for pattern, name in _OTHERS:
+        if glob.glob(os.path.join(glob.escape(root), pattern)):
+            return "", (name,)
+    known = [name for names in _LISTS.values() for name in names]
+    known += [name for _, name in _OTHERS]
+    names = tuple(dict.fromkeys(name for name in known if name in environ))
+    # CUDA's always, as torchrun.
+    return "", tuple(dict.fromkeys((*names, _CUDA)))
+
+
+def _count(vendor: str, root: str, environ: Mapping[str, str]) -> int | None:
+    """How many devices are there to be chosen from where no list is set; None if unknown."""
+    if vendor == NVIDIA:
+        return None if has_slices(root) else len(list_nvidia_files(root)) or None
+    if vendor == AMD:
+        left = select_devices(environ.get("ROCR_VISIBLE_DEVICES"), LISTERS[AMD](root))
+        return None if left is None else len(left)
+    return len(LISTERS[vendor](root)) if vendor == HABANA else None

@@ -1,0 +1,104 @@
+"""What the doctor says of devices: what the driver shows, what may be seen, how many are wanted."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from plaunch.doctor import Finding, Status
+
+from plaunch_devices.kernel import list_nvidia_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plaunch.doctor import DoctorContext
+
+_WHAT = "devices"
+_NVIDIA = "0x10de"
+_DISPLAY = "0x03"  # the class of PCI devices that GPUs are in
+
+
+def check_accelerators(context: DoctorContext) -> Iterator[Finding]:
+    """NVIDIA's and AMD's devices, from the kernel's files; no driver is asked."""
+    nodes = len(list_nvidia_files(context.root))
+    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ..."
+    driver = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", context.read("/proc/driver/nvidia/version"))
+    if driver is not None or nodes:
+        version = driver[1] if driver is not None else "of unknown version"
+        yield _check_nvidia(context, version, nodes)
+        return
+    if _has_pci_gpu(context):
+        yield Finding(
+            Status.WARNING,
+            _WHAT,
+            "there is an NVIDIA GPU, and no driver for it is loaded",
+            "load the driver (modprobe nvidia, nvidia-smi), or start the container with "
+            "--gpus all or nvidia.com/gpu in the pod's limits",
+        )
+        return
+    if os.path.exists(context.path("/dev/kfd")):
+        renders = [n for n in context.list("/dev/dri") if n.startswith("renderD")]
+        yield Finding(
+            Status.OK if renders else Status.PROBLEM,
+            _WHAT,
+            f"AMD's driver, {len(renders)} render device(s)",
+            "" if renders else "start the container with --device=/dev/kfd --device=/dev/dri",
+        )
+        return
+    yield Finding(Status.OK, _WHAT, "no NVIDIA or AMD GPU is visible here")
+
+
+def _check_nvidia(context: DoctorContext, version: str, nodes: int) -> Finding:
+    known = len(context.list("/proc/driver/nvidia/gpus"))
+    said = f"NVIDIA driver {version}, {nodes} device(s) in /dev"
+    if known > nodes:
+        said += f" of {known} in the machine"
+    if not nodes:
+        return Finding(
+            Status.PROBLEM,
+            _WHAT,
+            said,
+            "the driver is loaded, and this process gets none of its devices: start the container "
+            "with --gpus all, or ask the scheduler for them",
+        )
+    if not os.path.exists(context.path("/dev/nvidiactl")):
+        return Finding(
+            Status.PROBLEM,
+            _WHAT,
+            f"{said}, but no /dev/nvidiactl",
+            "run nvidia-smi on the host, and give the container all of --gpus's devices",
+        )
+    mask = context.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = nodes
+    if mask is not None:
+        words = [word.strip() for word in mask.split(",") if word.strip()]
+        said += f", CUDA_VISIBLE_DEVICES={mask}"
+        bad = [word for word in words if word.isdecimal() and int(word) >= max(known, nodes)]
+        if bad or "-1" in words:
+            return Finding(
+                Status.PROBLEM,
+                _WHAT,
+                said,
+                f"{', '.join(bad) or '-1'} is no device here, and CUDA ignores what follows it: "
+                "correct the variable",
+            )
+        visible = len(words)
+    if visible < context.nproc and context.options.get("nproc_per_node") != "cpu":
+        return Finding(
+            Status.WARNING,
+            _WHAT,
+            f"{said}; {context.nproc} workers share {visible}",
+            "give --nproc-per-node=gpu, or as many workers as there are devices",
+        )
+    return Finding(Status.OK, _WHAT, said)
+
+
+def _has_pci_gpu(context: DoctorContext) -> bool:
+    folder = "/sys/bus/pci/devices"
+    return any(
+        context.read(f"{folder}/{name}/vendor") == _NVIDIA
+        and context.read(f"{folder}/{name}/class").startswith(_DISPLAY)
+        for name in context.list(folder)
+    )

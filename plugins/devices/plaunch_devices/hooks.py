@@ -1,0 +1,36 @@
+"""The hooks of this plugin, which is loaded when a launch or the doctor needs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.plugin import hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from plaunch.doctor import DoctorContext, Finding
+    from plaunch.plugin import PluginContext
+    from plaunch.process import Binder
+
+
+@hookimpl
+def plaunch_worker_binder(context: PluginContext) -> Binder | None:
+    """Answer for --devices, --virtual-local-rank and --numa-binding, and the settings like them."""
+    from plaunch_devices.binder import create_binder  # noqa: PLC0415 - for launches
+
+    settings: Mapping[str, Any] = {**context.settings, **context.options}
+    return create_binder(
+        settings.get("numa_binding") or settings.get("numa_options"),
+        settings.get("devices"),
+        bool(settings.get("virtual_local_rank")),
+    )
+
+
+@hookimpl
+def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding]:
+    """Look at the accelerators of this node."""
+    from plaunch_devices.doctor import check_accelerators  # noqa: PLC0415 - for the doctor
+
+    return check_accelerators(context)

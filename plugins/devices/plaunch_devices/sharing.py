@@ -1,0 +1,129 @@
+"""Which processors each worker gets, in each mode.
+
+Everything here is decided from the places of devices and processors alone; nothing is applied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+
+from plaunch_devices.numa import AffinityMode
+from plaunch_devices.topology import format_cpus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from plaunch_devices.kernel import Device
+    from plaunch_devices.topology import Topology
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker belongs, before processors are shared out.
+
+    Args:
+        node: the NUMA node.
+        device: the device that the worker uses; None on a host without devices, or where nobody
+            knows which there are.
+    """
+
+    node: int
+    device: Device | None = None
+
+
+class Shares:
+    """Shares the processors of each node among the workers that belong there.
+
+    Devices that no worker uses have a share, too, as under torchrun: another launch may use them.
+
+    Args:
+        topology: the processors.
+        places: where each local rank belongs; ranks whose place is not known are missing.
+        claims: who has a share of each node, in order: a local rank, or -1 for an unused device.
+    """
+
+    def __init__(
+        self, topology: Topology, places: Mapping[int, Place], claims: Mapping[int, Sequence[int]]
+    ) -> None:
+        self._topology = topology
+        self._places = places
+        self._claims = claims
+
+    def of(self, mode: AffinityMode, local_rank: int) -> frozenset[int]:
+        """The processors of one local rank; never empty.
+
+        Raises:
+            UsageError: there are none for it.
+        """
+        node = self._places[local_rank].node
+        if not self._topology.cpus_of(node):
+            raise UsageError(
+                f"{self._where(local_rank)}, and the affinity mask of this process, "
+                f"{format_cpus(self._topology.allowed)}, has no CPU of that node; start the "
+                "launcher with CPUs of all nodes that have devices"
+            )
+        if mode is AffinityMode.SOCKET:
+            nodes = self._topology.socket_of(node)
+            return frozenset().union(*map(self._topology.cpus_of, nodes))
+        if mode is AffinityMode.EXCLUSIVE:
+            return self._exclusive(node, local_rank)
+        if mode is AffinityMode.CORE_COMPLEX:
+            complexes = self._topology.complexes_of(node)
+            return complexes[self._claims[node].index(local_rank) % len(complexes)]
+        return self._topology.cpus_of(node)
+
+    def _exclusive(self, node: int, local_rank: int) -> frozenset[int]:
+        cores = self._topology.cores_of(node)
+        claims = self._claims[node]
+        if len(cores) < len(claims):
+            claims = [rank for rank in claims if rank >= 0]
+        if len(cores) < len(claims):
+            raise UsageError(
+                f"{self._where(local_rank)}, which has {len(cores)} core(s) in the affinity mask "
+                f"for {len(claims)} workers; use the mode 'node', in which workers share cores, or "
+                "start fewer workers"
+            )
+        position = claims.index(local_rank)
+        size, rest = divmod(len(cores), len(claims))
+        # The first ones get what is left over, one core each.
+        begin = position * size + min(position, rest)
+        end = begin + size + (position < rest)
+        return frozenset().union(*cores[begin:end])
+
+    def _where(self, local_rank: int) -> str:
+        place = self._places[local_rank]
+        if place.device is None:
+            return f"local rank {local_rank} belongs on NUMA node {place.node}"
+        return f"{name_device(local_rank, place.device)} is on NUMA node {place.node}"
+
+
+def name_device(local_rank: int, device: Device) -> str:
+    """A worker's device in words."""
+    vendor = f"{device.vendor} " if device.vendor else ""
+    address = device.pci_address or "no known PCI address"
+    return f"local rank {local_rank}'s device, {vendor}{device.index} ({address}),"
+
+
+def claims_of(
+    places: Mapping[int, Place], device_nodes: Sequence[int | None], nprocs: int
+) -> dict[int, list[int]]:
+    """Who has a share of each node: by device, and by local rank where several use one device.
+
+    Args:
+        places: where each local rank belongs.
+        device_nodes: the node of each visible device, in order; None if it is not known.
+        nprocs: the number of workers; worker n uses device n, and after the last the first again.
+    """
+    claims: dict[int, list[int]] = {}
+    if not device_nodes:
+        for rank, place in sorted(places.items()):
+            claims.setdefault(place.node, []).append(rank)
+        return claims
+    for number, node in enumerate(device_nodes):
+        if node is not None:
+            ranks = list(range(number, nprocs, len(device_nodes)))
+            claims.setdefault(node, []).extend(ranks or [-1])
+    return claims

@@ -1,0 +1,180 @@
+"""Asking torch, in a process of its own: importing it costs seconds and 200 MB."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+
+from plaunch_devices.kernel import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ASK_TIMEOUT = 120.0  # seconds; a cold import from a network file system takes more than a minute
+_KILL_TIMEOUT = 5.0
+_NO_TORCH = 3
+
+# A script in the current directory that is called torch.py is not what is meant.
+_BEGIN = f"""
+import sys
+if sys.path[:1] == [""]:
+    del sys.path[0]
+try:
+    import torch
+except ImportError as error:
+    sys.exit(print(error, file=sys.stderr) or {_NO_TORCH})
+"""
+
+_COUNT = """
+module = getattr(torch, sys.argv[1], None)
+if module is None and sys.argv[1] == "accelerator":
+    module = torch.cuda
+print(module.device_count() if module is not None and module.is_available() else 0)
+"""
+
+# The package of a private-use backend gives it its name when torch is imported.
+_COUNT_PRIVATE_USE = """
+name = torch._C._get_privateuse1_backend_name()
+module = getattr(torch, name, None)
+if sys.argv[1] != name:
+    print("unknown")
+else:
+    print(module.device_count() if module is not None and module.is_available() else 0)
+"""
+
+_LOCATE = """
+kind = "cuda"
+if hasattr(torch, "accelerator") and torch.accelerator.is_available():
+    kind = torch.accelerator.current_accelerator().type
+module = getattr(torch, kind, None)
+found = []
+for index in range(module.device_count() if module is not None and module.is_available() else 0):
+    shown = module.get_device_properties(index)
+    numbers = [getattr(shown, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    known = all(isinstance(number, int) for number in numbers)
+    found.append("{:04x}:{:02x}:{:02x}.0".format(*numbers) if known else "unknown")
+print(",".join(found) or "none")
+"""
+
+AskTorch = Callable[[str], int]
+
+
+class TorchMissingError(UsageError):
+    """torch cannot be imported by the interpreter that the workers use."""
+
+
+def ask_torch(module: str, *, timeout: float = ASK_TIMEOUT) -> int:
+    """How many devices torch sees: `module` is `"cuda"`, `"xpu"` or `"accelerator"`.
+
+    Runs the workers' interpreter (`PYTHON_EXEC`, else this one) once, for at most `timeout` s.
+
+    Raises:
+        TorchMissingError: there is no torch to ask.
+        UsageError: it did not answer; the message has the last thing that it wrote.
+    """
+    question = f"torch.{module}", "for the number of devices"
+    return int(_ask(_COUNT, module, question, "give a number", r"\d+", timeout))
+
+
+def count_private_use(name: str, *, timeout: float = ASK_TIMEOUT) -> int | None:
+    """How many devices the private-use backend of torch sees that is registered as `name`.
+
+    None if the backend has another name, or there is no torch. Runs the workers' interpreter as
+    `ask_torch` does.
+
+    Raises:
+        UsageError: torch did not answer.
+    """
+    if not name.isidentifier():
+        return None
+    question = "torch", f"for the private-use backend {name!r}"
+    try:
+        answer = _ask(_COUNT_PRIVATE_USE, name, question, "give a number", r"\d+|unknown", timeout)
+    except TorchMissingError:
+        return None
+    return None if answer == "unknown" else int(answer)
+
+
+def locate_with_torch(
+    *, environ: Mapping[str, str] | None = None, timeout: float = ASK_TIMEOUT
+) -> list[Device]:
+    """The devices that torch sees, in its order, with their PCI addresses as far as it knows them.
+
+    Runs the workers' interpreter as `ask_torch` does, in the environment `environ`, which has the
+    lists of visible devices; None is this process's.
+
+    Raises:
+        TorchMissingError: there is no torch to ask.
+        UsageError: it did not answer.
+    """
+    question = "torch", "where the devices are"
+    pattern = r"none|(unknown|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.0)(,(unknown|[0-9a-f:.]+))*"
+    answer = _ask(_LOCATE, "", question, "leave out --numa-binding", pattern, timeout, environ)
+    addresses = [] if answer == "none" else answer.split(",")
+    return [
+        Device("", index, "" if address == "unknown" else address)
+        for index, address in enumerate(addresses)
+    ]
+
+
+def _ask(
+    program: str,
+    word: str,
+    question: tuple[str, str],
+    instead: str,
+    pattern: str,
+    timeout: float,
+    environ: Mapping[str, str] | None = None,
+) -> str:
+    """The last word that a program prints which has torch; it must match `pattern`."""
+    python = os.environ.get("PYTHON_EXEC") or sys.executable
+    asked = f"asked {question[0]} of {python!r} {question[1]}"
+    try:
+        child = subprocess.Popen(
+            [python, "-c", _BEGIN + program, word],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            env=environ,
+        )
+    except OSError as error:
+        raise UsageError(f"{asked}, which cannot be started: {error}; {instead}") from error
+    try:
+        out, err = child.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"{asked}, which did not answer within {timeout:g} s; {instead} instead"
+        ) from None
+    finally:
+        _end(child)
+    said = next((line for line in reversed(err.splitlines()) if line.strip()), "nothing on stderr")
+    if child.returncode == _NO_TORCH:
+        raise TorchMissingError(f"{asked}, which has no torch: {said}; install it, or {instead}")
+    answer = (out.split() or [""])[-1]
+    if child.returncode != 0 or not re.fullmatch(pattern, answer):
+        raise UsageError(
+            f"{asked}, which ended with exit code {child.returncode} and said: {said}; "
+            f"{instead} instead"
+        )
+    return answer
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """Make sure that the child is gone, also when a signal interrupted the question."""
+    if child.poll() is None:
+        child.kill()
+        # A process that hangs inside a device driver may outlive SIGKILL; it is not waited for.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_KILL_TIMEOUT)
+    for stream in (child.stdout, child.stderr):
+        if stream is not None:
+            stream.close()

@@ -1,0 +1,124 @@
+"""What an agent asks of its node's membership; on any thread, and without waiting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.rendezvous import Verdict
+
+from plaunch_membership import transitions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from plaunch.rendezvous import JobFailure
+
+    from plaunch_membership.membership import Membership
+    from plaunch_membership.node import RoundPlace
+    from plaunch_membership.operations import Routine
+    from plaunch_membership.shared import Request
+    from plaunch_membership.state import JobState
+    from plaunch_membership.statements import Statements
+
+
+class AgentRequests:
+    """Puts into words for the writer what the agent wants.
+
+    Args:
+        ours: this node's membership.
+        statements: what the writer can say.
+    """
+
+    def __init__(self, ours: Membership, statements: Statements) -> None:
+        self._ours = ours
+        self._statements = statements
+
+    def want_round(self) -> None:
+        """Take part in the next round; `Part.place` is the answer."""
+        with self._ours.lock:
+            self._ours.part.wants_round = True
+            self._ours.part.is_active = False
+            self._ours.news.take()
+        self._ours.nudge()
+
+    def report(self, failures: Sequence[JobFailure], *, is_final: bool) -> None:
+        """Say that workers of the present round have failed on this node."""
+        place = self._active_place()
+        if place is not None:
+            self._request_of(
+                place, lambda: self._statements.report(place.round, failures, is_final=is_final)
+            )
+
+    def succeed(self) -> None:
+        """Say that all workers of the present round have succeeded on this node."""
+        with self._ours.lock:
+            place = self._active_place()
+            if place is None:
+                return
+            self._ours.part.has_succeeded = True
+        self._request_of(place, lambda: self._statements.succeed(place.round, place.nodes))
+
+    def _active_place(self) -> RoundPlace | None:
+        """The node's place in the round that its workers run in; None if they run in none."""
+        with self._ours.lock:
+            return self._ours.part.place if self._ours.part.is_active else None
+
+    def _request_of(self, place: RoundPlace, request: Request) -> None:
+        """Have something said of the round of `place`, unless that is not this node's any more.
+
+        The next incarnation has a round of the same number, of which it would not be true.
+        """
+
+        def said() -> Routine[None]:
+            if self._ours.part.place is place:
+                yield from request()
+
+        self._ours.request(said)
+
+    def send_notice(self, signum: int) -> None:
+        """Pass a signal on to all other nodes.
+
+        What nodes send before they have heard of each other is one notice; none of them hears it.
+        """
+        ours = self._ours
+        with ours.lock:
+            since = ours.part.notices[signum] = -1 if ours.state is None else ours.state.version
+
+        def make(state: JobState) -> JobState | None:
+            event = state.event
+            is_told = event.kind == "notice" and event.signum == signum and state.version > since
+            if is_told or signum not in ours.part.notices:
+                return None
+            return transitions.notify(state, ours.me, signum)
+
+        self._request_change(make)
+
+    def close(self, reason: str) -> None:
+        """Find the verdict that the job is over, because somebody wants it."""
+        ours = self._ours
+        verdict = Verdict("closed", ours.identity.host, reason, ours.wall_clock())
+        self._request_change(lambda state: transitions.end(state, verdict, by=ours.me))
+
+    def _request_change(self, make: Callable[[JobState], JobState | None]) -> None:
+        def change() -> Routine[None]:
+            yield from self._ours.change(make)
+
+        self._ours.request(change)
+
+    def announce_leave(self, reason: str) -> None:
+        """Say that this node goes on purpose, without going yet."""
+        self._ours.request(lambda: self._statements.leave(reason))
+
+    def leave(self, reason: str) -> None:
+        """Go on purpose; the job may go on without this node."""
+        self._ours.request(lambda: self._statements.leave(reason), is_last=True)
+
+    def linger(self, stays: Callable[[float, Collection[str]], bool]) -> None:
+        """Stay until all other nodes know the verdict, or `stays` has enough."""
+        self._ours.request(lambda: self._statements.linger(stays), is_last=True)
+
+    def finish(self) -> None:
+        """Go, once all that is wanted is done."""
+        with self._ours.lock:
+            self._ours.requests.is_closing = True
+        self._ours.nudge()

@@ -1,0 +1,127 @@
+"""Who has come to a round that is not complete, for those who wait and for those who gave up."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousStateError, RendezvousTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plaunch_membership.membership import Membership
+    from plaunch_membership.node import NodeRecord
+    from plaunch_membership.operations import Routine
+
+_GLANCE = 0.1  # seconds for the first look, which is all that a wait may cost the caller
+_LOOK_AROUND = 2.0  # seconds to find out who has come, when it took too long
+_LEAST_REST = 2.0  # seconds between two looks
+_REST_PER_NODE = 0.02  # seconds, so that a thousand nodes that wait do not keep the store busy
+_MOST_NAMED = 16  # nodes, and indices
+
+
+class Arrivals:
+    """Finds out who is there.
+
+    Args:
+        membership: this node's part in the job.
+    """
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._present: list[NodeRecord] | None = None
+        self._look_at = 0.0
+
+    def wanted(self) -> str:
+        """How many nodes a round has: "2", or "2 to 4"."""
+        least, most = self._membership.identity.min_nodes, self._membership.identity.max_nodes
+        return str(least) if least == most else f"{least} to {most}"
+
+    def describe(self) -> str:
+        """Who has come, as far as this node knows by now; looks again from time to time."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + max(
+                _LEAST_REST, _REST_PER_NODE * self._membership.identity.max_nodes
+            )
+            looked = threading.Event()
+            self._look(looked)
+            if self._present is None:
+                looked.wait(_GLANCE)
+        if self._present is None:
+            return f"{self.wanted()} nodes"
+        who = self.describe_nodes(self._present)
+        return f"{self.wanted()} nodes; {len(self._present)} came{': ' if who else ''}{who}"
+
+    def look(self) -> list[NodeRecord]:
+        """Who has come, by index and in order; waits two seconds at most."""
+        looked = threading.Event()
+        self._look(looked)
+        return list(self._present or ()) if looked.wait(_LOOK_AROUND) else []
+
+    def describe_nodes(self, nodes: Sequence[NodeRecord]) -> str:
+        """The hosts of nodes, and the indices that are missing, if any were given."""
+        here = ", ".join(node.describe() for node in nodes[:_MOST_NAMED])
+        if len(nodes) > _MOST_NAMED:
+            here += f" and {len(nodes) - _MOST_NAMED} more"
+        least = self._membership.identity.min_nodes
+        given = {node.index for node in nodes if node.index is not None}
+        count = least - sum(index < least for index in given)
+        if not given or not count:
+            return here
+        absent = (index for index in range(least) if index not in given)
+        missing = ", ".join(map(str, itertools.islice(absent, _MOST_NAMED)))
+        if count > _MOST_NAMED:
+            missing += f" and {count - _MOST_NAMED} more"
+        return f"{here}; missing: index {missing}"
+
+    def explain_timeout(self, endpoint: str) -> RendezvousTimeoutError:
+        """Why no round came about in time, as far as this node can find out.
+
+        Args:
+            endpoint: what messages call the store.
+        """
+        identity, timing = self._membership.identity, self._membership.timing
+        present = self.look()
+        here = self.describe_nodes(present)
+        job = f"job {identity.run_id!r} needs {self.wanted()} nodes"
+        within = f"within {timing.join_timeout:g} s (--rdzv-conf join_timeout)"
+        within += f": {here}" if here else ""
+        if len(present) >= identity.min_nodes:
+            return RendezvousTimeoutError(
+                f"{job}, and {len(present)} have come, but they were not made a round {within}. "
+                "See whether the first of them hangs, and whether last_call_timeout "
+                f"({timing.last_call_timeout:g} s) is the longer one"
+            )
+        # This node came itself, so nobody at all means that the store, and its host, have gone.
+        who = f"{len(present)} came" if present else "it cannot be found out any more how many came"
+        return RendezvousTimeoutError(
+            f"{job}, and {who} {within}. See whether the others were started, with the same "
+            f"--rdzv-id and --rdzv-endpoint ({endpoint})"
+        )
+
+    def _look(self, looked: threading.Event) -> None:
+        membership = self._membership
+
+        def look() -> Routine[None]:
+            state = membership.state
+            if state is not None:
+                try:
+                    nodes = yield from membership.joined_nodes(state.next_round)
+                except RendezvousStateError as error:
+                    # It is only said who has come; whoever must know will fail by it.
+                    membership.doubts.note("who has come", error)
+                    nodes = {}
+                present = [
+                    node
+                    for name, node in nodes.items()
+                    if name not in membership.peers.lost and name not in membership.peers.gone
+                ]
+                present.sort(key=lambda n: (n.index is None, n.index, n.ticket))
+                self._present = present
+            looked.set()
+
+        membership.request(look)

@@ -1,0 +1,243 @@
+"""Failures as records hold them: bounded, whatever the size of the job.
+
+The failure that began first is told whole, the next ones in brief, as many as a report lists. All
+others are counted, by how they ended. So a record of failures takes some 700 kB at most, which is
+less than a record may take, whoever has described them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from plaunch.rendezvous import FailureGroup, JobFailure, nearest_date, printable
+
+from plaunch_membership.records import MAX_REASON
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from plaunch_membership.records import Record
+
+MAX_LISTED = 33  # failures that are told one by one
+MAX_GROUPS = 16
+MAX_SPANS = 64  # of contiguous ranks, of one group
+MAX_WORDS = 100  # characters of how failures ended
+
+_MAX_FIRST_BYTES = 160 << 10  # of what is told of the first failure beyond one sentence, as JSON
+_MAX_OTHER_BYTES = 8 << 10  # and of each other one
+_MAX_SUMMARY = 300  # characters of the sentence about a failure that is not the first
+_MAX_DEPTH = 6  # of lists and objects in each other
+# Characters of a text and items of a list, tried in this order.
+_CUTS = ((64 << 10, 40), (8192, 40), (2048, 20), (512, 5), (128, 2), (32, 1))
+_MOST = 1 << 53  # no number is as large, in whatever sign
+_ANY_OTHER = "in other ways"
+_ELLIPSIS = "... "
+
+
+@dataclass(frozen=True)
+class FailureSummary:
+    """What is told of failures.
+
+    Args:
+        failures: those that are told one by one, the first one first.
+        groups: all others, counted.
+    """
+
+    failures: tuple[JobFailure, ...] = ()
+    groups: tuple[FailureGroup, ...] = ()
+
+    def to_record(self) -> dict[str, object]:
+        """The fields that hold it."""
+        return {
+            "failures": [
+                {
+                    "rank": failure.rank,
+                    "began": failure.began,
+                    "summary": failure.summary,
+                    "how": failure.how,
+                    "detail": failure.detail,
+                }
+                for failure in self.failures
+            ],
+            "others": [
+                {"how": group.how, "count": group.count, "ranks": [list(s) for s in group.ranks]}
+                for group in self.groups
+            ],
+        }
+
+    @classmethod
+    def from_record(cls, record: Record) -> FailureSummary:
+        """What a record holds, bounded.
+
+        Raises:
+            RecordError: it holds something else.
+        """
+        failures = [
+            JobFailure(
+                rank=found.integer("rank", low=-1),
+                began=found.date("began"),
+                summary=found.text("summary", max_len=MAX_REASON),
+                detail=found.record("detail").raw,
+                how=found.text("how", max_len=MAX_WORDS, default=""),
+            )
+            for found in record.records("failures")
+        ]
+        groups = [
+            FailureGroup(
+                how=found.text("how", max_len=MAX_WORDS),
+                count=found.integer("count", low=1),
+                ranks=_spans_of(found),
+            )
+            for found in record.records("others", default=[])
+        ]
+        return summarize(failures, groups)
+
+
+NO_FAILURES = FailureSummary()
+
+
+def summarize(
+    failures: Iterable[JobFailure], groups: Iterable[FailureGroup] = ()
+) -> FailureSummary:
+    """What is told of `failures`, whoever has described them, and of others that were counted."""
+    in_order = sorted(map(_checked, failures), key=_began)
+    told = [
+        _cut_failure(failure, is_first=not i) for i, failure in enumerate(in_order[:MAX_LISTED])
+    ]
+    return FailureSummary(tuple(told), _grouped(in_order[MAX_LISTED:], groups))
+
+
+def merge(told: Sequence[FailureSummary]) -> FailureSummary:
+    """What is told of all of them together; of failures at the same time, earlier ones first."""
+    firsts = {id(one.failures[0]) for one in told if one.failures}
+    in_order = sorted((failure for one in told for failure in one.failures), key=_began)
+    failures = [
+        _cut_failure(failure, is_first=False) if i and id(failure) in firsts else failure
+        for i, failure in enumerate(in_order[:MAX_LISTED])
+    ]
+    groups = (group for one in told for group in one.groups)
+    return FailureSummary(tuple(failures), _grouped(in_order[MAX_LISTED:], groups))
+
+
+def _began(failure: JobFailure) -> float:
+    return failure.began
+
+
+def _checked(failure: JobFailure) -> JobFailure:
+    """With a rank and a date that can be written."""
+    rank = failure.rank if -1 <= failure.rank < _MOST else -1
+    # What nobody knows the time of has not been the first.
+    began = nearest_date(failure.began if math.isfinite(failure.began) else math.inf)
+    if (rank, began) == (failure.rank, failure.began):
+        return failure
+    return replace(failure, rank=rank, began=began)
+
+
+def _cut_failure(failure: JobFailure, *, is_first: bool) -> JobFailure:
+    return JobFailure(
+        rank=failure.rank,
+        began=failure.began,
+        summary=cut(failure.summary, MAX_REASON if is_first else _MAX_SUMMARY),
+        detail=_fitting(failure.detail, _MAX_FIRST_BYTES if is_first else _MAX_OTHER_BYTES),
+        how=cut(failure.how, MAX_WORDS),
+    )
+
+
+def cut(text: str, most: int) -> str:
+    """The first `most` characters of `text`, on one line and without control characters."""
+    return printable(text[:most])[:most]
+
+
+# --- details --------------------------------------------------------------------------------------
+
+
+def _fitting(detail: Mapping[str, object], most: int) -> dict[str, object]:
+    """`detail` as JSON can hold it, its texts cut until it takes `most` bytes; else nothing."""
+    for chars, items in _CUTS:
+        plain = {
+            _end_of(str(key), chars): _plain(value, chars, items) for key, value in detail.items()
+        }
+        if len(json.dumps(plain, allow_nan=False)) <= most:
+            return plain
+    return {}
+
+
+def _plain(value: object, chars: int, items: int, depth: int = 1) -> object:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _end_of(value, chars)
+    if isinstance(value, (int, float)):
+        return value if abs(value) < _MOST else None
+    if depth < _MAX_DEPTH and isinstance(value, Mapping):
+        return {
+            _end_of(str(key), chars): _plain(item, chars, items, depth + 1)
+            for key, item in value.items()
+        }
+    if depth < _MAX_DEPTH and isinstance(value, (list, tuple)):
+        return [_plain(item, chars, items, depth + 1) for item in value[-items:]]
+    return None
+
+
+def _end_of(text: str, chars: int) -> str:
+    """`text`, or its end: of a traceback, the error is there."""
+    return text if len(text) <= chars else _ELLIPSIS + text[-chars:]
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def _grouped(
+    failures: Iterable[JobFailure], groups: Iterable[FailureGroup]
+) -> tuple[FailureGroup, ...]:
+    """What is not told one by one, and groups made before, as groups; the largest come first."""
+    counts: dict[str, int] = {}
+    ranks: dict[str, list[tuple[int, int]]] = {}
+
+    def note(how: str, count: int, spans: Iterable[tuple[int, int]]) -> None:
+        counts[how] = counts.get(how, 0) + count
+        ranks.setdefault(how, []).extend(spans)
+
+    for failure in failures:
+        span = [(failure.rank, failure.rank)] if failure.rank >= 0 else []
+        note(cut(failure.how, MAX_WORDS), 1, span)
+    for group in groups:
+        note(cut(group.how, MAX_WORDS), group.count, group.ranks)
+    by_size = sorted(counts, key=lambda how: (how == _ANY_OTHER, -counts[how], how))
+    for how in by_size[MAX_GROUPS - 1 :] if len(by_size) > MAX_GROUPS else ():
+        if how != _ANY_OTHER:
+            note(_ANY_OTHER, counts.pop(how), ranks.pop(how))
+    return tuple(
+        FailureGroup(how, min(counts[how], _MOST - 1), _joined(ranks[how]))
+        for how in sorted(counts, key=lambda how: (how == _ANY_OTHER, -counts[how], how))
+    )
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Spans in order, those that touch as one; of very many, the first."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(spans):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], high)
+        else:
+            found.append((low, high))
+    return tuple(found[:MAX_SPANS])
+
+
+def _spans_of(group: Record) -> tuple[tuple[int, int], ...]:
+    spans = group.get("ranks")
+    if not isinstance(spans, list):
+        group.refuse("the ranks are no list")
+    found = []
+    for span in spans[:MAX_SPANS]:
+        if not (isinstance(span, list) and len(span) == 2 and all(type(n) is int for n in span)):
+            group.refuse("the ranks are no pairs of whole numbers")
+        low, high = span
+        if not 0 <= low <= high < _MOST:
+            group.refuse("the ranks are in disorder")
+        found.append((low, high))
+    return tuple(found)

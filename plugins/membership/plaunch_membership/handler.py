@@ -1,0 +1,391 @@
+"""A rendezvous handler over any store: what most backends give to the launcher."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from plaunch.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    UsageError,
+)
+from plaunch.rendezvous import (
+    ChangeKind,
+    HeldPort,
+    JobRound,
+    MembershipChange,
+    RendezvousHandler,
+    RendezvousStoreInfo,
+)
+
+from plaunch_membership.agent_requests import AgentRequests
+from plaunch_membership.arrivals import Arrivals
+from plaunch_membership.awake import AwakeClock
+from plaunch_membership.liveness import late_after
+from plaunch_membership.membership import Membership
+from plaunch_membership.node import Identity
+from plaunch_membership.records import RecordCodec
+from plaunch_membership.state import JobPhase, verdict_error
+from plaunch_membership.store_threads import StoreThreads
+from plaunch_membership.timing import Timing
+from plaunch_membership.token import read_token
+from plaunch_membership.wake_pipe import WakePipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from plaunch.rendezvous import JobFailure, NodeSettings, RendezvousParameters, Verdict
+
+    from plaunch_membership.store import Connect
+
+_log = logging.getLogger("plaunch")
+
+_GLANCE = 1.0  # seconds between two looks at what may be wrong
+_FAREWELL = 5.0  # seconds for the last operations, however long the options allow
+# A pause must still look like one to those who count heartbeats, or they count it as silence.
+_PAUSE = 1.5  # times what makes an observation late
+
+
+class DynamicRendezvousHandler(RendezvousHandler):
+    """Brings nodes together over a store; implements `JobRendezvous`.
+
+    It connects when the first round is wanted, never on the caller's thread, and no call blocks
+    for longer than its time-out, whatever the store does. The name is torchrun's, the arguments
+    are not.
+
+    Args:
+        params: what the user gave.
+        connect: opens another connection to the store.
+        address: under which other nodes reach this one; workers find rank 0 there.
+        is_host: whether this process hosts the store; it then stays until the others know how the
+            job ended, and is rank 0 unless others were given or had that rank.
+        endpoint: what messages call the store; by default the endpoint in `params`.
+        release: is called once, when nothing of the store is needed any more.
+        has_guests: whether other processes are connected to the store that this one hosts; if so,
+            it stays up to `close_timeout` for nodes that do not know yet how the job ended, and
+            otherwise for five seconds.
+        outlives_job: whether the store was there before the job, and will be there after it.
+        options: the names of the backend's own `--rdzv-conf` options.
+        clock: a monotonic clock, in seconds.
+
+    Raises:
+        UsageError: an option is unknown or has a bad value, or the token cannot be read.
+    """
+
+    def __init__(
+        self,
+        params: RendezvousParameters,
+        connect: Connect,
+        *,
+        address: str,
+        is_host: bool = False,
+        endpoint: str = "",
+        release: Callable[[], None] | None = None,
+        has_guests: Callable[[], bool] = lambda: False,
+        outlives_job: bool = False,
+        options: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._backend = params.backend
+        self._local_addr = params.local_addr
+        self._run_id = params.run_id
+        self._endpoint = endpoint or params.endpoint
+        self._timing = Timing.from_parameters(params, options)
+        self._release = release
+        self._has_guests = has_guests
+        self._identity = Identity.of_this_process(params, address, is_host=is_host)
+        self._held: HeldPort | None = None
+        # Time in which this process was suspended is no time for which others were silent.
+        self._clock = AwakeClock(_PAUSE * late_after(self._timing.keep_alive_interval), clock)
+        self._has_joined = False
+        self._membership = Membership(
+            self._identity,
+            self._timing,
+            RecordCodec(params.run_id, read_token(params, os.environ)),
+            clock=self._clock,
+        )
+        self._arrivals = Arrivals(self._membership)
+        self._news = self._membership.news
+        self._news.wake_agent = self._wake
+        self._threads = StoreThreads(
+            self._membership, connect, self._endpoint, hold_port=self._hold_port
+        )
+        self._agent = AgentRequests(self._membership, self._threads.writer.statements)
+        self._lock = self._membership.lock
+        self._is_over = False
+        self._is_unreachable = False
+        self._pipe = WakePipe()
+        if outlives_job and params.run_id == "none":
+            _log.warning(
+                "the run id is 'none', the default, and the store at %s outlives the job: another "
+                "job without a run id would meet this one; give one with --rdzv-id",
+                self._endpoint,
+            )
+
+    # --- torchrun's methods -----------------------------------------------------------------------
+
+    def get_backend(self) -> str:
+        """The name under which users select this backend."""
+        return self._backend
+
+    def get_run_id(self) -> str:
+        """The id of the job."""
+        return self._run_id
+
+    def is_closed(self) -> bool:
+        """Whether the job is over."""
+        return self._news.verdict is not None
+
+    def set_closed(self) -> None:
+        """End the job on all nodes."""
+        self._agent.close("the rendezvous was closed")
+
+    def num_nodes_waiting(self) -> int:
+        """1 while an arrival was not acted on; only the leader knows how many there are."""
+        state = self._membership.state
+        is_news = state is not None and state.event.kind == "arrived"
+        return int(is_news and not self._membership.part.wants_round)
+
+    def prepare(self, node: NodeSettings) -> None:
+        """Join with what the agent is going to run, whatever the parameters said of it.
+
+        Raises:
+            UsageError: the two have different addresses for this node; or it has joined already,
+                and not with `node`.
+        """
+        if node.local_addr and self._local_addr and node.local_addr != self._local_addr:
+            raise UsageError(
+                f"the rendezvous has local_addr={self._local_addr!r} for this node, its agent "
+                f"(WorkerSpec) has {node.local_addr!r}; give one, or the same twice"
+            )
+        with self._lock:
+            job, address = self._identity.job, node.local_addr or self._identity.address
+            names = ("role", "local_world_size", "max_restarts", "stop_timeout")
+            brought = replace(job, **{name: getattr(node, name) for name in names})
+            prepared = replace(self._identity, job=brought, address=address)
+            if self._has_joined and prepared != self._identity:
+                raise UsageError(
+                    f"this node has joined job {self._run_id!r} with {job}, and cannot go on with "
+                    f"{node}; an agent with another WorkerSpec needs a rendezvous handler of its "
+                    "own"
+                )
+            self._identity = self._membership.identity = prepared
+
+    def next_rendezvous(self) -> JobRound:
+        """Join the next round and return when it is complete; see `RendezvousHandler`."""
+        membership, part = self._membership, self._membership.part
+        if self._news.verdict is not None:
+            raise verdict_error(self._run_id, self._news.verdict)
+        self._has_joined = True
+        self._agent.want_round()
+        self._threads.start()
+        began = self._clock()
+        while True:
+            self._threads.supervise()
+            with self._lock:
+                if self._is_over:
+                    raise RendezvousClosedError(f"this node has left job {self._run_id!r}")
+                self._raise_error()
+                is_formed, place = not part.wants_round, part.place
+                if membership.is_parked:
+                    began = self._clock()
+                left = began + self._timing.join_timeout - self._clock()
+                if is_formed or left <= 0:
+                    break
+                self._lock.wait(min(left, _GLANCE))
+        if not is_formed or place is None:
+            raise self._timed_out()
+        if place.rank != 0 and self._held is not None:
+            self._held.close()
+            self._held = None
+        return JobRound(
+            None,
+            place.rank,
+            place.nodes,
+            RendezvousStoreInfo(place.master_addr, place.master_port),
+            attempt=place.attempt,
+            ranks=place.ranks,
+            reason=place.reason,
+            round=place.round,
+        )
+
+    def describe_wait(self) -> str:
+        """Whom or what `next_rendezvous` waits for."""
+        state, failing = self._membership.state, self._threads.failing()
+        if failing is not None:
+            where = "" if self._endpoint in str(failing) else f" at {self._endpoint}"
+            return f"the store{where}: {failing}"
+        if state is None:
+            return f"the store at {self._endpoint}"
+        if state.phase is JobPhase.FORMING:
+            return self._arrivals.describe()
+        return self._threads.writer.room.describe(state)
+
+    def shutdown(self) -> bool:
+        """Say that this node departs, and release everything.
+
+        If the job is over and this process hosts the store, it first waits until the others know.
+        If the job is not over, this node leaves it.
+        """
+        if self._is_over:
+            return True
+        is_host = self._identity.is_host
+        if self._news.verdict is None and is_host and self._membership.part.has_succeeded:
+            self._stay()
+        if self._news.verdict is None:
+            return self.leave()
+        if is_host:
+            self._agent.linger(self._stays)
+            return self._end(self._timing.close_timeout + _FAREWELL)
+        self._agent.finish()
+        return self._end(min(self._timing.close_timeout, _FAREWELL))
+
+    def leave(self) -> bool:
+        """Leave the job, which may go on without this node, and release everything.
+
+        It may be called while `shutdown` waits on another thread, which then returns.
+        """
+        if self._is_over:
+            return True
+        is_done = self._membership.part.has_succeeded and self._news.verdict is None
+        if self._identity.is_host and is_done:
+            _log.warning(
+                "the store of job %r ends with this launcher, which hosts it; nodes that are not "
+                "done lose it",
+                self._run_id,
+            )
+        if self._membership.state is not None:
+            self._agent.leave("the launcher was told to stop, or failed")
+        return self._end(min(self._timing.close_timeout, _FAREWELL))
+
+    # --- what ObservableRendezvous and JobRendezvous add ------------------------------------------
+
+    def fileno(self) -> int:
+        """Readable while there are changes."""
+        return self._pipe.fileno()
+
+    def changes(self) -> Sequence[MembershipChange]:
+        """Take all changes; also looks after the threads, so call it about once a second."""
+        self._pipe.clear()
+        self._threads.supervise()
+        with self._lock:
+            changes = self._news.take()
+            problem = self._threads.problem()
+            if self._news.error is not None and self._membership.part.is_active:
+                problem = str(self._news.error)
+        if problem is not None and not self._is_unreachable:
+            self._is_unreachable = True
+            changes.append(MembershipChange(ChangeKind.UNREACHABLE, reason=problem))
+        return changes
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the job ended, once this node knows."""
+        return self._news.verdict
+
+    def report_failure(self, failures: Sequence[JobFailure], *, is_final: bool = False) -> None:
+        """Tell all nodes that workers of this one have failed; see `JobRendezvous`."""
+        self._agent.report(failures, is_final=is_final)
+
+    def report_success(self) -> None:
+        """Tell that all workers of this node have succeeded; see `JobRendezvous`."""
+        self._agent.succeed()
+
+    def send_notice(self, signum: int) -> None:
+        """Pass a signal on to the agents of all other nodes."""
+        self._agent.send_notice(signum)
+
+    def announce_leave(self, reason: str) -> None:
+        """Tell that this node goes; see `JobRendezvous`."""
+        self._agent.announce_leave(reason)
+
+    # --- troubles ---------------------------------------------------------------------------------
+
+    def _raise_error(self) -> None:
+        if self._news.error is not None:
+            raise self._news.error
+        problem = self._threads.problem()
+        if problem is not None:
+            raise RendezvousConnectionError(problem)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _timed_out(self) -> RendezvousError:
+        if self._membership.state is not None:
+            return self._arrivals.explain_timeout(self._endpoint)
+        failing = self._threads.failing()
+        cause = "" if failing is None else f": {failing}"
+        return RendezvousConnectionError(
+            f"the store at {self._endpoint} could not be reached within "
+            f"{self._timing.join_timeout:g} s (--rdzv-conf join_timeout){cause}"
+        )
+
+    def _stay(self) -> None:
+        """Keep the store for those whose workers are not done, although this node's are.
+
+        Without it they would have to stop. It ends with the job, when the store fails, or when the
+        others have not been able to go on for as long as nodes may take to arrive.
+        """
+        _log.warning(
+            "this node is done and hosts the store of job %r; it stays until the others are done",
+            self._run_id,
+        )
+        is_running_until = self._clock() + self._timing.join_timeout
+        while True:
+            self._threads.supervise()
+            with self._lock:
+                if (
+                    self._is_over
+                    or self._news.verdict is not None
+                    or self._news.error is not None
+                    or self._threads.problem() is not None
+                    or self._clock() >= is_running_until
+                ):
+                    return
+                state = self._membership.state
+                if state is not None and state.phase is JobPhase.RUNNING:
+                    is_running_until = self._clock() + self._timing.join_timeout
+                self._lock.wait(_GLANCE)
+
+    def _stays(self, seconds: float, waiting: Collection[str]) -> bool:
+        """Whether to keep the store for nodes that do not know the verdict yet.
+
+        One that does not come for some seconds has died, or is paused, which only its connection
+        tells.
+        """
+        if seconds >= self._timing.close_timeout:
+            return False
+        is_soon = seconds < _FAREWELL and not self._membership.peers.lost.keys() >= set(waiting)
+        return is_soon or self._has_guests()
+
+    def _end(self, patience: float) -> bool:
+        """Stop all threads, the writer when it is through, and release what is held."""
+        with self._lock:
+            self._is_over = True
+            self._lock.notify_all()  # a call that waits for a round is told so
+        is_clean = self._threads.dismiss(patience)
+        with self._lock:
+            self._pipe.close()
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+        return is_clean or self._is_unreachable  # which was said
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._pipe.wake()
+
+    def _hold_port(self) -> int:
+        """Hold a port for the workers' store, in case this node gets rank 0."""
+        previous, self._held = self._held, HeldPort.any(self._identity.job.port_range)
+        if previous is not None:
+            previous.close()
+        return self._held.port

@@ -1,0 +1,187 @@
+"""How a node finds the job that its run id means, or begins it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousClosedError
+
+from plaunch_membership import transitions
+from plaunch_membership.keys import Keys, job_key
+from plaunch_membership.operations import Add, CompareSet, MultiGet, Routine, Sleep, Wait
+from plaunch_membership.records import RecordError
+from plaunch_membership.state import JobPhase, JobState, describe_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from plaunch.rendezvous import Verdict
+
+    from plaunch_membership.membership import Membership
+    from plaunch_membership.records import Record
+
+_log = logging.getLogger("plaunch")
+
+_PATIENCE = 0.5  # seconds to wait for a record that should be there
+_LEASE_MARGIN = 1.0  # seconds that a store may need to notice that a lease is over
+_LONGEST_LEASE = 600.0  # seconds; no node waits longer than that to be refused
+
+
+class JobLookup:
+    """Finds the present incarnation of a job, and compares its settings with this node's.
+
+    Args:
+        ours: this node's part in the job.
+        make_name: makes up the name of an incarnation, which nobody else has.
+    """
+
+    def __init__(self, ours: Membership, make_name: Callable[[], str]) -> None:
+        self._ours = ours
+        self._make_name = make_name
+
+    def open(self) -> Routine[None]:
+        """Find the job, or begin it.
+
+        Raises:
+            RendezvousClosedError: the job is over, or refuses this node.
+            RendezvousStateError: the store holds something else.
+        """
+        identity = self._ours.identity
+        key = job_key(identity.run_id)
+        while True:
+            held = yield CompareSet(key, None, self._make_job_record())
+            record = self._decode(key, held)
+            keys = Keys(identity.run_id, record.text("incarnation", max_len=64))
+            state, state_record = yield from self._find_state(keys)
+            if state.version == 0 and state.leader == self._ours.me:
+                # No state was there. If the store has lost its data since the job's key was read,
+                # this would be a second beginning of an incarnation that others are still in.
+                (now,) = yield MultiGet([key])
+                if now != held:
+                    continue
+            if state.phase is JobPhase.OVER and state.verdict is not None:
+                self._ask_how_it_ended(state.verdict)
+            elif state.phase is not JobPhase.REPLACED and keys.incarnation not in self._ours.past:
+                refusal = self._compare(record)
+                if not refusal:
+                    break
+                if (yield from self._is_alive(keys, state)):
+                    raise RendezvousClosedError(refusal)
+                _log.warning(
+                    "run id %r was used before by a job of which nobody is alive; this one begins "
+                    "anew",
+                    identity.run_id,
+                )
+            yield CompareSet(key, held, self._make_job_record())
+        self._ours.begin_anew(keys, state, job_record=held, state_record=state_record)
+
+    def _ask_how_it_ended(self, verdict: Verdict) -> None:
+        run_id = self._ours.identity.run_id
+        age = self._ours.wall_clock() - verdict.time
+        # A verdict from the future comes from another clock, and may be as young as any. To run a
+        # finished job again is worse than to ask for another run id.
+        if max(age, 0.0) < self._ours.timing.verdict_ttl:
+            self._ours.news.verdict = verdict
+            ahead = f" (by a clock that is {-age:.0f} s ahead of this node's)" if age <= -1 else ""
+            raise RendezvousClosedError(
+                f"job {run_id!r} is over: {describe_verdict(verdict)}{ahead}; start another one "
+                "under another run id (--rdzv-id)"
+            )
+        _log.warning(
+            "run id %r was used before by a job that %s; this one begins anew",
+            run_id,
+            verdict.outcome,
+        )
+
+    def _is_alive(self, keys: Keys, state: JobState) -> Routine[bool]:
+        """Whether anything moves in a job in which this node cannot take part."""
+        beat, later = keys.beat(state.leader), keys.state(state.version + 1)
+        last, before = yield MultiGet([beat, later])
+        lease = self._lease_of(beat, last)
+        interval = self._ours.timing.keep_alive_interval
+        looks = self._ours.timing.keep_alive_max_attempt + 1
+        if lease is not None:
+            # A dead node's sign stays for as long, and somewhat longer.
+            looks = max(looks, math.ceil((lease + _LEASE_MARGIN) / interval))
+        for _ in range(looks):
+            yield Sleep(interval)
+            sign, successor = yield MultiGet([beat, later])
+            # A sign that vanishes with its lease is none of life.
+            if successor != before or (sign is not None and sign != last):
+                return True
+            last = sign
+        return last is not None and lease is not None
+
+    def _lease_of(self, key: str, sign: bytes | None) -> float | None:
+        """For how many seconds a heartbeat stays that is not renewed; None if for ever."""
+        if sign is None:
+            return None
+        try:
+            lease = self._ours.codec.decode(key, sign).number("lease", default=None)
+        except RecordError as error:
+            _log.warning("a heartbeat is not believed: %s", error)
+            return None
+        return lease if lease is None else min(max(lease, 0.0), _LONGEST_LEASE)
+
+    def _make_job_record(self) -> bytes:
+        identity = self._ours.identity
+        record = {
+            "incarnation": self._make_name(),
+            "min_nodes": identity.min_nodes,
+            "max_nodes": identity.max_nodes,
+            "max_restarts": identity.job.max_restarts,
+            "by": identity.host,
+        }
+        return self._ours.codec.encode(job_key(identity.run_id), record)
+
+    def _decode(self, key: str, held: bytes) -> Record:
+        try:
+            return self._ours.codec.decode(key, held)
+        except RecordError as error:
+            raise RendezvousClosedError(
+                f"this node cannot take part in job {self._ours.identity.run_id!r}: {error}"
+            ) from error
+
+    def _compare(self, record: Record) -> str:
+        """Why this node cannot take part; empty if it can."""
+        identity = self._ours.identity
+        theirs_min = record.integer("min_nodes", low=1)
+        theirs_max = record.integer("max_nodes", low=theirs_min)
+        theirs_restarts = record.integer("max_restarts", low=0)
+        differences = []
+        if (theirs_min, theirs_max) != (identity.min_nodes, identity.max_nodes):
+            differences.append(
+                f"--nnodes={identity.min_nodes}:{identity.max_nodes} here, "
+                f"{theirs_min}:{theirs_max} there"
+            )
+        if theirs_restarts != identity.job.max_restarts:
+            differences.append(
+                f"--max-restarts={identity.job.max_restarts} here, {theirs_restarts} there"
+            )
+        if not differences:
+            return ""
+        return (
+            f"node {identity.host} is refused by job {identity.run_id!r}, which "
+            f"{record.text('by', max_len=300)} has begun with other settings: "
+            f"{'; '.join(differences)}. Start all nodes with the same ones"
+        )
+
+    def _find_state(self, keys: Keys) -> Routine[tuple[JobState, bytes]]:
+        """The newest state that can be found at once, and its record."""
+        versions = yield Add(keys.versions, 0)
+        if versions > 0:
+            key = keys.state(versions - 1)
+            value = yield Wait(key, _PATIENCE)
+            if value is not None:
+                return JobState.from_record(
+                    self._ours.codec.decode(key, value), versions - 1
+                ), value
+        first = transitions.first_state(self._ours.me, self._ours.attempt)
+        key = keys.state(0)
+        mine = self._ours.codec.encode(key, first.to_record())
+        held = yield CompareSet(key, None, mine)
+        if held == mine:
+            yield Add(keys.versions)
+        return JobState.from_record(self._ours.codec.decode(key, held), 0), held

@@ -1,0 +1,352 @@
+"""What a store holds: JSON objects of a bounded size, signed where the job has a token.
+
+Nothing that is read from a store is trusted. What is not a record of this job and of this version
+is refused with an error that names its key; nothing of it is ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from plaunch.errors import RendezvousStateError
+from plaunch.rendezvous import nearest_date, printable
+
+PROTOCOL_VERSION = 1
+
+MAX_REASON = 2000  # characters of a sentence about what happened
+
+_MAX_BYTES = 1 << 20  # of one record
+_MOST = (1 << 53) - 1  # of whole numbers: the largest that all readers of JSON have exactly
+_MOST_DOUBTS = 20  # records that are said not to be believed
+_MAX_DEPTH = 32  # of lists and objects in each other; what plaunch writes has about ten
+_VERSION = "v"
+_SIGNED = re.compile(rb"([0-9a-f]{64}):")
+_REQUIRED: Any = object()
+
+_log = logging.getLogger("plaunch")
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+class RecordError(RendezvousStateError):
+    """The store holds something that is not a record of this job."""
+
+
+class Doubts:
+    """Says what in a store is no record of this job; not for ever, if there is ever more of it."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def note(self, what: str, error: RendezvousStateError) -> None:
+        """Say that `what` is not believed, and why."""
+        self._count += 1
+        if self._count <= _MOST_DOUBTS:
+            _log.warning("%s is not believed: %s", what, error)
+        if self._count == _MOST_DOUBTS:
+            _log.warning("further records that are not believed are not named")
+
+
+class Record(Mapping[str, object]):
+    """The fields of a record, with getters that check what they read.
+
+    Every getter raises `RecordError` for a field that is missing or not what the getter is for. A
+    field that is null counts as missing; `default`, if given, stands for a missing one.
+
+    Args:
+        key: where the record was read, for the errors.
+        raw: its fields.
+    """
+
+    def __init__(self, key: str, raw: dict[str, object], path: str = "") -> None:
+        self.key = key
+        self.raw = raw
+        self._path = path
+
+    def text(self, name: str, *, max_len: int | None = None, default: T = _REQUIRED) -> str | T:
+        """A text of at most `max_len` characters.
+
+        What could disturb a terminal or break a line is written as an escape sequence, and counts
+        as such: what was read can be written, and read again.
+        """
+
+        def read(value: object) -> str:
+            text = self._expect(name, value, str, "a text")
+            if max_len is None or len(text) <= max_len:
+                text = printable(text)
+            if max_len is not None and len(text) > max_len:
+                raise self._wrong(name, f"has {len(text)} characters; {max_len} are the most")
+            return text
+
+        return self._read(name, read, default)
+
+    def texts(self, name: str, *, default: T = _REQUIRED) -> list[str] | T:
+        """A list of texts."""
+
+        def read(value: object) -> list[str]:
+            items = self._expect(name, value, list, "a list")
+            return [printable(self._expect(name, item, str, "a list of texts")) for item in items]
+
+        return self._read(name, read, default)
+
+    def integer(
+        self,
+        name: str,
+        *,
+        low: int | None = None,
+        high: int | None = None,
+        default: T = _REQUIRED,
+    ) -> int | T:
+        """A whole number, from `low` to `high` inclusive; never one of more than 53 bits."""
+
+        def read(value: object) -> int:
+            number = self._expect(name, value, int, "a whole number")
+            if (low is not None and number < low) or (high is not None and number > high):
+                span = f"from {low} on" if high is None else f"from {low} to {high}"
+                span = f"up to {high}" if low is None else span
+                raise self._wrong(name, f"is {_excerpt(number)}, which is not {span}")
+            if abs(number) > _MOST:
+                raise self._wrong(name, f"is {_excerpt(number)}, which is too large")
+            return number
+
+        return self._read(name, read, default)
+
+    def number(self, name: str, *, default: T = _REQUIRED) -> float | T:
+        """A number; never infinite."""
+
+        def read(value: object) -> float:
+            if isinstance(value, float):
+                return value
+            try:
+                return float(self._expect(name, value, int, "a number"))
+            except OverflowError:
+                raise self._wrong(name, "is too large") from None
+
+        return self._read(name, read, default)
+
+    def date(self, name: str) -> float:
+        """Seconds since the epoch, as the nearest that is a date everywhere."""
+        return nearest_date(self.number(name))
+
+    def flag(self, name: str, *, default: T = _REQUIRED) -> bool | T:
+        """True or false."""
+        return self._read(name, lambda v: self._expect(name, v, bool, "true or false"), default)
+
+    def record(self, name: str, *, default: T = _REQUIRED) -> Record | T:
+        """A record inside this one."""
+        return self._read(name, lambda value: self._inner(name, value), default)
+
+    def records(self, name: str, *, default: T = _REQUIRED) -> list[Record] | T:
+        """A list of records inside this one."""
+
+        def read(value: object) -> list[Record]:
+            items = self._expect(name, value, list, "a list")
+            return [self._inner(f"{name}[{index}]", item) for index, item in enumerate(items)]
+
+        return self._read(name, read, default)
+
+    def refuse(self, problem: str) -> NoReturn:
+        """Raise `RecordError` for a problem that no getter finds, in words."""
+        place = f" in {self._path[:-1]!r}" if self._path else ""
+        raise _error(self.key, f"is invalid{place}: {problem}")
+
+    def __getitem__(self, name: str) -> object:
+        return self.raw[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.raw)
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    def __repr__(self) -> str:
+        return f"Record({self.key!r}, {self.raw!r})"
+
+    def _wrong(self, name: str, problem: str) -> RecordError:
+        return _error(self.key, f"is invalid: {self._path + name!r} {problem}")
+
+    def _read(self, name: str, read: Callable[[object], V], default: T) -> V | T:
+        value = self.raw.get(name)
+        if value is not None:
+            return read(value)
+        if default is _REQUIRED:
+            raise self._wrong(name, "is missing")
+        return default
+
+    def _inner(self, name: str, value: object) -> Record:
+        return Record(self.key, self._expect(name, value, dict, "a record"), f"{self._path}{name}.")
+
+    def _expect(self, name: str, value: object, kind: type[V], what: str) -> V:
+        # Python takes true for the number 1.
+        if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return value
+        raise self._wrong(name, f"is {_excerpt(value)}, which is not {what}")
+
+
+class RecordCodec:
+    """Writes and reads the records of one job.
+
+    With a token, every record is preceded by a signature over the run id, the key and the record,
+    so that one that was copied from another job, round or key is refused as well.
+
+    Args:
+        run_id: the id of the job.
+        token: the job's secret, or None for unsigned records.
+        max_bytes: the largest record to write or read.
+    """
+
+    def __init__(
+        self, run_id: str, token: bytes | None = None, max_bytes: int = _MAX_BYTES
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._hmac: hmac.HMAC | None = None
+        if token is not None:
+            self._hmac = hmac.new(token, b"plaunch-record", hashlib.sha256)
+            _update(self._hmac, run_id)
+
+    def encode(self, key: str, record: Mapping[str, object]) -> bytes:
+        """The value to store under `key`.
+
+        Raises:
+            RecordError: the record is too large, or has a value that JSON cannot hold.
+        """
+        if _VERSION in record:
+            raise ValueError(f"{_VERSION!r} is the name of the schema version's field")
+        try:
+            text = json.dumps(
+                {_VERSION: PROTOCOL_VERSION, **record}, allow_nan=False, separators=(",", ":")
+            )
+        except (TypeError, ValueError, RecursionError) as error:
+            raise _error(key, f"cannot be written: {error}") from error
+        body = text.encode("ascii")
+        value = body if self._hmac is None else _sign(self._hmac, key, body) + b":" + body
+        if len(value) > self._max_bytes:
+            raise _error(
+                key, f"cannot be written: {len(value)} bytes; {self._max_bytes} are the most"
+            )
+        return value
+
+    def decode(self, key: str, value: bytes) -> Record:
+        """The record that was found under `key`.
+
+        Raises:
+            RecordError: it is not a record of this job, or of another protocol version.
+        """
+        if len(value) > self._max_bytes:
+            raise _error(key, f"is too large: {len(value)} bytes; {self._max_bytes} are the most")
+        raw = _parse(key, self._verify(key, value))
+        version = raw.pop(_VERSION, None)
+        if type(version) is not int:
+            raise _error(key, "has no schema version; something else has written it")
+        if version != PROTOCOL_VERSION:
+            raise _error(
+                key,
+                f"was written by a plaunch of protocol version {_excerpt(version)}; this one "
+                f"speaks {PROTOCOL_VERSION}; install the same version on all nodes",
+            )
+        return Record(key, raw)
+
+    def __repr__(self) -> str:
+        return f"<RecordCodec, {'unsigned' if self._hmac is None else 'signed'}>"
+
+    def _verify(self, key: str, value: bytes) -> bytes:
+        """The record without its signature, which must be the right one."""
+        signed = _SIGNED.match(value)
+        if self._hmac is None:
+            if signed:
+                raise _error(
+                    key, "is signed, but this node has no job token; give all nodes the same one"
+                )
+            return value
+        if not signed:
+            raise _error(
+                key,
+                "is not signed, but this node has a job token: somebody without it has written "
+                "there; give all nodes the same one",
+            )
+        body = value[signed.end() :]
+        if not hmac.compare_digest(signed[1], _sign(self._hmac, key, body)):
+            raise _error(
+                key,
+                "has a wrong signature: it was written with another job token, or for another job "
+                "or key",
+            )
+        return body
+
+
+def _sign(begun: hmac.HMAC, key: str, body: bytes) -> bytes:
+    signature = begun.copy()
+    _update(signature, key)
+    signature.update(body)
+    return signature.hexdigest().encode("ascii")
+
+
+def _update(signature: hmac.HMAC, part: str) -> None:
+    data = part.encode("utf-8", "surrogatepass")
+    signature.update(b"%d:" % len(data))
+    signature.update(data)
+
+
+def _parse(key: str, body: bytes) -> dict[str, object]:
+    try:
+        value = json.loads(
+            body.decode("ascii"),
+            object_pairs_hook=_object,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
+    except UnicodeDecodeError as error:
+        raise _error(key, f"is not ASCII: {_excerpt(body)}") from error
+    except ValueError as error:
+        raise _error(key, f"is not a JSON record ({error}): {_excerpt(body)}") from error
+    except RecursionError:
+        raise _error(key, "is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise _error(key, f"is not a JSON object: {_excerpt(body)}")
+    # Most records have too few brackets to be worth a look.
+    if body.count(b"{") + body.count(b"[") > _MAX_DEPTH and _is_deep(value, _MAX_DEPTH):
+        raise _error(key, "is nested too deeply")
+    return value
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("the same name twice in one object")
+    return result
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{_excerpt(text)} is too large")
+    return number
+
+
+def _is_deep(value: object, limit: int) -> bool:
+    if isinstance(value, dict):
+        return limit == 0 or any(_is_deep(item, limit - 1) for item in value.values())
+    if isinstance(value, list):
+        return limit == 0 or any(_is_deep(item, limit - 1) for item in value)
+    return False
+
+
+def _excerpt(value: object) -> str:
+    text = repr(value[:80] if isinstance(value, (bytes, str)) else value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _error(key: str, problem: str) -> RecordError:
+    return RecordError(f"the record under {key!r} {problem}")

@@ -1,0 +1,258 @@
+"""The state of a job, as its nodes agree on it.
+
+Each state has a version and is written once; whoever writes version n+1 has seen version n. So all
+nodes go through the same states in the same order, and no two of them can disagree about what
+happened. `transitions.py` has all the ways in which it changes.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from plaunch.errors import (
+    RendezvousClosedError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+)
+from plaunch.rendezvous import MAX_NAME, Verdict
+
+from plaunch_membership.failures import FailureSummary
+from plaunch_membership.records import MAX_REASON
+from plaunch_membership.shared_log import MAX_TICKETS
+
+if TYPE_CHECKING:
+    from plaunch_membership.records import Record
+
+_MAX_WORD = 40  # characters of a kind or an outcome
+_MAX_WRITER = MAX_NAME + 40  # a node, and the number of what it has written
+
+
+class JobPhase(enum.Enum):
+    """What the job is busy with."""
+
+    FORMING = "forming"  # nodes arrive, or come back; `round` is the one to be formed
+    RUNNING = "running"
+    SETTLING = "settling"  # workers failed; it is to be found out who else's, and what follows
+    OVER = "over"  # there is a verdict
+    REPLACED = "replaced"  # everybody who knew this job is gone; it begins anew elsewhere
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """What led to a state.
+
+    Args:
+        kind: one word of `KINDS`.
+        node: the node that it is about.
+        reason: why, in words.
+        by: who wrote it; no two writers write the same, not even those of one node.
+        signum: the signal of a notice.
+    """
+
+    kind: str
+    node: str = ""
+    reason: str = ""
+    by: str = ""
+    signum: int = 0
+
+
+KINDS = frozenset(
+    {
+        "created",
+        "led",  # another node leads from now on
+        "arrived",
+        "left",
+        "lost",
+        "failed",
+        "refused",
+        "restarted",
+        "recalled",  # a node knows of more attempts, from before the store lost the job
+        "formed",
+        "notice",
+        "ended",
+        "replaced",
+    }
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """The last round that was formed.
+
+    Args:
+        round: its number.
+        term: the leader's term in which it was formed; with the round, the name of its records.
+        nodes: how many nodes are in it.
+        tickets: how many tickets of the round were looked at; a later one is not in it.
+        master_addr: where the workers' store is.
+        master_port: its port.
+    """
+
+    round: int
+    term: int
+    nodes: int
+    tickets: int
+    master_addr: str
+    master_port: int
+
+
+@dataclass(frozen=True)
+class JobState:
+    """One state of a job.
+
+    Args:
+        version: its number.
+        phase: what the job is busy with.
+        round: the round that is being formed, or the one that was formed last.
+        attempt: how many restarts were used.
+        leader: the node that forms rounds and watches the others; empty if somebody must take over.
+        term: how many leaders there were before.
+        event: what led to this state.
+        world: the last round that was formed, if there was one.
+        reason: why there is another round, in one sentence.
+        verdict: how the job ended.
+    """
+
+    version: int
+    phase: JobPhase
+    round: int
+    attempt: int
+    leader: str
+    term: int
+    event: JobEvent
+    world: World | None = None
+    reason: str = ""
+    verdict: Verdict | None = None
+
+    @property
+    def next_round(self) -> int:
+        """The round that a node joins which wants to take part."""
+        return self.round if self.phase is JobPhase.FORMING else self.round + 1
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing follows any more."""
+        return self.phase in (JobPhase.OVER, JobPhase.REPLACED)
+
+    def to_record(self) -> dict[str, object]:
+        """The fields of the record that holds it."""
+        record: dict[str, object] = {
+            "version": self.version,
+            "phase": self.phase.value,
+            "round": self.round,
+            "attempt": self.attempt,
+            "leader": self.leader,
+            "term": self.term,
+            "event": {
+                "kind": self.event.kind,
+                "node": self.event.node,
+                "reason": self.event.reason,
+                "by": self.event.by,
+                "signum": self.event.signum,
+            },
+            "reason": self.reason,
+        }
+        if self.world is not None:
+            record["world"] = {
+                "round": self.world.round,
+                "term": self.world.term,
+                "nodes": self.world.nodes,
+                "roll": self.world.tickets,
+                "master": self.world.master_addr,
+                "port": self.world.master_port,
+            }
+        if self.verdict is not None:
+            record["verdict"] = {
+                "outcome": self.verdict.outcome,
+                "node": self.verdict.node,
+                "reason": self.verdict.reason,
+                "time": self.verdict.time,
+                **FailureSummary(self.verdict.failures, self.verdict.others).to_record(),
+            }
+        return record
+
+    @classmethod
+    def from_record(cls, record: Record, version: int) -> JobState:
+        """Read the state of a version, which its key names.
+
+        Raises:
+            RecordError: it is none, or another one, copied from elsewhere.
+        """
+        if record.integer("version") != version:
+            record.refuse("it is the state of another version; somebody has copied it here")
+        event = record.record("event")
+        phase = record.text("phase", max_len=_MAX_WORD)
+        if phase not in _PHASES:
+            record.refuse(f"there is no phase {phase!r}")
+        world = verdict = None
+        if "world" in record:
+            found = record.record("world")
+            world = World(
+                round=found.integer("round", low=0),
+                term=found.integer("term", low=0),
+                nodes=found.integer("nodes", low=1, high=MAX_TICKETS),
+                tickets=found.integer("roll", low=1, high=MAX_TICKETS),
+                master_addr=found.text("master", max_len=MAX_NAME),
+                master_port=found.integer("port", low=0, high=65535),
+            )
+        if "verdict" in record:
+            found = record.record("verdict")
+            told = FailureSummary.from_record(found)
+            verdict = Verdict(
+                outcome=found.text("outcome", max_len=_MAX_WORD),
+                node=found.text("node", max_len=MAX_NAME),
+                reason=found.text("reason", max_len=MAX_REASON),
+                time=found.date("time"),
+                failures=told.failures,
+                others=told.groups,
+            )
+        return cls(
+            version=version,
+            phase=JobPhase(phase),
+            round=record.integer("round", low=0),
+            attempt=record.integer("attempt", low=0),
+            leader=record.text("leader", max_len=MAX_NAME),
+            term=record.integer("term", low=0),
+            event=JobEvent(
+                kind=event.text("kind", max_len=_MAX_WORD),
+                node=event.text("node", max_len=MAX_NAME),
+                reason=event.text("reason", max_len=MAX_REASON),
+                by=event.text("by", max_len=_MAX_WRITER),
+                signum=event.integer("signum", low=0),
+            ),
+            world=world,
+            reason=record.text("reason", max_len=MAX_REASON),
+            verdict=verdict,
+        )
+
+
+_PHASES = frozenset(phase.value for phase in JobPhase)
+
+
+def host_of(node: str) -> str:
+    """The host in a node's name, for messages."""
+    return node.partition("~")[0]
+
+
+def describe_departure(kind: str, node: str, reason: str) -> str:
+    """Why a round ended with the arrival, the leave or the loss of a node, in one sentence."""
+    words = {"arrived": "arrived", "left": "left", "lost": "was lost"}
+    return f"node {host_of(node)} {words[kind]}{': ' if reason else ''}{reason}"
+
+
+def describe_verdict(verdict: Verdict) -> str:
+    """How a job ended: what, when, where, and why."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.time))
+    what = "was closed" if verdict.outcome == "closed" else verdict.outcome
+    return f"it {what} at {when}, says {verdict.node}: {verdict.reason}"
+
+
+def verdict_error(run_id: str, verdict: Verdict) -> RendezvousError:
+    """What a node is told that waits for a round when the job ends."""
+    text = f"job {run_id!r} is over: {describe_verdict(verdict)}"
+    if verdict.outcome == "succeeded":
+        return RendezvousGracefulExitError(text)
+    return RendezvousClosedError(text)

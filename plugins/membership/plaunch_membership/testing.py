@@ -1,0 +1,199 @@
+"""For the tests of backends: a store in memory, with faults, and a look into a handler.
+
+`MemoryStore` is the smallest example of a backend's store.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from plaunch.errors import RendezvousConnectionError, RendezvousStateError
+
+from plaunch_membership.store import RendezvousStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from plaunch_membership.handler import DynamicRendezvousHandler
+    from plaunch_membership.store import Connect
+
+__all__ = ["MemoryBoard", "MemoryStore", "lost_nodes", "node_name", "wrap_connections"]
+
+
+def wrap_connections(handler: DynamicRendezvousHandler, wrap: Callable[[Connect], Connect]) -> None:
+    """Put something between a handler, which has not been used yet, and its store."""
+    handler._threads.connect = wrap(handler._threads.connect)
+
+
+def node_name(handler: DynamicRendezvousHandler) -> str:
+    """The name that a handler's node has in the store."""
+    return handler._membership.me
+
+
+def lost_nodes(handler: DynamicRendezvousHandler) -> Collection[str]:
+    """The names of the nodes that a handler's node holds for lost; the leader knows of all."""
+    return list(handler._membership.peers.lost)
+
+
+class MemoryBoard:
+    """What the connections share: the data, one lock, and somebody to wake for each key.
+
+    Args:
+        delay: how much longer each operation takes, in seconds; may be changed at any time.
+    """
+
+    def __init__(self, delay: float = 0.0) -> None:
+        self.delay = delay
+        self.data: dict[str, bytes] = {}
+        self.lock = threading.RLock()
+        self._is_down = False
+        self._waiting: dict[str, threading.Condition] = {}
+
+    @property
+    def down(self) -> bool:
+        """Whether the store cannot be reached; setting it ends all operations that wait."""
+        return self._is_down
+
+    @down.setter
+    def down(self, is_down: bool) -> None:
+        with self.lock:
+            self._is_down = is_down
+            self.wake(list(self._waiting))
+
+    def connect(self) -> MemoryStore:
+        """Open a connection; give this method to a handler as its `connect`."""
+        store = MemoryStore(self)
+        store.check()
+        return store
+
+    def keys(self) -> list[str]:
+        """All keys that hold something, sorted."""
+        with self.lock:
+            return sorted(self.data)
+
+    def wipe(self) -> None:
+        """Forget everything, like a store that was started anew."""
+        with self.lock:
+            self.data.clear()
+
+    def write(self, items: Mapping[str, bytes]) -> None:
+        """Write values and wake those who wait for them."""
+        with self.lock:
+            for key, value in items.items():
+                if not value:
+                    raise ValueError(f"an empty value for {key!r}")
+                self.data[key] = value
+            self.wake(items)
+
+    def wake(self, keys: Iterable[str]) -> None:
+        """Let everybody look again who waits for one of `keys`; the lock is held."""
+        for key in keys:
+            if key in self._waiting:
+                self._waiting[key].notify_all()
+
+    def sleep(self, key: str, timeout: float) -> None:
+        """Let go of the lock until `wake`, or for `timeout` seconds."""
+        self._waiting.setdefault(key, threading.Condition(self.lock)).wait(timeout)
+
+
+class MemoryStore(RendezvousStore):
+    """One connection to a `MemoryBoard`.
+
+    `operations` counts what was asked of it, by the names of the methods.
+    """
+
+    def __init__(self, board: MemoryBoard) -> None:
+        self.operations: Counter[str] = Counter()
+        self._board = board
+        self._is_closed = False
+        self._awaited = ""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Write `value`."""
+        self._begin("set")
+        with self._board.lock:
+            self.check()
+            self._board.write({key: value})
+
+    def add(self, key: str, amount: int) -> int:
+        """Add `amount`; the sum is kept as decimal digits."""
+        self._begin("add")
+        with self._board.lock:
+            self.check()
+            try:
+                total = int(self._board.data.get(key, b"0")) + amount
+            except ValueError:
+                raise RendezvousStateError(f"{key!r} holds something that is no number") from None
+            self._board.write({key: b"%d" % total})
+            return total
+
+    def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
+        """Write `desired` if `key` holds `expected`; return what it holds then."""
+        self._begin("compare_set")
+        with self._board.lock:
+            self.check()
+            if self._board.data.get(key) == expected:
+                self._board.write({key: desired})
+            return self._board.data.get(key)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes | None]:
+        """The values of all `keys`, as they are at one moment."""
+        self._begin("multi_get")
+        with self._board.lock:
+            self.check()
+            return [self._board.data.get(key) for key in keys]
+
+    def wait(self, key: str, timeout: float) -> bytes | None:
+        """The value, once there is one; woken by the write, by an outage and by `close`."""
+        self._begin("wait")
+        deadline = time.monotonic() + timeout
+        with self._board.lock:
+            self._awaited = key
+            while True:
+                self.check()
+                left = deadline - time.monotonic()
+                if key in self._board.data or left <= 0:
+                    return self._board.data.get(key)
+                self._board.sleep(key, left)
+
+    def delete(self, key: str) -> None:
+        """Remove `key`."""
+        self._begin("delete")
+        with self._board.lock:
+            self.check()
+            self._board.data.pop(key, None)
+
+    def multi_set(self, items: Mapping[str, bytes]) -> None:
+        """Write all `items` at one moment."""
+        self._begin("multi_set")
+        with self._board.lock:
+            self.check()
+            self._board.write(items)
+
+    def beat(self, key: str, value: bytes) -> None:
+        """Write a heartbeat; the board has no leases."""
+        self._begin("beat")
+        with self._board.lock:
+            self.check()
+            self._board.write({key: value})
+
+    def close(self) -> None:
+        """End whatever waits on this connection, and refuse everything else."""
+        with self._board.lock:
+            self._is_closed = True
+            self._board.wake([self._awaited])
+
+    def check(self) -> None:
+        """Raise `RendezvousConnectionError` if the connection or the board is not there."""
+        if self._is_closed:
+            raise RendezvousConnectionError("the connection to the memory store is closed")
+        if self._board.down:
+            raise RendezvousConnectionError("the memory store is down")
+
+    def _begin(self, operation: str) -> None:
+        self.operations[operation] += 1
+        if self._board.delay:
+            time.sleep(self._board.delay)

@@ -1,0 +1,175 @@
+"""All the ways in which the state of a job changes.
+
+A function here takes a state and returns its successor, or None if what was wanted is not the case
+any more, because somebody else was faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from plaunch.rendezvous import Verdict
+
+from plaunch_membership.failures import cut
+from plaunch_membership.records import MAX_REASON
+from plaunch_membership.state import JobEvent, JobPhase, JobState, describe_departure, host_of
+
+if TYPE_CHECKING:
+    from plaunch_membership.failures import FailureSummary
+    from plaunch_membership.state import World
+
+
+def first_state(node: str, attempt: int = 0) -> JobState:
+    """The state of a job that this node begins."""
+    return JobState(
+        0, JobPhase.FORMING, 0, attempt, node, 0, JobEvent("created", node=node, by=node)
+    )
+
+
+def lead(state: JobState, node: str, gone: str, reason: str) -> JobState | None:
+    """Take over from the leader `gone`, for `reason`; None if another one leads already."""
+    if state.leader != gone or state.has_ended:
+        return None
+    event = JobEvent("led", node=gone, reason=reason, by=node)
+    return _follow(state, event, leader=node, term=state.term + 1)
+
+
+def call(
+    state: JobState, kind: str, node: str, reason: str, *, by: str, from_round: int
+) -> JobState | None:
+    """End round `from_round`, because a node has arrived, has left or was lost."""
+    if state.phase is not JobPhase.RUNNING or state.round != from_round:
+        return None
+    return _follow(
+        state,
+        JobEvent(kind, node=node, reason=reason, by=by),
+        phase=JobPhase.FORMING,
+        round=state.round + 1,
+        leader="" if state.leader == node and kind != "arrived" else state.leader,
+        reason=describe_departure(kind, node, reason),
+    )
+
+
+def leave(state: JobState, node: str, reason: str, *, is_member: bool) -> JobState | None:
+    """Go on purpose; a round that this node is a member of is over."""
+    if state.has_ended:
+        return None
+    if is_member and state.phase is JobPhase.RUNNING:
+        return call(state, "left", node, reason, by=node, from_round=state.round)
+    leader = "" if state.leader == node else state.leader
+    return _follow(state, JobEvent("left", node=node, reason=reason, by=node), leader=leader)
+
+
+def fail(state: JobState, node: str, reason: str, *, from_round: int) -> JobState | None:
+    """Tell that workers of `from_round` have failed on this node."""
+    if state.phase is not JobPhase.RUNNING or state.round != from_round:
+        return None
+    return _follow(
+        state, JobEvent("failed", node=node, reason=reason, by=node), phase=JobPhase.SETTLING
+    )
+
+
+def settle_lost(state: JobState, kind: str, node: str, reason: str, *, by: str) -> JobState | None:
+    """After failures: they come from a node that was lost or left, which costs no restart."""
+    if state.phase is not JobPhase.SETTLING:
+        return None
+    return _follow(
+        state,
+        JobEvent(kind, node=node, reason=reason, by=by),
+        phase=JobPhase.FORMING,
+        round=state.round + 1,
+        reason=describe_departure(kind, node, reason),
+    )
+
+
+def settle_failed(
+    state: JobState,
+    summary: FailureSummary,
+    *,
+    max_restarts: int,
+    by: str,
+    is_final: bool,
+    now: float,
+) -> JobState | None:
+    """After failures: another attempt if there is one left, else the end."""
+    if state.phase is not JobPhase.SETTLING:
+        return None
+    what = summary.failures[0].summary if summary.failures else state.event.reason
+    if is_final or state.attempt >= max_restarts:
+        verdict = Verdict(
+            "failed", host_of(state.event.node), what, now, summary.failures, summary.groups
+        )
+        return end(state, verdict, by=by)
+    reason = f"{what}; restart {state.attempt + 1} of {max_restarts}"
+    return _follow(
+        state,
+        JobEvent("restarted", node=state.event.node, reason=reason, by=by),
+        phase=JobPhase.FORMING,
+        round=state.round + 1,
+        attempt=state.attempt + 1,
+        reason=reason,
+    )
+
+
+def form(state: JobState, world: World, *, by: str) -> JobState | None:
+    """Complete the round; only for the leader that has gathered it."""
+    if (
+        state.phase is not JobPhase.FORMING
+        or state.leader != by
+        or (state.round, state.term) != (world.round, world.term)
+    ):
+        return None
+    return _follow(state, JobEvent("formed", node=by, by=by), phase=JobPhase.RUNNING, world=world)
+
+
+def refuse(state: JobState, node: str, reason: str, *, by: str) -> JobState | None:
+    """Tell a node that it cannot take part; only for the leader that forms a round."""
+    if state.phase is not JobPhase.FORMING or state.leader != by:
+        return None
+    return _follow(state, JobEvent("refused", node=node, reason=reason, by=by))
+
+
+def recall(state: JobState, attempt: int, *, by: str) -> JobState | None:
+    """Count as many attempts as a node knows of that was in the job before its store lost it."""
+    if state.has_ended or state.attempt >= attempt:
+        return None
+    reason = f"attempt {attempt} was reached before the store lost the job"
+    return _follow(state, JobEvent("recalled", node=by, reason=reason, by=by), attempt=attempt)
+
+
+def notify(state: JobState, node: str, signum: int) -> JobState | None:
+    """Pass a signal on to all nodes; None where there are no workers to get it."""
+    if state.phase is not JobPhase.RUNNING:
+        return None
+    return _follow(state, JobEvent("notice", node=node, by=node, signum=signum))
+
+
+def end(state: JobState, verdict: Verdict, *, by: str) -> JobState | None:
+    """Find the verdict; None if there is one, which stands."""
+    if state.has_ended:
+        return None
+    verdict = replace(verdict, reason=cut(verdict.reason, MAX_REASON))
+    event = JobEvent("ended", node=verdict.node, reason=verdict.reason, by=by)
+    return _follow(state, event, phase=JobPhase.OVER, verdict=verdict)
+
+
+def replace_job(state: JobState, reason: str, *, by: str) -> JobState | None:
+    """Let the job begin anew; only for the leader."""
+    if state.leader != by or state.has_ended:
+        return None
+    event = JobEvent("replaced", node=by, reason=reason, by=by)
+    return _follow(state, event, phase=JobPhase.REPLACED)
+
+
+def in_brief(state: JobState) -> JobState:
+    """The same without what only a report needs, for when the whole cannot be written."""
+    if state.verdict is None:
+        return state
+    return replace(state, verdict=replace(state.verdict, failures=(), others=()))
+
+
+def _follow(state: JobState, event: JobEvent, **changes: object) -> JobState:
+    event = replace(event, reason=cut(event.reason, MAX_REASON))
+    new = replace(state, version=state.version + 1, event=event, **changes)  # type: ignore[arg-type]
+    return replace(new, reason=cut(new.reason, MAX_REASON))

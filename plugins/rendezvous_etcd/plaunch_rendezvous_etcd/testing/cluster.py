@@ -1,0 +1,67 @@
+"""A cluster of real etcd servers on one machine, for tests that hurt its members."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from plaunch_rendezvous_etcd.testing.server import (
+    LOOK,
+    START_TIMEOUT,
+    EtcdServer,
+    EtcdUnavailableError,
+    Started,
+)
+
+
+class EtcdCluster(Started):
+    """Several members on one machine; use it as a context manager, or call `start` and `close`.
+
+    Args:
+        size: how many members.
+        settings: what each `EtcdServer` is created with.
+    """
+
+    def __init__(self, size: int = 3, **settings: Any) -> None:
+        self.members = [EtcdServer(name=f"etcd{n}", **settings) for n in range(size)]
+
+    @property
+    def endpoint(self) -> str:
+        """All members, as `--rdzv-endpoint` takes them."""
+        return ",".join(member.endpoint for member in self.members)
+
+    def start(self) -> None:
+        """Start all members, and return when they have a leader.
+
+        Raises:
+            EtcdUnavailableError: they do not get one.
+        """
+        cluster = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
+        for member in self.members:
+            member.cluster = cluster
+            member.launch()
+        for member in self.members:
+            member.wait_until_healthy()
+        if self.members[0].users:
+            self.members[0].switch_on_users()
+
+    def leader(self, timeout: float = START_TIMEOUT) -> EtcdServer:
+        """The member that leads now; waits for one to be elected.
+
+        Raises:
+            EtcdUnavailableError: there is none in time.
+        """
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            for member in self.members:
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    if member.is_leader():
+                        return member
+            time.sleep(LOOK)
+        raise EtcdUnavailableError(f"no member leads within {timeout:g} s")
+
+    def close(self) -> None:
+        """End all members, and remove what they have stored; may be called twice."""
+        for member in self.members:
+            member.close()

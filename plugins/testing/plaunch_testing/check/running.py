@@ -1,0 +1,171 @@
+"""Running the suites of a plugin's kinds with pytest, and what came of each check."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import pytest
+from plaunch.errors import PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from plaunch_testing.check.subjects import Subject
+
+HANG = "takes more than"  # how such a failure is told
+MAX_HANGS = 3  # checks that end because there is no answer in time, before the others are given up
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+_FOLDER = os.path.dirname(__file__)
+_MODULE = os.path.join(_FOLDER, "suites.py")
+
+# What the caller has set for tests of its own must not change what is checked here.
+_ARGUMENTS = (
+    "--noconftest",
+    f"-c{os.path.join(_FOLDER, 'suites.ini')}",
+    "--import-mode=importlib",
+    "-pno:cacheprovider",
+    "-pno:terminal",
+)
+_VARIABLES = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What became of one check.
+
+    Args:
+        label: what messages call the plugin, with the kind whose suite the check is of.
+        check: what should be so, in words.
+        outcome: `passed`, `failed` or `skipped`.
+        about: why it should be so.
+        found: what is so instead, or why the check was left out; empty if it passed.
+        traceback: how it came to that, if it failed.
+    """
+
+    label: str
+    check: str
+    outcome: str
+    about: str = ""
+    found: str = ""
+    traceback: str = ""
+
+
+@dataclass
+class Report:
+    """What became of all checks; `is_given_up` if some were left out, for want of answers."""
+
+    results: list[CheckResult] = field(default_factory=list)
+    is_given_up: bool = False
+
+
+def check_plugin(
+    subjects: Sequence[Subject], show: Callable[[CheckResult], None] = lambda result: None
+) -> Report:
+    """Run the suites for all `subjects`, of which there is at most one of each kind.
+
+    Args:
+        subjects: what to check.
+        show: is called with each result as soon as it is there.
+
+    Raises:
+        PluginError: the suites cannot be run.
+    """
+    classes = [
+        "Test_job_rendezvous" if subject.knows_job else f"Test_{subject.kind.name}"
+        for subject in subjects
+    ]
+    listener = _Listener(subjects, show)
+    arguments = [*_ARGUMENTS, *(f"{_MODULE}::{name}" for name in classes)]
+    with (
+        # Not where other runs of pytest clean up.
+        tempfile.TemporaryDirectory(prefix="plaunch-check-", ignore_cleanup_errors=True) as folder,
+        mock.patch.dict(os.environ, {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}),
+    ):
+        for name in _VARIABLES:
+            os.environ.pop(name, None)
+        code = pytest.main([*arguments, f"--basetemp={folder}/checks"], plugins=[listener])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        why = listener.trouble or f"pytest ends with {code!r}"
+        raise PluginError(f"the checks cannot be run: {why}")
+    return listener.report
+
+
+class _Listener:
+    """A plugin of pytest's, which hands over the subjects and notes the results."""
+
+    def __init__(self, subjects: Sequence[Subject], show: Callable[[CheckResult], None]) -> None:
+        self._subjects = {subject.kind.name: subject for subject in subjects}
+        self._show = show
+        self._items: dict[str, tuple[str, str, str]] = {}
+        self._session: pytest.Session | None = None
+        self._hangs = 0
+        self.report = Report()
+        self.trouble = ""
+
+    @pytest.fixture(scope="session")
+    def subjects(self) -> dict[str, Subject]:
+        """What is checked, by the name of the kind."""
+        return self._subjects
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Note whom to ask for an early end."""
+        self._session = session
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Note what a check is called, and what it is about."""
+        suite = item.getparent(pytest.Class)
+        if not isinstance(item, pytest.Function) or suite is None:
+            return
+        words = item.originalname.removeprefix("test_").replace("_", " ")
+        if hasattr(item, "callspec"):
+            words += f": {item.callspec.id}"
+        about = " ".join((item.function.__doc__ or "").split())
+        self._items[item.nodeid] = (self._subjects[suite.obj.kind].label, words, about)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note why the suites cannot be loaded."""
+        if report.failed:
+            self.trouble = report.longreprtext
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a result; what goes wrong before or after a check counts as well."""
+        label, words, about = self._items[report.nodeid]
+        if report.when == "teardown":
+            words += ", and ends"
+        if report.failed:
+            result = CheckResult(label, words, FAILED, about, _found(report), report.longreprtext)
+        elif report.skipped:
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+            result = CheckResult(label, words, SKIPPED, about, reason.removeprefix("Skipped: "))
+        elif report.when == "call":
+            result = CheckResult(label, words, PASSED, about)
+        else:
+            return
+        self.report.results.append(result)
+        self._show(result)
+        self._hangs += result.outcome == FAILED and HANG in result.found
+        if self._hangs == MAX_HANGS and self._session is not None:
+            self.report.is_given_up = True
+            self._session.shouldfail = "it does not answer in time"
+
+
+def _found(report: pytest.TestReport) -> str:
+    """What is wrong, in as few words as the failure allows."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None:
+        return report.longreprtext
+    text: str = crash.message
+    is_assertion = text.startswith("AssertionError: ")
+    text = text.removeprefix("AssertionError: ").removeprefix("Failed: ")
+    if is_assertion:
+        # pytest adds what it compared, which only says it again.
+        text = text.partition("\nassert ")[0]
+    if os.path.dirname(_FOLDER) not in crash.path:
+        text += f" ({crash.path}:{crash.lineno})"
+    return text

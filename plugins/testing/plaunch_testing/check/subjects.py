@@ -1,0 +1,222 @@
+"""What a name means for `--check-plugin`: the plugins to check, each with what it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import PlaunchError, UnknownNameError, UsageError
+from plaunch.plugin import (
+    EVENT_HANDLERS,
+    KINDS,
+    LIFECYCLE,
+    RENDEZVOUS,
+    find_event_handlers,
+    suggest,
+)
+from plaunch.rendezvous import JobRendezvous, RendezvousParameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from plaunch.plugin import Kind, PluginManager, RendezvousFactory
+
+
+@dataclass(frozen=True)
+class Given:
+    """What plugins are given while they are checked, as the options of a launch say it.
+
+    Args:
+        endpoint: for a rendezvous backend, as `--rdzv-endpoint`.
+        config: for a rendezvous backend, as `--rdzv-conf`.
+        nodes: for a rendezvous backend that takes it for granted, how many nodes the job has.
+        event_conf: for event handlers, values by `handler.key`, as `--event-conf`.
+    """
+
+    endpoint: str = ""
+    config: Mapping[str, object] = field(default_factory=dict)
+    nodes: int = 1
+    event_conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A plugin to check, under one of the names that it has.
+
+    Args:
+        kind: its kind.
+        name: its own name.
+        label: what messages call it.
+        thing: what the name gives.
+        given: what it is given.
+        module: what a launch imports for it; empty to take where it is defined.
+        is_for_torch: whether it was written for torchrun.
+        knows_job: for a rendezvous backend, whether its handler knows the whole job.
+        options: options for the plugin alone, as its context has them.
+    """
+
+    kind: Kind[Any]
+    name: str
+    label: str
+    thing: Any
+    given: Given
+    module: str = ""
+    is_for_torch: bool = False
+    knows_job: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_subjects(text: str, manager: PluginManager, given: Given) -> list[Subject]:
+    """The plugins that `text` means, one of each kind in which the name is offered.
+
+    Raises:
+        UsageError: nobody offers the name, several do, or it cannot use what it is given.
+        PluginError: the plugin cannot be loaded, or created.
+    """
+    kinds, name = find_kinds(text, manager)
+    return [
+        _subject_with_hooks(manager, name, given)
+        if kind is LIFECYCLE
+        else _subject(manager, kind, name, given)
+        for kind in kinds
+    ]
+
+
+def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]:
+    """The kinds in which a name is offered, and the name as it is to be looked up in each.
+
+    `text` is `NAME`, `KIND:NAME` or `DISTRIBUTION:NAME`. A plugin whose hooks are called in each
+    launch counts as one of the kind `plugin`.
+
+    Raises:
+        UnknownNameError: nobody offers the name.
+    """
+    owner, colon, bare = text.partition(":")
+    for kind in KINDS:
+        if colon and owner == kind.name:
+            return [kind], bare
+    kinds = []
+    if not colon or owner != LIFECYCLE.name:
+        kinds = [kind for kind in KINDS if (bare if colon else text) in manager.names(kind)]
+    if colon:  # the name may be that of another distribution's
+        kinds = [kind for kind in kinds if _is_offered(text, kind, manager)]
+    if _called_in_each_launch(text, manager):
+        kinds.insert(0, LIFECYCLE)
+    if kinds:
+        return kinds, text
+    names = {f"{kind.name}:{name}" for kind in KINDS for name in manager.names(kind)}
+    names |= {f"{LIFECYCLE.name}:{name}" for name in manager.always_on()}
+    known = names if colon else {name.partition(":")[2] for name in names}
+    how_to_add = "; reinstall the package if you just added it"
+    raise UnknownNameError(
+        f"--check-plugin={text} names no plugin{suggest(text, known, otherwise=how_to_add)}"
+    )
+
+
+def _is_offered(text: str, kind: Kind[Any], manager: PluginManager) -> bool:
+    try:
+        manager.get(kind, text)
+    except UnknownNameError:
+        return False
+    except PlaunchError:
+        pass  # said when it is looked up to be checked
+    return True
+
+
+def _called_in_each_launch(text: str, manager: PluginManager) -> str:
+    """The name of the plugin that `text` means, if it has hooks beside those that offer names."""
+    from packaging.utils import canonicalize_name  # noqa: PLC0415 - pytest has brought it
+
+    offers = {kind.hook for kind in KINDS}
+    owner, _, bare = text.rpartition(":")
+    owners = {
+        plugin.name: plugin.distribution
+        for plugin in manager.selected()
+        if plugin.kind == LIFECYCLE.name
+    }
+    for name, (_, hooks) in manager.always_on().items():
+        is_meant = text == name or (
+            bare == name
+            and (
+                owner == LIFECYCLE.name
+                or canonicalize_name(owner) == canonicalize_name(owners.get(name, ""))
+            )
+        )
+        if is_meant and not offers.issuperset(hooks):
+            return name
+    return ""
+
+
+def _label(kind: Kind[Any], name: str) -> str:
+    return f"{kind.label} {name!r}"
+
+
+def _module_of(manager: PluginManager, kind: Kind[Any], name: str) -> str:
+    """What was imported for a plugin; empty if it was passed in code."""
+    loaded = ((one.module, one.kind, one.name) for one in manager.selected())
+    return next((module for module, *found in loaded if found == [kind.name, name]), "")
+
+
+def _subject_with_hooks(manager: PluginManager, text: str, given: Given) -> Subject:
+    name = _called_in_each_launch(text, manager)
+    plugin, _ = manager.always_on()[name]
+    module = _module_of(manager, LIFECYCLE, name)
+    return Subject(LIFECYCLE, name, _label(LIFECYCLE, text), plugin, given, module)
+
+
+def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: Given) -> Subject:
+    thing = manager.get(kind, name)
+    bare = name.rpartition(":")[2]
+    options: Mapping[str, str] = {}
+    if kind is EVENT_HANDLERS:
+        _, options = find_event_handlers(manager, name, given.event_conf)[name]
+    return Subject(
+        kind,
+        bare,
+        _label(kind, name),
+        thing,
+        given,
+        _module_of(manager, kind, bare),
+        is_for_torch=thing.__module__ == "plaunch.plugin.torchrun",  # the bridge
+        knows_job=kind is RENDEZVOUS and _knows_job(manager, name, thing, given),
+        options=options,
+    )
+
+
+def _knows_job(manager: PluginManager, name: str, create: RendezvousFactory, given: Given) -> bool:
+    """Whether the handler is one that knows the whole job, for which there is a larger suite."""
+    params = RendezvousParameters(
+        name.rpartition(":")[2],
+        given.endpoint,
+        "conformance-look",
+        given.nodes,
+        given.nodes,
+        "127.0.0.1",
+        **dict[str, Any](given.config),
+    )
+    try:
+        with silence(), manager.calling(RENDEZVOUS, name):
+            handler = create(params)
+    except UsageError as error:
+        raise UsageError(
+            f"{error}; give --check-plugin the --rdzv-endpoint, --rdzv-conf and --nnodes that the "
+            "backend needs"
+        ) from error
+    try:
+        return isinstance(handler, JobRendezvous)
+    finally:
+        with silence():
+            handler.shutdown()
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """What a plugin logs while it is checked is no news to anybody."""
+    logger = logging.getLogger("plaunch")
+    handlers, logger.handlers = logger.handlers, [logging.NullHandler()]
+    try:
+        yield
+    finally:
+        logger.handlers = handlers

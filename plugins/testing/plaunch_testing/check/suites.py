@@ -1,0 +1,148 @@
+"""The suites for the plugins that somebody has chosen to check; `check.running` runs it.
+
+The fixture `subjects` says which they are.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from plaunch.errors import UsageError
+from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
+
+from plaunch_testing.conformance import (
+    DeviceCounterConformance,
+    EventHandlerConformance,
+    HooksConformance,
+    LogsSpecsConformance,
+    RendezvousConformance,
+    RendezvousHandlerConformance,
+    SchedulerConformance,
+    SignalPolicyConformance,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from plaunch_testing.check.subjects import Subject
+
+
+class _Chosen:
+    """Takes the plugin from the fixture."""
+
+    kind = ""
+
+    @pytest.fixture(autouse=True)
+    def _subject(self, subjects: Mapping[str, Subject]) -> None:
+        self.subject = subjects[self.kind]
+        # The suites look at these wherever an author may have set them.
+        suite: Any = self
+        suite.module = self.subject.module
+        suite.is_for_torch = self.subject.is_for_torch
+        suite.options = self.subject.options
+
+    def plugin(self) -> Any:
+        """What the chosen name gives."""
+        return self.subject.thing
+
+
+class Test_plugin(_Chosen, HooksConformance):  # noqa: N801 - found by the kind's name
+    """The checks of the hooks that are called in each launch."""
+
+    kind = "plugin"
+
+
+class Test_logs_specs(_Chosen, LogsSpecsConformance):  # noqa: N801 - found by the kind's name
+    """The checks of a logs spec."""
+
+    kind = "logs_specs"
+
+
+class Test_event_handlers(_Chosen, EventHandlerConformance):  # noqa: N801
+    """The checks of an event handler."""
+
+    kind = "event_handlers"
+
+
+class Test_device_counts(_Chosen, DeviceCounterConformance):  # noqa: N801
+    """The checks of a device counter."""
+
+    kind = "device_counts"
+
+
+class Test_signal_policies(_Chosen, SignalPolicyConformance):  # noqa: N801
+    """The checks of a signal policy."""
+
+    kind = "signal_policies"
+
+
+class Test_schedulers(_Chosen, SchedulerConformance):  # noqa: N801
+    """The checks of a scheduler."""
+
+    kind = "schedulers"
+
+    @pytest.fixture(autouse=True)
+    def _environments(self, _subject: None) -> None:
+        # This process's own is an example if the scheduler knows it.
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+        suite: Any = self
+        try:
+            self.plugin()(environ)
+        except UsageError:
+            return
+        except Exception:  # noqa: BLE001, S110 - which the tests find, too
+            pass
+        suite.environments = [environ]
+
+
+class Test_rendezvous(_Chosen, RendezvousHandlerConformance):  # noqa: N801
+    """The checks of a backend that does not know the whole job."""
+
+    kind = "rendezvous"
+
+    @pytest.fixture(autouse=True)
+    def _meeting(self, _subject: None) -> None:
+        suite: Any = self
+        suite.backend = self.subject.name
+        suite.endpoint = self.subject.given.endpoint
+        suite.config = self.subject.given.config
+        suite.nodes = self.subject.given.nodes
+
+
+class Test_job_rendezvous(RendezvousConformance):  # noqa: N801
+    """The checks of a backend that does."""
+
+    kind = "rendezvous"
+
+    @pytest.fixture(autouse=True, scope="class")
+    def _host(self, subjects: Mapping[str, Subject]) -> Iterator[None]:
+        # Where a node hosts the store, it is one that takes no part and outlives all others.
+        subject = subjects[self.kind]
+        run_id = f"conformance-host-{os.getpid()}"
+        params = RendezvousParameters(
+            subject.name,
+            subject.given.endpoint,
+            run_id,
+            1,
+            2,
+            "127.0.0.1",
+            **dict[str, Any](subject.given.config),
+        )
+        host = subject.thing(params)
+        yield
+        host.shutdown()
+
+    @pytest.fixture(autouse=True)
+    def _subject(self, _host: None, subjects: Mapping[str, Subject]) -> None:
+        self.subject = subjects[self.kind]
+        suite: Any = self
+        suite.backend = self.subject.name
+        suite.endpoint = self.subject.given.endpoint
+        suite.config = self.subject.given.config
+
+    def create(self, params: RendezvousParameters) -> RendezvousHandler:
+        """Create the handler of a node."""
+        handler: RendezvousHandler = self.subject.thing(params)
+        return handler

@@ -1,0 +1,60 @@
+"""Suites that authors of plugins run over their own; they need pytest.
+
+One class for each kind of plugin, of which the author says what the plugin's name gives, and one
+for the hooks that are called in each launch:
+
+    from plaunch_testing.conformance import EventHandlerConformance
+
+    class TestMyHandler(EventHandlerConformance):
+        def plugin(self):
+            return MyHandler
+
+And one for each of the two things that an author of a backend for several nodes may write, a store
+or a whole handler:
+
+    from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
+
+    class TestMyStore(RendezvousStoreConformance):
+        def connect(self):
+            return MyStore("127.0.0.1:1234")
+
+    class TestMyBackend(RendezvousConformance):
+        def create(self, params):
+            return create_my_handler(params)
+"""
+
+import pkgutil
+
+import pytest
+
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{one.name}" for one in pkgutil.iter_modules(__path__))
+)
+
+from plaunch_testing.conformance.device_counts import (  # noqa: E402 - after the lines above
+    DeviceCounterConformance as DeviceCounterConformance,
+)
+from plaunch_testing.conformance.event_handlers import (  # noqa: E402
+    EventHandlerConformance as EventHandlerConformance,
+)
+from plaunch_testing.conformance.hooks import (  # noqa: E402
+    HooksConformance as HooksConformance,
+)
+from plaunch_testing.conformance.job_rendezvous import (  # noqa: E402
+    RendezvousConformance as RendezvousConformance,
+)
+from plaunch_testing.conformance.logs_specs import (  # noqa: E402
+    LogsSpecsConformance as LogsSpecsConformance,
+)
+from plaunch_testing.conformance.rendezvous_handlers import (  # noqa: E402
+    RendezvousHandlerConformance as RendezvousHandlerConformance,
+)
+from plaunch_testing.conformance.schedulers import (  # noqa: E402
+    SchedulerConformance as SchedulerConformance,
+)
+from plaunch_testing.conformance.signal_policies import (  # noqa: E402
+    SignalPolicyConformance as SignalPolicyConformance,
+)
+from plaunch_testing.conformance.stores import (  # noqa: E402
+    RendezvousStoreConformance as RendezvousStoreConformance,
+)

@@ -1,0 +1,93 @@
+"""What the suite for handlers works with: making nodes, and letting them meet."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from plaunch.rendezvous import JobFailure, JobSettings, RendezvousHandler, RendezvousParameters
+
+from plaunch_testing.conformance.nodes import Node, close_all, eventually, met
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+FAILURE = JobFailure(
+    rank=1, began=1000.0, summary="rank 1 exited with code 3", detail={"exit_code": 3}
+)
+
+
+class Suite:
+    """The part of `RendezvousConformance` that its author sees, and no tests."""
+
+    backend: ClassVar[str] = "conformance"
+    endpoint: ClassVar[str] = ""
+    config: ClassVar[Mapping[str, object]] = {}  # more options (`--rdzv-conf`) for every handler
+
+    # What tests of loss wait for; a slow store needs more.
+    keep_alive_interval: ClassVar[float] = 0.2
+    keep_alive_max_attempt: ClassVar[int] = 8
+
+    crowd: ClassVar[int] = 100  # nodes that arrive at once
+    steps: ClassVar[int] = 24  # operations before each of which a leader dies
+
+    def create(self, params: RendezvousParameters) -> RendezvousHandler:
+        """Make the handler of one node; to be overridden."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _job(self) -> Iterator[None]:
+        self._run_id = f"conformance-{secrets.token_hex(6)}"
+        self._nodes: list[Node] = []
+        yield
+        close_all(self._nodes)
+
+    def node(
+        self,
+        min_nodes: int,
+        max_nodes: int,
+        *,
+        is_quick: bool = False,
+        run_id: str = "",
+        role: str = "default",
+        nproc: int = 1,
+        max_restarts: int = 3,
+        index: int | None = None,
+        **config: object,
+    ) -> Node:
+        """Make one node; `is_quick` if it must notice losses soon."""
+        keep_alive: dict[str, object] = {"keep_alive_interval": 1.0, "keep_alive_max_attempt": 15}
+        if is_quick:
+            keep_alive = {
+                "keep_alive_interval": self.keep_alive_interval,
+                "keep_alive_max_attempt": self.keep_alive_max_attempt,
+            }
+        params = RendezvousParameters(
+            self.backend,
+            self.endpoint,
+            run_id or self._run_id,
+            min_nodes,
+            max_nodes,
+            "127.0.0.1",
+            job=JobSettings(role, nproc, max_restarts, index),
+            **{"last_call_timeout": 0.5, **keep_alive, **self.config, **config},
+        )
+        node = Node(self.create(params))
+        self._nodes.append(node)
+        return node
+
+    def nodes(self, count: int, min_nodes: int, max_nodes: int, **options: object) -> list[Node]:
+        """Make several nodes that are alike."""
+        return [self.node(min_nodes, max_nodes, **options) for _ in range(count)]  # type: ignore[arg-type]
+
+    def in_order(self, count: int, min_nodes: int, max_nodes: int, **options: object) -> list[Node]:
+        """Nodes that have met, in order of their ranks; the first one leads."""
+        nodes = self.nodes(count, min_nodes, max_nodes, **options)
+        nodes[0].join()
+        eventually(lambda: nodes[0].has_come, "the first one has come")
+        for node in nodes[1:]:
+            node.join()
+        rounds = met(*nodes)
+        ranks = {id(node): one.rank for node, one in zip(nodes, rounds, strict=True)}
+        return sorted(nodes, key=lambda node: ranks[id(node)])

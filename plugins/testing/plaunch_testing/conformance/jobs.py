@@ -1,0 +1,241 @@
+"""One job on all nodes: failures, success, closing; and what must not get in."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+from plaunch.errors import (
+    RendezvousClosedError,
+    RendezvousError,
+    RendezvousTimeoutError,
+)
+from plaunch.rendezvous import ChangeKind, JobFailure, NodeSettings
+
+from plaunch_testing.conformance.job_suite import FAILURE, Suite
+from plaunch_testing.conformance.nodes import eventually, meet, met
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_GARBAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty object": lambda value: b"{}",
+    "truncated": lambda value: value[: len(value) // 2],
+    "of another version": lambda value: value.replace(b'"v":1', b'"v":7', 1),
+    "with other fields": lambda value: b'{"v":1,"node":{"a":[]},"beat":"x","incarnation":3}',
+    "deeply nested": lambda value: b'{"v":1,"a":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    "binary": lambda value: b"\x80\x05\x95\xff",
+    "a pickle": lambda value: b"cos\nsystem\n(S'exit 1'\ntR.",
+}
+
+
+class Jobs(Suite):
+    """What all nodes of a job know alike, and how it ends."""
+
+    # --- one job ----------------------------------------------------------------------------------
+
+    def test_what_the_agents_bring_counts(self) -> None:
+        """Roles, workers and budget are those of `prepare`, whatever a handler was created with."""
+        nodes = self.nodes(2, 2, 2, nproc=1, max_restarts=0)
+        for node, count in zip(nodes, (2, 3), strict=True):
+            node.handler.prepare(NodeSettings("trainer", count, 1, stop_timeout=1.0))
+        for attempt in (0, 1):
+            rounds = meet(*nodes)
+            assert {one.attempt for one in rounds} == {attempt}
+            assert {(one.ranks.world_size, one.ranks.role_world_size) for one in rounds} == {(5, 5)}
+            leader = next(index for index, one in enumerate(rounds) if one.rank == 0)
+            assert (rounds[leader].ranks.first_global, rounds[leader].ranks.first_role) == (0, 0)
+            other = rounds[1 - leader].ranks
+            assert (other.first_global, other.first_role) == ((2, 3)[leader],) * 2
+            nodes[0].report(FAILURE)
+            nodes[1].wait_for(ChangeKind.FAILED)
+
+    def test_another_budget_of_an_agent_is_refused(self) -> None:
+        """As another one that was given to the launch."""
+        nodes = self.in_order(2, 2, 3)
+        stranger = self.node(2, 3)
+        stranger.handler.prepare(NodeSettings("default", 1, 5, stop_timeout=1.0))
+        with pytest.raises(RendezvousClosedError, match="restarts"):
+            stranger.join().round()
+        assert not any(node.handler.is_closed() for node in nodes)
+
+    def test_a_failure_is_everybodys(self) -> None:
+        """All form a new round, with one attempt more, and know why."""
+        nodes = self.in_order(3, 3, 3)
+        for attempt in (1, 2):
+            nodes[1].report(FAILURE)
+            for node in (nodes[0], nodes[2]):
+                node.wait_for(ChangeKind.FAILED)
+            rounds = meet(*nodes)
+            assert {one.attempt for one in rounds} == {attempt}
+            assert all(FAILURE.summary in one.reason for one in rounds)
+
+    def test_failures_on_several_nodes_count_once(self) -> None:
+        """And the first of them is the cause."""
+        nodes = self.in_order(2, 2, 2)
+        later = JobFailure(rank=0, began=1001.0, summary="rank 0 was aborted", detail={})
+        nodes[0].report(later)
+        nodes[1].report(FAILURE)
+        rounds = meet(*nodes)
+        assert {one.attempt for one in rounds} == {1}
+        assert all(FAILURE.summary in one.reason for one in rounds)
+
+    @pytest.mark.parametrize(("max_restarts", "is_final"), [(0, False), (5, True)])
+    def test_the_last_failure_ends_the_job(self, max_restarts: int, is_final: bool) -> None:
+        """With the same cause, in detail, on all nodes."""
+        nodes = self.in_order(3, 3, 3, max_restarts=max_restarts)
+        nodes[2].report(FAILURE, is_final=is_final)
+        for node in nodes[:2]:
+            node.wait_for(ChangeKind.FAILED)
+        for node in nodes:
+            node.join()
+        for node in nodes:
+            with pytest.raises(RendezvousClosedError, match=FAILURE.summary):
+                node.round()
+            assert node.verdict is not None
+            assert node.verdict.outcome == "failed"
+            assert node.verdict.failures == (FAILURE,)
+
+    def test_many_failures_with_much_to_tell_end_the_job_all_the_same(self) -> None:
+        """The first one is told in detail, and all others are at least counted, on all nodes."""
+        nodes = self.in_order(2, 2, 2, max_restarts=0)
+        detail = {"message": "\u00e9" * 6000, "last_lines": ["\u00e9" * 1000] * 20}
+        for first, node in enumerate(nodes):
+            ranks = range(1000 * first, 1000 * (first + 1))
+            node.report(
+                *(JobFailure(n, 1000.0 + n, f"rank {n} failed", detail, "exit 1") for n in ranks)
+            )
+        for node in nodes:
+            node.join()
+        for node in nodes:
+            with pytest.raises(RendezvousClosedError, match="rank 0 failed"):
+                node.round()
+            verdict = node.verdict
+            assert verdict is not None
+            assert verdict.failures[0].detail["message"] == detail["message"]
+            counted = sum(group.count for group in verdict.others)
+            assert len(verdict.failures) + counted in (1000, 2000)  # the others may be too late
+
+    def test_the_job_succeeds_when_all_nodes_have(self) -> None:
+        """And not before."""
+        nodes = self.in_order(3, 3, 3)
+        nodes[0].job.report_success()
+        nodes[1].job.report_success()
+        assert [node.verdict for node in nodes] == [None] * 3
+        nodes[2].job.report_success()
+        for node in nodes:
+            node.wait_for(ChangeKind.CLOSED)
+            assert node.verdict is not None
+            assert node.verdict.outcome == "succeeded"
+            assert node.handler.is_closed()
+
+    def test_a_notice_reaches_all_others(self) -> None:
+        """And the round goes on."""
+        nodes = self.in_order(3, 3, 3)
+        nodes[1].job.send_notice(signal.SIGUSR1)
+        for node in (nodes[0], nodes[2]):
+            assert node.wait_for(ChangeKind.NOTICE).signum == signal.SIGUSR1
+        assert not any(node.is_waiting or node.changes for node in nodes)
+
+    # --- close ------------------------------------------------------------------------------------
+
+    def test_closing_is_for_all_and_for_good(self) -> None:
+        """Nodes that run are told, those that wait get an error, and so do later ones."""
+        nodes = self.in_order(2, 2, 2)
+        spare = self.node(2, 2).join()
+        eventually(lambda: spare.has_come, "the spare is there")
+        nodes[1].handler.set_closed()
+        for node in nodes:
+            change = node.wait_for(ChangeKind.CLOSED)
+            assert change.reason
+            assert node.handler.is_closed()
+            with pytest.raises(RendezvousClosedError):
+                node.join().round()
+        for node in (spare, self.node(2, 2).join()):
+            with pytest.raises(RendezvousClosedError):
+                node.round()
+            assert node.verdict is not None
+            assert node.verdict.outcome == "closed"
+
+    def test_shutting_down_twice_is_fine(self) -> None:
+        """Also for a handler that was never used, and in every order."""
+        used, unused = self.nodes(2, 1, 1)
+        meet(used)
+        for node in (used, unused):
+            assert node.handler.leave()
+            assert node.handler.shutdown()
+            assert node.handler.leave()
+
+    def test_leaving_ends_the_own_wait(self) -> None:
+        """An agent that is told to stop does so, also while it waits for others."""
+        node = self.node(2, 2).join()
+        eventually(lambda: node.has_come, "it waits")
+        node.handler.leave()
+        with pytest.raises(RendezvousError):
+            node.round()
+
+    # --- what is wrong ----------------------------------------------------------------------------
+
+    def test_too_few_nodes_in_time(self) -> None:
+        """Everybody who waits is told."""
+        nodes = [self.node(3, 4, index=index, join_timeout=1.0).join() for index in (0, 2)]
+        for node in nodes:
+            with pytest.raises(RendezvousTimeoutError):
+                node.round()
+
+    @pytest.mark.parametrize(
+        ("settings", "difference"),
+        [({"max_restarts": 5}, "restarts"), ({"max_nodes": 4}, "nodes")],
+    )
+    def test_other_settings_are_refused(self, settings: dict[str, int], difference: str) -> None:
+        """With what is different, and without harm to the others."""
+        nodes = self.in_order(2, 2, 3)
+        stranger = self.node(**{"min_nodes": 2, "max_nodes": 3, **settings})  # type: ignore[arg-type]
+        with pytest.raises(RendezvousClosedError, match=difference):
+            stranger.join().round()
+        assert not any(node.handler.is_closed() for node in nodes)
+
+    @pytest.mark.parametrize("other", ["none", "another"])
+    def test_a_node_without_the_jobs_token_is_refused(self, other: str, tmp_path: Path) -> None:
+        """Whether it has none or another; those who have it meet."""
+        (tmp_path / "ours").write_text("a token of sixteen bytes or more")
+        (tmp_path / "another").write_text("another token of sixteen bytes")
+        nodes = self.nodes(2, 2, 2, token_file=str(tmp_path / "ours"))
+        meet(*nodes)
+        options = {} if other == "none" else {"token_file": str(tmp_path / other)}
+        stranger = self.node(2, 2, **options)  # type: ignore[arg-type]
+        with pytest.raises(RendezvousError, match="token"):
+            stranger.join().round()
+        assert not any(node.handler.is_closed() for node in nodes)
+
+    @pytest.mark.parametrize("kind", _GARBAGE)
+    def test_garbage_from_one_node_harms_no_other(self, kind: str) -> None:
+        """Whatever it leaves behind; the two others meet."""
+        first = self.node(2, 3).join()
+        eventually(lambda: first.has_come, "the first one leads")
+        hostile = self.node(2, 3, is_quick=True)
+        hostile.wire.garble = lambda key, value: _GARBAGE[kind](value)
+        hostile.join()
+        # More than once, or it may not have arrived.
+        eventually(
+            lambda: hostile.wire.operations["beat"] > 1 or not hostile.is_waiting,
+            "garbage is there",
+        )
+        hostile.kill()
+        other = self.node(2, 3).join()
+        met(first, other)
+
+    @pytest.mark.parametrize("kind", _GARBAGE)
+    def test_garbage_from_the_leader_is_an_error(self, kind: str) -> None:
+        """For everybody who reads it, and within bounds: nobody waits for ever."""
+        leader = self.node(2, 2, join_timeout=5.0)
+        leader.wire.garble = lambda key, value: _GARBAGE[kind](value)
+        leader.join()
+        eventually(
+            lambda: leader.wire.operations.total() > 1 or not leader.is_waiting, "garbage is there"
+        )
+        other = self.node(2, 2, join_timeout=5.0).join()
+        with pytest.raises(RendezvousError):
+            other.round()

@@ -1,0 +1,306 @@
+"""What every logs spec must do."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from plaunch.errors import UsageError
+from plaunch.process import LogsDest, LogsSpecs, Std
+
+from plaunch_testing.conformance.plugin_suite import PluginSuite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from plaunch.plugin import LogsSpecsFactory
+
+_Streams = dict[str, Any]
+_SETTINGS: dict[str, _Streams] = {
+    "nothing": {},
+    "redirects": {"redirects": Std.ALL},
+    "tee": {"tee": Std.ALL},
+    "one of each": {"redirects": Std.OUT, "tee": Std.ERR},
+    "by rank": {"redirects": {0: Std.ALL}, "tee": {1: Std.OUT, 3: Std.ALL}},
+    "a filter": {"tee": Std.ALL, "local_ranks_filter": {1}},
+    "a filter of nobody here": {"tee": Std.ALL, "local_ranks_filter": {77}},
+}
+_EVERY = pytest.mark.parametrize("setting", _SETTINGS)
+
+
+class LogsSpecsConformance(PluginSuite):
+    """Derive from it, say what the `plugin` is, and let pytest collect the class.
+
+    `local_world_sizes` are the numbers of workers that are tried.
+    """
+
+    local_world_sizes: ClassVar[Sequence[int]] = (1, 4, 12)
+
+    def plugin(self) -> LogsSpecsFactory:
+        """What the logs spec's name gives; to be overridden."""
+        raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _temporary(self, _surroundings: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        # One that is given no folder may make one of its own, which does not stay.
+        temporary = os.path.join(self.folder, "tmp")
+        os.mkdir(temporary)
+        monkeypatch.setenv("TMPDIR", temporary)
+        monkeypatch.setattr("tempfile.tempdir", None)
+        self.log_dir = os.path.join(self.folder, "logs")
+
+    def create(self, **keywords: Any) -> LogsSpecs:
+        """Create it with torchrun's four keyword arguments, all of which are given."""
+        given: dict[str, Any] = {
+            "log_dir": None,
+            "redirects": Std.NONE,
+            "tee": Std.NONE,
+            "local_ranks_filter": None,
+        }
+        specs: LogsSpecs = self.call("creating it", self.thing, **{**given, **keywords})
+        return specs
+
+    def use_once(self) -> object:
+        """Start two workers."""
+        specs = self.create(log_dir=self.log_dir, tee=Std.ALL)
+        return specs, self.reify(specs, environments(2))
+
+    def reify(self, specs: LogsSpecs, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Start workers once."""
+        return self.call("reify()", specs.reify, envs)
+
+    def files_of(self, dest: LogsDest) -> list[str]:
+        """All files of a start."""
+        found = paths_of(dest)
+        if self.is_for_torch:
+            # torch itself gives names below /dev/null to what it will never write.
+            found = [path for path in found if os.path.dirname(path) != os.devnull]
+        return found
+
+    def starts(self, setting: str) -> Iterator[tuple[LogsDest, dict[int, dict[str, str]]]]:
+        """A start of every number of workers, with and without a folder."""
+        for size, log_dir in itertools.product(
+            self.local_world_sizes, (self.log_dir, None, os.devnull)
+        ):
+            envs = environments(size)
+            yield self.reify(self.create(log_dir=log_dir, **_SETTINGS[setting]), envs), envs
+
+    def test_it_is_a_class_of_logs_specs(self) -> None:
+        """Derived from `LogsSpecs`."""
+        thing = self.thing
+        assert isinstance(thing, type), f"{thing!r} is no class"
+        assert issubclass(thing, LogsSpecs), f"{thing!r} is not derived from LogsSpecs"
+
+    def test_it_is_created_without_arguments(self) -> None:
+        """As `launch_agent` does, if nobody gives it one."""
+        self.call("creating it", self.thing)
+
+    @_EVERY
+    def test_it_gives_a_place_to_both_streams_of_every_rank(self, setting: str) -> None:
+        """The workers are not started otherwise."""
+        for dest, envs in self.starts(setting):
+            assert set(dest.stdouts) == set(envs), f"stdouts has ranks {sorted(dest.stdouts)}"
+            assert set(dest.stderrs) == set(envs), f"stderrs has ranks {sorted(dest.stderrs)}"
+
+    @_EVERY
+    def test_it_names_no_rank_that_is_not_there(self, setting: str) -> None:
+        """Among those that are teed or have an error file."""
+        for dest, envs in self.starts(setting):
+            for name in ("tee_stdouts", "tee_stderrs", "error_files"):
+                more = set(getattr(dest, name)) - set(envs)
+                assert not more, f"{name} has ranks {sorted(more)} of {len(envs)} workers"
+
+    @_EVERY
+    def test_every_folder_exists(self, setting: str) -> None:
+        """When `reify` returns: files are opened at once, and nobody makes folders for them."""
+        for dest, _ in self.starts(setting):
+            for path in self.files_of(dest):
+                assert os.path.isdir(os.path.dirname(path)), f"the folder of {path!r} is missing"
+                assert not os.path.isdir(path), f"{path!r} is a folder"
+
+    @_EVERY
+    def test_no_two_ranks_share_a_file(self, setting: str) -> None:
+        """Nor do a rank's streams share one with its error file."""
+        for dest, _ in self.starts(setting):
+            owners: dict[str, object] = {}
+            places = [*rank_places(dest.stdouts), *rank_places(dest.stderrs)]
+            for path, owner in places:
+                assert owners.setdefault(path, owner) == owner, f"{path!r} is of two ranks"
+            for path, rank in rank_places(dest.error_files):
+                assert owners.setdefault(path, ("errors", rank)) == ("errors", rank), (
+                    f"{path!r} is an error file and something else"
+                )
+
+    def test_an_error_file_is_told_to_its_worker(self) -> None:
+        """In `TORCHELASTIC_ERROR_FILE`; the launcher reads where the worker writes."""
+        for dest, envs in self.starts("tee"):
+            for rank, env in envs.items():
+                path = dest.error_files.get(rank, "")
+                told = env.get("TORCHELASTIC_ERROR_FILE", "")
+                if path not in ("", os.devnull) or told:
+                    assert told == path, f"rank {rank} is told {told!r}, and {path!r} is read"
+
+    def test_nobody_outside_of_the_filter_is_shown(self) -> None:
+        """A rank that is not asked for is not teed."""
+        for setting in ("a filter", "a filter of nobody here"):
+            wanted = _SETTINGS[setting]["local_ranks_filter"]
+            for dest, _ in self.starts(setting):
+                shown = {*dest.tee_stdouts, *dest.tee_stderrs} - wanted
+                assert not shown, f"ranks {sorted(shown)} are teed, and the filter has {wanted}"
+
+    def test_environments_keep_what_they_have(self) -> None:
+        """It may add variables; it takes none away and changes none of them."""
+        for _, envs in self.starts("tee"):
+            before = environments(len(envs))
+            assert set(envs) == set(before)
+            for rank, env in before.items():
+                assert {name: envs[rank].get(name) for name in env} == env, f"of rank {rank}"
+            for env in envs.values():
+                assert all(isinstance(value, str) for value in env.values()), f"in {env!r}"
+
+    @_EVERY
+    def test_devnull_forbids_files(self, setting: str) -> None:
+        """With `--log-dir=/dev/null` there are none."""
+        dest = self.reify(self.create(log_dir=os.devnull, **_SETTINGS[setting]), environments(4))
+        assert not self.files_of(dest), f"it has files: {self.files_of(dest)}"
+
+    def test_all_files_are_below_its_folder(self) -> None:
+        """`root_log_dir` is where users and tools look for them."""
+        specs = self.create(log_dir=self.log_dir, tee=Std.ALL)
+        dest = self.reify(specs, environments(4))
+        root = specs.root_log_dir
+        assert root is None or isinstance(root, str), f"root_log_dir is {root!r}"
+        for path in self.files_of(dest):
+            assert root is not None, f"root_log_dir is None, and {path!r} is a file"
+            assert os.path.abspath(path).startswith(os.path.abspath(root) + os.sep), (
+                f"{path!r} is not below {root!r}"
+            )
+
+    def test_the_run_may_have_a_folder(self) -> None:
+        """Below `root_log_dir`, there when it is told, and before the workers start."""
+        for log_dir in (self.log_dir, None, os.devnull):
+            specs = self.create(log_dir=log_dir)
+            folder = self.call("create_run_dir()", specs.create_run_dir, "conformance")
+            if folder is not None:
+                assert os.path.isdir(folder), f"{folder!r} is no folder"
+                assert specs.root_log_dir is not None, "root_log_dir is None"
+                assert os.path.abspath(folder).startswith(os.path.abspath(specs.root_log_dir))
+            self.reify(specs, environments(2))
+
+    def test_the_next_attempt_has_other_files(self) -> None:
+        """What the last one has written says why it failed."""
+        specs = self.create(log_dir=self.log_dir, redirects=Std.ALL)
+        dests = [self.reify(specs, environments(2, attempt=attempt)) for attempt in range(3)]
+        for one, other in itertools.combinations(dests, 2):
+            shared = set(self.files_of(one)) & set(self.files_of(other))
+            assert not shared, f"two attempts have {sorted(shared)}"
+
+    def test_two_nodes_share_a_folder(self) -> None:
+        """As on a shared file system, where both get the same `--log-dir`."""
+        dests = [
+            self.reify(
+                self.create(log_dir=self.log_dir, redirects=Std.ALL), environments(2, node=node)
+            )
+            for node in range(2)
+        ]
+        shared = set(self.files_of(dests[0])) & set(self.files_of(dests[1]))
+        assert not shared, f"two nodes have {sorted(shared)}"
+
+    def test_where_logs_go_is_plain_data(self) -> None:
+        """Texts by numbers, as torchrun's own."""
+        for dest, _ in self.starts("tee"):
+            pickle.loads(pickle.dumps(dest))  # noqa: S301 - just written
+            for name, value in vars(dest).items():
+                places = value if isinstance(value, dict) else {0: value}
+                for rank, path in places.items():
+                    assert type(rank) is int, f"{name} has the key {rank!r}"
+                    assert isinstance(path, str), f"{name} has {path!r}"
+
+    @pytest.mark.parametrize("where", ["a file", "below a file"])
+    def test_a_folder_of_no_use_is_a_usage_error(self, where: str) -> None:
+        """When it is created, or at the first start."""
+        path = os.path.join(self.folder, "file")
+        with open(path, "w"):
+            pass
+        if where == "below a file":
+            path = os.path.join(path, "logs")
+        with pytest.raises(UsageError) as caught:
+            self.reify(self.create(log_dir=path, redirects=Std.ALL), environments(1))
+        assert str(caught.value), "its UsageError says nothing"
+
+    @pytest.mark.parametrize("succeeded", [True, False])
+    @pytest.mark.parametrize("log_dir", ["a folder", "no folder", "/dev/null", "no start"])
+    def test_it_can_be_closed(self, log_dir: str, succeeded: bool) -> None:
+        """However the job ended, also before it began."""
+        folders = {"a folder": self.log_dir, "no folder": None, "/dev/null": os.devnull}
+        specs = self.create(log_dir=folders.get(log_dir, self.log_dir))
+        if log_dir != "no start":
+            self.reify(specs, environments(2))
+        self.call("close()", specs.close, succeeded)
+
+    def test_it_can_be_closed_twice(self) -> None:
+        """The second time does nothing."""
+        specs = self.create()
+        self.reify(specs, environments(2))
+        specs.close(True)
+        self.call("the second close()", specs.close, True)
+
+    def test_logs_of_a_failed_job_are_kept(self) -> None:
+        """In a folder that the user has named."""
+        specs = self.create(log_dir=self.log_dir, redirects=Std.ALL)
+        written = self.files_of(self.reify(specs, environments(2)))
+        for path in written:
+            with open(path, "a") as file:
+                file.write("what has happened\n")
+        specs.close(False)
+        gone = [path for path in written if not os.path.exists(path)]
+        assert not gone, f"it has removed {gone}"
+
+    def test_two_do_not_mix(self) -> None:
+        """Several launches may run in one process."""
+        one = self.create(log_dir=self.log_dir, redirects=Std.ALL)
+        other = self.create(log_dir=self.log_dir + "-2", tee=Std.OUT)
+        first = self.reify(one, environments(2))
+        second = self.reify(other, environments(3))
+        shared = set(self.files_of(first)) & set(self.files_of(second))
+        assert not shared, f"both have {sorted(shared)}"
+
+
+def environments(size: int, *, attempt: int = 0, node: int = 0) -> dict[int, dict[str, str]]:
+    """What the agent of a node gives to its workers, by local rank."""
+    return {
+        rank: {
+            "RANK": str(node * size + rank),
+            "LOCAL_RANK": str(rank),
+            "GROUP_RANK": str(node),
+            "ROLE_RANK": str(node * size + rank),
+            "ROLE_NAME": "default",
+            "WORLD_SIZE": str(2 * size),
+            "LOCAL_WORLD_SIZE": str(size),
+            "GROUP_WORLD_SIZE": "2",
+            "ROLE_WORLD_SIZE": str(2 * size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
+            "TORCHELASTIC_RESTART_COUNT": str(attempt),
+            "TORCHELASTIC_MAX_RESTARTS": "3",
+            "TORCHELASTIC_RUN_ID": "conformance",
+            "PLAUNCH_ROUND": str(attempt),
+        }
+        for rank in range(size)
+    }
+
+
+def rank_places(paths: Mapping[int, str]) -> list[tuple[str, int]]:
+    """The files among the places of ranks."""
+    return [(path, rank) for rank, path in paths.items() if path not in ("", os.devnull)]
+
+
+def paths_of(dest: LogsDest) -> list[str]:
+    """All files of a start."""
+    maps = (dest.stdouts, dest.stderrs, dest.tee_stdouts, dest.tee_stderrs, dest.error_files)
+    found = [path for paths in maps for path, _ in rank_places(paths)]
+    found += [path for path in (dest.filtered_stdout, dest.filtered_stderr) if path]
+    return sorted({path for path in found if path != os.devnull})

@@ -1,0 +1,225 @@
+"""A node as the suite drives it: a handler, and a thread that waits for its rounds."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from plaunch.durations import milliseconds
+from plaunch.rendezvous import ChangeKind, JobRendezvous, JobRound
+from plaunch_membership import DynamicRendezvousHandler
+from plaunch_membership.testing import lost_nodes, node_name, wrap_connections
+
+from plaunch_testing.conformance.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from plaunch.rendezvous import JobFailure, MembershipChange, RendezvousHandler, Verdict
+    from plaunch_membership import Connect
+
+BOUND = 60.0  # seconds within which everything has long happened, however busy the machine
+_JOIN = (ChangeKind.ARRIVED, ChangeKind.LEFT, ChangeKind.LOST, ChangeKind.FAILED)
+_LOOK = 0.25  # seconds between two questions to a handler that may have nothing to say
+
+
+class Node:
+    """One node of a job under test.
+
+    Args:
+        handler: its rendezvous; it has not been used yet.
+    """
+
+    def __init__(self, handler: RendezvousHandler) -> None:
+        if not isinstance(handler, JobRendezvous):
+            pytest.fail(f"{handler!r} is no JobRendezvous; the suite has no use for it")
+        self.handler = handler
+        self.changes: list[MembershipChange] = []
+        self._wire: Wire | None = None
+        if isinstance(handler, DynamicRendezvousHandler):
+            wrap_connections(handler, self._wired)
+        self.present: JobRound | None = None
+        self._thread: threading.Thread | None = None
+        self._outcome: object = None
+        self._is_over = threading.Event()
+
+    @property
+    def job(self) -> JobRendezvous:
+        """The handler as what knows the whole job."""
+        return cast("JobRendezvous", self.handler)
+
+    @property
+    def wire(self) -> Wire:
+        """Between the node and its store; the test is skipped if the handler has no such thing."""
+        if self._wire is None:
+            pytest.skip("only a DynamicRendezvousHandler can be watched, killed or garbled")
+        return self._wire
+
+    @property
+    def has_come(self) -> bool:
+        """Whether the others know of it; True if that cannot be found out."""
+        return self._wire is None or self._wire.is_cut or self._wire.operations["set"] > 0
+
+    def has_given_up(self, other: Node) -> bool:
+        """Whether it has found out, as the leader must, that another node is not there any more."""
+        return other.name in lost_nodes(self._dynamic)
+
+    @property
+    def name(self) -> str:
+        """The node's name in the store."""
+        return node_name(self._dynamic)
+
+    def _wired(self, connect: Connect) -> Connect:
+        self._wire = Wire(connect)
+        return self._wire.connect
+
+    @property
+    def _dynamic(self) -> DynamicRendezvousHandler:
+        if not isinstance(self.handler, DynamicRendezvousHandler):
+            pytest.skip("only a DynamicRendezvousHandler tells whom it has given up")
+        return self.handler
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How the job ended, as far as this node knows."""
+        return self.job.verdict
+
+    def join(self) -> Node:
+        """Begin to wait for a round; `round` is the answer."""
+
+        def run() -> None:
+            try:
+                self._outcome = self.handler.next_rendezvous()
+            except BaseException as error:  # noqa: BLE001 - raised again by `round`
+                self._outcome = error
+
+        self._outcome = None
+        self._thread = threading.Thread(target=run, name="conformance", daemon=True)
+        self._thread.start()
+        return self
+
+    def round(self) -> JobRound:
+        """The round that `join` has waited for.
+
+        Raises:
+            Exception: what `next_rendezvous` has raised.
+        """
+        assert self._thread is not None, "join first"
+        self._thread.join(BOUND)
+        assert not self._thread.is_alive(), f"no round, and no error, within {BOUND} s"
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        assert isinstance(self._outcome, JobRound)
+        return self._outcome
+
+    def obey(self) -> Node:
+        """Do as an agent does: join, and again whenever told; `present` is the round meanwhile."""
+
+        def run() -> None:
+            try:
+                while not self._is_over.is_set():
+                    self.present = cast("JobRound", self.handler.next_rendezvous())
+                    while not self._is_over.is_set() and not self._is_to_join():
+                        pass
+                    self.present = None
+            except BaseException as error:  # noqa: BLE001 - for whoever waits for a round
+                self._outcome = error
+
+        self._thread = threading.Thread(target=run, name="conformance", daemon=True)
+        self._thread.start()
+        return self
+
+    def _is_to_join(self) -> bool:
+        self._poll()
+        changes, self.changes = self.changes, []
+        return any(change.kind in _JOIN for change in changes)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it still waits for a round."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait_for(self, kind: ChangeKind) -> MembershipChange:
+        """Wait until the handler tells of a change of this kind; return it.
+
+        Changes of other kinds that come before stay in `changes`.
+        """
+        deadline = time.monotonic() + BOUND
+        while time.monotonic() < deadline:
+            for index, change in enumerate(self.changes):
+                if change.kind is kind:
+                    return self.changes.pop(index)
+            self._poll()
+        pytest.fail(f"no change of kind {kind} came within {BOUND} s, but {self.changes}")
+
+    def _poll(self) -> None:
+        poller = select.poll()
+        poller.register(self.job.fileno(), select.POLLIN)
+        poller.poll(milliseconds(_LOOK))
+        self.changes += self.job.changes()
+
+    def report(self, *failures: JobFailure, is_final: bool = False) -> None:
+        """Report failures of this node's workers."""
+        self.job.report_failure(failures, is_final=is_final)
+
+    def kill(self) -> None:
+        """Let it die without a word."""
+        self.wire.cut()
+
+    def close(self) -> None:
+        """Release it, dead or alive."""
+        self._is_over.set()
+        self.handler.shutdown()
+
+
+def eventually(condition: Callable[[], Any], what: str) -> None:
+    """Wait until a condition holds; `what` is for the message if it does not."""
+    deadline = time.monotonic() + BOUND
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {BOUND} s: {what}"
+        time.sleep(0.01)
+
+
+def meet(*nodes: Node) -> list[JobRound]:
+    """Let all nodes join at once and get into one round; the round as each of them sees it."""
+    for node in nodes:
+        node.join()
+    return met(*nodes)
+
+
+def met(*nodes: Node) -> list[JobRound]:
+    """The round that all nodes, and no others, have joined."""
+    rounds = [node.round() for node in nodes]
+    assert sorted(one.rank for one in rounds) == list(range(len(nodes)))
+    assert {one.world_size for one in rounds} == {len(nodes)}
+    stores = {
+        (one.bootstrap_store_info.master_addr, one.bootstrap_store_info.master_port)
+        for one in rounds
+    }
+    assert len(stores) == 1, "one round has one place for its workers' store"
+    assert len({(one.attempt, one.reason) for one in rounds}) == 1
+    return rounds
+
+
+def are_alone(nodes: Sequence[Node]) -> bool:
+    """Whether nodes that obey are in a round of their own now, without a restart so far."""
+    rounds = [node.present for node in nodes]
+    stores = {one.bootstrap_store_info for one in rounds if one is not None}
+    return len(stores) == 1 and all(
+        one is not None and (one.world_size, one.attempt) == (len(nodes), 0) for one in rounds
+    )
+
+
+def close_all(nodes: Sequence[Node]) -> None:
+    """Release all nodes, each on a thread, the first one last: it may host the store."""
+    threads = [threading.Thread(target=node.close) for node in nodes[1:]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BOUND)
+    for node in nodes[:1]:
+        node.close()
+    assert not any(thread.is_alive() for thread in threads), "a shutdown does not return"

@@ -1,0 +1,240 @@
+"""Who meets whom: joining, leaving, being lost, ranks, spares."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
+from plaunch.rendezvous import ChangeKind, WorldRanks
+
+from plaunch_testing.conformance.job_suite import FAILURE, Suite
+from plaunch_testing.conformance.nodes import are_alone, eventually, meet, met
+
+
+class Rounds(Suite):
+    """How rounds come about, and what ends them."""
+
+    # --- join -------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("count", [1, 2, 5])
+    def test_nodes_meet(self, count: int) -> None:
+        """All get into one round under different ranks, with one place for the workers' store."""
+        for one in meet(*self.nodes(count, count, count)):
+            assert one.attempt == 0
+            assert one.reason == ""
+            assert one.bootstrap_store_info.master_addr
+            assert 0 < one.bootstrap_store_info.master_port < 65536
+
+    def test_a_round_is_complete_after_the_last_call(self) -> None:
+        """With fewer than the most nodes, once nobody else comes."""
+        meet(*self.nodes(2, 2, 4))
+
+    def test_a_round_waits_for_the_fewest_nodes(self) -> None:
+        """A node alone stays alone, however short the last call."""
+        one, other = self.nodes(2, 2, 2, last_call_timeout=0)
+        one.join()
+        eventually(lambda: one.is_waiting, "the first one waits")
+        other.join()
+        met(one, other)
+
+    def test_ranks_of_workers(self) -> None:
+        """Nodes may have different numbers of workers, and roles."""
+        nodes = [
+            self.node(3, 3, index=0, nproc=2, role="a"),
+            self.node(3, 3, index=1, nproc=1, role="b"),
+            self.node(3, 3, index=2, nproc=3, role="a"),
+        ]
+        assert [one.ranks for one in meet(*nodes)] == [
+            WorldRanks(0, 6, 0, 5),
+            WorldRanks(2, 6, 0, 1),
+            WorldRanks(3, 6, 2, 5),
+        ]
+
+    def test_other_run_ids_are_other_jobs(self) -> None:
+        """On the same store."""
+        ours = [self.node(1, 1), self.node(1, 1, run_id=f"{self._run_id}/other")]
+        for node in ours:
+            meet(node)
+
+    def test_a_crowd_meets(self) -> None:
+        """Many nodes at once, none of which does more than if they were few."""
+        few = self.nodes(5, 5, 5, run_id=f"{self._run_id}-few")
+        crowd = self.nodes(self.crowd, self.crowd, self.crowd)
+        meet(*few)
+        meet(*crowd)
+        # Heartbeats apart; and one of them leads, which is more work the more there are.
+        cost, *_ = sorted(node.wire.operations["add"] for node in few)
+        costs = sorted(node.wire.operations["add"] for node in crowd)
+        assert costs[len(costs) * 9 // 10] <= cost + 2
+
+    # --- late join --------------------------------------------------------------------------------
+
+    def test_a_late_node_is_admitted(self) -> None:
+        """The others are told; those of the round before keep their ranks."""
+        early = self.nodes(2, 2, 3)
+        before = [one.rank for one in meet(*early)]
+        late = self.node(2, 3).join()
+        for node in early:
+            node.wait_for(ChangeKind.ARRIVED)
+        for node in early:
+            node.join()
+        rounds = met(*early, late)
+        assert [one.rank for one in rounds] == [*before, 2]
+        assert {one.attempt for one in rounds} == {0}
+        assert all(one.reason for one in rounds)
+
+    def test_a_node_that_comes_after_the_end_is_told_how_it_was(self) -> None:
+        """And cannot take part."""
+        (node,) = self.nodes(1, 1, 1)
+        meet(node)
+        node.job.report_success()
+        node.wait_for(ChangeKind.CLOSED)
+        late = self.node(1, 1).join()
+        with pytest.raises(RendezvousClosedError):
+            late.round()
+        assert late.verdict is not None
+        assert late.verdict.outcome == "succeeded"
+
+    # --- leave and loss ---------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("who", ["the leader", "another"])
+    def test_a_node_leaves(self, who: str) -> None:
+        """The others are told, and go on at once without it."""
+        nodes = self.in_order(3, 2, 3)
+        leaver = nodes.pop(0 if who == "the leader" else 1)
+        assert leaver.handler.leave()
+        for node in nodes:
+            assert node.wait_for(ChangeKind.LEFT).reason
+        assert {one.attempt for one in meet(*nodes)} == {0}
+
+    @pytest.mark.parametrize("who", ["the leader", "another"])
+    def test_a_node_is_lost(self, who: str) -> None:
+        """The others are told, and go on at once without it; it costs no restart."""
+        nodes = self.in_order(3, 2, 3, is_quick=True)
+        victim = nodes.pop(0 if who == "the leader" else 1)
+        victim.kill()
+        for node in nodes:
+            assert node.wait_for(ChangeKind.LOST).reason
+        assert {one.attempt for one in meet(*nodes)} == {0}
+
+    def test_a_lost_node_comes_back(self) -> None:
+        """As another process of the same host would."""
+        nodes = self.in_order(2, 1, 2, is_quick=True)
+        nodes[1].kill()
+        nodes[0].wait_for(ChangeKind.LOST)
+        meet(nodes[0])
+        back = self.node(1, 2, is_quick=True).join()
+        nodes[0].wait_for(ChangeKind.ARRIVED)
+        nodes[0].join()
+        met(nodes[0], back)
+
+    def test_a_node_that_dies_while_it_waits_is_not_in_the_round(self) -> None:
+        """Nobody waits for it for ever."""
+        one, victim, other = self.nodes(3, 3, 3, is_quick=True)
+        one.join()
+        eventually(lambda: one.wire.operations["beat"] > 1, "the first one waits")
+        victim.join()
+        eventually(lambda: victim.wire.operations["beat"] > 1, "the second one waits")
+        victim.kill()
+        eventually(lambda: not victim.is_waiting, "the victim is dead")
+        # With it the round would be complete, so that it must be noticed before the others come.
+        eventually(lambda: one.has_given_up(victim), "the first one, which leads, has noticed")
+        replacement = self.node(3, 3, is_quick=True).join()
+        other.join()
+        met(one, replacement, other)
+
+    def test_a_leader_dies_at_any_step(self) -> None:
+        """The two others find each other all the same, without it, and without a restart.
+
+        For each step there is a job of its own, and all run at once.
+        """
+        jobs = []
+        for step in range(1, self.steps + 1):
+            run_id = f"{self._run_id}-{step}"
+            leader, *others = self.nodes(3, 2, 3, run_id=run_id, is_quick=True)
+            leader.wire.dies_at = step
+            jobs.append((leader, others))
+        for leader, _ in jobs:
+            leader.join()
+        for leader, others in jobs:
+            # The leader is who comes first.
+            eventually(lambda: leader.has_come, "it has come, or is dead")  # noqa: B023 - done here
+            for node in others:
+                node.obey()
+        for leader, others in jobs:
+            # It may live until there is a round; its next heartbeat lets it die.
+            eventually(lambda: leader.wire.is_cut, "the leader dies")  # noqa: B023
+            eventually(
+                lambda: are_alone(others),  # noqa: B023
+                f"the others meet after its death before operation {leader.wire.dies_at}: "
+                f"{leader.wire.operations}",
+            )
+
+    # --- ranks ------------------------------------------------------------------------------------
+
+    def test_a_given_index_is_the_rank(self) -> None:
+        """In whatever order the nodes arrive."""
+        nodes = [self.node(3, 3, index=index) for index in (2, 0, 1)]
+        assert [one.rank for one in meet(*nodes)] == [2, 0, 1]
+
+    def test_an_index_that_was_given_twice_is_refused(self) -> None:
+        """One of the two takes part, the other one is told why not."""
+        nodes = [self.node(1, 3, index=index) for index in (0, 1, 1)]
+        for node in nodes:
+            node.join()
+        refused = []
+        for node in nodes:
+            try:
+                node.round()
+            except RendezvousClosedError as error:
+                refused.append((node, str(error)))
+        assert [node in nodes[1:] for node, _ in refused] == [True]
+        assert "1" in refused[0][1]
+
+    def test_ranks_are_stable(self) -> None:
+        """From round to round, whoever leaves and comes; the newcomer gets the hole."""
+        nodes = self.in_order(3, 2, 3)
+        nodes.pop(1).handler.leave()
+        for node in nodes:
+            node.wait_for(ChangeKind.LEFT)
+        meet(*nodes)
+        newcomer = self.node(2, 3).join()
+        for node in nodes:
+            node.wait_for(ChangeKind.ARRIVED)
+        for node in nodes:
+            node.join()
+        rounds = met(*nodes, newcomer)
+        assert rounds[0].rank == 0
+        for _ in range(2):
+            ranks = [one.rank for one in rounds]
+            nodes[0].report(FAILURE)
+            for node in (nodes[1], newcomer):
+                node.wait_for(ChangeKind.FAILED)
+            rounds = meet(*nodes, newcomer)
+            assert [one.rank for one in rounds] == ranks
+
+    # --- spares -----------------------------------------------------------------------------------
+
+    def test_a_spare_takes_a_place_that_is_free(self) -> None:
+        """Until then it waits, without an error, for longer than others may."""
+        nodes = self.in_order(2, 2, 2, is_quick=True)
+        join_timeout = 4.0  # seconds, within which a busy machine forms a round
+        spare = self.node(2, 2, is_quick=True, join_timeout=join_timeout).join()
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() - began > join_timeout + 0.5, "the time is over")
+        assert spare.is_waiting
+        nodes[1].kill()
+        nodes[0].wait_for(ChangeKind.LOST)
+        nodes[0].join()
+        met(nodes[0], spare)
+
+    def test_a_spare_goes_when_the_job_has_succeeded(self) -> None:
+        """Without an error."""
+        nodes = self.in_order(2, 2, 2)
+        spare = self.node(2, 2).join()
+        eventually(lambda: spare.has_come, "the spare is there")
+        for node in nodes:
+            node.job.report_success()
+        with pytest.raises(RendezvousGracefulExitError):
+            spare.round()

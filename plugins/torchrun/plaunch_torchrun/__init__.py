@@ -1,0 +1,11 @@
+"""torchrun's Python API, for programs that were written for it.
+
+What such a program imports from `torch.distributed`, it finds here: `plaunch_torchrun.run`,
+`.launch`, `.launcher` and `.argparse_util`, and a module for each room below `.elastic`, such as
+`plaunch_torchrun.elastic.multiprocessing`. docs/compatibility.md has every name. A program that is
+to stay as it is is run by `python -m plaunch_torchrun`, or calls `install`: see docs/callers.md.
+"""
+
+from __future__ import annotations
+
+from plaunch_torchrun.standin import install as install

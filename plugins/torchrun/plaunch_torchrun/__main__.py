@@ -1,0 +1,106 @@
+"""`python -m plaunch_torchrun PROGRAM ...`: a program that calls torchrun, with plaunch under it.
+
+    python -m plaunch_torchrun accelerate launch train.py
+    python -m plaunch_torchrun -m lightning_fabric.cli run train.py
+
+The program runs in this process, after `plaunch_torchrun.install`. What it starts finds plaunch
+under the name `torchrun`, and in front of all others, on PATH.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import runpy
+import shlex
+import shutil
+import sys
+import tempfile
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import PlaunchError, UsageError
+
+from plaunch_torchrun.standin import install
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_USAGE = "write python -m plaunch_torchrun PROGRAM [ARGUMENTS], or -m MODULE [ARGUMENTS]"
+
+
+def main() -> None:
+    """Run the program of this process's command line.
+
+    Its exceptions are its own, but for those of plaunch's: they become a message, and the exit code
+    that plaunch's command line would have.
+    """
+    from plaunch.cli import concluded, set_up_logging  # noqa: PLC0415 - programs only
+
+    try:
+        set_up_logging()
+        program = _prepare(sys.argv[1:])
+        install()
+        put_torchrun_on_path()
+        program()
+    except PlaunchError as error:
+        failed = error
+
+        def fail() -> None:
+            raise failed
+
+        sys.exit(concluded(fail))
+
+
+def _prepare(argv: list[str]) -> Callable[[], Any]:
+    """What runs the program, for whom `sys.argv` is as if it had been started by itself.
+
+    Raises:
+        UsageError: there is no such program, or it is none of this interpreter's.
+    """
+    if not argv or (argv[0] == "-m" and len(argv) == 1):
+        raise UsageError(_USAGE)
+    if argv[0] == "-m":
+        module = argv[1]
+        sys.argv = argv[1:]
+        return lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)
+    name = argv[0]
+    if name.startswith("-"):
+        raise UsageError(f"{name!r} is no option here; {_USAGE}")
+    if os.path.exists(name) and (os.sep in name or name.endswith(".py")):
+        sys.argv = argv
+        sys.path.insert(0, os.path.dirname(os.path.abspath(name)))
+        return lambda: runpy.run_path(name, run_name="__main__")
+    installed = list(entry_points(group="console_scripts", name=name))
+    if not installed:
+        raise UsageError(
+            f"{name!r} is no program of a package that is installed with {sys.executable}; {_USAGE}"
+        )
+    function = installed[0].load  # after `install`: it imports what it needs
+    sys.argv = [shutil.which(name) or name, *argv[1:]]
+    return lambda: sys.exit(function()())
+
+
+def put_torchrun_on_path() -> str:
+    """Have programs that this process starts find plaunch as `torchrun`; returns the folder.
+
+    The folder is removed when this process ends.
+    """
+    folder = tempfile.mkdtemp(prefix="plaunch-torchrun-")
+    mine = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == mine:  # and not in a child that was forked
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    path = os.path.join(folder, "torchrun")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m plaunch "$@"\n')
+    os.chmod(path, 0o755)  # noqa: S103 - a program, in a folder that is this user's alone
+    os.environ["PATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PATH", "")]))
+    return folder
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What `torch.distributed.elastic` offers to programs, a module for each of its rooms."""

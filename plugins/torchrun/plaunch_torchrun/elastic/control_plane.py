@@ -1,0 +1,43 @@
+"""The workers' side of torch's control plane; the name is torch's.
+
+It serves stack dumps and the like from inside a worker, over a socket that the user names in
+`TORCH_WORKER_SERVER_SOCKET`. The launcher neither sets that nor calls it, as in torchrun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from plaunch.process import get_error_handler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TORCH_WORKER_SERVER_SOCKET = "TORCH_WORKER_SERVER_SOCKET"
+
+
+@contextlib.contextmanager
+def worker_main() -> Iterator[None]:
+    """Is put around a worker's main function, as a decorator that is called or as a context.
+
+    If `TORCH_WORKER_SERVER_SOCKET` has a path, torch's server listens there meanwhile. An exception
+    is written to the error file, as by `record`.
+
+    Raises:
+        ImportError: the variable is set, and torch is not installed.
+    """
+    handler = get_error_handler()
+    handler.initialize()
+    with contextlib.ExitStack() as stack:
+        try:
+            path = os.environ.get(TORCH_WORKER_SERVER_SOCKET)
+            if path is not None:
+                from torch._C._distributed_c10d import _WorkerServer
+
+                stack.callback(_WorkerServer(path).shutdown)
+            yield
+        except Exception as error:
+            handler.record_exception(error)
+            raise

@@ -1,0 +1,20 @@
+"""The contract of rendezvous backends, and those that are registered in code."""
+
+from __future__ import annotations
+
+from plaunch.rendezvous import RendezvousClosedError as RendezvousClosedError
+from plaunch.rendezvous import RendezvousConnectionError as RendezvousConnectionError
+from plaunch.rendezvous import RendezvousError as RendezvousError
+from plaunch.rendezvous import RendezvousGracefulExitError as RendezvousGracefulExitError
+from plaunch.rendezvous import RendezvousHandler as RendezvousHandler
+from plaunch.rendezvous import RendezvousHandlerCreator as RendezvousHandlerCreator
+from plaunch.rendezvous import RendezvousInfo as RendezvousInfo
+from plaunch.rendezvous import RendezvousParameters as RendezvousParameters
+from plaunch.rendezvous import RendezvousStateError as RendezvousStateError
+from plaunch.rendezvous import RendezvousStoreInfo as RendezvousStoreInfo
+from plaunch.rendezvous import RendezvousTimeoutError as RendezvousTimeoutError
+from plaunch.rendezvous import parse_rendezvous_endpoint as parse_rendezvous_endpoint
+
+from plaunch_torchrun.registry import RendezvousHandlerRegistry as RendezvousHandlerRegistry
+from plaunch_torchrun.registry import get_rendezvous_handler as get_rendezvous_handler
+from plaunch_torchrun.registry import rendezvous_handler_registry as rendezvous_handler_registry

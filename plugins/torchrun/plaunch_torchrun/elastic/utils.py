@@ -1,0 +1,88 @@
+"""Small things for programs: ports, variables, loggers, processes, agreeing over a store."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+
+from plaunch.agent import macros as macros
+from plaunch.errors import PlaunchError, UsageError
+from plaunch.process import read_process
+
+from plaunch_torchrun.stores import barrier as barrier
+from plaunch_torchrun.stores import get_all as get_all
+from plaunch_torchrun.stores import store_timeout as store_timeout
+from plaunch_torchrun.stores import synchronize as synchronize
+
+_LOG_LEVEL = "WARNING"
+
+
+class LoopBackError(PlaunchError, OSError, RuntimeError):
+    """No loop-back address can be listened on; torchrun raises `RuntimeError`."""
+
+
+def get_env_variable_or_raise(env_name: str) -> str:
+    """The value of a variable that must be there.
+
+    Raises:
+        UsageError: it is not set.
+    """
+    value = os.environ.get(env_name)
+    if value is None:
+        raise UsageError(f"the variable {env_name} is expected, but is not set")
+    return value
+
+
+def get_socket_with_port() -> socket.socket:
+    """A socket that listens on a free port of loop-back; the caller closes it.
+
+    Raises:
+        LoopBackError: there is no loop-back address to listen on.
+    """
+    last: OSError | None = None
+    for family, kind, protocol, _, _ in socket.getaddrinfo(
+        "localhost", None, type=socket.SOCK_STREAM
+    ):
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.bind(("localhost", 0))
+            listener.listen(0)
+            return listener
+        except OSError as error:
+            listener.close()
+            last = error
+    raise LoopBackError(f"localhost cannot be listened on: {last or 'it has no address'}") from last
+
+
+def get_free_port() -> int:
+    """A port of loop-back that is free now; anybody may take it before the caller does."""
+    with get_socket_with_port() as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def get_log_level() -> str:
+    """The level of `get_logger` without the variable `LOGLEVEL`."""
+    return _LOG_LEVEL
+
+
+def get_logger(name: str | None = None) -> logging.Logger:
+    """The logger `name`, by default the calling module's, at the level that `LOGLEVEL` says."""
+    if name is None:
+        name = str(sys._getframe(1).f_globals.get("__name__", "plaunch"))
+    logger = logging.getLogger(name)
+    logger.setLevel(os.environ.get("LOGLEVEL", get_log_level()))
+    return logger
+
+
+def read_proc_state(pid: int) -> str | None:
+    """The state of a process as the kernel abbreviates it, as `S` or `D`; None if unknown."""
+    process = read_process(pid)
+    return None if process is None else process.state
+
+
+def is_uninterruptible_state(state: str | None) -> bool:
+    """Whether a state of `read_proc_state` is uninterruptible sleep, which no signal ends."""
+    return state is not None and state.startswith("D")

@@ -1,0 +1,97 @@
+"""`python -m plaunch_torchrun.launch`: what `python -m torch.distributed.launch` does.
+
+It is plaunch, except that each worker gets the argument `--local-rank=N`, unless `--use-env` says
+that it takes its local rank from the variable.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from plaunch.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+__all__ = ["launch", "main", "parse_args"]
+
+_USE_ENV = ("--use-env", "--use_env")
+
+
+def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
+    """Parse a command line without the program's name, with `--use-env`."""
+    from plaunch_torchrun.parser import get_args_parser  # noqa: PLC0415 - for programs only
+
+    parser = get_args_parser()
+    parser.add_argument(
+        *_USE_ENV,
+        action="store_true",
+        help="do not give workers --local-rank; they take LOCAL_RANK from their environment",
+    )
+    return parser.parse_args(args)
+
+
+def launch(args: argparse.Namespace) -> None:
+    """Launch what `args` describe, and wait for the end; raises what `run.run` does.
+
+    Raises:
+        UsageError: a program that is not python's is to get `--local-rank`.
+    """
+    from plaunch_torchrun.run import run  # noqa: PLC0415 - for programs only
+
+    _check(args.no_python, args.use_env)
+    run(args)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Launch what a command line describes, by default this process's."""
+    launch(parse_args(sys.argv[1:] if args is None else args))
+
+
+def command_line(argv: Sequence[str]) -> list[str]:
+    """The command line of plaunch that does the same as `argv` here.
+
+    Raises:
+        UsageError: an option is unknown or malformed, or `--no-python` is without `--use-env`.
+    """
+    from plaunch.cli import parse  # noqa: PLC0415 - inside entry_point's try
+
+    from plaunch_torchrun.arguments import LOCAL_RANK_ARGUMENT  # noqa: PLC0415 - as above
+
+    words: list[str] = []
+    use_env = False
+    for word in argv:
+        if word in _USE_ENV and parse(words).training_script is None:
+            use_env = True
+        else:
+            words.append(word)  # behind the script, it is the script's
+    args = parse(words)
+    if args.training_script is None:
+        return words
+    _check(args.no_python, use_env)
+    if not use_env:
+        words.insert(len(words) - len(args.training_script_args), LOCAL_RANK_ARGUMENT)
+    return words
+
+
+def entry_point() -> NoReturn:
+    """Run the command line of this process and end it."""
+    from plaunch.cli import entry_point as plaunch_entry_point  # noqa: PLC0415 - as above
+
+    try:
+        sys.argv[1:] = command_line(sys.argv[1:])
+    except UsageError as error:
+        sys.stderr.write(f"plaunch: error: {error}\n")
+        sys.exit(ExitCode.USAGE)
+    plaunch_entry_point()
+
+
+def _check(no_python: bool, use_env: bool) -> None:
+    if no_python and not use_env:
+        raise UsageError("--no-python needs --use-env here: a program takes no --local-rank")
+
+
+if __name__ == "__main__":
+    entry_point()

@@ -1,0 +1,75 @@
+"""torchrun's parser, for programs that extend it or call it: an ordinary one of argparse."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from plaunch.cli import GROUPS
+
+from plaunch_torchrun.argparse_util import check_env, env
+from plaunch_torchrun.arguments import DEFAULTS, is_setting
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from plaunch.options import Option
+
+
+def get_args_parser() -> argparse.ArgumentParser:
+    """The parser; callers may add arguments of their own. The name is torchrun's.
+
+    All options have both spellings, dashes and underscores, and their `PET_*` variable.
+    `training_script` and `training_script_args` are positional, so that the script's options follow
+    the script. It knows plaunch's own options too, but for those that print something and end.
+    """
+    parser = argparse.ArgumentParser(
+        description="Start workers on this node, give each its rank and the world, and watch them.",
+        allow_abbrev=False,
+    )
+    for title, options in GROUPS:
+        group = parser.add_argument_group(title)
+        for option in options:
+            if is_setting(option):
+                _add(group, option)
+    parser.add_argument(
+        "training_script", help="the script, module or program that the workers run"
+    )
+    parser.add_argument(
+        "training_script_args", nargs=argparse.REMAINDER, help="what it is given, as it stands"
+    )
+    return parser
+
+
+def parse_args(args: Sequence[str] | None) -> argparse.Namespace:
+    """Parse a command line without the program's name; the name is torchrun's.
+
+    Raises:
+        SystemExit: an option is unknown or its value is malformed (code 2), or after `--help`.
+    """
+    return get_args_parser().parse_args(args)
+
+
+def _add(group: argparse._ArgumentGroup, option: Option) -> None:
+    names = dict.fromkeys(
+        spelt
+        for name in option.names
+        for spelt in (name, f"--{name[2:].replace('-', '_')}" if name[:2] == "--" else name)
+    )
+    help_text = option.help.replace("%", "%%")
+    if option.is_repeated:
+        group.add_argument(*names, action="append", default=[], help=help_text)
+    elif option.read is None:
+        group.add_argument(*names, dest=option.dest, action=check_env, help=help_text)
+    else:
+        default = DEFAULTS.get(option.dest, option.default)
+        group.add_argument(
+            *names,
+            dest=option.dest,
+            action=env,
+            default=[] if default == () else default,
+            type=option.read,
+            metavar=option.metavar,
+            choices=option.choices or None,
+            help=help_text,
+        )

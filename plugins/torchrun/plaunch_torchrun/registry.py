@@ -1,0 +1,134 @@
+"""Rendezvous backends that are registered in code, as torchrun's registry has them.
+
+An installed backend of the same name comes first. A plugin is the better way: see docs/plugins.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import UsageError
+from plaunch.plugin import RENDEZVOUS, PluginManager, bridge_creator, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from plaunch.plugin import RendezvousFactory
+    from plaunch.rendezvous import (
+        RendezvousHandler,
+        RendezvousHandlerCreator,
+        RendezvousParameters,
+    )
+
+_TORCH = "torch.distributed.elastic.rendezvous.api"
+
+
+class BackendNameError(UsageError, RuntimeError):
+    """A handler calls itself otherwise than its backend; torchrun raises `RuntimeError`."""
+
+
+class RendezvousHandlerRegistry:
+    """Creators of rendezvous handlers by the name of their backend; names are torchrun's."""
+
+    def __init__(self) -> None:
+        self._creators: dict[str, RendezvousHandlerCreator] = {}
+
+    def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
+        """Register a backend; the same creator may be registered again.
+
+        Raises:
+            UsageError: the name is empty, or has another creator already.
+        """
+        if not backend:
+            raise UsageError("the rendezvous backend has no name")
+        known = self._creators.setdefault(backend, creator)
+        if known is not creator:
+            raise UsageError(
+                f"the rendezvous backend {backend!r} is registered already, with {known!r}; "
+                f"{creator!r} needs another name"
+            )
+
+    def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
+        """Create a handler with the creator of `params.backend`.
+
+        Raises:
+            UsageError: nobody has registered the backend.
+            BackendNameError: the handler calls itself otherwise.
+        """
+        creator = self._creators.get(params.backend)
+        if creator is None:
+            from difflib import get_close_matches  # noqa: PLC0415 - errors only
+
+            close = get_close_matches(params.backend, self._creators, 1)
+            raise UsageError(
+                f"nobody has registered the rendezvous backend {params.backend!r}"
+                + (f"; did you mean {close[0]!r}?" if close else "")
+                + f" Registered: {', '.join(sorted(self._creators)) or 'none'}"
+            )
+        handler = creator(params)
+        if handler.get_backend() != params.backend:
+            raise BackendNameError(
+                f"the handler of rendezvous backend {params.backend!r} calls itself "
+                f"{handler.get_backend()!r}; the two names must be the same"
+            )
+        return handler
+
+    def __contains__(self, backend: object) -> bool:
+        return backend in self._creators
+
+
+rendezvous_handler_registry = RendezvousHandlerRegistry()  # the API is torchrun's: one a process
+
+
+def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """Create a handler of any backend, installed or registered; the name is torchrun's.
+
+    Raises:
+        UsageError: there is no such backend, or a parameter cannot be used.
+        PluginError: the backend cannot be loaded.
+    """
+    return create_manager(params.backend).get(RENDEZVOUS, params.backend)(params)
+
+
+def create_manager(
+    backend: str, plugins: Sequence[object] = (), words: Sequence[str] = ()
+) -> PluginManager:
+    """A plugin manager for a launch with `backend`, which may be a registered one.
+
+    torch's own registry is looked at as well, if torch has one in this process. `words` are the
+    arguments of `-p`.
+    """
+    manager = PluginManager.create(plugins, words=words)
+    if backend in manager.names(RENDEZVOUS):
+        return manager
+    factory = _find(backend)
+    if factory is None:
+        return manager
+    return PluginManager.create([*plugins, _Registered({backend: factory})], words=words)
+
+
+def _find(backend: str) -> RendezvousFactory | None:
+    if backend in rendezvous_handler_registry:
+        return rendezvous_handler_registry.create_handler
+    theirs = getattr(sys.modules.get(_TORCH), "rendezvous_handler_registry", None)
+    creators: Mapping[str, Any] = getattr(theirs, "_registry", {})
+    if backend not in creators:
+        return None
+    return bridge_creator(
+        f"rendezvous backend {backend!r}, registered with torch,",
+        backend,
+        lambda: creators[backend],
+    )
+
+
+class _Registered:
+    """The registered backends that a launch needs, as a plugin."""
+
+    def __init__(self, factories: Mapping[str, RendezvousFactory]) -> None:
+        self._factories = factories
+
+    @hookimpl
+    def plaunch_rendezvous_backends(self) -> Mapping[str, RendezvousFactory]:
+        """Offer them."""
+        return self._factories

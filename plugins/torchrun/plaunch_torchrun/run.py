@@ -1,0 +1,131 @@
+"""What `torch.distributed.run` offers to programs.
+
+Exceptions are also torch's, if torch is imported: see `plaunch_torchrun.exceptions`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+import plaunch
+from plaunch import LaunchConfig, cli, record
+from plaunch.cli import parse_min_max_nnodes, run_script_path
+from plaunch.errors import UsageError
+from plaunch.plugin import PluginManager
+from plaunch.process import Std
+
+from plaunch_torchrun.argparse_util import check_env, env
+from plaunch_torchrun.arguments import get_use_env, own_arguments, take_defaults
+from plaunch_torchrun.exceptions import torch_typed
+from plaunch_torchrun.launcher import elastic_launch, launch_agent
+from plaunch_torchrun.parser import get_args_parser, parse_args
+from plaunch_torchrun.registry import create_manager
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+__all__ = [
+    "LaunchConfig",
+    "Std",
+    "check_env",
+    "config_from_args",
+    "determine_local_world_size",
+    "elastic_launch",
+    "env",
+    "get_args_parser",
+    "get_rdzv_endpoint",
+    "get_use_env",
+    "launch_agent",
+    "main",
+    "parse_args",
+    "parse_min_max_nnodes",
+    "record",
+    "run",
+    "run_script_path",
+]
+
+logger = logging.getLogger("plaunch")
+
+_MASTER_PORT = 29500
+
+
+def determine_local_world_size(nproc_per_node: str) -> int:
+    """The number of workers that `--nproc-per-node` asks for; counts devices for a word.
+
+    Raises:
+        UsageError: it is neither a number above 0 nor the name of a device counter.
+    """
+    return cli.determine_local_world_size(str(nproc_per_node), PluginManager.create())
+
+
+def get_rdzv_endpoint(args: argparse.Namespace) -> str:
+    """The endpoint in `args`; for the backend `static`, the master's address if there is none."""
+    if args.rdzv_backend == "static" and not args.rdzv_endpoint:
+        port = _MASTER_PORT if args.master_port is None else args.master_port
+        return f"{args.master_addr}:{port}"
+    endpoint: str = args.rdzv_endpoint
+    return endpoint
+
+
+def config_from_args(
+    args: argparse.Namespace,
+) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
+    """The configuration, the program and its arguments that `args` describe.
+
+    `args` is what `get_args_parser` makes, or any object with some of its attributes; what is
+    missing has its default, or what a scheduler says, if one is to be asked (`--scheduler`). A
+    caller may launch them with `elastic_launch`.
+
+    Raises:
+        UsageError: a value is malformed or out of range; the message names the option. Or plugins
+            are named with `-p`, which a configuration does not carry.
+    """
+    words = list(getattr(args, "plugins", None) or [])
+    if words:
+        raise UsageError(
+            f"-p {words[0]} would have no effect: a configuration does not carry plugins; call "
+            "run with these arguments, or leave -p out and give elastic_launch the objects "
+            "themselves (plugins=[...])"
+        )
+    config, entrypoint, arguments, _ = _read(args)
+    return config, entrypoint, arguments
+
+
+def _read(
+    args: argparse.Namespace,
+) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str], PluginManager]:
+    """What `config_from_args` returns, and the plugins that have made it, which are to run it."""
+    own = own_arguments(args)
+    manager = create_manager(own.rdzv_backend, words=own.plugins)
+    if taken := cli.allocate(own, manager):
+        logger.info("%s", taken)
+    take_defaults(own)
+    entrypoint, arguments = cli.worker_command(own)
+    return cli.config_from_args(own, manager), entrypoint, arguments, manager
+
+
+def run(args: argparse.Namespace) -> None:
+    """Launch what `args` describe, and wait for the end; see `config_from_args`.
+
+    Plugins that are named with `-p` take part.
+
+    Raises:
+        ChildFailedError: workers failed and no restart was left.
+        SignalException: a stop signal ended the job.
+        PlaunchError: the launch failed for another reason.
+    """
+    with torch_typed():
+        config, entrypoint, arguments, manager = _read(args)
+        plaunch.launch_agent(config, entrypoint, arguments, manager=manager)
+
+
+@record
+def main(args: Sequence[str] | None = None) -> None:
+    """Launch what a command line describes, by default this process's; the name is torchrun's.
+
+    Raises what `run` does; `plaunch.cli.main` returns an exit code instead.
+    """
+    run(parse_args(sys.argv[1:] if args is None else args))

@@ -1,0 +1,334 @@
+"""A job in a box: any number of nodes over one store in memory, step by step, in simulated time."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from plaunch.errors import RendezvousError, RendezvousStateError
+from plaunch.rendezvous.api import ChangeKind, JobSettings
+from plaunch_membership.agent_requests import AgentRequests
+from plaunch_membership.job_lookup import JobLookup
+from plaunch_membership.leader import Leader
+from plaunch_membership.membership import Membership
+from plaunch_membership.node import Identity
+from plaunch_membership.operations import Sleep, Wait
+from plaunch_membership.records import RecordCodec
+from plaunch_membership.runner import Runner
+from plaunch_membership.state import JobPhase, JobState
+from plaunch_membership.store_threads import StoreThreads
+from plaunch_membership.testing import MemoryBoard
+from plaunch_membership.timing import Timing
+from plaunch_membership.watcher import Watcher
+from plaunch_membership.writer import Writer
+
+RUN_ID = "simulated"
+
+
+@dataclass
+class Task:
+    """One routine of one node, between two operations."""
+
+    node: SimulatedNode
+    name: str
+    routine: object
+    operation: object = None
+    wakes_at: float = 0.0
+    is_nudged: bool = False
+    steps: int = 0
+
+    def is_ready(self, now):
+        if self.node.is_paused:
+            return False
+        if isinstance(self.operation, Sleep):
+            return self.is_nudged or now >= self.wakes_at
+        if isinstance(self.operation, Wait):
+            return now >= self.wakes_at or self.operation.key in self.node.job.board.data
+        return True
+
+
+@dataclass
+class SimulatedNode:
+    """One node and its agent, which obeys: it joins again whenever it is told of a change."""
+
+    job: Simulation
+    name: str
+    membership: Membership
+    agent: AgentRequests
+    tasks: dict[str, Task] = field(default_factory=dict)
+    is_paused: bool = False
+    is_dead: bool = False
+    has_ended: bool = False
+    error: BaseException | None = None
+    places: list = field(default_factory=list)
+    told: list = field(default_factory=list)
+    operations: Counter = field(default_factory=Counter)
+    must_join: bool = False
+    is_slow_until: float = 0.0  # when its workers have stopped
+
+    @property
+    def state(self):
+        return self.membership.state
+
+    @property
+    def place(self):
+        return self.membership.part.place if self.membership.part.is_active else None
+
+    def begin(self, name, routine):
+        self.tasks[name] = Task(self, name, routine)
+        self.job.resume(self.tasks[name], None)
+
+    def opened(self):
+        self.begin("watcher", Watcher(self.membership).watch())
+        self.nudge()
+
+    def nudge(self):
+        for task in self.tasks.values():
+            task.is_nudged = True
+        state = self.membership.state
+        if state is not None and state.leader == self.name and not self.is_dead:
+            leader = self.tasks.get("leader")
+            incarnation = self.membership.job.incarnation
+            if leader is None or leader.incarnation != incarnation:
+                task = Task(self, "leader", Leader(self.membership).lead())
+                task.incarnation = incarnation
+                self.tasks["leader"] = task
+                self.job.unstarted.append(task)
+
+    def obey(self):
+        """What an agent does with what it is told."""
+        membership = self.membership
+        if membership.part.place is not None and membership.part.is_active:
+            found = (membership.keys.incarnation, membership.part.place)
+            if not self.places or self.places[-1] != found:
+                self.places.append(found)
+        if self.error is None and membership.news.error is not None:
+            self.error = membership.news.error
+        for change in membership.news.take():
+            self.told.append(change)
+            if change.kind not in (ChangeKind.NOTICE, ChangeKind.CLOSED):
+                self.must_join = True
+        if self.must_join and self.job.now >= self.is_slow_until:
+            self.must_join = False
+            self.want_round()
+
+    def want_round(self):
+        if self.membership.news.verdict is None:
+            self.agent.want_round()
+
+
+class Simulation:
+    """Runs the nodes of one job in an order that the test chooses.
+
+    Args:
+        choose: is given the number of tasks that could go on, and says which one does.
+    """
+
+    def __init__(self, choose=None, *, min_nodes=1, max_nodes=3, max_restarts=3, **timing):
+        self.board = MemoryBoard()
+        self.store = self.board.connect()
+        self.now = 1000.0
+        turns = itertools.count()
+        self.choose = choose or (lambda count: next(turns))
+        self.nodes = []
+        self.unstarted = []
+        self.min_nodes, self.max_nodes, self.max_restarts = min_nodes, max_nodes, max_restarts
+        self.timing = Timing(**{"last_call_timeout": 2.0, "keep_alive_max_attempt": 3, **timing})
+        self.repeat = lambda: False  # whether an operation happens twice, as after a lost answer
+        self._names = itertools.count()
+
+    def add(
+        self,
+        *,
+        host=None,
+        index=None,
+        nproc=1,
+        role="default",
+        is_host=False,
+        is_alone=True,
+        **settings,
+    ):
+        """Another node arrives; `is_alone`: and does all that it can do for now."""
+        number = next(self._names)
+        host = host or f"h{number}"
+        identity = Identity(
+            node=f"{host}~{number}",
+            host=host,
+            pid=100 + number,
+            address=f"10.0.0.{number}",
+            is_host=is_host,
+            run_id=RUN_ID,
+            min_nodes=settings.get("min_nodes", self.min_nodes),
+            max_nodes=settings.get("max_nodes", self.max_nodes),
+            job=JobSettings(
+                role,
+                nproc,
+                settings.get("max_restarts", self.max_restarts),
+                index,
+                settings.get("stop_timeout", 0.0),
+            ),
+        )
+        membership = Membership(
+            identity,
+            self.timing,
+            RecordCodec(RUN_ID, settings.get("token")),
+            clock=lambda: self.now,
+            wall_clock=lambda: self.now - settings.get("clock_behind", 0.0),
+        )
+        lookup = JobLookup(membership, make_name=lambda: f"i{next(self._names)}")
+        writer = Writer(membership, lookup, hold_port=lambda: 20000 + number)
+        agent = AgentRequests(membership, writer.statements)
+        node = SimulatedNode(self, identity.node, membership, agent)
+        membership.nudge = node.nudge
+        self.nodes.append(node)
+        node.want_round()
+        node.begin("writer", writer.write(node.opened))
+        if is_alone:
+            while self.step():
+                pass
+        return node
+
+    def kill(self, node):
+        node.is_dead = True
+        node.tasks.clear()
+
+    def resume(self, task, result):
+        try:
+            is_error = isinstance(result, RendezvousStateError)
+            resume = task.routine.throw if is_error else task.routine.send
+            task.operation = resume(result)
+        except StopIteration:
+            self._drop(task)
+            if task.name == "writer":
+                task.node.has_ended = True
+        except RendezvousError as error:
+            self._drop(task)
+            task.node.error = task.node.error or error
+        else:
+            task.is_nudged = False
+            waits = isinstance(task.operation, (Sleep, Wait))
+            seconds = getattr(task.operation, "seconds", None) or getattr(
+                task.operation, "timeout", 0.0
+            )
+            task.wakes_at = self.now + seconds if waits else self.now
+
+    def _drop(self, task):
+        if task.node.tasks.get(task.name) is task:
+            del task.node.tasks[task.name]
+
+    def step(self):
+        """One routine does one operation; False if nothing happens any more before time passes."""
+        while self.unstarted:
+            task = self.unstarted.pop()
+            if task.node.tasks.get("leader") is task:
+                self.resume(task, None)
+        tasks = [task for node in self.nodes for task in node.tasks.values()]
+        ready = [task for task in tasks if task.is_ready(self.now)]
+        if not ready:
+            return False
+        task = ready[self.choose(len(ready)) % len(ready)]
+        operation, result = task.operation, None
+        if not isinstance(operation, Sleep):
+            task.node.operations[task.name, type(operation).__name__] += 1
+            if not isinstance(operation, Wait) and self.repeat():
+                operation.run(self.store)
+            if isinstance(operation, Wait):
+                result = self.board.data.get(operation.key)
+            else:
+                try:
+                    result = operation.run(self.store)
+                except RendezvousStateError as error:
+                    result = error
+        task.steps += 1
+        self.resume(task, result)
+        task.node.obey()
+        return True
+
+    def run(self, seconds, until=lambda: False):
+        """Let time pass; whether `until` became true."""
+        end = self.now + seconds
+        while not until():
+            if self.step():
+                continue
+            tasks = [t for n in self.nodes if not n.is_paused for t in n.tasks.values()]
+            wakes = [task.wakes_at for task in tasks if task.wakes_at > self.now]
+            if not wakes or min(wakes) > end:
+                self.now = end
+                return until()
+            self.now = min(wakes)
+        return True
+
+    def settle(self, *nodes, seconds=60.0):
+        """Let time pass until these nodes, or all living ones, and no others are in a round."""
+        assert self.run(seconds, lambda: self.is_settled(nodes)), self.describe()
+        return [node.place.rank for node in nodes]
+
+    def is_settled(self, nodes=()):
+        nodes = nodes or self.living
+        places = [node.place for node in nodes]
+        if None in places or {place.nodes for place in places} != {len(nodes)}:
+            return False
+        return len({place.round for place in places}) == 1 and all(
+            node.state.phase is JobPhase.RUNNING and node.state.world.round == node.place.round
+            for node in nodes
+        )
+
+    @property
+    def living(self):
+        return [node for node in self.nodes if not node.is_dead]
+
+    @property
+    def states(self):
+        """All states of the present incarnation, in order."""
+        keys = next((n.membership.keys for n in reversed(self.nodes) if n.state), None)
+        if keys is None:
+            return []
+        codec = self.nodes[-1].membership.codec
+        found = []
+        while (value := self.board.data.get(keys.state(len(found)))) is not None:
+            found.append(
+                JobState.from_record(codec.decode(keys.state(len(found)), value), len(found))
+            )
+        return found
+
+    def describe(self):
+        return "\n".join(
+            f"{n.name}: dead={n.is_dead} place={n.place} error={n.error!r}"
+            f" state={n.state}"
+            f" tasks={[(name, task.operation) for name, task in n.tasks.items()]}"
+            for n in self.nodes
+        )
+
+
+@pytest.fixture
+def simulate():
+    """Make a `Simulation`."""
+    return Simulation
+
+
+@pytest.fixture(autouse=True)
+def _runners_are_not_touched_under_the_lock_of_a_membership(monkeypatch):
+    """Their routines take that lock under the one of their runner; both ways round would hang."""
+    groups, touched = [], []
+    create, stop, renew = StoreThreads.__init__, Runner.stop, Runner.renew
+
+    def created(threads, *args, **kwargs):
+        create(threads, *args, **kwargs)
+        groups.append(threads)
+
+    def checked(method):
+        def call(runner):
+            if any(threads._lock._is_owned() for threads in groups):
+                touched.append("".join(traceback.format_stack(limit=3)[:-1]))
+            method(runner)
+
+        return call
+
+    monkeypatch.setattr(StoreThreads, "__init__", created)
+    monkeypatch.setattr(Runner, "stop", checked(stop))
+    monkeypatch.setattr(Runner, "renew", checked(renew))
+    yield
+    assert touched == []

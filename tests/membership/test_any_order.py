@@ -1,0 +1,137 @@
+"""Jobs in which anything may happen in any order: arrivals, deaths, pauses, failures."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from plaunch.errors import RendezvousClosedError
+from plaunch.rendezvous.api import ChangeKind
+from plaunch.rendezvous.job import JobFailure
+from plaunch_membership.state import JobPhase
+
+from .conftest import Simulation
+
+ACCIDENTS = ("arrive", "kill", "pause", "go on", "leave", "fail", "succeed", "forget", "nothing")
+STEPS = st.lists(
+    st.tuples(st.sampled_from(ACCIDENTS), st.integers(0, 7), st.integers(0, 120)), max_size=25
+)
+CALM = 200.0  # seconds without accidents, after which everybody must be somewhere
+
+
+def check_rounds(job):
+    """No two leaders' results, no rank twice, the same truth for all."""
+    rounds = defaultdict(list)
+    for node in job.nodes:
+        for incarnation, place in node.places:
+            rounds[incarnation, place.round].append(place)
+    for places in rounds.values():
+        ranks = [place.rank for place in places]
+        assert len(ranks) == len(set(ranks))
+        same = {(p.nodes, p.attempt, p.master_addr, p.master_port, p.reason) for p in places}
+        assert len(same) == 1
+        assert all(0 <= place.rank < place.nodes <= job.max_nodes for place in places)
+    formed = [state.round for state in job.states if state.event.kind == "formed"]
+    assert formed == sorted(set(formed))
+    attempts = [state.attempt for state in job.states]
+    assert attempts == sorted(attempts)
+    assert all(attempt <= job.max_restarts for attempt in attempts)
+
+
+def is_somewhere(job, node):
+    """Whether a living node waits for nothing that will not come."""
+    state = node.state
+    if node.error is not None or node.has_ended or node.membership.news.verdict is not None:
+        return True
+    if state is None:
+        return False
+    if node.place is not None and node.membership.is_member(state):
+        return state.phase is JobPhase.RUNNING
+    living = sum(not other.has_ended and other.error is None for other in job.living)
+    if state.phase is JobPhase.RUNNING:
+        return state.world.nodes == job.max_nodes or node.membership.part.wants_round
+    return state.phase is JobPhase.FORMING and living < job.min_nodes
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    steps=STEPS,
+    seed=st.integers(0, 1 << 32),
+    shape=st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 3)),
+    repeats=st.integers(0, 10),
+)
+def test_whatever_happens_there_is_one_truth_and_nobody_waits_for_ever(steps, seed, shape, repeats):
+    min_nodes, more, max_restarts = shape
+    order = random.Random(seed)
+    job = Simulation(
+        order.randrange, min_nodes=min_nodes, max_nodes=min_nodes + more, max_restarts=max_restarts
+    )
+    job.repeat = lambda: order.randrange(100) < repeats
+    for _ in range(min_nodes):
+        job.add(is_alone=False)
+    for accident, which, tenths in steps:
+        node = job.nodes[which % len(job.nodes)]
+        if accident == "arrive" and len(job.nodes) < 8:
+            job.add(is_alone=False)
+        elif accident == "kill":
+            job.kill(node)
+        elif accident == "pause":
+            node.is_paused = True
+        elif accident == "go on":
+            node.is_paused = False
+        elif accident == "leave" and not node.is_dead:
+            node.agent.leave("told to stop")
+        elif accident == "fail" and node.place is not None:
+            node.agent.report([JobFailure(0, 1.0, "it failed")], is_final=False)
+            node.want_round()
+        elif accident == "succeed" and node.place is not None:
+            node.agent.succeed()
+        elif accident == "forget":
+            job.board.wipe()
+        job.run(tenths / 10)
+        check_rounds(job)
+    for node in job.nodes:
+        node.is_paused = False
+    job.run(CALM)
+    check_rounds(job)
+    stuck = [node.name for node in job.living if not is_somewhere(job, node)]
+    assert not stuck, job.describe()
+    assert all(
+        isinstance(node.error, (type(None), RendezvousClosedError))
+        or "Graceful" in type(node.error).__name__
+        for node in job.nodes
+    ), job.describe()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 1 << 32),
+    told=st.sets(st.integers(0, 4), min_size=1),
+    apart=st.integers(0, 12),
+    does_repeat=st.booleans(),
+)
+def test_a_signal_reaches_each_node_once_in_whatever_order(seed, told, apart, does_repeat):
+    """A scheduler tells some launchers, others hear of it; those who heard do not tell again."""
+    order = random.Random(seed)
+    job = Simulation(order.randrange, min_nodes=5, max_nodes=5)
+    nodes = [job.add() for _ in range(5)]
+    job.settle(*nodes)
+    if does_repeat:
+        job.repeat = lambda: order.random() < 0.3
+    sent = Counter()
+
+    def heard(node):
+        return sum(change.kind is ChangeKind.NOTICE for change in node.told)
+
+    for wave in (1, 2):
+        for number in order.sample(sorted(told), len(told)):
+            node = nodes[number]
+            if heard(node) + sent[node.name] < wave:  # as an agent does within the second
+                sent[node.name] += 1
+                node.agent.send_notice(10)
+            for _ in range(apart):
+                job.step()
+        job.run(5.0)
+        assert [heard(node) + sent[node.name] for node in nodes] == [wave] * 5

@@ -1,0 +1,140 @@
+"""Nodes that arrive while a round runs are taken in together, in simulated time."""
+
+from __future__ import annotations
+
+import pytest
+from plaunch.rendezvous import JobSettings, RendezvousParameters
+from plaunch.rendezvous.job import JobFailure
+from plaunch_membership.timing import Timing
+
+
+def rounds(job):
+    return [state.round for state in job.states if state.event.kind == "formed"]
+
+
+@pytest.fixture
+def running(simulate):
+    """A job that runs on one node of up to so many."""
+
+    def start(max_nodes=10, **timing):
+        job = simulate(min_nodes=1, max_nodes=max_nodes, last_call_timeout=30.0, **timing)
+        job.settle(job.add())
+        return job
+
+    return start
+
+
+def test_nodes_that_arrive_one_after_the_other_start_the_workers_once(running):
+    job = running()
+    began = job.now
+    for _ in range(7):
+        job.run(2.5)
+        job.add()
+    job.settle(*job.nodes)
+    assert rounds(job) == [0, 1]
+    assert 32.5 <= job.now - began <= 34.0  # so long after the first one
+
+
+def test_nobody_waits_for_more_nodes_than_there_may_be(running):
+    job = running(max_nodes=3)
+    first, late = job.nodes[0], job.add()
+    job.run(5.0)
+    assert (first.place.nodes, late.place) == (1, None)
+    began = job.now
+    job.settle(first, late, job.add())
+    assert job.now - began < 1.5
+
+
+@pytest.mark.parametrize("delay", [0.0, 4.0])
+def test_the_delay_is_an_option(running, delay):
+    job = running(arrival_delay=delay)
+    began = job.now
+    late = job.add()
+    job.settle(job.nodes[0], late)
+    assert delay <= job.now - began < delay + 1.5
+
+
+def test_a_node_that_has_left_does_not_count(running):
+    job = running(max_nodes=3)
+    goes = job.add()
+    job.run(2.0)
+    goes.agent.leave("told to stop")
+    job.run(2.0)
+    job.add()
+    job.run(20.0)
+    assert rounds(job) == [0]
+
+
+def test_the_first_one_may_die_while_it_waits(running):
+    job = running()
+    dies, late = job.add(), job.add()
+    job.run(5.0)
+    job.kill(dies)
+    job.settle(job.nodes[0], late)
+    assert rounds(job) == [0, 1]
+
+
+@pytest.mark.parametrize("why", ["failure", "loss"])
+def test_who_waits_is_in_the_next_round_whatever_has_brought_it(simulate, why):
+    job = simulate(min_nodes=1, max_nodes=10, last_call_timeout=30.0)
+    first, second = job.add(), job.add()
+    job.settle(first, second)
+    late = job.add()
+    job.run(5.0)
+    began = job.now
+    if why == "failure":
+        second.agent.report([JobFailure(1, 5.0, "rank 1 failed")], is_final=False)
+        second.want_round()
+        job.settle(first, second, late)
+    else:
+        job.kill(second)
+        job.settle(first, late)
+    assert job.now - began < 10.0
+
+
+def test_a_round_in_which_somebody_is_done_meanwhile_is_not_ended(running):
+    job = running()
+    first = job.nodes[0]
+    late = job.add()
+    job.settle(first, late)
+    third = job.add()
+    job.run(10.0)
+    late.agent.succeed()
+    job.run(60.0)
+    assert third.place is None
+    assert third.error is None
+    assert rounds(job) == [0, 1]
+
+
+def test_a_node_that_comes_back_before_the_leader_looks_again_costs_one_round(running):
+    job = running(max_nodes=2)
+    first, lost = job.nodes[0], job.add()
+    job.settle(first, lost)
+    lost.is_paused = True
+    job.settle(first)
+    lost.is_paused = False
+    job.settle(first, lost)
+    job.run(20.0)
+    assert rounds(job) == [0, 1, 2, 3]
+
+
+def test_a_node_that_is_not_admitted_does_not_end_one_round_after_the_other(running, caplog):
+    job = running(max_nodes=2)
+    strange = job.add(is_alone=False)
+    encode = strange.membership.codec.encode
+    strange.membership.codec.encode = lambda key, record: encode(
+        key, {**record, "nproc": 0} if "nproc" in record else record
+    )
+    job.run(10.5)
+    assert "a node's record is not believed" in caplog.text
+    assert len(rounds(job)) < 5
+    assert job.nodes[0].place is not None
+
+
+def test_by_default_it_is_the_last_call():
+    params = RendezvousParameters("memory", "x", "job", 1, 2, job=JobSettings())
+    assert Timing.from_parameters(params).arrival_patience == 30.0
+    params.config["last_call_timeout"] = "7"
+    assert Timing.from_parameters(params).arrival_patience == 7.0
+    params.config["arrival_delay"] = "0"
+    assert Timing.from_parameters(params).arrival_patience == 0.0

@@ -1,0 +1,44 @@
+"""The clock of those who may be suspended."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from plaunch_membership.awake import AwakeClock
+
+from helpers.clock import Clock
+
+
+@pytest.mark.parametrize(
+    ("steps", "counted"),
+    [
+        ([1.0, 1.0, 0.5], 2.5),
+        ([3.0], 3.0),
+        ([65.0], 3.0),
+        ([1.0, 86400.0, 1.0], 5.0),
+        ([4.0, 4.0], 6.0),
+        ([0.0, 0.0], 0.0),
+    ],
+)
+def test_of_a_pause_no_more_than_a_moment_counts(steps, counted):
+    real = Clock(1e6)
+    clock = AwakeClock(3.0, real)
+    began = clock()
+    for step in steps:
+        real.now += step
+        now = clock()
+    assert now - began == pytest.approx(counted)
+
+
+def test_threads_that_read_it_at_once_count_no_time_twice():
+    real = Clock()
+    clock = AwakeClock(3.0, real)
+    began = clock()
+    real.now += 2.0
+    threads = [threading.Thread(target=lambda: [clock() for _ in range(500)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert clock() - began == pytest.approx(2.0)

@@ -1,0 +1,267 @@
+"""Records of jobs of any size can be written: of failures, of verdicts, and of worlds."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plaunch.errors import RendezvousClosedError
+from plaunch.rendezvous.job import FailureGroup, JobFailure, Verdict
+from plaunch_membership.failures import (
+    MAX_GROUPS,
+    MAX_LISTED,
+    MAX_SPANS,
+    FailureSummary,
+    merge,
+    summarize,
+)
+from plaunch_membership.keys import entry, tickets
+from plaunch_membership.operations import Add, Set
+from plaunch_membership.records import RecordCodec, RecordError
+from plaunch_membership.state import JobState, describe_verdict, verdict_error
+from plaunch_membership.transitions import end, first_state
+
+LONG = "\x1b[31m" + "é" * 30_000  # as JSON, 180 kB
+KEY = "job/0/state/1"
+codec = RecordCodec("simulated")
+
+
+def long_failure(rank, began=None, how="exit code 1"):
+    detail = {"exit_code": 1, "message": LONG, "traceback": LONG, "last_lines": ["a", LONG]}
+    at = 5.0 + rank if began is None else began
+    return JobFailure(rank, at, f"rank {rank} failed", detail, how)
+
+
+def read_back(told):
+    return FailureSummary.from_record(codec.decode(KEY, codec.encode(KEY, told.to_record())))
+
+
+@pytest.mark.parametrize("count", [2, 18, 40])
+def test_nodes_with_long_tracebacks_get_a_verdict(simulate, count):
+    job = simulate(min_nodes=count, max_nodes=count, max_restarts=0)
+    nodes = [job.add() for _ in range(count)]
+    job.settle(*nodes)
+    for rank, node in enumerate(nodes):
+        node.agent.report([long_failure(rank)], is_final=False)
+    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
+    verdict = nodes[0].membership.news.verdict
+    assert all(node.membership.news.verdict == verdict for node in nodes)
+    assert [failure.rank for failure in verdict.failures] == list(range(count))[:MAX_LISTED]
+    assert sum(group.count for group in verdict.others) == max(count - MAX_LISTED, 0)
+    assert verdict.failures[0].detail["traceback"] == "... " + LONG[-8192:]
+
+
+def test_a_job_of_512_nodes_and_4096_failures_has_a_verdict():
+    """Each node tells of its own, as the leader reads them: the first is whole, all are counted."""
+    told = summarize(())
+    for node in range(511, -1, -1):
+        ranks = range(8 * node, 8 * node + 8)
+        hows = [f"exit code {1 + rank % 2}" for rank in ranks]
+        others = [long_failure(rank, how=how) for rank, how in zip(ranks, hows, strict=True)][1:]
+        others = [replace(failure, detail={"host": f"h{node}"}) for failure in others]
+        report = summarize([long_failure(8 * node, how=hows[0]), *others])
+        assert len(codec.encode(KEY, report.to_record())) < 750_000
+        told = merge([told, read_back(report)])
+    assert [failure.rank for failure in told.failures] == list(range(MAX_LISTED))
+    assert told.failures[0] == summarize([long_failure(0)]).failures[0]
+    assert [(group.how, group.count) for group in told.groups] == [
+        ("exit code 2", 2032),
+        ("exit code 1", 2031),
+    ]
+    assert len(told.groups[0].ranks) == MAX_SPANS  # every second rank is a part of its own
+    verdict = Verdict("failed", "h0", "x" * 9000, 7.0, told.failures, told.groups)
+    state = end(first_state("h0~0"), verdict, by="h0~0")
+    value = codec.encode(KEY, state.to_record())
+    assert len(value) < 750_000
+    assert JobState.from_record(codec.decode(KEY, value), state.version) == state
+
+
+def test_the_largest_there_may_be_is_bounded():
+    """Whatever it is made of: characters outside the first 65,536 take twelve bytes each."""
+    wide = "\U0001f680" * 100_000
+    detail = {"host": wide, "message": wide, "traceback": wide, "last_lines": [wide] * 99}
+    failures = [
+        JobFailure(2 * rank, 5.0 + rank, wide, detail, f"{rank % 20} {wide}")
+        for rank in range(MAX_LISTED + 2000)
+    ]
+    told = summarize(failures)
+    assert len(codec.encode(KEY, told.to_record())) < 750_000
+    assert all(failure.detail["host"].endswith("\U0001f680") for failure in told.failures)
+
+
+def test_ranks_side_by_side_are_one_part():
+    told = summarize([long_failure(rank) for rank in range(100)])
+    (group,) = told.groups
+    assert (group.count, group.ranks) == (100 - MAX_LISTED, ((MAX_LISTED, 99),))
+    more = merge([told, FailureSummary(groups=(FailureGroup("exit code 1", 3, ((100, 102),)),))])
+    assert more.groups == (FailureGroup("exit code 1", 103 - MAX_LISTED, ((MAX_LISTED, 102),)),)
+
+
+def test_very_many_ways_to_end_are_counted_all_the_same():
+    failures = [JobFailure(rank, 5.0, "", {}, f"exit code {rank}") for rank in range(200)]
+    told = read_back(summarize(failures))
+    assert len(told.groups) == MAX_GROUPS
+    assert told.groups[-1].how == "in other ways"
+    assert len(told.failures) + sum(group.count for group in told.groups) == 200
+    twice = merge([told, told])
+    assert len(twice.failures) + sum(group.count for group in twice.groups) == 400
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text() | st.integers(), inner, max_size=3)
+        | inner.map(lambda value: [[[[[[[[value]]]]]]]])
+    ),
+    max_leaves=8,
+)
+any_failures = st.lists(
+    st.builds(
+        JobFailure,
+        st.integers(),
+        st.floats(),
+        st.text(),
+        st.dictionaries(st.text(), plain, max_size=4),
+        st.text(max_size=3),
+    ),
+    max_size=50,
+)
+
+
+@given(any_failures)
+@settings(max_examples=50, deadline=None)
+def test_whatever_a_handler_is_told_can_be_written_and_read(failures):
+    told = summarize(failures)
+    assert read_back(told) == told
+    assert merge([told]) == told, "what was cut is not cut once more"
+    assert len(told.failures) + sum(group.count for group in told.groups) == len(failures)
+
+
+def test_what_is_cut():
+    strange = JobFailure(
+        -7, math.nan, "a\x1b[2Jb\n" + "c" * 9000,
+        {"number": 10**400, "inf": math.inf, "bytes": b"x", "many": ["x" * 99] * 9999, 3: "three"},
+        "exit\ncode",
+    )  # fmt: skip
+    (found,) = summarize([strange]).failures
+    assert (found.rank, found.how) == (-1, "exit\\ncode")
+    assert found.summary.startswith("a\\x1b[2Jb\\ncc")
+    assert len(found.summary) == 2000
+    assert found.detail == {
+        "number": None, "inf": None, "bytes": None, "many": ["x" * 99] * 40, "3": "three",
+    }  # fmt: skip
+    assert summarize([strange, long_failure(1)]).failures[0].rank == 1, "nobody knows when it began"
+    assert (
+        summarize([JobFailure(0, 1.0, "", dict.fromkeys(range(99_999)))]).failures[0].detail == {}
+    )
+
+
+def test_a_world_of_many_nodes_with_long_names(simulate):
+    """Their names are 1.3 MB as JSON."""
+    job = simulate(min_nodes=150, max_nodes=150)
+    nodes = [job.add(host=f"{number:03}" + "\U0001f680" * 380) for number in range(150)]
+    assert job.settle(*nodes) == list(range(150))
+    job.kill(nodes[149])
+    assert job.run(30.0, lambda: "lost" in [change.kind.value for change in nodes[0].told])
+    assert nodes[149].membership.identity.host in nodes[0].told[0].node
+
+
+class Narrow(RecordCodec):
+    """Writes small records only."""
+
+    def encode(self, key, record):
+        value = super().encode(key, record)
+        if len(value) > 5000:
+            raise RecordError(f"{key} cannot be written: {len(value)} bytes")
+        return value
+
+
+class Garbler(RecordCodec):
+    """Writes reports of failures that nobody can read."""
+
+    def encode(self, key, record):
+        return b"garbage" if "/settled/" in key else super().encode(key, record)
+
+
+def test_what_cannot_be_written_is_not_the_end(simulate, caplog):
+    """Also where a record may take less than it does: the others learn that the job has failed."""
+    job = simulate(min_nodes=2, max_nodes=2, max_restarts=0)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    nodes[0].membership.codec = Narrow("simulated")
+    nodes[1].agent.report([long_failure(1)], is_final=False)
+    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
+    assert {n.membership.news.verdict.outcome for n in nodes} == {"failed"}
+    assert nodes[1].membership.news.verdict.reason == "rank 1 failed"
+    assert nodes[1].membership.news.verdict.failures == ()
+    assert "it is written without its failures" in caplog.text
+
+
+def test_a_report_that_cannot_be_written_is_not_the_end(simulate, caplog):
+    job = simulate(min_nodes=2, max_nodes=2, max_restarts=0)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    nodes[1].membership.codec = Narrow("simulated")
+    nodes[1].agent.report([long_failure(1)], is_final=True)
+    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
+    assert {n.membership.news.verdict.reason for n in nodes} == {"rank 1 failed"}
+    assert "cannot be written" in caplog.text
+
+
+def test_a_report_that_cannot_be_read_is_not_waited_for(simulate, caplog):
+    """Its node lives, and believes that it has said what there is to say."""
+    job = simulate(min_nodes=3, max_nodes=3, max_restarts=0)
+    nodes = [job.add() for _ in range(3)]
+    job.settle(*nodes)
+    nodes[2].membership.codec = Garbler("simulated")
+    nodes[0].agent.report([long_failure(0)], is_final=False)
+    told = [node.membership.news for node in nodes[:2]]
+    assert job.run(10.0, lambda: all(news.verdict for news in told)), job.describe()
+    assert [failure.rank for failure in told[1].verdict.failures] == [0]
+    assert "a report of failures is not believed" in caplog.text
+
+
+def test_a_report_that_was_written_twice_counts_once(simulate):
+    job = simulate(min_nodes=2, max_nodes=2, max_restarts=0)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    log = nodes[0].membership.keys.settled(0)
+    report = {"node": nodes[1].name, "is_final": False, **summarize([long_failure(1)]).to_record()}
+    for _ in range(2):
+        ticket = Add(tickets(log)).run(job.store)
+        Set(entry(log, ticket), codec.encode(entry(log, ticket), report)).run(job.store)
+    nodes[0].agent.report([long_failure(0)], is_final=False)
+    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
+    assert [failure.rank for failure in nodes[0].membership.news.verdict.failures] == [0, 1]
+
+
+def test_reasons_are_bounded_wherever_they_come_from(simulate):
+    job = simulate(min_nodes=1, max_nodes=2)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    nodes[1].agent.leave("\x1b" * (2 << 20))
+    assert job.run(30.0, lambda: nodes[0].place and nodes[0].place.nodes == 1), job.describe()
+    assert nodes[0].told[0].reason.startswith("\\x1b\\x1b")
+    assert len(nodes[0].told[0].reason) <= 2000
+    assert json.dumps(nodes[0].place.reason).isascii()
+    assert "\x1b" not in nodes[0].place.reason
+
+
+@pytest.mark.parametrize("time", [1e300, -1e300, 9e11, 10**400])
+def test_a_verdict_of_any_time_has_a_text(time):
+    verdict = Verdict("failed", "h0", "rank 0 failed", 7.0)
+    record = end(first_state("h0~0"), verdict, by="h0~0").to_record()
+    record["verdict"]["time"] = time
+    value = codec.encode(KEY, record)
+    if time == 10**400:
+        with pytest.raises(RecordError, match="too large"):
+            JobState.from_record(codec.decode(KEY, value), record["version"])
+        return
+    found = JobState.from_record(codec.decode(KEY, value), record["version"]).verdict
+    assert describe_verdict(found).startswith("it failed at ")
+    assert isinstance(verdict_error("job", found), RendezvousClosedError)

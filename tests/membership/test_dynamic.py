@@ -1,0 +1,643 @@
+"""The handler: its threads, its time-outs, and what it says. Membership has tests of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import threading
+import time
+
+import pytest
+from plaunch.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousTimeoutError,
+    UsageError,
+)
+from plaunch.rendezvous import (
+    ChangeKind,
+    HeldPort,
+    JobRendezvous,
+    JobSettings,
+    RendezvousParameters,
+)
+from plaunch_membership import DynamicRendezvousHandler, arrivals, store_threads
+from plaunch_membership import handler as handler_module
+from plaunch_membership.testing import MemoryBoard
+
+from helpers.clock import Clock
+from helpers.waiting import wait_until
+
+BOUND = 30.0
+
+
+@pytest.fixture
+def board():
+    return MemoryBoard()
+
+
+@pytest.fixture
+def create(board):
+    """Make handlers over one board; all are released in the end."""
+    handlers = []
+
+    def create(min_nodes=1, max_nodes=1, *, connect=None, job=None, run_id="job", **options):
+        config = {
+            "last_call_timeout": "0.1",
+            "keep_alive_interval": "0.1",
+            **{key: value for key, value in options.items() if not key.startswith("_")},
+        }
+        params = RendezvousParameters(
+            "memory", "board", run_id, min_nodes, max_nodes, job=job or JobSettings(), **config
+        )
+        extra = {key[1:]: value for key, value in options.items() if key.startswith("_")}
+        handler = DynamicRendezvousHandler(
+            params, connect or board.connect, address="127.0.0.1", **extra
+        )
+        handlers.append(handler)
+        return handler
+
+    yield create
+    board.down = False
+    for handler in handlers:
+        handler.leave()
+
+
+def changes(handler):
+    assert select.select([handler.fileno()], [], [], BOUND)[0], "nothing happens"
+    return list(handler.changes())
+
+
+class Background:
+    """A call on a thread; `get` waits for its result, or raises its error."""
+
+    def __init__(self, call):
+        self._call = call
+        self._outcome = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            self._outcome.append(self._call())
+        except Exception as error:
+            self._outcome.append(error)
+
+    def is_over(self, seconds=BOUND):
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def get(self):
+        assert self.is_over(), "it hangs"
+        if isinstance(self._outcome[0], Exception):
+            raise self._outcome[0]
+        return self._outcome[0]
+
+
+def test_it_is_a_job_rendezvous(create):
+    handler = create()
+    assert isinstance(handler, JobRendezvous)
+    assert (handler.get_backend(), handler.get_run_id()) == ("memory", "job")
+
+
+def test_one_node(create):
+    handler = create(job=JobSettings(local_world_size=4))
+    found = handler.next_rendezvous()
+    assert (found.rank, found.world_size, found.attempt, found.reason) == (0, 1, 0, "")
+    assert found.ranks.world_size == 4
+    assert found.store is None
+    assert found.bootstrap_store_info.master_addr == "127.0.0.1"
+    handler.report_success()
+    assert [change.kind for change in changes(handler)] == [ChangeKind.CLOSED]
+    assert handler.is_closed()
+    assert handler.verdict.outcome == "succeeded"
+    with pytest.raises(Exception, match="succeeded"):
+        handler.next_rendezvous()
+
+
+def test_nothing_is_connected_before_the_first_round(create):
+    def connect():
+        pytest.fail("it connects too early")
+
+    create(connect=connect)
+
+
+def test_each_round_has_a_port_of_its_own(create):
+    handler = create(job=JobSettings(max_restarts=1))
+    first = handler.next_rendezvous().bootstrap_store_info.master_port
+    handler.report_failure([])
+    second = handler.next_rendezvous().bootstrap_store_info.master_port
+    assert first != second
+
+
+def test_a_time_out_names_who_is_there_and_who_is_missing(create):
+    here = [create(3, 3, join_timeout="0.5", job=JobSettings(node_rank=index)) for index in (0, 2)]
+    calls = [Background(handler.next_rendezvous) for handler in here]
+    for call in calls:
+        with pytest.raises(RendezvousTimeoutError) as caught:
+            call.get()
+    text = str(caught.value)
+    assert "needs 3 nodes" in text
+    assert "missing: index 1" in text
+    assert "--rdzv-id" in text
+
+
+def test_a_time_out_of_enough_nodes_blames_nobody_who_is_missing(create):
+    handler = create(1, 2, join_timeout="0.5", last_call_timeout="60")
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        handler.next_rendezvous()
+    text = str(caught.value)
+    assert "1 have come, but they were not made a round within 0.5 s" in text
+    assert "last_call_timeout (60 s)" in text
+    assert "the others" not in text
+
+
+def test_a_store_that_cannot_be_reached_is_named_with_its_problem(create, board):
+    board.down = True
+    handler = create(join_timeout="0.3", _endpoint="board:1")
+    with pytest.raises(RendezvousConnectionError, match=r"board:1.*memory store is down"):
+        handler.next_rendezvous()
+
+
+def test_a_spare_waits_longer_than_the_join_timeout(create):
+    create(1, 1).next_rendezvous()
+    spare = create(1, 1, join_timeout="0.2")
+    call = Background(spare.next_rendezvous)
+    time.sleep(0.6)
+    spare.set_closed()
+    with pytest.raises(RendezvousClosedError, match="was closed"):
+        call.get()
+
+
+def test_an_outage_that_lasts_too_long_is_told_once(create, board):
+    handler = create(unreachable_timeout="0.3")
+    handler.next_rendezvous()
+    board.down = True
+    found = wait_until(lambda: list(handler.changes()), "it is told")
+    assert [change.kind for change in found] == [ChangeKind.UNREACHABLE]
+    assert "memory store is down" in found[0].reason
+    assert list(handler.changes()) == []
+
+
+def test_a_short_outage_harms_nobody(create, board):
+    first, second = create(2, 2), create(2, 2)
+    call = Background(first.next_rendezvous)
+    second.next_rendezvous()
+    call.get()
+    board.down = True
+    time.sleep(0.4)
+    board.down = False
+    time.sleep(1.0)
+    assert list(first.changes()) == list(second.changes()) == []
+    first.send_notice(10)
+    assert [(c.kind, c.signum) for c in changes(second)] == [(ChangeKind.NOTICE, 10)]
+
+
+class Asked:
+    """A store that keeps a node waiting for the answer to a heartbeat, and the node's clock."""
+
+    def __init__(self, create, board):
+        self.clock = Clock()
+        self._board = board
+        self._silent, self._asked = threading.Event(), threading.Event()
+        self._answers = threading.Event()
+        self.handler = create(connect=self._connect, keep_alive_interval="1", _clock=self.clock)
+        self.handler.next_rendezvous()
+        self._silent.set()
+        self.clock.now += 1.0
+        self.handler.send_notice(10)  # wakes it
+        assert self._asked.wait(BOUND)
+
+    def _connect(self):
+        store = self._board.connect()
+        plain = store.beat
+
+        def beat(key, value):
+            if self._silent.is_set():
+                self._asked.set()
+                self._answers.wait(BOUND)
+            return plain(key, value)
+
+        store.beat = beat
+        return store
+
+    def tells(self, *steps):
+        """What is told in the course of time, which the agent looks at after each step."""
+        told = []
+        for seconds in steps:
+            self.clock.now += seconds
+            told += self.handler.changes()
+        return [change.kind for change in told]
+
+    def answer(self):
+        self._answers.set()
+        wait_until(lambda: self.handler._threads._writing.silent_for() == 0.0, "an answer")
+
+
+def test_own_pauses_are_no_silence_of_the_store(create, board):
+    asked = Asked(create, board)
+    assert asked.tells(1, 65, 1, 86400, 1, 65) == []
+    asked.answer()
+    assert asked.tells(65, 65) == []
+
+
+def test_silence_counts_all_the_time_that_the_node_was_awake(create, board):
+    asked = Asked(create, board)
+    assert asked.tells(*[1] * 30, 65, *[1] * 25) == []  # of the pause, three seconds count
+    assert asked.tells(*[1] * 3) == [ChangeKind.UNREACHABLE]
+    asked.answer()
+
+
+def test_a_pause_is_no_time_in_which_nodes_could_have_come(create, monkeypatch):
+    monkeypatch.setattr(handler_module, "_GLANCE", 0.01)
+    clock = Clock()
+    first = create(2, 2, join_timeout="600", _clock=clock)
+    began = first._clock()
+    call = Background(first.next_rendezvous)
+    wait_until(lambda: first._membership.part.joined is not None, "it waits")
+    for pause in (3600.0, 1.0, 3600.0):
+        clock.now += pause
+        call.is_over(0.05)  # some glances
+    assert first._clock() - began < 10.0
+    create(2, 2).next_rendezvous()
+    assert call.get().world_size == 2
+
+
+def test_a_connection_that_is_dead_is_replaced(create, board, monkeypatch):
+    """Over a cut cable nothing comes back, not even an error."""
+    monkeypatch.setattr(store_threads, "_STUCK", 0.3)
+    monkeypatch.setattr(handler_module, "_GLANCE", 0.05)
+    monkeypatch.setattr(store_threads, "_GLANCE", 0.05)
+    cable = threading.Event()
+    is_cut = threading.Event()
+
+    def connect():
+        store = board.connect()
+        plain_set, plain_beat = store.set, store.beat
+
+        def beat(key, value):
+            if is_cut.is_set():
+                cable.wait(BOUND)
+            plain_beat(key, value)
+
+        store.set, store.beat = plain_set, beat
+        return store
+
+    handler = create(connect=connect)
+    handler.next_rendezvous()
+    is_cut.set()
+    writer = handler._threads._writing
+    wait_until(lambda: writer.overdue() >= 0.4, "the writer is stuck")
+    is_cut.clear()
+    connections = writer.connections
+
+    def is_replaced():
+        handler.changes()
+        return writer.connections != connections
+
+    wait_until(is_replaced, "another connection")
+    handler.report_success()
+    assert [change.kind for change in changes(handler)] == [ChangeKind.CLOSED]
+    cable.set()
+
+
+def test_a_job_that_the_store_has_forgotten_begins_anew(create, board):
+    """With threads of its own, while those of the job before may still be at work."""
+    nodes = [create(2, 2) for _ in range(2)]
+    for _ in range(5):
+        calls = [Background(node.next_rendezvous) for node in nodes]
+        assert sorted(call.get().rank for call in calls) == [0, 1]
+        board.down = True
+        wait_until(lambda: all(node._threads.failing() for node in nodes), "both nodes notice")
+        board.wipe()
+        board.down = False
+        for node in nodes:
+            assert changes(node)[0].kind is ChangeKind.LOST
+
+
+def test_the_end_leaves_nothing_behind(create, board):
+    create().leave()
+    # Not their number: those of other tests may end meanwhile.
+    before, threads = set(os.listdir("/proc/self/fd")), set(threading.enumerate())
+    released = []
+    handler = create(run_id="another", _is_host=True, _release=lambda: released.append(True))
+    handler.next_rendezvous()
+    handler.report_success()
+    changes(handler)
+    assert handler.shutdown()
+    assert handler.shutdown()
+    assert handler.leave()
+    assert released == [True]
+    assert set(os.listdir("/proc/self/fd")) <= before
+    wait_until(lambda: set(threading.enumerate()) <= threads, "its threads have ended")
+    assert handler.fileno() == -1
+    assert list(handler.changes()) == []
+
+
+def test_who_waits_for_a_round_is_told_that_its_node_has_left(create):
+    handler = create(2, 2)
+    call = Background(handler.next_rendezvous)
+    wait_until(lambda: "1 came" in handler.describe_wait(), "it waits")
+    assert handler.leave()
+    with pytest.raises(RendezvousClosedError, match="left job 'job'"):
+        call.get()
+
+
+def ends_at(board, part):
+    """Connections over which the store goes down when a key with this part is written."""
+
+    def connect():
+        store = board.connect()
+        add, compare_set = store.add, store.compare_set
+
+        def check(key):
+            if part in key:
+                board.down = True
+
+        def checked_add(key, amount):
+            check(key)
+            return add(key, amount)
+
+        def checked_compare_set(key, expected, desired):
+            check(key)
+            return compare_set(key, expected, desired)
+
+        store.add, store.compare_set = checked_add, checked_compare_set
+        return store
+
+    return connect
+
+
+def test_a_store_that_ends_with_the_job_is_a_normal_end(create, board):
+    """Its host has seen this node's good-bye before this node knows that it was written."""
+    handler = create(connect=ends_at(board, "/byes"))
+    handler.next_rendezvous()
+    handler.report_success()
+    assert [change.kind for change in changes(handler)] == [ChangeKind.CLOSED]
+    assert handler.shutdown()
+    assert board.down
+
+
+def test_a_store_that_ends_before_this_node_is_a_normal_end(create, board, caplog):
+    """As when all nodes are told to stop, and the store's host is the fastest."""
+    caplog.set_level("INFO", "plaunch")
+    handler = create(connect=ends_at(board, "/state/2"))
+    handler.next_rendezvous()
+    assert handler.leave()
+    assert board.down
+    assert "nobody could be told that this node leaves job 'job'" in caplog.text
+    assert "memory store is down" in caplog.text
+
+
+def test_the_host_stays_until_the_others_know(create, board):
+    is_slow, may_go_on = threading.Event(), threading.Event()
+
+    def connect():
+        store = board.connect()
+        plain = store.wait
+
+        def wait(key, timeout):
+            found = plain(key, timeout)
+            if is_slow.is_set():
+                may_go_on.wait(BOUND)
+            return found
+
+        store.wait = wait
+        return store
+
+    host, other = create(2, 2, _is_host=True), create(2, 2, connect=connect)
+    call = Background(host.next_rendezvous)
+    other.next_rendezvous()
+    call.get()
+    is_slow.set()
+    host.set_closed()
+    changes(host)
+    end = Background(host.shutdown)
+    assert not end.is_over(0.3)
+    may_go_on.set()
+    assert end.get()
+
+
+def test_the_host_stays_longer_for_those_who_are_connected(create, board):
+    is_paused, goes_on, guests, clock = threading.Event(), threading.Event(), ["one"], Clock()
+
+    def connect():
+        store = board.connect()
+        plain_wait, plain_beat = store.wait, store.beat
+
+        def wait(key, timeout):
+            found = plain_wait(key, timeout)
+            if is_paused.is_set():
+                goes_on.wait(BOUND)
+            return found
+
+        def beat(key, value):
+            if is_paused.is_set():
+                goes_on.wait(BOUND)
+            return plain_beat(key, value)
+
+        store.wait, store.beat = wait, beat
+        return store
+
+    host = create(2, 2, _is_host=True, _has_guests=lambda: bool(guests), _clock=clock)
+    other = create(2, 2, connect=connect)
+    call = Background(host.next_rendezvous)
+    other.next_rendezvous()
+    call.get()
+    is_paused.set()
+    host.set_closed()
+    changes(host)
+    end = Background(host.shutdown)
+    for _ in range(12):
+        clock.now += 1.0
+        assert not end.is_over(0.05)
+    guests.clear()
+    assert end.get()
+    goes_on.set()
+
+
+def test_a_host_that_is_done_stays_for_those_who_are_not(create):
+    """Its agent has waited as long as it may, and wants to end."""
+    host, other = create(2, 2, _is_host=True), create(2, 2)
+    call = Background(host.next_rendezvous)
+    other.next_rendezvous()
+    call.get()
+    host.report_success()
+    end = Background(host.shutdown)
+    assert not end.is_over(0.3)
+    assert list(other.changes()) == []
+    other.report_success()
+    assert end.get()
+    assert host.verdict.outcome == "succeeded"
+
+
+def test_the_default_run_id_on_a_store_that_stays_is_warned_of(create, caplog):
+    create(run_id="none", _outlives_job=True)
+    assert "--rdzv-id" in caplog.text
+    caplog.clear()
+    create(run_id="mine", _outlives_job=True)
+    create(run_id="none")
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"join_timeot": "5"}, "join_timeout"),
+        ({"join_timeout": "soon"}, "not a number"),
+        ({"join_timeout": "0"}, "above 0"),
+        ({"last_call_timeout": "-1"}, "from 0 up to"),
+        ({"keep_alive_max_attempt": "2.5"}, "not an integer"),
+        ({"token_file": "/no/such/file"}, "/no/such/file"),
+    ],
+)
+def test_options_that_cannot_be_used(create, options, says):
+    with pytest.raises(UsageError, match=says):
+        create(**options)
+
+
+def test_options_of_torchrun_that_mean_nothing_here_are_warned_of(create, caplog):
+    create(heartbeat_timeout="5")
+    assert "heartbeat_timeout" in caplog.text
+
+
+def test_garbage_that_comes_later_ends_the_job_by_name(create, board):
+    handler = create()
+    handler.next_rendezvous()
+    key = handler._membership.keys.state(handler._membership.state.version + 1)
+    board.write({key: b"garbage"})
+    found = changes(handler)
+    assert [change.kind for change in found] == [ChangeKind.UNREACHABLE]
+    assert key in found[0].reason
+
+
+def test_garbage_in_the_store_is_named(create, board):
+    board.write({"plaunch/job/job": b"\x80garbage"})
+    with pytest.raises(RendezvousClosedError, match="plaunch/job/job"):
+        create().next_rendezvous()
+
+
+# --- what a node says that waits ------------------------------------------------------------------
+
+
+def test_who_waits_says_for_whom(create, monkeypatch):
+    monkeypatch.setattr(arrivals, "_LEAST_REST", 0.05)
+    monkeypatch.setattr(arrivals, "_REST_PER_NODE", 0.0)
+    first = create(3, 4, job=JobSettings(node_rank=1))
+    Background(first.next_rendezvous)
+    host = os.uname().nodename
+    text = f"3 to 4 nodes; 1 came: {host} (index 1); missing: index 0, 2"
+    wait_until(lambda: first.describe_wait() == text, text)
+    second = create(3, 4)
+    Background(second.next_rendezvous)
+    for handler in (first, second):
+        wait_until(lambda: "; 2 came: " in handler.describe_wait(), "both know of two")  # noqa: B023
+
+
+def test_waiting_costs_the_store_little(create, monkeypatch):
+    """However often the agent asks, it is looked up once in a while."""
+    handler = create(2, 2)
+    Background(handler.next_rendezvous)
+    wait_until(lambda: "1 came" in handler.describe_wait(), "it has come itself")
+    looked = []
+    with monkeypatch.context() as patch:
+        patch.setattr(handler._membership, "request", looked.append)
+        for _ in range(20):
+            handler.describe_wait()
+    assert looked == []
+
+
+def test_a_spare_says_that_there_is_no_place(create):
+    first, second = create(1, 1), create(1, 1)
+    first.next_rendezvous()
+    Background(second.next_rendezvous)
+    text = "a place in job 'job', which has all the nodes that it takes"
+    wait_until(lambda: second.describe_wait() == text, text)
+
+
+def test_a_node_that_waits_for_others_to_arrive_says_for_how_long(create):
+    create(1, 3).next_rendezvous()
+    late = create(1, 3, arrival_delay="100")
+    Background(late.next_rendezvous)
+    text = r"the next round of job 'job', in \d\d s or as soon as 3 nodes have come"
+    wait_until(lambda: re.fullmatch(text, late.describe_wait()), text)
+
+
+def test_nodes_that_arrive_late_are_in_the_same_round(create):
+    """The last one makes it full, so that nobody waits for the delay."""
+    job = JobSettings(stop_timeout=BOUND)  # the others wait for it
+    first = create(1, 4, last_call_timeout="0", arrival_delay="inf", job=job)
+    assert first.next_rendezvous().round == 0
+    late = [create(1, 4, arrival_delay="inf") for _ in range(3)]
+    calls = [Background(handler.next_rendezvous) for handler in late]
+    assert [change.kind for change in changes(first)] == [ChangeKind.ARRIVED]
+    again = [first.next_rendezvous(), *(call.get() for call in calls)]
+    assert {(found.round, found.world_size) for found in again} == {(1, 4)}
+
+
+def test_a_node_that_nobody_needs_any_more_says_so(create):
+    first = create(1, 2, last_call_timeout="0.1")
+    first.next_rendezvous()
+    first._membership.part.wants_round = True  # else its success would be the end of the job
+    log = first._membership.keys.done(0)
+    first._threads.connect().add(f"{log}/tickets", 1)
+    late = create(1, 2)
+    Background(late.next_rendezvous)
+    text = "a place in job 'job', of which some nodes have finished their part"
+    wait_until(lambda: late.describe_wait() == text, text)
+
+
+def test_a_store_that_does_not_answer_is_what_is_waited_for(create):
+    def connect():
+        raise RendezvousConnectionError("nobody listens")
+
+    handler = create(connect=connect)
+    assert handler.describe_wait() == "the store at board"
+    Background(handler.next_rendezvous)
+    text = "the store at board: nobody listens"
+    wait_until(lambda: handler.describe_wait() == text, text)
+
+
+def test_who_has_never_reached_the_store_leaves_it_cleanly(create):
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def connect():
+        asked.set()
+        goes_on.wait(60)
+        raise RendezvousConnectionError("too late")
+
+    handler = create(connect=connect, close_timeout=0.1)
+    Background(handler.next_rendezvous)
+    assert asked.wait(60)
+    try:
+        assert handler.leave()
+    finally:
+        goes_on.set()
+
+
+def test_a_store_that_names_itself_is_named_once(create):
+    def connect():
+        raise RendezvousConnectionError("store 'board' cannot be reached")
+
+    handler = create(connect=connect)
+    Background(handler.next_rendezvous)
+    text = "the store: store 'board' cannot be reached"
+    wait_until(lambda: handler.describe_wait() == text, text)
+
+
+def test_the_time_to_start_bounds_the_wait_for_nodes(create):
+    handler = create(2, 2, job=JobSettings(start_timeout=0.3))
+    with pytest.raises(RendezvousTimeoutError, match=r"1 came within 0.3 s"):
+        handler.next_rendezvous()
+    given = create(2, 2, job=JobSettings(start_timeout=60.0), join_timeout="0.2", run_id="b")
+    with pytest.raises(RendezvousTimeoutError, match=r"1 came within 0.2 s"):
+        given.next_rendezvous()
+
+
+def test_the_ports_of_rounds_are_from_the_range(create):
+    with contextlib.closing(HeldPort.any()) as free:
+        port = free.port
+    handler = create(job=JobSettings(port_range=(port, port)))
+    assert handler.next_rendezvous().bootstrap_store_info.master_port == port

@@ -1,0 +1,240 @@
+"""Heartbeats in a store that has leases: given once, renewed, and gone with their node."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from plaunch.errors import RendezvousClosedError
+from plaunch_membership.liveness import Observer
+from plaunch_membership.testing import MemoryStore
+
+LEASE = 3.0
+
+
+class LeasedStore(MemoryStore):
+    """Takes heartbeats away that were not renewed for as long as a lease lasts."""
+
+    def __init__(self, job, lease=LEASE):
+        super().__init__(job.board)
+        self.written = []
+        self._job, self._lease = job, lease
+        self._ends = {}
+
+    def beat(self, key, value):
+        self._expire()
+        if self._board.data.get(key) != value:
+            super().beat(key, value)
+            self.written.append(key)
+        self._ends[key] = self._job.now + self._lease
+        return self._lease
+
+    def multi_get(self, keys):
+        self._expire()
+        return super().multi_get(keys)
+
+    def revoke(self):
+        for key in list(self._ends):
+            self._end(key)
+
+    def _expire(self):
+        for key in [key for key, end in self._ends.items() if end <= self._job.now]:
+            self._end(key)
+
+    def _end(self, key):
+        del self._ends[key]
+        self._board.data.pop(key, None)
+
+
+@pytest.fixture
+def leased(simulate):
+    def make(choose=None, *, lease=LEASE, **settings):
+        job = simulate(choose, **{"keep_alive_max_attempt": 5, **settings})
+        job.store = LeasedStore(job, lease)
+        return job
+
+    return make
+
+
+def kinds(node):
+    return [change.kind.value for change in node.told]
+
+
+# --- a whole job ----------------------------------------------------------------------------------
+
+
+def test_a_sign_is_written_when_there_is_something_new_to_say(leased):
+    job = leased(min_nodes=3)
+    nodes = [job.add() for _ in range(3)]
+    job.settle(*nodes)
+    job.run(5.0)
+    job.store.written.clear()
+    job.run(1000.0)
+    assert job.store.written == []
+    nodes[2].agent.leave("told to stop")
+    job.run(0.5)
+    assert job.store.written.count(nodes[2].membership.keys.beat(nodes[2].name)) == 1
+    assert kinds(nodes[0]) == ["left"]
+
+
+@pytest.mark.parametrize("lease", [2.0, 3.0, 4.0])
+def test_a_dead_node_is_lost_in_its_time(leased, lease):
+    job = leased(lease=lease)
+    nodes = [job.add() for _ in range(3)]
+    job.settle(*nodes)
+    job.run(10.3)
+    job.kill(nodes[1])
+    began = job.now
+    job.settle(nodes[0], nodes[2])
+    assert 4.0 <= job.now - began <= 7.0
+    assert kinds(nodes[0]) == ["lost"]
+
+
+@pytest.mark.parametrize("seconds", [2.5, 3.5, 4.0])
+def test_a_node_that_is_paused_for_less_is_not(leased, seconds):
+    job = leased()
+    nodes = [job.add() for _ in range(3)]
+    job.settle(*nodes)
+    job.run(10.3)
+    for node in nodes:  # one after the other, so the leader as well
+        node.is_paused = True
+        job.run(seconds)
+        node.is_paused = False
+        job.run(10.0)
+    assert [kinds(node) for node in nodes] == [[], [], []]
+
+
+@pytest.mark.parametrize("who", [0, 1, 2])
+@pytest.mark.parametrize("seconds", [6.0, 7.3, 9.9, 20.0])
+@pytest.mark.parametrize("has_leases", [True, False])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_lost_node_that_wakes_up_costs_one_more_round(
+    simulate, leased, has_leases, seconds, who, seed
+):
+    choice = random.Random(seed)
+    job = (leased if has_leases else simulate)(choice.randrange, keep_alive_max_attempt=3)
+    nodes = [job.add() for _ in range(3)]
+    job.settle(*nodes)
+    job.run(10.3)
+    nodes[who].is_paused = True
+    job.run(seconds)
+    others = [node for node in nodes if node is not nodes[who]]
+    assert [(node.place.nodes, node.place.round) for node in others] == [(2, 1)] * 2
+    nodes[who].is_paused = False
+    job.settle(*nodes)
+    job.run(30.0)
+    assert [(node.place.nodes, node.place.round) for node in nodes] == [(3, 2)] * 3
+
+
+def test_leases_that_are_revoked_lose_nobody(leased):
+    job = leased()
+    nodes = [job.add() for _ in range(3)]
+    job.settle(*nodes)
+    for _ in range(20):
+        job.run(1.7)
+        job.store.revoke()
+    job.run(10.0)
+    assert [kinds(node) for node in nodes] == [[], [], []]
+
+
+def test_after_an_outage_everybody_has_all_the_time_to_come_back(leased):
+    job = leased()
+    nodes = [job.add() for _ in range(3)]
+    job.settle(*nodes)
+    job.run(5.0)
+    for node in nodes:
+        node.is_paused = True
+    job.run(10.0)
+    for node in nodes:  # the others connect later than the leader
+        node.is_paused = False
+        job.run(2.0)
+    assert [kinds(node) for node in nodes] == [[], [], []]
+
+
+@pytest.mark.parametrize("min_nodes", [1, 2])
+def test_what_the_dead_have_left_for_a_while_is_no_sign_of_life(leased, caplog, min_nodes):
+    """A node with the job's settings, or with others, comes a moment after the job has crashed."""
+    job = leased(min_nodes=1, max_nodes=2)
+    dead = job.add()
+    job.settle(dead)
+    job.run(5.0)
+    job.kill(dead)
+    again = [job.add(min_nodes=min_nodes) for _ in range(min_nodes)]
+    job.settle(*again)
+    assert {node.error for node in again} == {None}
+    assert again[0].membership.keys.incarnation != dead.membership.keys.incarnation
+    assert "begins anew" in caplog.text
+
+
+def test_a_living_job_refuses_other_settings(leased):
+    job = leased(min_nodes=1, max_nodes=2)
+    first = job.add()
+    job.settle(first)
+    job.run(10.0)
+    other = job.add(min_nodes=2)
+    job.run(10.0)
+    assert isinstance(other.error, RendezvousClosedError)
+    assert "--nnodes=2:2 here, 1:2 there" in str(other.error)
+    assert kinds(first) == []
+
+
+def test_a_spare_that_comes_to_lead_soon_knows_who_is_alive(leased):
+    job = leased(lambda count: count - 1, min_nodes=2, max_nodes=2)
+    first = job.add()
+    job.run(0.5)  # out of step, so that it has heard of the new leader before it is looked at
+    second = job.add()
+    job.settle(first, second)
+    job.run(0.5)
+    spare = job.add()
+    job.run(10.0)
+    job.kill(first)
+    began, incarnation = job.now, second.membership.keys.incarnation
+    job.settle(second, spare)
+    assert second.state.leader == spare.name
+    assert second.membership.keys.incarnation == incarnation
+    assert job.now - began <= 8.0
+
+
+# --- one observer ---------------------------------------------------------------------------------
+
+
+def observed(text, *, lease, max_misses=5, interval=1.0):
+    """Whether `a` is lost after each look: there (x) or not (.); late, and there (z) or not (,)."""
+    now = [1000.0]
+    observer = Observer(interval, max_misses, lambda: now[0])
+    found = ""
+    for letter in text:
+        now[0] += 10 * interval if letter in "z," else interval
+        signs = {"a": None if letter in ".," else b"same"}
+        leases = {} if letter in ".," else {"a": lease}
+        found += "L" if observer.observe(signs, leases=leases) else "-"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "lease", "lost"),
+    [
+        ("xxxxxxxxxx", 3, "----------"),
+        ("xx.....", 3, "----LLL"),  # the first absence is the third miss
+        ("xx.....", 2, "-----LL"),
+        ("xx.....", 0.5, "------L"),
+        ("xx.....", 60, "---LLLL"),  # but never at the first absence
+        ("xx..x..x", 3, "--------"),
+        ("xx...xx", 3, "----L--"),
+        ("xxz.....", 3, "-------L"),  # what ends after a pause says nothing of the time before
+        ("xx,.....", 3, "-------L"),
+        ("xxzx....", 3, "------LL"),
+        ("..x...", 3, "-----L"),
+    ],
+)
+def test_an_absence_counts_for_the_time_of_the_lease(text, lease, lost):
+    assert observed(text, lease=lease) == lost
+
+
+def test_the_silence_of_a_lease_is_told():
+    now = [1000.0]
+    observer = Observer(1.0, 5, lambda: now[0])
+    for sign, leases, silent in ((b"x", {"a": 3.0}, 0), (None, {}, 3), (None, {}, 4)):
+        now[0] += 1
+        observer.observe({"a": sign}, leases=leases)
+        assert observer.silent_for("a") == silent

@@ -1,0 +1,210 @@
+"""Who is lost and who is not, over histories of heartbeats."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plaunch_membership.liveness import Observer
+
+from helpers.clock import Clock
+
+
+def run(history, *, interval=1.0, max_misses=3, own=None):
+    """The nodes found lost at each step of `history`, a list of (seconds passed, signs)."""
+    clock = Clock(1000.0)
+    observer = Observer(interval, max_misses, clock)
+    found = []
+    for seconds, signs in history:
+        clock.now += seconds
+        found.append(observer.observe(signs, own=own))
+    return found
+
+
+def signs_of(text):
+    """Signs of node `a` from a word: equal letters are equal signs, a dot is an absent one."""
+    return [{"a": None if letter == "." else letter.encode()} for letter in text]
+
+
+HISTORIES = {
+    # name: (max_misses, signs, whether it is lost at each step: "-" no, "L" yes)
+    "alive": (3, "abcdefgh", "--------"),
+    "silent": (3, "abbbbb", "----LL"),
+    "slow, but not dead": (3, "aaabbbccc", "---------"),
+    "silent once, then again": (3, "aabbbb", "-----L"),
+    "back from the dead": (3, "aaaaabbbb", "---LL---L"),
+    "one miss is one too many": (1, "abb", "--L"),
+    "never seen": (3, "....", "---L"),
+    "never seen, one miss": (1, "...", "--L"),
+    "seen late": (3, "..abc", "-----"),
+    "vanished": (5, "ab...", "----L"),
+    "vanished, but back": (5, "ab..cdef", "--------"),
+    "vanished twice, but back": (5, "ab..c..d", "--------"),
+    "vanished, and back as it was": (5, "aa..aa", "------"),
+    "vanished, two misses": (2, "ab..", "---L"),
+    "vanished, never at once": (1, "ab..", "---L"),
+    "silent, then vanished": (3, "aab...", "-----L"),
+    "silent for long, then vanished": (5, "abbbb..", "------L"),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_histories(name):
+    max_misses, signs, lost = HISTORIES[name]
+    found = run([(1.0, sign) for sign in signs_of(signs)], max_misses=max_misses)
+    assert "".join("L" if nodes else "-" for nodes in found) == lost
+
+
+def test_nodes_are_judged_one_by_one():
+    history = [(1.0, {"a": b"%d" % n, "b": b"0", "c": b"0", "d": None}) for n in range(4)]
+    assert run(history) == [[], [], [], ["b", "c", "d"]]
+
+
+@pytest.mark.parametrize(
+    ("interval", "pause", "is_late"),
+    [(1.0, 2.0, False), (1.0, 2.1, True), (0.1, 0.9, False), (0.1, 1.1, True), (10, 20.5, True)],
+)
+def test_after_a_pause_everybody_is_counted_anew(interval, pause, is_late):
+    still = {"a": b"0"}
+    steps = [interval] * 3 + [pause] + [interval] * 3
+    found = run([(seconds, still) for seconds in steps], interval=interval)
+    lost_at = next(step for step, nodes in enumerate(found) if nodes)
+    assert lost_at == (6 if is_late else 3)
+
+
+def test_a_pause_gives_back_who_was_lost_already():
+    still = {"a": b"0"}
+    assert run([(1, still)] * 4 + [(60, still)] + [(1, still)] * 3)[3:] == [
+        ["a"],
+        [],
+        [],
+        [],
+        ["a"],
+    ]
+
+
+def test_a_store_that_is_always_slow_does_not_hide_the_dead():
+    still = {"a": b"0"}
+    found = run([(2.5, still)] * 8)
+    assert found == [[]] * 6 + [["a"]] * 2  # three late ones, and then three that count
+
+
+def test_pauses_with_a_look_on_time_between_them_are_pauses():
+    still = {"a": b"0"}
+    assert run([(2.5, still), (1.0, still)] * 20) == [[]] * 40
+
+
+def test_without_a_sign_of_its_own_an_observer_judges_nobody():
+    # As after a store was paused for so long that it has revoked everybody's lease.
+    gone, back = {"me": None, "a": None}, {"me": b"1", "a": None}
+    steps = [{"me": b"0", "a": b"0"}, gone, gone, gone, gone, back, back, back]
+    found = run([(1.0, signs) for signs in steps], own="me")
+    assert found == [[], [], [], [], [], [], [], ["a"]]
+
+
+def test_an_observer_never_finds_itself_lost():
+    assert run([(1.0, {"me": b"0"})] * 10, own="me") == [[]] * 10
+
+
+def test_observations_in_quick_succession_count_once():
+    still = {"a": b"0"}
+    # Ten looks within two seconds, then one look each second.
+    assert run([(0.2, still)] * 10) == [[]] * 10
+    found = run([(0.2, still)] * 50, max_misses=5)
+    first = next(step for step, nodes in enumerate(found) if nodes)
+    assert first * 0.2 > 3.75  # and not after five looks, one second
+
+
+def test_an_early_look_still_sees_a_new_sign():
+    found = run([(1, {"a": b"0"}), (0.9, {"a": b"0"}), (0.1, {"a": b"1"})] + [(1, {"a": b"1"})] * 3)
+    assert found == [[], [], [], [], [], ["a"]]
+
+
+def test_watching_and_forgetting():
+    clock = Clock(1000.0)
+    observer = Observer(1.0, 2, clock)
+    observer.watch("a")
+    assert observer.is_alive("a")
+    assert not observer.is_alive("b")
+    for _ in range(2):
+        clock.now += 1
+        lost = observer.observe({"a": None})
+    assert lost == ["a"]
+    assert not observer.is_alive("a")
+    assert observer.silent_for("a") == 2.0
+    observer.forget("a")
+    observer.forget("a")
+    assert not observer.is_alive("a")
+    assert observer.silent_for("a") == 0.0
+    observer.watch("a")  # it joined again
+    assert observer.is_alive("a")
+
+
+def test_silence_is_told_from_the_last_new_sign():
+    clock = Clock(1000.0)
+    observer = Observer(1.0, 5, clock)
+    for sign, silent in ((b"0", 0), (b"1", 0), (b"1", 1), (b"1", 2), (None, 3), (b"2", 0)):
+        clock.now += 1
+        observer.observe({"a": sign})
+        assert observer.silent_for("a") == silent
+
+
+def test_nodes_that_are_not_named_keep_their_counts():
+    history = [{"a": b"0"}, {"a": b"0"}, {}, {}, {"a": b"0"}, {"a": b"0"}]
+    found = run([(1.0, signs) for signs in history])
+    assert found == [[], [], [], [], [], ["a"]]
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    interval=st.sampled_from([0.2, 1.0, 5.0]),
+    max_misses=st.integers(3, 6),
+)
+def test_a_node_that_beats_is_never_lost_and_one_that_stopped_always_is(seed, interval, max_misses):
+    """Both within bounds: whatever the phases, with jitter of a quarter of an interval."""
+    rng = random.Random(seed)
+
+    def moments(until):
+        now = rng.uniform(0, interval)
+        while now < until:
+            yield now
+            now += interval * rng.uniform(1.0, 1.25)
+
+    end = 60 * interval
+    death = rng.uniform(5, 30) * interval
+    beats = {"well": list(moments(end)), "dead": [at for at in moments(end) if at < death]}
+    clock = Clock(1000.0)
+    observer = Observer(interval, max_misses, clock)
+    lost_at = None
+    for now in moments(end):
+        clock.now = 1000 + now
+        signs = {
+            node: (b"%d" % count) if (count := sum(at <= now for at in times)) else None
+            for node, times in beats.items()
+        }
+        lost = observer.observe(signs)
+        assert "well" not in lost
+        assert now >= death or not lost
+        if lost and lost_at is None:
+            lost_at = now
+    assert lost_at is not None
+    silence = lost_at - beats["dead"][-1]
+    assert interval * (max_misses - 1) < silence <= interval * 1.25 * (max_misses + 2)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 5), st.sampled_from("ab.")), max_size=40))
+def test_whatever_happens_nobody_is_lost_in_less_than_the_time_for_it(steps):
+    clock = Clock(1000.0)
+    observer = Observer(1.0, 3, clock)
+    first = last_new = None
+    for seconds, letter in steps:
+        clock.now += seconds
+        (signs,) = signs_of(letter)
+        if first is None:
+            first = clock.now
+        if signs["a"] not in (None, last_new):
+            last_new, first = signs["a"], clock.now
+        if observer.observe(signs):
+            assert clock.now - first >= 3 * 0.75 - 1e-6

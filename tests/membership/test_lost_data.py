@@ -1,0 +1,361 @@
+"""A store that loses what it holds, all or the last of it, and is there again before it is missed.
+
+No connection breaks in most of these tests: nodes must find out from what the store holds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from plaunch.rendezvous.job import JobFailure
+from plaunch_membership.state import JobPhase
+from plaunch_membership.transitions import notify
+from plaunch_membership.watcher import Watcher
+
+from .conftest import Simulation
+
+
+def kinds(node):
+    return [change.kind.value for change in node.told]
+
+
+def incarnations(nodes):
+    return {node.membership.keys.incarnation for node in nodes}
+
+
+def fail(job, node):
+    """A worker of one node fails, and all are in a round again."""
+    node.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
+    node.want_round()
+    job.settle()
+
+
+# --- everything is lost ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("min_nodes", "max_nodes", "count"), [(1, 2, 2), (2, 2, 2), (2, 4, 3)])
+@pytest.mark.parametrize("offset", [0.0, 0.3, 0.6])
+def test_all_notice_that_the_store_is_empty(simulate, min_nodes, max_nodes, count, offset):
+    job = simulate(min_nodes=min_nodes, max_nodes=max_nodes)
+    nodes = []
+    for _ in range(count):  # they look at different times
+        nodes.append(job.add())
+        job.run(0.4)
+    job.settle(*nodes)
+    job.run(10.0 + offset)
+    before = incarnations(nodes)
+    job.board.wipe()
+    job.run(3.0)
+    job.settle(*nodes)
+    assert all(kinds(node)[-1] == "lost" or "lost" in kinds(node) for node in nodes)
+    assert all("forgotten" in "".join(change.reason for change in node.told) for node in nodes)
+    assert len(incarnations(nodes)) == 1
+    assert incarnations(nodes) != before
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("min_nodes", [1, 2])
+def test_who_notices_first_does_not_leave_the_other_alone(simulate, min_nodes, first):
+    """One node begins anew before the other has looked; the job is another one by then."""
+    job = simulate(min_nodes=min_nodes, max_nodes=2, last_call_timeout=0.0)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    job.run(10.0)
+    before = incarnations(nodes)
+    nodes[1 - first].is_paused = True
+    job.board.wipe()
+    job.run(2.0)
+    nodes[1 - first].is_paused = False
+    job.run(3.0)
+    job.settle(*nodes)
+    assert len(incarnations(nodes)) == 1
+    assert incarnations(nodes) != before
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 2), (1, 3), (2, 3), (3, 3)])
+@pytest.mark.parametrize("seed", range(12))
+def test_whenever_it_happens_all_meet_again(simulate, shape, seed):
+    """Also while they come, form a round, or settle a failure."""
+    order = random.Random(seed)
+    min_nodes, max_nodes = shape
+    job = simulate(order.randrange, min_nodes=min_nodes, max_nodes=max_nodes, max_restarts=9)
+    nodes = [job.add(is_alone=False) for _ in range(max_nodes)]
+    for _ in range(3):
+        for _ in range(order.randrange(150)):
+            job.step()
+        if order.random() < 0.5:
+            job.run(order.random() * 8)
+        one = order.choice(nodes)
+        if one.place is not None and order.random() < 0.5:
+            one.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
+            one.want_round()
+            for _ in range(order.randrange(30)):
+                job.step()
+        job.board.wipe()
+    job.run(20.0)
+    job.settle(*nodes)
+    assert len(incarnations(nodes)) == 1
+    assert [node.error for node in nodes] == [None] * max_nodes
+
+
+def test_a_node_that_goes_does_not_begin_the_job_anew(simulate):
+    job = simulate(min_nodes=1, max_nodes=1)
+    node = job.add()
+    job.settle(node)
+    node.agent.announce_leave("told to stop")
+    job.run(0.1)
+    job.board.wipe()
+    job.run(5.0)
+    node.agent.leave("told to stop")
+    job.run(1.0)
+    assert node.has_ended
+    assert not any(key.endswith("/job") for key in job.board.data)
+
+
+def test_a_node_takes_its_old_sign_of_life_along(simulate):
+    """In a store with leases it would stay as long as the node, and say that it lives there."""
+    job = simulate(min_nodes=2, max_nodes=2)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    old = [node.membership.keys.beat(node.name) for node in nodes]
+    job.board.data.pop(next(key for key in job.board.data if key.endswith("/job")))
+    job.run(3.0)
+    job.settle(*nodes)
+    assert [key for key in old if key in job.board.data] == []
+
+
+def test_what_was_read_of_a_job_before_does_not_count(simulate):
+    """A reader that is about to enter a state while the writer has begun anew."""
+    job = simulate(min_nodes=1, max_nodes=1)
+    node = job.add()
+    job.settle(node)
+    ours = node.membership
+    follow = Watcher(ours).watch()
+    assert next(follow).key == ours.keys.state(ours.state.version + 1)
+    following = notify(ours.state, "another", 10)
+    value = ours.codec.encode(ours.keys.state(following.version), following.to_record())
+    job.board.wipe()
+    job.run(3.0)
+    present = ours.state
+    with pytest.raises(StopIteration):
+        follow.send(value)
+    assert ours.state is present
+
+
+# --- the last of it is lost -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("min_nodes", "max_nodes"), [(1, 2), (2, 2), (1, 3)])
+@pytest.mark.parametrize("when", ["arriving", "running", "settling"])
+def test_an_older_snapshot_is_not_gone_on_with(simulate, min_nodes, max_nodes, when):
+    job = simulate(min_nodes=min_nodes, max_nodes=max_nodes, max_restarts=5)
+    nodes = [job.add()]
+    if when == "arriving":
+        older = dict(job.board.data)
+    nodes.append(job.add())
+    job.settle(*nodes)
+    job.run(5.0)
+    if when == "running":
+        older = dict(job.board.data)
+    nodes[0].agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
+    nodes[0].want_round()
+    if when == "settling":
+        job.run(1.0, lambda: nodes[1].state.phase is JobPhase.SETTLING)
+        older = dict(job.board.data)
+    job.settle(*nodes)
+    job.run(5.0)
+    before = incarnations(nodes)
+    job.board.data.clear()
+    job.board.data.update(older)
+    job.run(3.0)
+    job.settle(*nodes)
+    assert len(incarnations(nodes)) == 1
+    assert incarnations(nodes) != before
+    assert {node.place.attempt for node in nodes} == {1}
+
+
+def test_a_snapshot_of_the_job_before_is_not_gone_on_with(simulate):
+    job = simulate(min_nodes=2, max_nodes=2)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    job.run(5.0)
+    first, older = incarnations(nodes), dict(job.board.data)
+    job.board.wipe()
+    job.run(5.0)
+    job.settle(*nodes)
+    second = incarnations(nodes)
+    job.board.data.clear()
+    job.board.data.update(older)
+    job.run(5.0)
+    job.settle(*nodes)
+    assert len(first | second | incarnations(nodes)) == 3
+
+
+def test_a_change_that_hides_the_loss_is_seen_through(simulate):
+    """Whoever writes the next state over a hole would lead latecomers to a state that is gone."""
+    job = simulate(min_nodes=1, max_nodes=3)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    job.run(5.0)
+    older = dict(job.board.data)
+    fail(job, nodes[0])
+    job.run(5.0)
+    job.board.data.clear()
+    job.board.data.update(older)
+    nodes[0].agent.send_notice(10)
+    while job.step():
+        pass
+    assert nodes[1].state.event.kind == "notice"  # the others have gone on with it
+    late = job.add()
+    job.run(5.0)
+    job.settle(*nodes, late)
+    assert len(incarnations([*nodes, late])) == 1
+
+
+def test_nobody_begins_anew_for_no_reason(simulate):
+    """Whatever a job goes through while its store is well."""
+    job = simulate(min_nodes=1, max_nodes=3, max_restarts=50)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    before = incarnations(nodes)
+    for _ in range(10):
+        fail(job, nodes[0])
+        nodes[1].is_paused = True
+        job.run(1.7)
+        nodes[1].is_paused = False
+    nodes.append(job.add())
+    job.settle(*nodes)
+    nodes[1].is_paused = True
+    job.run(20.0)
+    nodes[1].is_paused = False
+    job.run(5.0)
+    job.settle(*nodes)
+    assert incarnations(nodes) == before
+
+
+# --- attempts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("min_nodes", "max_nodes"), [(1, 2), (2, 2), (1, 3)])
+def test_a_host_that_is_started_again_does_not_make_the_budget_grow(simulate, min_nodes, max_nodes):
+    job = simulate(min_nodes=min_nodes, max_nodes=max_nodes, max_restarts=2)
+    host, other = job.add(is_host=True), job.add()
+    job.settle(host, other)
+    fail(job, other)
+    fail(job, host)
+    assert other.place.attempt == 2
+    job.kill(host)
+    job.board.wipe()
+    host = job.add(is_host=True)  # it is the first one: it has the store
+    job.run(3.0)
+    job.settle(host, other)
+    assert [node.place.attempt for node in (host, other)] == [2, 2]
+    other.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
+    job.run(5.0)
+    assert host.membership.news.verdict.outcome == "failed"
+
+
+def test_an_attempt_counts_before_its_round_is_formed(simulate):
+    job = simulate(min_nodes=2, max_nodes=2, max_restarts=5)
+    host, other = job.add(is_host=True), job.add()
+    job.settle(host, other)
+    other.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
+    other.want_round()
+    host.is_slow_until = job.now + 60.0  # its workers do not stop
+    job.run(5.0, lambda: other.state.attempt == 1)
+    assert other.state.phase is JobPhase.FORMING
+    job.kill(host)
+    job.board.wipe()
+    again = job.add(is_host=True)
+    job.run(3.0)
+    job.settle(again, other)
+    assert [node.place.attempt for node in (again, other)] == [1, 1]
+
+
+def test_strangers_attempts_are_not_remembered(simulate):
+    """Who comes to a dead job lets it begin anew, with all of its restarts."""
+    job = simulate(min_nodes=2, max_nodes=2, max_restarts=5)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    fail(job, nodes[0])
+    for node in nodes:
+        job.kill(node)
+    again = [job.add(), job.add()]
+    job.settle(*again)
+    assert {node.place.attempt for node in again} == {0}
+
+
+# --- what the store must never hold ---------------------------------------------------------------
+
+
+def test_a_state_under_the_key_of_another_is_refused(simulate):
+    """Without a token anybody may copy one; its nodes would go round in circles."""
+    job = simulate(min_nodes=1, max_nodes=2, max_restarts=5)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    keys = nodes[0].membership.keys
+    fail(job, nodes[0])
+    places = [len(node.places) for node in nodes]
+    last = nodes[0].state.version
+    older = next(state.version for state in job.states if state.event.kind == "formed")
+    job.store.set(keys.state(last + 1), job.board.data[keys.state(older)])
+    job.run(5.0)
+    for node in nodes:
+        assert "is invalid" in str(node.error)
+        assert keys.state(last + 1) in str(node.error)
+    assert [len(node.places) for node in nodes] == places
+
+
+def test_a_copied_state_is_refused_by_who_writes_and_by_who_comes(simulate):
+    job = simulate(min_nodes=1, max_nodes=2)
+    node = job.add()
+    job.settle(node)
+    keys, last = node.membership.keys, node.state.version
+    first, present = (job.board.data[keys.state(version)] for version in (0, last))
+    job.store.set(keys.state(last), first)
+    late = job.add()
+    assert keys.state(last) in str(late.error)
+    job.store.set(keys.state(last), present)
+    job.store.set(keys.state(last + 1), first)
+    node.tasks.pop("watcher")  # who reads it would find out first
+    node.agent.send_notice(10)
+    job.run(5.0)
+    assert keys.state(last + 1) in str(node.error)
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [5.0, 3600.0, 1e8])
+def test_a_clock_that_is_behind_does_not_run_a_finished_job_again(simulate, seconds):
+    job = simulate(min_nodes=1, max_nodes=1, verdict_ttl=100.0)
+    first = job.add()
+    job.settle(first)
+    first.agent.succeed()
+    job.run(1.0)
+    late = job.add(clock_behind=seconds)
+    job.run(1.0)
+    assert "succeeded" in str(late.error)
+    assert "clock" in str(late.error)
+    assert late.membership.news.verdict.outcome == "succeeded"
+
+
+def test_data_that_are_lost_while_a_node_comes_begin_no_incarnation_twice():
+    """Found at random: the job's key was read before the loss, its states after that."""
+    order = random.Random(382)
+    job = Simulation(order.randrange, min_nodes=1, max_nodes=1, max_restarts=0)
+    job.repeat = lambda: order.randrange(100) < 1
+    job.add(is_alone=False)
+    for seconds in (8.1, 0.0):
+        job.add(is_alone=False)
+        job.run(seconds)
+    job.kill(job.nodes[0])
+    job.run(3.9)
+    job.add(is_alone=False)
+    job.run(0.0)
+    job.board.wipe()
+    job.run(60.0)
+    formed = Counter((name, place.round) for node in job.nodes for name, place in node.places)
+    assert max(formed.values()) == 1

@@ -1,0 +1,288 @@
+"""Routines on threads: repetition, stuck threads, stopping."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from plaunch.errors import RendezvousConnectionError, RendezvousStateError
+from plaunch_membership.operations import Add, Set, Sleep, Wait
+from plaunch_membership.runner import Runner
+from plaunch_membership.testing import MemoryBoard
+
+from helpers.clock import Clock
+from helpers.waiting import wait_until
+
+BOUND = 20.0  # seconds within which everything here has long happened
+
+
+class Ended:
+    """What a runner says at its end."""
+
+    def __init__(self):
+        self.event = threading.Event()
+        self.error = None
+
+    def __call__(self, error):
+        self.error = error
+        self.event.set()
+
+    def wait(self):
+        assert self.event.wait(BOUND), "it does not end"
+        return self.error
+
+
+@pytest.fixture
+def board():
+    return MemoryBoard()
+
+
+@pytest.fixture
+def run():
+    """Run a routine; everything is stopped in the end."""
+    runners = []
+
+    def run(routine, connect, **options):
+        ended = Ended()
+        runner = Runner("test", routine, connect, ended, **options)
+        runners.append(runner)
+        runner.start()
+        return runner, ended
+
+    yield run
+    for runner in runners:
+        runner.stop()
+        assert runner.join(BOUND)
+
+
+def test_a_routine_gets_the_results_of_its_operations(run, board):
+    results = []
+
+    def routine():
+        results.append((yield Set("a", b"1")))
+        results.append((yield Add("n", 3)))
+        results.append((yield Add("n", 4)))
+        results.append((yield Wait("a", 5.0)))
+
+    _, ended = run(routine(), board.connect)
+    assert ended.wait() is None
+    assert results == [None, 3, 7, b"1"]
+
+
+def test_what_a_routine_raises_is_told(run, board):
+    def routine():
+        yield Set("a", b"1")
+        raise RendezvousStateError("nonsense in the store")
+
+    _, ended = run(routine(), board.connect)
+    assert isinstance(ended.wait(), RendezvousStateError)
+
+
+def test_a_failed_operation_is_repeated_over_a_new_connection(run, board):
+    board.down = True
+    runner, ended = run(iter_once(Add("n", 1)), board.connect)
+    wait_until(lambda: runner.problem is not None, "a problem")
+    assert "down" in str(runner.problem)
+    assert not ended.event.is_set()
+    board.down = False
+    assert ended.wait() is None
+    assert board.data["n"] == b"1"
+    assert runner.problem is None
+    assert runner.connections == 1
+
+
+def test_a_lost_connection_is_replaced(run, board):
+    stores = []
+
+    def connect():
+        stores.append(board.connect())
+        return stores[-1]
+
+    def routine():
+        yield Add("n", 1)
+        stores[-1].close()
+        yield Add("n", 1)
+
+    runner, ended = run(routine(), connect)
+    assert ended.wait() is None
+    assert board.data["n"] == b"2"
+    assert runner.connections == 2
+
+
+def test_a_nudge_ends_a_sleep(run, board):
+    runner, ended = run(iter_once(Sleep(1000.0)), board.connect)
+    runner.nudge()
+    assert ended.wait() is None
+
+
+def test_nothing_begins_after_a_stop(run, board):
+    def routine():
+        yield Sleep(1000.0)
+        yield Set("a", b"1")
+
+    runner, ended = run(routine(), board.connect)
+    runner.stop()
+    assert runner.join(BOUND)
+    assert not ended.event.is_set()
+    assert board.keys() == []
+
+
+def test_a_stop_ends_a_wait(run, board):
+    """A thread that stays inside a C++ library may abort the interpreter at its end."""
+    runner, ended = run(iter_once(Wait("never", 1000.0)), board.connect)
+    wait_until(lambda: runner.overdue() < 0, "it waits")
+    runner.stop()
+    assert runner.join(BOUND)
+    assert not ended.event.is_set()
+
+
+def test_a_stop_ends_the_attempts_to_connect(run, board):
+    board.down = True
+    runner, _ = run(iter_once(Set("a", b"1")), board.connect)
+    wait_until(lambda: runner.problem is not None, "a problem")
+    runner.stop()
+    assert runner.join(BOUND)
+
+
+class StuckStore:
+    """A store whose first operation comes back when the test says so, and then succeeds."""
+
+    def __init__(self):
+        self.asked = threading.Event()
+        self.answer = threading.Event()
+        self.is_closed = False
+
+    def add(self, key, amount):
+        self.asked.set()
+        assert self.answer.wait(BOUND)
+        return 1000
+
+    def close(self):
+        self.is_closed = True
+        self.answer.set()
+
+
+def test_a_stuck_operation_is_ended_once_another_thread_has_it(run, board):
+    stuck = StuckStore()
+    stores = [stuck]
+    runner, ended = run(iter_once(Add("n", 1)), lambda: stores.pop() if stores else board.connect())
+    assert stuck.asked.wait(BOUND)
+    runner.renew()
+    assert stuck.is_closed
+    assert ended.wait() is None
+
+
+class StubbornStore(StuckStore):
+    """A store that is not impressed by a `close`."""
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_a_stuck_operation_is_given_to_another_thread(run, board):
+    """What the first thread brings in the end is thrown away."""
+    clock = Clock(0.0)
+    stuck = StubbornStore()
+    stores = [stuck]
+    results = []
+
+    def routine():
+        results.append((yield Add("n", 1)))
+        results.append((yield Add("n", 1)))
+
+    runner, ended = run(routine(), lambda: stores.pop() if stores else board.connect(), clock=clock)
+    assert stuck.asked.wait(BOUND)
+    clock.now = 30.0
+    assert runner.overdue() == 30.0
+    runner.renew()
+    assert ended.wait() is None
+    assert results == [1, 2]
+    stuck.is_closed = False
+    stuck.answer.set()
+    wait_until(lambda: stuck.is_closed, "the connection is closed")
+    assert results == [1, 2]
+
+
+def test_a_wait_may_take_as_long_as_it_asks_for(run, board):
+    clock = Clock(0.0)
+    runner, _ = run(iter_once(Wait("never", 10.0)), board.connect, clock=clock)
+    wait_until(lambda: runner.overdue() == -10.0, "it waits")
+    clock.now = 12.0
+    assert runner.overdue() == 2.0
+    board.write({"never": b"1"})
+
+
+def test_whoever_sleeps_is_not_overdue(run, board):
+    runner, _ = run(iter_once(Sleep(1000.0)), board.connect)
+    assert runner.overdue() == 0.0
+    runner.renew()  # nothing to renew
+
+
+def test_an_error_of_a_store_that_is_none_of_the_connections_ends_the_routine(run, board):
+    class Broken:
+        def add(self, key, amount):
+            raise TypeError("a defect of the backend")
+
+        def close(self):
+            raise RendezvousConnectionError("closed badly")
+
+    _, ended = run(iter_once(Add("n", 1)), Broken)
+    assert isinstance(ended.wait(), TypeError)
+
+
+def iter_once(operation):
+    yield operation
+
+
+# --- whether the store is silent ------------------------------------------------------------------
+
+
+def test_a_store_that_nobody_asks_is_not_silent(run, board):
+    clock = Clock()
+
+    def routine():
+        yield Add("n", 1)
+        yield Sleep(1000.0)
+
+    runner, _ = run(routine(), board.connect, clock=clock)
+    wait_until(lambda: isinstance(runner._operation, Sleep), "it sleeps")
+    clock.now += 500.0
+    assert runner.silent_for() == 0.0
+
+
+def test_silence_lasts_until_there_is_an_answer_however_often_is_asked(run, board):
+    clock = Clock()
+    board.down = True
+    runner, ended = run(iter_once(Add("n", 1)), board.connect, clock=clock)
+    wait_until(lambda: runner.problem is not None, "a problem")
+    for _ in range(8):
+        clock.now += 1.0
+    assert runner.silent_for() == 8.0
+    board.down = False
+    clock.now += 10.0  # so that the next attempt is due
+    assert ended.wait() is None
+    assert runner.silent_for() == 0.0
+
+
+def test_a_wait_is_silent_only_when_it_takes_longer_than_it_may(run, board):
+    clock = Clock()
+    asked, answer = threading.Event(), threading.Event()
+
+    def connect():
+        store = board.connect()
+
+        def wait(key, timeout):
+            asked.set()
+            answer.wait(BOUND)
+
+        store.wait = wait
+        return store
+
+    runner, ended = run(iter_once(Wait("never", 5.0)), connect, clock=clock)
+    assert asked.wait(BOUND)
+    clock.now += 4.0
+    assert runner.silent_for() == 0.0
+    clock.now += 4.0
+    assert runner.silent_for() == 3.0
+    answer.set()
+    assert ended.wait() is None

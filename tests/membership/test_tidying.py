@@ -1,0 +1,136 @@
+"""What past rounds have left in the store is deleted, and nobody misses it. In simulated time."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from plaunch.rendezvous.job import JobFailure
+
+
+def of_rounds(job):
+    """The keys that belong to a round, by its number."""
+    found = {}
+    for key in job.board.data:
+        match = re.search(r"/round/(\d+)/", key)
+        if match:
+            found.setdefault(int(match[1]), []).append(key)
+    return found
+
+
+def restart(job, *nodes):
+    """Another round, as after the failure of a worker."""
+    nodes[-1].agent.report([JobFailure(0, 5.0, "it failed")], is_final=False)
+    nodes[-1].want_round()
+    job.settle(*nodes)
+
+
+@pytest.fixture
+def running(simulate):
+    def start(count, **settings):
+        job = simulate(max_nodes=count, max_restarts=100, **{"min_nodes": count, **settings})
+        nodes = [job.add() for _ in range(count)]
+        job.settle(*nodes)
+        return job, nodes
+
+    return start
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_only_the_last_two_rounds_have_keys(running, count):
+    job, nodes = running(count)
+    sizes = set()
+    for _ in range(8):
+        restart(job, *nodes)
+        job.run(5.0)
+        last = nodes[0].state.round
+        assert set(of_rounds(job)) <= {last - 1, last, last + 1}
+        sizes.add(sum(map(len, of_rounds(job).values())))
+    assert len(sizes) <= 2  # the first one has none before it
+
+
+def test_many_keys_are_deleted_in_several_turns(running):
+    """Each of them is short, as a leader must hear of losses."""
+    job, nodes = running(120)
+    for _ in range(3):
+        restart(job, *nodes)
+    job.run(10.0)
+    assert set(of_rounds(job)) <= {2, 3, 4}
+
+
+def test_rounds_that_were_formed_by_leaders_before_are_deleted_too(running):
+    job, nodes = running(4, min_nodes=1)
+    for _ in range(3):
+        leader = next(node for node in nodes if node.name == node.state.leader)
+        nodes.remove(leader)
+        job.kill(leader)
+        job.settle(*nodes)
+        restart(job, *nodes)
+    restart(job, *nodes)
+    restart(job, *nodes)
+    job.run(5.0)
+    last = nodes[0].state.round
+    assert set(of_rounds(job)) <= {last - 1, last, last + 1}
+
+
+def test_what_a_leader_has_left_unfinished_is_deleted_too(simulate):
+    """It has written slots of its term, and died before the state that would name them."""
+    job = simulate(min_nodes=2, max_nodes=3, max_restarts=100)
+    leader, *others = [job.add(is_alone=False) for _ in range(3)]
+    while not leader.operations["leader", "MultiSet"]:
+        assert job.step()
+    job.kill(leader)
+    job.settle(*others)
+    for _ in range(3):
+        restart(job, *others)
+    job.run(5.0)
+    assert set(of_rounds(job)) <= {2, 3, 4}
+
+
+def test_a_node_that_was_away_does_not_wait_for_a_place_of_which_nothing_is_left(running):
+    """It was in that round, and has not read that it was."""
+    job, nodes = running(3, min_nodes=2)
+    first, second, away = nodes
+    first.agent.report([JobFailure(0, 5.0, "it failed")], is_final=False)
+    first.want_round()
+    assert job.run(5.0, lambda: away.membership.part.joined == (1, away.membership.part.joined[1]))
+    away.is_paused = True
+    job.settle(first, second)
+    for _ in range(3):
+        restart(job, first, second)
+    job.run(10.0)
+    assert 1 not in of_rounds(job)
+    away.is_paused = False
+    job.settle(*nodes)
+    assert sorted(node.place.rank for node in nodes) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("says", [b"no number", b"1000000000", b"-3"])
+@pytest.mark.parametrize("log", ["joined", "settled", "done"])
+def test_a_counter_that_cannot_be_keeps_nobody_from_leading(running, caplog, log, says):
+    """It is said, and what it would make a leader delete is not even looked for."""
+    job, nodes = running(2)
+    leader = nodes[0]
+    restart(job, *nodes)
+    counter = f"{getattr(leader.membership.keys, log)(0)}/tickets"
+    job.store.set(counter, says)
+    restart(job, *nodes)
+    job.run(10.0)
+    assert [node.error for node in nodes] == [None, None]
+    assert "what a past round has left is not believed" in caplog.text
+    assert counter not in job.board.data
+    restart(job, *nodes)
+    job.run(10.0)
+    assert set(of_rounds(job)) <= {0, 2, 3, 4}
+
+
+def test_it_costs_nothing_where_nothing_is_to_be_done(running):
+    job, (leader, _) = running(2)
+    for _ in range(4):
+        restart(job, *job.nodes)
+    job.run(10.0)
+    done = leader.operations.copy()
+    job.run(10.0)
+    for name in ("Delete", "Set", "CompareSet"):
+        assert leader.operations["leader", name] == done["leader", name]
+    assert leader.operations["leader", "Add"] - done["leader", "Add"] <= 22  # as without it

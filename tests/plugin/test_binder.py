@@ -1,0 +1,150 @@
+"""Which plugin gives workers their devices and processors."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import threading
+
+import pytest
+from plaunch import LaunchConfig, elastic_launch
+from plaunch.errors import PluginError, PluginLoadError, UsageError
+from plaunch.plugin import PluginContext, components, environment, hookimpl, manager
+from plaunch.testing import plugin_manager
+
+from helpers.waiting import BOUND
+
+WHO = "plugin 'A' (module tests.plugin.test_binder)"
+
+
+class Shelf:
+    """A binding of a third party's: what it is told, and what it says."""
+
+    def __init__(self, number, told):
+        self.number, self.told = number, told
+
+    @contextlib.contextmanager
+    def applied(self):
+        self.told.append(f"starts {self.number}")
+        yield
+        self.told.append(f"has started {self.number}")
+
+    def bind(self, pid):
+        self.told.append(f"bound {pid}")
+
+    def describe(self):
+        return {"shelf": str(self.number)}
+
+
+class Shelves:
+    """A binder of a third party's."""
+
+    def __init__(self, told=None):
+        self.told = [] if told is None else told
+
+    def plan(self, nprocs):
+        return {rank: Shelf(rank, self.told) for rank in range(nprocs)}
+
+    def environment(self, local_rank, environ):
+        return {"SHELF": str(local_rank), "RANK_THERE": environ["RANK"]}
+
+
+def plugin(name, answer):
+    """A plugin called `name` that answers so, or with what a function makes of the context."""
+
+    def plaunch_worker_binder(self, context):
+        return answer(context) if callable(answer) else answer
+
+    return type(name, (), {"plaunch_worker_binder": hookimpl(plaunch_worker_binder)})()
+
+
+def context(**settings):
+    return PluginContext("job", "trainer", "node7", settings=settings)
+
+
+def binder_of(*plugins, **settings):
+    return plugin_manager(*plugins).worker_binder(context(**settings))
+
+
+def test_without_a_plugin_and_a_setting_nothing_is_bound_or_loaded():
+    plugins = plugin_manager(plugin("A", None))
+    settings = {"numa_options": None, "devices": None, "virtual_local_rank": False}
+    assert plugins.worker_binder(context(**settings)) is None
+    assert [loaded.name for loaded in plugins.selected()] == ["A"]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"numa_options": "node"}, {"devices": ["0"]}, {"virtual_local_rank": True}]
+)
+def test_plaunchs_own_answers_for_the_settings(settings):
+    plugins = plugin_manager(plugin("A", None))
+    for _ in range(2):
+        assert type(plugins.worker_binder(context(**settings))).__name__ == "DeviceBinder"
+    assert [loaded.module for loaded in plugins.selected()][1:] == ["plaunch_devices.hooks"]
+
+
+def test_two_answers_are_an_error_that_names_both():
+    with pytest.raises(PluginError) as caught:
+        binder_of(plugin("A", Shelves()), plugin("B", Shelves()))
+    assert str(caught.value) == (
+        f"{WHO} and {WHO.replace('A', 'B')} both bind the workers (plaunch_worker_binder); block "
+        "one of them with -p no:NAME"
+    )
+    with pytest.raises(PluginError, match=r"plugin 'A' .* and plugin 'plaunch_devices.hooks' .*"):
+        binder_of(plugin("A", Shelves()), devices=["0"])
+
+
+def test_settings_that_are_refused_are_the_users_fault():
+    with pytest.raises(UsageError, match="affinity mode 'nodes' is unknown"):
+        binder_of(numa_options="nodes")
+
+
+def fail(context):
+    raise OSError("no shelf")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (fail, "failed in plaunch_worker_binder: OSError: no shelf"),
+        (lambda context: 7, "returned 7 from plaunch_worker_binder, which is no Binder"),
+    ],
+)
+def test_a_plugin_that_gives_none_is_named(answer, said):
+    with pytest.raises(PluginError, match=rf"{re.escape(WHO)} {said}"):
+        binder_of(plugin("A", answer))
+
+
+def test_a_plugin_or_its_binder_that_does_not_return_is_named(monkeypatch):
+    monkeypatch.setattr(environment, "TIME_BOUND", 0.01)
+    monkeypatch.setattr(components, "START_BOUND", 0.01)
+    gate = threading.Event()
+    try:
+        with pytest.raises(PluginError, match=r"'A' .* not returned from plaunch_worker_binder wi"):
+            binder_of(plugin("A", lambda context: gate.wait(BOUND)))
+        shelves = Shelves()
+        shelves.plan = lambda nprocs: gate.wait(BOUND)
+        with pytest.raises(PluginError, match=r"plugin 'A' .* not returned from plan within 0.01"):
+            binder_of(plugin("A", shelves)).plan(2)
+        shelves.environment = lambda local_rank, environ: gate.wait(BOUND)
+        with pytest.raises(PluginError, match=r"plugin 'A' .* not returned from environment with"):
+            binder_of(plugin("A", shelves)).environment(0, {})
+    finally:
+        gate.set()
+
+
+def test_a_third_partys_binder_in_a_launch(tmp_path):
+    told = []
+    config = LaunchConfig(1, 1, 2)
+    code = "import os, sys; open(sys.argv[1], 'w').write(os.environ['SHELF'])"
+    launch = elastic_launch(config, sys.executable, plugins=[plugin("A", Shelves(told))])
+    launch("-c", code, str(tmp_path / "rank${local_rank}"))
+    assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["0", "1"]
+    assert told == ["starts 0", "has started 0", "starts 1", "has started 1"]
+
+
+def test_without_plaunchs_plugin_the_settings_are_refused(monkeypatch):
+    monkeypatch.setattr(manager, "DEVICE_HOOKS", "plaunch_gone.hooks")
+    with pytest.raises(PluginLoadError, match="plaunch_gone, which comes with plaunch, is not"):
+        binder_of(devices=["0"])

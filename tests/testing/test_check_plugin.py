@@ -1,0 +1,389 @@
+"""`--check-plugin`: plugins with planted faults are caught, and nothing else is said of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from helpers.ports import free_port
+
+EVENT_HANDLER = """
+import os, plaunch
+from plaunch.errors import UsageError
+
+class Handler:
+    def __init__(self, context):
+        if context.log_dir is None or not os.path.isdir(context.log_dir):
+            raise UsageError("there is no folder")
+        self._file = open(os.path.join(context.log_dir, "log"), "w")
+        os.set_inheritable(self._file.fileno(), True)                       # fault 1
+
+    def handle(self, event):
+        role = event.metadata.get("role", "nobody")
+        self._file.write(role.upper().encode("utf-8", "replace").decode())  # fault 2, if None
+
+    def close(self):
+        self._file.flush()                                                  # fault 3, if closed
+        self._file.close()
+
+@plaunch.hookimpl
+def plaunch_event_handlers():
+    return {"faulty": Handler}
+"""
+LOGS_SPEC = """
+import os, plaunch
+from plaunch.process import LogsDest, LogsSpecs, to_map, Std
+from plaunch_logs_default import DefaultLogsSpecs
+
+class Specs(DefaultLogsSpecs):
+    def __init__(self, log_dir=None, redirects=Std.NONE, tee=Std.NONE, local_ranks_filter=None):
+        super().__init__(log_dir, redirects, tee, None)                     # fault 1: no filter
+        self._is_open = True
+        self._first = {}
+
+    def reify(self, envs):
+        if len(envs) not in self._first:
+            self._first[len(envs)] = super().reify(envs)                    # fault 2: once for all
+        return self._first[len(envs)]
+
+    def close(self, succeeded):
+        if not self._is_open:
+            raise RuntimeError("closed already")                            # fault 3
+        self._is_open = False
+        super().close(succeeded)
+
+@plaunch.hookimpl
+def plaunch_logs_specs():
+    return {"faulty": Specs}
+"""
+DEVICE_COUNTER = """
+import os, plaunch
+files = []
+
+def count():
+    files.append(open(__file__))                                            # fault 1
+    os.environ["COUNTED"] = str(len(files))                                 # fault 2
+    return 4.0                                                              # fault 3
+
+@plaunch.hookimpl
+def plaunch_device_counts():
+    return {"faulty": count}
+"""
+SIGNAL_POLICY = """
+import signal, plaunch
+from plaunch.process import SignalAction
+
+class Policy:
+    def __init__(self, context):
+        self._actions = {signal.SIGTERM: SignalAction.STOP, signal.SIGKILL: SignalAction.STOP}
+
+    def signals(self):
+        return [*self._actions, signal.SIGTERM]                             # faults 1 and 2
+
+    def action(self, signum):
+        return self._actions[signum]                                        # fault 3
+
+@plaunch.hookimpl
+def plaunch_signal_policies():
+    return {"faulty": Policy}
+"""
+SCHEDULER = """
+import os, plaunch
+from plaunch.scheduling import Allocation
+from plaunch.errors import UsageError
+
+def find(environ):
+    if "FAULTY_NODES" not in environ:
+        raise UsageError("this is no job of ours")
+    text = environ["FAULTY_NODES"]
+    nodes = int(text) if text.strip() else 1                                # fault 1
+    return Allocation(
+        nnodes=max(nodes, 1),
+        run_id=os.environ.get("FAULTY_NODES", ""),                          # fault 2
+        sources={"nnodes": "FAULTY_NODES", "endpoint": "FAULTY_NODES"},     # fault 3
+    )
+
+@plaunch.hookimpl
+def plaunch_schedulers():
+    return {"faulty": find}
+"""
+RENDEZVOUS = """
+import socket, plaunch
+from plaunch.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+
+class Handler(RendezvousHandler):
+    def __init__(self, params):
+        self._run_id = params.run_id
+        self._socket = socket.create_server(("127.0.0.1", 0))
+
+    def get_backend(self):
+        return "faulty"
+
+    def next_rendezvous(self):
+        where = RendezvousStoreInfo("127.0.0.1", self._socket.getsockname()[1])
+        return RendezvousInfo(None, 0, 1, where)
+
+    def describe_wait(self):
+        return "one\\nother"                                                 # fault 1
+
+    def is_closed(self):
+        return False
+
+    def set_closed(self):
+        pass
+
+    def num_nodes_waiting(self):
+        return None                                                         # fault 2
+
+    def get_run_id(self):
+        return self._run_id
+
+    def shutdown(self):
+        return True                                                         # fault 3: a port
+
+@plaunch.hookimpl
+def plaunch_rendezvous_backends():
+    return {"faulty": Handler}
+"""
+FAULTS = {
+    "event_handlers": (
+        EVENT_HANDLER,
+        {
+            "workers inherit nothing of it": "/log'",
+            "it takes odd metadata: values that are None": "'NoneType' object has no attribute",
+            "it can be closed twice": "closed file",
+        },
+    ),
+    "logs_specs": (
+        LOGS_SPEC,
+        {
+            "nobody outside of the filter is shown": "are teed, and the filter has {1}",
+            "the next attempt has other files": "two attempts have",
+            "it can be closed twice": "RuntimeError: closed already",
+        },
+    ),
+    "device_counts": (
+        DEVICE_COUNTER,
+        {
+            "it leaves nothing open": "faulty.py",
+            "it leaves the process as it was": "changes the environment",
+            "the count is a number that is not negative": "4.0, which is no int",
+        },
+    ),
+    "signal_policies": (
+        SIGNAL_POLICY,
+        {
+            "its signals can be handled": "no process can handle SIGKILL",
+            "its signals are signals": "it gives one twice",
+            "it answers for every other signal": "KeyError",
+        },
+    ),
+    "schedulers": (
+        SCHEDULER,
+        {
+            "it survives garbage": "ValueError",
+            "it reads the environment that it is given": "",
+            "it explains what it sets and what it does not": "sources names 'endpoint'",
+        },
+    ),
+    "rendezvous": (
+        RENDEZVOUS,
+        {
+            "it says in words what it waits for": r"'one\nother'",
+            "it answers before and after a round": "num_nodes_waiting() is None",
+            "nothing is open after shutdown": "socket:",
+        },
+    ),
+}
+
+
+HOOKS = """
+import os, threading, plaunch
+
+@plaunch.hookimpl
+def plaunch_before_rendezvous(group):
+    os.environ["HEARD"] = os.environ.get("HEARD", "") + group.run_id        # fault 1
+
+@plaunch.hookimpl
+def plaunch_worker_env(worker, env):
+    return {"RANK": "7"}                                                    # fault 2
+
+@plaunch.hookimpl
+def plaunch_worker_exited(group, exit):
+    exit.failure.describe_exit()                                            # fault 3
+
+@plaunch.hookimpl
+def plaunch_doctor_checks():
+    return ["all is well"]                                                  # fault 4
+"""
+HOOK_FAULTS = {
+    "it leaves the process as it was": "changes the environment",
+    "it adds variables and changes none": "may only add variables",
+    "it gives the doctor findings": "which is no Finding",
+    "it takes part in a launch: that succeeds": "",
+    "it takes part in a launch: that fails": "",
+    "it takes part in a launch: that is restarted": "",
+    "it takes part in a launch: that is interrupted": "",
+    "it takes part in a second launch": "",
+}
+GREETER = """
+import plaunch
+
+@plaunch.hookimpl
+def plaunch_workers_started(group):
+    print("hello", [worker.pid for worker in group.workers])
+"""
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_exactly_the_planted_faults_are_named(check, kind):
+    source, faults = FAULTS[kind]
+    done = check(f"--check-plugin={kind}:faulty", "-pfaulty", source=source, FAULTY_NODES="2")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert set(re.findall("FAILED +(.+)", done.stdout)) == set(faults), done.stdout
+    _, _, details = done.stdout.partition("\n\n")
+    blocks = re.split(r"\n(?=\S)", details)
+    for check_name, found in faults.items():
+        (block,) = (b for b in blocks if re.match(f".+ 'faulty': {check_name}\n", b))
+        assert "expected: " in block
+        assert found in block.partition("found: ")[2]
+    assert re.search(r"^\d+ checks: \d+ passed, 3 failed, \d+ left out$", done.stdout, re.M)
+    assert done.stderr == ""
+
+
+def test_a_plugin_without_faults_passes(check):
+    done = check("--check-plugin", "null")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("event handler 'null'\n  ok  ")
+    assert "\n  FAILED" not in done.stdout
+    assert " 0 failed" in done.stdout.splitlines()[-1]
+
+
+def test_what_the_caller_has_set_for_pytest_means_nothing(check):
+    done = check("--check-plugin=cpu", PYTEST_ADDOPTS="--no-such-option", PYTEST_PLUGINS="missing")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_name_of_several_kinds_is_checked_in_all_of_them(check):
+    source = DEVICE_COUNTER + SIGNAL_POLICY.replace("import signal, plaunch", "import signal")
+    done = check("--check-plugin=faulty", "-pfaulty", source=source)
+    assert re.findall(r"^(\w+ \w+) 'faulty'$", done.stdout, re.M) == [
+        "device counter",
+        "signal policy",
+    ]
+    assert " 6 failed" in done.stdout.splitlines()[-1]
+
+
+def test_a_name_may_be_written_with_its_distribution(check):
+    done = check("--check-plugin=plaunch:cpu")
+    assert done.returncode == 0
+    assert done.stdout.startswith("device counter 'plaunch:cpu'\n")
+
+
+def test_a_plugin_that_hangs_is_named(check):
+    source = """
+import threading, plaunch
+
+@plaunch.hookimpl
+def plaunch_signal_policies():
+    return {"faulty": lambda context: threading.Event().wait()}
+"""
+    done = check("--check-plugin=faulty", "-pfaulty", source=source)
+    assert done.returncode == 1
+    assert "signal policy 'faulty': 3 checks fail alike\n" in done.stdout
+    assert done.stdout.count("found: creating it takes more than 5 s") == 1
+    assert done.stdout.endswith("\nthe other checks were given up, as it does not answer in time\n")
+
+
+def test_a_plugin_that_only_has_hooks_is_checked(check):
+    done = check("--check-plugin=faulty", "-pfaulty", source=HOOKS)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("plugin 'faulty'\n  ok  ")
+    assert set(re.findall("FAILED +(.+)", done.stdout)) == set(HOOK_FAULTS), done.stdout
+    for text in HOOK_FAULTS.values():
+        assert text in done.stdout
+    # What is found of a hook that never works is said once.
+    assert "plugin 'faulty': 5 checks fail alike\n    it takes part in a launch: " in done.stdout
+    assert done.stdout.count("object has no attribute 'describe_exit'") == 1
+
+
+@pytest.mark.parametrize("name", ["greeter", "plugin:greeter", "Acme.Hooks:greeter"])
+def test_an_installed_package_of_hooks_passes(check, tmp_path, name):
+    info = tmp_path / "acme_hooks-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-hooks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[plaunch.plugins]\ngreeter = faulty\n")
+    done = check(f"--check-plugin={name}", source=GREETER)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\n  ok        it takes part in a second launch\n" in done.stdout
+
+
+def test_the_traceback_is_there_if_it_is_asked_for(check):
+    argv = ("--check-plugin=faulty", "-pfaulty")
+    plain = check(*argv, source=EVENT_HANDLER)
+    debug = check(*argv, source=EVENT_HANDLER, PLAUNCH_DEBUG="1")
+    assert "in handle" not in plain.stdout
+    assert "role.upper()" in debug.stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "message", "code"),
+    [
+        (["consol"], "names no plugin; did you mean 'console'", 2),
+        (["rendezvous:slurm"], "rendezvous backend 'slurm' is unknown", 2),
+        (["null", "-pno:null"], "names no plugin", 2),
+        (
+            ["c10d", "--rdzv-conf=store_typ=tcp"],
+            "no option 'store_typ'.*give --check-plugin the --rdzv-endpoint",
+            2,
+        ),
+        (["jsonl", "--event-conf=jsonl.pth=x"], "did you mean 'path'", 2),
+    ],
+)
+def test_errors_are_of_one_line(check, argv, message, code):
+    done = check("--check-plugin", *argv)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert re.match(f"plaunch: error: .*{message}.*\n$", done.stderr)
+
+
+@pytest.mark.parametrize("name", ["pytest", "plaunch_testing"])
+def test_without_what_runs_the_suites_the_extra_is_named(check, tmp_path, name):
+    hide = f"import sys\nsys.modules[{name!r}] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(hide)
+    done = check("--check-plugin", "null")
+    assert done.returncode == 110
+    assert done.stderr == (
+        f"plaunch: --check-plugin needs {name}, which is not installed; "
+        "python -m pip install 'plaunch[testing]'\n"
+    )
+
+
+# --- those that take longer -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["static", "default", "auto", "gpu", "xpu", "console", "notify", "kubernetes", "mpi"]
+)
+def test_plugins_that_come_with_plaunch_pass(check, name):
+    done = check("--check-plugin", name)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_backend_that_a_node_hosts_passes(check):
+    pytest.importorskip("torch.distributed")
+    done = check("--check-plugin=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "a leader dies at any step" in done.stdout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["etcd", "etcd-v2"])
+def test_a_backend_with_a_server_passes(check, etcd_server, name):
+    done = check(f"--check-plugin={name}", f"--rdzv-endpoint={etcd_server.endpoint}")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,47 @@
+"""Rooms of `torch.distributed.elastic`; tests/docs/test_compatibility.py has all their names."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import plaunch_logs_default
+import pytest
+from plaunch_torchrun.elastic import multiprocessing
+
+torch = pytest.importorskip("torch")
+
+ROOMS = ("agent", "events", "metrics", "multiprocessing", "rendezvous", "timer", "utils")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_torchs_offers_nothing_that_ours_does_not(room):
+    """Also what its package takes from the modules in it, which programs import from there."""
+    theirs = importlib.import_module(f"torch.distributed.elastic.{room}")
+    ours = importlib.import_module(f"plaunch_torchrun.elastic.{room}")
+    offered = {
+        name
+        for name, thing in vars(theirs).items()
+        if not name.startswith("_")
+        and str(getattr(thing, "__module__", "")).startswith(f"{theirs.__name__}.")
+    }
+    assert {name for name in offered if not hasattr(ours, name)} == set()
+
+
+def test_the_default_logs_spec_is_the_plugins():
+    assert multiprocessing.DefaultLogsSpecs is plaunch_logs_default.DefaultLogsSpecs
+
+
+def test_a_name_that_does_not_exist():
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = multiprocessing.no_such_name
+
+
+def test_torch_is_not_imported():
+    modules = " ".join(f"plaunch_torchrun.elastic.{room}," for room in ROOMS)
+    code = f"import {modules} plaunch_torchrun.run, sys; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "False\n"

@@ -1,0 +1,96 @@
+"""Options that torchrun does not have, through torchrun's functions: as on the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from plaunch.cli import allocate, config_from_args, parse
+from plaunch.errors import UnknownNameError, UsageError
+from plaunch.plugin import PluginManager
+from plaunch_torchrun import run as torchrun
+
+ENVIRONMENTS = Path(__file__).parents[1] / "schedulers/environments"
+KUBERNETES = {
+    "JOB_NAME": "train",
+    "JOB_COMPLETION_INDEX": "1",
+    "PET_NNODES": "2",
+    "PET_MASTER_ADDR": "train-0.svc",
+    "PET_MASTER_PORT": "29500",
+}
+
+
+def slurm(name):
+    lines = (ENVIRONMENTS / f"{name}.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        (slurm("slurm-step-3x1-task2"), ["--scheduler=slurm"]),
+        (slurm("slurm-step-2x1-task1"), ["--scheduler=slurm", "--nproc-per-node=2"]),
+        (slurm("slurm-step-2x1-task1"), ["--scheduler=slurm", "--node-rank=0"]),
+        (slurm("slurm-step-2x1-task1"), ["--scheduler=slurm", "--rdzv-backend=c10d"]),
+        (slurm("slurm-step-2x1-task1"), ["--scheduler=slurm", "--master-addr=node09"]),
+        (slurm("slurm-step-2x1-task0"), ["--scheduler=none"]),
+        (slurm("slurm-requeued-task1"), ["--scheduler=slurm", "--rdzv-id=mine"]),
+        (slurm("openmpi-1x2-rank1"), ["--scheduler=none", "--nnodes=2", "--master-addr=h"]),
+        ({"PET_SCHEDULER": "slurm", **slurm("slurm-step-3x1-task2")}, []),
+        (KUBERNETES, ["--scheduler=kubernetes"]),
+    ],
+)
+def test_a_scheduler_is_asked(environ, words, script, monkeypatch):
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    given = parse([*words, script])
+    manager = PluginManager.create()
+    allocate(given, manager)
+    wanted = config_from_args(given, manager)
+    had, _, _ = torchrun.config_from_args(torchrun.parse_args([*words, script]))
+    unlike = {"logs_specs"}
+    if wanted.max_nodes == 1:
+        unlike.add("run_id")  # is made up
+    if "--node-rank=0" in words:
+        unlike.add("node_rank")  # torchrun's default, which a namespace does not tell from it
+        assert had.node_rank == 1
+    if wanted.rdzv_backend == "static":
+        unlike.add("node_rank")  # where none is 0
+        assert (had.node_rank or 0) == (wanted.node_rank or 0)
+    for field in dataclasses.fields(wanted):
+        if field.name not in unlike:
+            assert getattr(had, field.name) == getattr(wanted, field.name), field.name
+
+
+def test_a_plugin_that_is_named_takes_part(tmp_path, monkeypatch):
+    (tmp_path / "mark.py").write_text(
+        "import plaunch\n"
+        "@plaunch.hookimpl\n"
+        "def plaunch_worker_env(worker, env):\n"
+        "    return {'MARK': f'rank {worker.global_rank}'}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os\nopen(__file__ + os.environ['RANK'], 'w').write(os.environ['MARK'])\n"
+    )
+    torchrun.main(["--nproc-per-node=2", "-p", "mark", str(script)])
+    assert [(tmp_path / f"train.py{rank}").read_text() for rank in "01"] == ["rank 0", "rank 1"]
+
+
+def test_a_plugin_that_nobody_knows_is_an_error(script):
+    with pytest.raises(UnknownNameError, match="-p nosuchplugin"):
+        torchrun.main(["-p", "nosuchplugin", script])
+
+
+def test_a_configuration_alone_does_not_carry_plugins(script):
+    with pytest.raises(UsageError, match=r"-p mark.*plugins="):
+        torchrun.config_from_args(torchrun.parse_args(["-p", "mark", script]))

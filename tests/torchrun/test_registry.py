@@ -1,0 +1,91 @@
+"""Rendezvous backends that are registered in code."""
+
+from __future__ import annotations
+
+import pytest
+from plaunch.errors import UnknownNameError, UsageError
+from plaunch.plugin import RENDEZVOUS
+from plaunch.rendezvous import RendezvousParameters
+from plaunch_rendezvous_static import SingleNodeRendezvous
+from plaunch_torchrun import registry
+from plaunch_torchrun.registry import (
+    RendezvousHandlerRegistry,
+    create_manager,
+    get_rendezvous_handler,
+)
+
+
+class Handler:
+    def __init__(self, params, name=None):
+        self.params = params
+        self.name = name or params.backend
+
+    def get_backend(self):
+        return self.name
+
+
+def parameters(backend):
+    return RendezvousParameters(backend, "", "job", 1, 1)
+
+
+@pytest.fixture
+def known(monkeypatch):
+    known = RendezvousHandlerRegistry()
+    monkeypatch.setattr(registry, "rendezvous_handler_registry", known)
+    return known
+
+
+def test_a_registered_backend(known):
+    known.register("mine", Handler)
+    known.register("mine", Handler)
+    params = parameters("mine")
+    assert get_rendezvous_handler(params).params is params
+    assert known.create_handler(params).params is params
+
+
+def test_an_installed_backend_comes_first(known):
+    known.register("static", Handler)
+    handler = get_rendezvous_handler(parameters("static"))
+    assert isinstance(handler, SingleNodeRendezvous)
+    handler.shutdown()
+
+
+def test_another_creator_of_the_same_name(known):
+    known.register("mine", Handler)
+    with pytest.raises(ValueError, match="'mine' is registered already"):
+        known.register("mine", object)
+
+
+def test_a_backend_without_a_name(known):
+    with pytest.raises(UsageError, match="has no name"):
+        known.register("", Handler)
+
+
+def test_nobody_has_registered_it(known):
+    known.register("mine", Handler)
+    with pytest.raises(UsageError, match="did you mean 'mine'"):
+        known.create_handler(parameters("mine2"))
+    with pytest.raises(UnknownNameError, match="mine2"):
+        get_rendezvous_handler(parameters("mine2"))
+
+
+def test_a_handler_that_calls_itself_otherwise(known):
+    known.register("mine", lambda params: Handler(params, "other"))
+    with pytest.raises(UsageError, match="calls itself 'other'") as raised:
+        known.create_handler(parameters("mine"))
+    assert isinstance(raised.value, RuntimeError), "as torchrun's"
+
+
+def test_one_that_is_registered_with_torch(known, monkeypatch):
+    api = pytest.importorskip("torch.distributed.elastic.rendezvous.api")
+    monkeypatch.setattr(api, "rendezvous_handler_registry", api.RendezvousHandlerRegistry())
+    seen = []
+
+    def create(params):
+        seen.append(params)
+        return Handler(params)
+
+    api.rendezvous_handler_registry.register("theirs", create)
+    handler = create_manager("theirs").get(RENDEZVOUS, "theirs")(parameters("theirs"))
+    assert handler.get_backend() == "theirs"
+    assert isinstance(seen[0], api.RendezvousParameters)

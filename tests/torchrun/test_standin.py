@@ -1,0 +1,187 @@
+"""`plaunch_torchrun.install` and `python -m plaunch_torchrun`, with programs that call torchrun.
+
+The real ones are in tests/e2e/test_callers.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+BOUND = 120.0  # seconds, of which torch takes some
+
+WORKER = """\
+import os
+who = "plaunch" if "PLAUNCH_ROUND" in os.environ else "torchrun"
+os.write(1, f"{os.environ['RANK']} of {os.environ['WORLD_SIZE']}, {who}\\n".encode())
+"""
+# As accelerate calls it: the parser, a namespace with more in it, and run.
+ACCELERATE = """\
+import sys
+import torch.distributed.run as distrib_run
+parser = distrib_run.get_args_parser()
+args, _ = parser.parse_known_args(["--training_script", sys.argv[1]])
+args.training_script, args.training_script_args = sys.argv[1], []
+args.nproc_per_node = "2"
+distrib_run.run(args)
+"""
+# As Lightning Fabric calls it.
+FABRIC = """\
+import sys
+import torch.distributed.run as torchrun
+torchrun.main(["--nproc_per_node=2", "--nnodes=1", "--node_rank=0", sys.argv[1]])
+"""
+# As accelerate's notebook_launcher calls it.
+NOTEBOOK = """\
+import sys
+from dataclasses import fields
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+options = {}
+if any(field.name == "numa_options" for field in fields(LaunchConfig)):
+    from torch.numa.binding import AffinityMode, NumaOptions
+    options["numa_options"] = NumaOptions(AffinityMode.NODE)
+config = LaunchConfig(
+    min_nodes=1, max_nodes=1, nproc_per_node=2, run_id="none", rdzv_endpoint="127.0.0.1:0",
+    rdzv_backend="static", rdzv_configs={"rank": 0}, max_restarts=0, monitor_interval=0.1,
+    start_method="spawn", log_line_prefix_template=None, **options
+)
+config.numa_options = None
+elastic_launch(config=config, entrypoint=sys.executable)(sys.argv[1])
+"""
+PLAIN = """\
+import sys
+import torch.distributed.run
+sys.argv[1:] = ["--nproc-per-node=2", sys.argv[1]]
+torch.distributed.run.main()
+"""
+LAUNCH = """\
+import sys
+from torch.distributed import launch
+launch.main(["--nproc_per_node=2", "--use_env", sys.argv[1]])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    return tmp_path
+
+
+def run(folder, *argv, **environ):
+    return subprocess.run(
+        [sys.executable, *argv],
+        cwd=folder,
+        env={**os.environ, "LOGLEVEL": "WARNING", **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=BOUND,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("caller", [ACCELERATE, FABRIC, NOTEBOOK, PLAIN, LAUNCH])
+def test_a_program_that_calls_torchrun_gets_plaunch(folder, caller):
+    (folder / "caller.py").write_text(caller)
+    done = run(folder, "-m", "plaunch_torchrun", "caller.py", "worker.py")
+    assert sorted(done.stdout.splitlines()) == ["0 of 2, plaunch", "1 of 2, plaunch"], done.stderr
+    assert done.returncode == 0
+
+
+def test_in_code_and_after_torchs_module_was_imported(folder):
+    first = "import torch.distributed.run, torch.distributed.launcher.api\n"
+    second = "import plaunch_torchrun\nplaunch_torchrun.install()\nplaunch_torchrun.install()\n"
+    (folder / "caller.py").write_text(first + second + PLAIN)
+    done = run(folder, "caller.py", "worker.py")
+    assert sorted(done.stdout.splitlines()) == ["0 of 2, plaunch", "1 of 2, plaunch"], done.stderr
+
+
+def test_nothing_is_imported_before_it_is_wanted(folder):
+    code = (
+        "import plaunch_torchrun, sys; plaunch_torchrun.install()\n"
+        "print(any(name.split('.')[0] == 'torch' for name in sys.modules))"
+    )
+    assert run(folder, "-c", code).stdout == "False\n"
+
+
+def test_other_names_of_torchs_modules_are_torchs(folder):
+    code = """
+import plaunch_torchrun, json; plaunch_torchrun.install()
+import torch.distributed.run as run, torch.distributed.launcher as launcher
+import importlib.util
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+facts = {
+    "same": run.DefaultLogsSpecs is DefaultLogsSpecs,
+    "logger": run.logger.name,
+    "ours": [run.main.__module__, launcher.api.elastic_launch.__module__],
+    "found": importlib.util.find_spec("torch.distributed.run").origin,
+    "listed": "config_from_args" in dir(run),
+    "none": [hasattr(run, "no_such_name"), hasattr(run, "__no_such__")],
+}
+print(json.dumps(facts))
+"""
+    done = run(folder, "-c", code)
+    assert json.loads(done.stdout) == {
+        "same": True,
+        "logger": "torch.distributed.run",
+        "ours": ["plaunch_torchrun.run", "plaunch_torchrun.launcher"],
+        "found": "plaunch_torchrun.run",
+        "listed": True,
+        "none": [False, False],
+    }
+
+
+def test_the_exit_code_and_the_report_are_plaunchs(folder):
+    (folder / "worker.py").write_text("raise SystemExit(17)")
+    (folder / "caller.py").write_text(FABRIC)
+    done = run(folder, "-m", "plaunch_torchrun", "caller.py", "worker.py")
+    assert done.returncode == 17
+    assert "exit code 17" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_of_the_program_is_its_own(folder):
+    (folder / "caller.py").write_text("raise ValueError('mine')")
+    done = run(folder, "-m", "plaunch_torchrun", "caller.py")
+    assert done.returncode == 1
+    assert done.stderr.endswith("ValueError: mine\n")
+    assert "internal error" not in done.stderr
+
+
+def test_what_it_starts_finds_plaunch_as_torchrun(folder):
+    (folder / "caller.py").write_text(
+        "import shutil, subprocess, sys\n"
+        "print(shutil.which('torchrun'))\n"
+        "sys.stdout.flush()\n"
+        "sys.exit(subprocess.call(['bash', '-c', 'torchrun --nproc_per_node 1 worker.py']))\n"
+    )
+    done = run(folder, "-m", "plaunch_torchrun", "caller.py")
+    path, *said = done.stdout.splitlines()
+    assert said == ["0 of 1, plaunch"], done.stderr
+    assert not os.path.exists(os.path.dirname(path)), "and nothing is left"
+
+
+def test_a_module_is_run_as_python_runs_it(folder):
+    (folder / "caller.py").write_text("import sys; print(__name__, sys.argv[1:])")
+    done = run(folder, "-m", "plaunch_torchrun", "-m", "caller", "-m", "x")
+    assert done.stdout == "__main__ ['-m', 'x']\n"
+
+
+def test_a_program_of_a_package(folder):
+    done = run(folder, "-m", "plaunch_torchrun", "plaunch", "--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("plaunch ")
+
+
+@pytest.mark.parametrize("words", [[], ["-m"], ["--help"], ["no-such-program"], ["ls"]])
+def test_what_is_no_program(folder, words):
+    done = run(folder, "-m", "plaunch_torchrun", *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("plaunch: error: ")
+    assert "python -m plaunch_torchrun PROGRAM" in done.stderr

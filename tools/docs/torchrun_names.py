@@ -1,0 +1,132 @@
+"""Where the public names of torch's launcher are, what is different, and what is missing.
+
+`compatibility.py` compares this with the torch that is installed, and makes
+docs/compatibility.md of it. A name that torch gets needs a row here.
+"""
+
+from __future__ import annotations
+
+ELASTIC = "torch.distributed.elastic"
+LAUNCHER = "torch.distributed.launcher"
+
+NUMA = "torch.numa.binding"
+
+
+def home(module: str) -> str:
+    """Our module for a module of torch's; what is below a room of `elastic` is in that room."""
+    if module == NUMA:
+        return "plaunch"
+    parts = module.removeprefix("torch.distributed.").split(".")
+    return ".".join(["plaunch_torchrun", *parts[: 2 if parts[0] == "elastic" else 1]])
+
+
+# torch's name: the part of docs/differences.md that says what is different.
+DIFFERENT: dict[str, str] = dict.fromkeys(
+    (
+        f"{LAUNCHER}.api.LaunchConfig",
+        f"{ELASTIC}.agent.server.api.SimpleElasticAgent",
+        f"{ELASTIC}.agent.server.local_elastic_agent.LocalElasticAgent",
+        f"{ELASTIC}.events.api.Event",
+        f"{ELASTIC}.metrics.api.profile",
+        f"{ELASTIC}.multiprocessing.errors.ChildFailedError",
+        f"{ELASTIC}.multiprocessing.errors.ProcessFailure",
+        f"{ELASTIC}.rendezvous.api.RendezvousStoreInfo",
+        f"{ELASTIC}.timer.file_based_local_timer.FileTimerServer",
+        f"{ELASTIC}.utils.api.macros",
+    ),
+    "python-names",
+)
+
+_ETCD = (
+    "speaks etcd's API v2, which is gone from etcd 3.6; the backends `etcd` and `etcd-v2` speak v3"
+)
+_TRAINING = "training code's own, which does not launch; torch's works in workers as it is"
+_ALGORITHM = "a part of torch's algorithm for meeting; ours is [over a store](writing-a-backend.md)"
+_BACKEND = "`get_rendezvous_handler` makes the handler of any backend, `static` among them"
+
+# torch's name, or all names of a module: why there is none.
+MISSING: dict[str, str] = {
+    f"{ELASTIC}.multiprocessing.redirects.get_libc": (
+        "is for flushing C's buffers with ctypes; `redirect` does that itself"
+    ),
+    f"{ELASTIC}.rendezvous.c10d_rendezvous_backend.*": _ALGORITHM,
+    f"{ELASTIC}.rendezvous.dynamic_rendezvous.*": _ALGORITHM,
+    f"{ELASTIC}.rendezvous.etcd_rendezvous.*": _ETCD,
+    f"{ELASTIC}.rendezvous.etcd_rendezvous_backend.*": _ETCD,
+    f"{ELASTIC}.rendezvous.etcd_server.*": (
+        "starts an etcd for tests; `plaunch.testing` has one for pytest"
+    ),
+    f"{ELASTIC}.rendezvous.etcd_store.*": (
+        "a store for workers in etcd; they have a TCPStore with every backend"
+    ),
+    f"{ELASTIC}.rendezvous.static_tcp_rendezvous.*": _BACKEND,
+    f"{ELASTIC}.timer.debug_info_logging.log_debug_info_for_expired_timers": (
+        "does nothing in torch but to be replaced; `FileTimerServer` takes `log_event`"
+    ),
+    f"{ELASTIC}.utils.data.cycling_iterator.CyclingIterator": _TRAINING,
+    f"{ELASTIC}.utils.data.elastic_distributed_sampler.ElasticDistributedSampler": _TRAINING,
+    f"{ELASTIC}.utils.distributed.create_c10d_store": (
+        "makes a store of torch's, which plaunch does only in its backend `c10d`; "
+        "`torch.distributed.TCPStore` is public"
+    ),
+}
+
+# An option of torchrun's that is not the same here: the part of docs/differences.md about it.
+OPTIONS_DIFFERENT: dict[str, str] = {
+    "--rdzv-conf": "one-node",
+    "--shutdown-timeout": "one-node",
+    "--node-rank": "several-nodes",
+    "--master-addr": "python-names",
+    "--logs-specs": "python-names",
+    "--nproc-per-node": "one-node",
+    "--event-log-handler": "python-names",
+}
+OPTIONS_MISSING: dict[str, str] = {}
+
+# Variables that torch's launcher reads or sets: whether plaunch does the same, or what else.
+_READ = "is read"
+_GIVEN = "is given to workers"
+VARIABLES: dict[str, tuple[str, str, str]] = {  # name: what torchrun does, status, anchor or reason
+    "PYTHON_EXEC": (_READ, "same", ""),
+    "OMP_NUM_THREADS": ("is read, and set to 1 for several workers", "same", ""),
+    "LOGLEVEL": (_READ, "different", "python-names"),
+    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": (_READ, "same", ""),
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": (_READ, "same", ""),
+    "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": (_READ, "same", ""),
+    "TORCH_ELASTIC_WORKER_IDENTICAL": (_READ, "different", "several-nodes"),
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": (
+        _READ,
+        "missing",
+        "every round has a fresh store, which is what 1 asks for; with `--worker-store=rank0` "
+        "the worker of rank 0 hosts it",
+    ),
+    "TORCHELASTIC_ENABLE_FILE_TIMER": (_READ, "same", ""),
+    "TORCHELASTIC_TIMER_FILE": ("is read, and is given to workers", "same", ""),
+    "TORCHELASTIC_HEALTH_CHECK_PORT": (_READ, "same", ""),
+    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": (_READ, "same", ""),
+    "TORCHELASTIC_ERROR_FILE": ("is read, and is given to workers", "same", ""),
+    "TORCHELASTIC_ETCD_BINARY_PATH": (
+        "is read by its test server",
+        "missing",
+        "there is no such helper",
+    ),
+    "TORCH_WORKER_SERVER_SOCKET": ("is read in workers", "same", ""),
+    "USE_LIBUV": ("is read by `create_c10d_store`", "missing", "there is no such function"),
+    "CUDA_VISIBLE_DEVICES": ("is read, and is given to workers", "same", ""),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": ("is read, and is given to workers", "same", ""),
+    "RANK": (_GIVEN, "same", ""),
+    "LOCAL_RANK": (_GIVEN, "same", ""),
+    "WORLD_SIZE": (_GIVEN, "same", ""),
+    "LOCAL_WORLD_SIZE": (_GIVEN, "same", ""),
+    "GROUP_RANK": (_GIVEN, "same", ""),
+    "GROUP_WORLD_SIZE": (_GIVEN, "same", ""),
+    "ROLE_RANK": (_GIVEN, "same", ""),
+    "ROLE_NAME": (_GIVEN, "same", ""),
+    "ROLE_WORLD_SIZE": (_GIVEN, "same", ""),
+    "MASTER_ADDR": (_GIVEN, "same", ""),
+    "MASTER_PORT": (_GIVEN, "same", ""),
+    "TORCHELASTIC_RESTART_COUNT": (_GIVEN, "different", "several-nodes"),
+    "TORCHELASTIC_MAX_RESTARTS": (_GIVEN, "same", ""),
+    "TORCHELASTIC_RUN_ID": (_GIVEN, "same", ""),
+    "TORCHELASTIC_USE_AGENT_STORE": (_GIVEN, "same", ""),
+}
