@@ -601,7 +601,7 @@ def test_a_second_guard_knows_what_the_first_was_told(run_program, family, progr
 
 
 def test_it_stays_until_it_can_tell_of_everybody():
-    """One in the middle of becoming another program shows no word, and is found a moment later."""
+    """One in the middle of becoming another program shows no tag, and is found a moment later."""
     clock = Clock(0.0)
     killed = []
 

@@ -87,10 +87,8 @@ def start_processes(
         "name": name,
         "args": arguments,
         "envs": worker_envs(envs, len(arguments)),
-        "logs_specs": _default_logs_specs(log_dir, redirects, tee)
-        if logs_specs is None
-        else logs_specs,
-        "close_logs": logs_specs is None,
+        "logs_specs": logs_specs,
+        "close_logs": False,
         "log_line_prefixes": log_line_prefixes,
         "duplicate_stdout_filters": duplicate_stdout_filters,
         "duplicate_stderr_filters": duplicate_stderr_filters,
@@ -102,6 +100,11 @@ def start_processes(
         "traffic": traffic,
         "private_fds": private_fds,
     }
+    if logs_specs is None:
+        from plaunch.process.streams.layout import RunLayout  # noqa: PLC0415 - an agent brings its own
+
+        folder = None if log_dir is None else os.fspath(log_dir)
+        common.update(logs_specs=RunLayout(folder, redirects, tee), close_logs=True)
     context: PContext
     if isinstance(entrypoint, (str, os.PathLike)):
         context = SubprocessContext(entrypoint=os.fspath(entrypoint), **common)
@@ -113,13 +116,3 @@ def start_processes(
         context = MultiprocessContext(entrypoint=entrypoint, start_method=start_method, **common)
     context.start()
     return context
-
-
-def _default_logs_specs(
-    log_dir: str | os.PathLike[str] | None,
-    redirects: Std | Mapping[int, Std],
-    tee: Std | Mapping[int, Std],
-) -> LogsSpecs:
-    from plaunch.process.streams.layout import RunLayout  # noqa: PLC0415 - an agent brings its own
-
-    return RunLayout(None if log_dir is None else os.fspath(log_dir), redirects, tee)

@@ -172,7 +172,9 @@ class Task:
             with contextlib.suppress(OSError):  # the stream of this very worker is closed already
                 os.close(fd)
         if self.env is not None:
-            _become_environment(self.env)
+            for name in os.environ.keys() - self.env.keys():
+                del os.environ[name]
+            os.environ.update(self.env)
 
 
 class _SiblingWait:
@@ -276,14 +278,6 @@ def _take_stream(name: str, fd: int, source: InheritedFd | None) -> None:
         errors = "strict" if name == "stdout" else "backslashreplace"
         stream = open(fd, "w", buffering=1, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 - for good
         setattr(sys, name, stream)
-
-
-def _become_environment(env: Mapping[str, str]) -> None:
-    for name in os.environ.keys() - env.keys():
-        del os.environ[name]
-    for name, value in env.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
 
 
 def _flush_c_streams() -> None:
