@@ -298,14 +298,6 @@ HELP = (
         is_shared=True,
     ),
     Option(
-        ("--check-plugin",),
-        "run the conformance suites of its kinds over a plugin; a rendezvous backend is given "
-        "--rdzv-endpoint and --rdzv-conf",
-        metavar="NAME",
-        has_variable=False,
-        command="plaunch.cli.check:check_command",
-    ),
-    Option(
         ("-p", "--plugins"),
         "load plugin NAME; no:NAME blocks it (also in PLAUNCH_PLUGINS)",
         metavar="NAME",
