@@ -232,7 +232,7 @@ class _Launch:
     def _has_stop(self) -> bool:
         self._keep_alive()
         agent = self._agent
-        return agent is not None and (agent.stop_signal is not None or agent.has_stop_request())
+        return agent is not None and agent.is_asked_to_end()
 
     def _keep_alive(self) -> None:
         """The loop waits for a plugin, whose turn is bounded, but not how many there are."""
@@ -286,14 +286,15 @@ class _Launch:
             culprits = self._manager.culprits
             with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
                 result = agent.run()
-            if agent.stop_signal is not None:
+            if agent.is_asked_to_end() and not agent.has_ended_job:
                 release = handler.leave  # what is still to be waited for is not any longer
             values = self._conclude(result, logs_specs)
             succeeded = True
             return values
         except (SignalException, UnkillableWorkerError):
-            # The job may go on without this node.
-            release = handler.leave
+            # The job may go on without this node, unless that has ended it for all.
+            if self._agent is None or not self._agent.has_ended_job:
+                release = handler.leave
             raise
         finally:
             try:

@@ -274,7 +274,12 @@ class Notify:
         return SignalAction.NOTIFY
 
 
-UNTIL_TOLD = UP + "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))\nup()\nwhile True: time.sleep(0.01)\n"
+UNTIL_TOLD = (
+    UP
+    + "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))\n"
+    + "up()\n"
+    + "while True: time.sleep(0.01)\n"
+)
 
 
 @pytest.mark.parametrize("is_here", [True, False])

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from plaunch.agent.health import HealthCheckServer as HealthCheckServer
     from plaunch.agent.health import create_healthcheck_server as create_healthcheck_server
     from plaunch.agent.local import LocalElasticAgent as LocalElasticAgent
+    from plaunch.agent.requests import AgentSnapshot as AgentSnapshot
+    from plaunch.agent.states import Requested as Requested
+    from plaunch.agent.states import RequestKind as RequestKind
     from plaunch.agent.time_accounting import TimeAccount as TimeAccount
     from plaunch.agent.time_accounting import describe_seconds as describe_seconds
     from plaunch.agent.time_accounting import describe_times as describe_times
@@ -41,6 +44,8 @@ __getattr__, __dir__, __all__ = attach(
         ".time_accounting": "TimeAccount describe_seconds describe_times",
         ".agent": "ElasticAgent SimpleElasticAgent",
         ".env": "macros",
+        ".requests": "AgentSnapshot",
+        ".states": "RequestKind Requested",
         ".health": (
             "HealthCheckServer TORCHELASTIC_HEALTH_CHECK_PORT "
             "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT create_healthcheck_server"

@@ -26,9 +26,11 @@ _CHANGES = {
     "left": ChangeKind.LEFT,
     "lost": ChangeKind.LOST,
     "failed": ChangeKind.FAILED,
+    "requested": ChangeKind.RESTART,
     "notice": ChangeKind.NOTICE,
     "ended": ChangeKind.CLOSED,
 }
+_OWN = frozenset({"notice", "failed", "left", "requested"})  # what a node need not be told
 
 
 class Follower:
@@ -146,7 +148,7 @@ class Follower:
             reason = f"the others have gone on without this node: {state.reason or 'it was away'}"
             self._ours.tell(MembershipChange(ChangeKind.LOST, self._ours.identity.host, reason))
             return
-        is_own = event.node == self._ours.me and event.kind in ("notice", "failed", "left")
+        is_own = event.node == self._ours.me and event.kind in _OWN
         if kind is None or is_own:
             return
         if kind in (ChangeKind.LEFT, ChangeKind.LOST) and state.phase is not Phase.FORMING:

@@ -199,6 +199,23 @@ class Membership:
 
         self.want(notice)
 
+    def request_round(self, reason: str) -> None:
+        """End the present round on all nodes, because somebody wants another one."""
+        with self.lock:
+            place = self.place
+            if place is None or not self.is_active:
+                return
+
+        def asking(speaker: Speaker) -> Routine[None]:
+            del speaker
+            yield from self.change(
+                lambda state: states.call(
+                    state, "requested", self.me, reason, by=self.me, from_round=place.round
+                )
+            )
+
+        self._want_of(place, asking)
+
     def close(self, reason: str) -> None:
         """Find the verdict that the job is over, because somebody wants it."""
         verdict = Verdict("closed", self.identity.host, reason, self.wall_clock())

@@ -67,6 +67,7 @@ KINDS = frozenset(
         "left",
         "lost",
         "failed",
+        "requested",  # a node asks for another round
         "refused",
         "restarted",
         "recalled",  # a node knows of more attempts, from before the store lost the job
@@ -246,7 +247,7 @@ def lead(state: State, node: str, gone: str, reason: str) -> State | None:
 def call(
     state: State, kind: str, node: str, reason: str, *, by: str, from_round: int
 ) -> State | None:
-    """End round `from_round`, because a node has arrived, has left or was lost."""
+    """End round `from_round`: a node has arrived, has left, was lost, or asks for another one."""
     if state.phase is not Phase.RUNNING or state.round != from_round:
         return None
     return _follow(
@@ -254,7 +255,7 @@ def call(
         Event(kind, node=node, reason=reason, by=by),
         phase=Phase.FORMING,
         round=state.round + 1,
-        leader="" if state.leader == node and kind != "arrived" else state.leader,
+        leader="" if state.leader == node and kind in ("left", "lost") else state.leader,
         reason=describe_departure(kind, node, reason),
     )
 
@@ -384,8 +385,13 @@ def host_of(node: str) -> str:
 
 
 def describe_departure(kind: str, node: str, reason: str) -> str:
-    """Why a round ended with the arrival, the leave or the loss of a node, in one sentence."""
-    words = {"arrived": "arrived", "left": "left", "lost": "was lost"}
+    """Why a round ended with an arrival, a departure or a request of a node, in one sentence."""
+    words = {
+        "arrived": "arrived",
+        "left": "left",
+        "lost": "was lost",
+        "requested": "asks for a restart",
+    }
     return f"node {host_of(node)} {words[kind]}{': ' if reason else ''}{reason}"
 
 
