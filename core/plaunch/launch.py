@@ -18,7 +18,7 @@ from plaunch.agent.closing import (
 )
 from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.agent.event_stream import EventStream
-from plaunch.agent.health import HEALTH_VARIABLE
+from plaunch.agent.health import HEALTH_VARIABLE, is_sites_own
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
@@ -185,8 +185,8 @@ class _Launch:
             settings=config.settings(),
         )
         environ = dict(os.environ)
-        if self._health_check_server is not None:
-            environ.pop(HEALTH_VARIABLE, None)  # the caller's server is the one it asks for
+        if self._health_check_server is not None or is_sites_own():
+            environ.pop(HEALTH_VARIABLE, None)  # which asks for that server, and no other
         manager.use_options(config.options, environ)
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         find_event_handlers(manager, config.event_log_handler, config.event_conf)

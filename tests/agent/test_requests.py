@@ -12,17 +12,17 @@ import threading
 
 import pytest
 from plaunch.agent import (
-    AgentSnapshot,
     LocalElasticAgent,
     RequestKind,
+    Snapshot,
     WorkerSpec,
     WorkerState,
     notifications,
 )
 from plaunch.errors import SignalException
-from plaunch.process.streams.layout import RunLayout
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
+from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.ports import free_port
 from helpers.waiting import wait_for_files
@@ -58,7 +58,7 @@ class Node:
             args=("-c", WORKER, str(folder)),
             max_restarts=0,
         )
-        logs = RunLayout(log_dir=str(folder / "logs"))
+        logs = DefaultLogsSpecs(log_dir=str(folder / "logs"))
         self.agent = LocalElasticAgent(spec, logs, notify=self.told.append)
 
     def run(self, *requests):
@@ -154,7 +154,7 @@ def test_a_signal_for_some_of_the_workers(node, tmp_path):
 def test_what_others_may_know(node):
     seen = []
     before = node.agent.snapshot()
-    assert before == AgentSnapshot(WorkerState.INIT, -1, 0, (), {})
+    assert before == Snapshot(WorkerState.INIT, -1, 0, (), {})
 
     def look(agent):
         while (now := agent.snapshot()).state is not WorkerState.HEALTHY:
@@ -163,7 +163,7 @@ def test_what_others_may_know(node):
 
     node.run(look, ask("RESTART"))
     pids = {rank: int((node.folder / f"0.0.{rank}").read_text()) for rank in (0, 1)}
-    assert seen == [AgentSnapshot(WorkerState.HEALTHY, 0, 0, (0, 1), pids)]
+    assert seen == [Snapshot(WorkerState.HEALTHY, 0, 0, (0, 1), pids)]
     after = node.agent.snapshot()
     assert (after.round, after.attempt, after.pids) == (1, 0, {})
 
@@ -200,7 +200,7 @@ def test_a_restart_that_was_asked_for_elsewhere(job, tmp_path, caplog):
 NODE = """\
 import json, pathlib, sys, threading, time
 from plaunch.agent import LocalElasticAgent, RequestKind, WorkerSpec
-from plaunch.compat import get_rendezvous_handler
+from plaunch_torchrun.elastic.rendezvous import get_rendezvous_handler
 from plaunch.errors import PlaunchError, SignalException
 from plaunch.rendezvous import RendezvousParameters
 
