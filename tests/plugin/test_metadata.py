@@ -14,7 +14,7 @@ import importlib_metadata
 import pytest
 from plaunch.plugin import metadata
 from plaunch.plugin.metadata import Distribution, EntryPoint, normalise, parse_entry_points, scan
-from plaunch.plugin.registry import GROUPS
+from plaunch.plugin.groups import GROUPS
 
 GROUP = "plaunch.plugins"
 

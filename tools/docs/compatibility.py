@@ -246,8 +246,8 @@ def differences(theirs: Any, ours: Any) -> list[str]:
     """What a caller or a subclass of `theirs` does not find in `ours`; empty if it finds all."""
     if isinstance(theirs, str):
         return [] if ours == theirs else [f"it is {ours!r} instead of {theirs!r}"]
-    if isinstance(theirs, type) != isinstance(ours, type):
-        return ["one is a class and the other is not"]
+    if isinstance(theirs, type) and not isinstance(ours, type):
+        return ["it is no class"]
     if isinstance(theirs, type) and issubclass(theirs, enum.Enum):
         mine = {member.name: member.value for member in ours}
         return [
