@@ -169,7 +169,7 @@ class NoSize:
         (Theirs, Fewer, [".act does not take 'b'"]),
         (Theirs, More, ["it has no default for 'b'", "it also needs 'c'"]),
         (Theirs, NoSize, ["there is no .size"]),
-        (Theirs, print, ["one is a class and the other is not"]),
+        (Theirs, print, ["it is no class"]),
         ("a", "a", []),
         ("a", "b", ["it is 'b' instead of 'a'"]),
         (Colour, Colour, []),
@@ -178,6 +178,8 @@ class NoSize:
         (lambda a, b=1: 0, lambda *args, **kwargs: 0, []),
         (lambda a, b=1: 0, lambda a: 0, ["it does not take 'b'"]),
         (lambda a: 0, lambda a, b: 0, ["it also needs 'b'"]),
+        (lambda a, b=1: 0, Same, []),
+        (lambda a: 0, More, ["it also needs 'b'", "it also needs 'c'"]),
     ],
 )
 def test_what_a_caller_of_theirs_misses_in_ours(theirs, ours, found):

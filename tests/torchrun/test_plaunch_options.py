@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,26 @@ def test_a_scheduler_is_asked(environ, words, script, monkeypatch):
     for field in dataclasses.fields(wanted):
         if field.name not in unlike:
             assert getattr(had, field.name) == getattr(wanted, field.name), field.name
+
+
+def test_options_of_plugins(script, monkeypatch):
+    config, _, _ = torchrun.config_from_args(torchrun.parse_args(["--metrics-port=0", script]))
+    assert config.options == {"metrics_port": "0"}
+    monkeypatch.setenv("PET_METRICS_PORT", "1")
+    config, _, _ = torchrun.config_from_args(torchrun.parse_args([script]))
+    assert config.options == {"metrics_port": "1"}
+
+
+def test_the_settings_file_has_what_the_caller_does_not_say(script, tmp_path, monkeypatch, caplog):
+    (tmp_path / "plaunch.toml").write_text('max-restarts = 3\nrole = "r"\n')
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.INFO, "plaunch"):
+        args = torchrun.parse_args(["--max-restarts=1", script])
+        config, _, _ = torchrun.config_from_args(args)
+    assert (config.max_restarts, config.role) == (1, "r")
+    assert "settings from plaunch.toml" in caplog.text
+    config, _, _ = torchrun.config_from_args(torchrun.parse_args(["--config=", script]))
+    assert (config.max_restarts, config.role) == (0, "default")
 
 
 def test_a_plugin_that_is_named_takes_part(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torchrun_names as names
-from plaunch.cli.options import OPTIONS
+from plaunch.cli import installed_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,6 +43,7 @@ _OWN = (
     "plaunch.metrics",
     "plaunch.process",
     "plaunch.rendezvous",
+    "plaunch_devices",
     "plaunch_timer",
     "plaunch",
 )
@@ -97,7 +98,7 @@ class Page:
     def _options(self) -> Iterator[tuple[str, ...]]:
         from torch.distributed.run import get_args_parser
 
-        ours = {option.dest: option for option in OPTIONS}
+        ours = {option.dest: option for option in installed_table((), {})}
         for action in get_args_parser()._actions:
             if not action.option_strings or isinstance(action, argparse._HelpAction):
                 continue
@@ -135,7 +136,7 @@ class Page:
         from torch.distributed.run import get_args_parser
 
         theirs = {action.dest for action in get_args_parser()._actions}
-        return {option.names[-1] for option in OPTIONS if option.dest not in theirs}
+        return {option.names[-1] for option in installed_table((), {}) if option.dest not in theirs}
 
     # --- variables --------------------------------------------------------------------------------
 
@@ -245,8 +246,8 @@ def differences(theirs: Any, ours: Any) -> list[str]:
     """What a caller or a subclass of `theirs` does not find in `ours`; empty if it finds all."""
     if isinstance(theirs, str):
         return [] if ours == theirs else [f"it is {ours!r} instead of {theirs!r}"]
-    if isinstance(theirs, type) != isinstance(ours, type):
-        return ["one is a class and the other is not"]
+    if isinstance(theirs, type) and not isinstance(ours, type):
+        return ["it is no class"]
     if isinstance(theirs, type) and issubclass(theirs, enum.Enum):
         mine = {member.name: member.value for member in ours}
         return [

@@ -15,7 +15,7 @@ NUMA = "torch.numa.binding"
 def home(module: str) -> str:
     """Our module for a module of torch's; what is below a room of `elastic` is in that room."""
     if module == NUMA:
-        return "plaunch"
+        return "plaunch_devices"
     parts = module.removeprefix("torch.distributed.").split(".")
     return ".".join(["plaunch_torchrun", *parts[: 2 if parts[0] == "elastic" else 1]])
 
@@ -46,9 +46,6 @@ _BACKEND = "`get_rendezvous_handler` makes the handler of any backend, `static` 
 
 # torch's name, or all names of a module: why there is none.
 MISSING: dict[str, str] = {
-    f"{ELASTIC}.multiprocessing.redirects.get_libc": (
-        "is for flushing C's buffers with ctypes; `redirect` does that itself"
-    ),
     f"{ELASTIC}.rendezvous.c10d_rendezvous_backend.*": _ALGORITHM,
     f"{ELASTIC}.rendezvous.dynamic_rendezvous.*": _ALGORITHM,
     f"{ELASTIC}.rendezvous.etcd_rendezvous.*": _ETCD,

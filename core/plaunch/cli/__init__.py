@@ -2,9 +2,7 @@
 
 A program that launches as the command line does goes the same way: `parse`, then `allocate`, which
 asks the scheduler, then `worker_command` and `config_from_args`, which make what
-`plaunch.launch_agent` takes. `GROUPS` has all options, as data.
-
-Every public name loads on first use.
+`plaunch.launch_agent` takes. `installed_table` has all options, as data.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from plaunch.cli.command import worker_command as worker_command
     from plaunch.cli.entry import entry_point as entry_point
     from plaunch.cli.invocation import Invocation as Invocation
-    from plaunch.cli.options import GROUPS as GROUPS
     from plaunch.cli.parser import parse as parse
     from plaunch.cli.program import concluded as concluded
     from plaunch.cli.program import main as main
@@ -28,6 +25,8 @@ if TYPE_CHECKING:
     from plaunch.cli.settings import determine_local_world_size as determine_local_world_size
     from plaunch.cli.settings import parse_min_max_nnodes as parse_min_max_nnodes
     from plaunch.cli.settings import parse_rdzv_conf as parse_rdzv_conf
+    from plaunch.cli.table import OptionTable as OptionTable
+    from plaunch.cli.table import installed_table as installed_table
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -36,11 +35,11 @@ __getattr__, __dir__, __all__ = attach(
         ".command": "run_script_path worker_command",
         ".entry": "entry_point",
         ".invocation": "Invocation",
-        ".options": "GROUPS",
         ".parser": "parse",
         ".program": "concluded main run set_up_logging",
         ".settings": (
             "config_from_args determine_local_world_size parse_min_max_nnodes parse_rdzv_conf"
         ),
+        ".table": "OptionTable installed_table",
     },
 )

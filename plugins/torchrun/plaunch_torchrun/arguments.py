@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
-from plaunch.cli import GROUPS, parse, parse_min_max_nnodes
+from plaunch.cli import installed_table, parse, parse_min_max_nnodes
 
 if TYPE_CHECKING:
     import argparse
@@ -19,7 +20,7 @@ _GIVEN = "command line"
 
 
 def is_setting(option: Option) -> bool:
-    """Whether an option says how to launch; others print something and end."""
+    """Whether an option says how to launch; others do something else."""
     return option.has_variable or option.is_repeated
 
 
@@ -31,8 +32,8 @@ def get_use_env(args: argparse.Namespace) -> bool:
 def own_arguments(args: argparse.Namespace) -> argparse.Namespace:
     """The arguments in `args`, which may come from anywhere, as `plaunch.cli.parse` gives them.
 
-    What is missing gets its default, and so does what has torchrun's. Texts are read; what is no
-    text stays as it is.
+    What is missing gets its default, or what the settings file says, and so does what has
+    torchrun's default. Texts are read; what is no text stays as it is.
 
     Args:
         args: what `get_args_parser` makes, or any object with some of its attributes.
@@ -42,7 +43,8 @@ def own_arguments(args: argparse.Namespace) -> argparse.Namespace:
     """
     words: list[str] = []
     objects: dict[str, Any] = {}
-    for option in (option for _, options in GROUPS for option in options if is_setting(option)):
+    table = installed_table(getattr(args, "plugins", None) or (), os.environ)
+    for option in filter(is_setting, table):
         value = getattr(args, option.dest, None)
         if value in (None, []) or str(value) in _defaults(option):
             continue
@@ -57,7 +59,7 @@ def own_arguments(args: argparse.Namespace) -> argparse.Namespace:
         rest = getattr(args, "training_script_args", None) or []
         local_rank = [] if get_use_env(args) else [LOCAL_RANK_ARGUMENT]
         words += ["--", *map(str, [script, *local_rank, *rest])]
-    own = parse(words, environ={})  # the caller's parser has looked at the variables
+    own = parse(words, {}, table)  # the caller's parser has looked at the variables
     for dest, value in objects.items():
         _give(own, dest, value)
     return own

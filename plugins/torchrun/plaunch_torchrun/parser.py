@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
-from plaunch.cli import GROUPS
+from plaunch.cli import installed_table
 
 from plaunch_torchrun.argparse_util import check_env, env
 from plaunch_torchrun.arguments import DEFAULTS, is_setting
@@ -21,17 +22,17 @@ def get_args_parser() -> argparse.ArgumentParser:
 
     All options have both spellings, dashes and underscores, and their `PET_*` variable.
     `training_script` and `training_script_args` are positional, so that the script's options follow
-    the script. It knows plaunch's own options too, but for those that print something and end.
+    the script. It knows plaunch's own options too, and those of plugins, but for those that do
+    something else than to launch.
     """
     parser = argparse.ArgumentParser(
         description="Start workers on this node, give each its rank and the world, and watch them.",
         allow_abbrev=False,
     )
-    for title, options in GROUPS:
+    for title, options in installed_table((), os.environ).groups:
         group = parser.add_argument_group(title)
-        for option in options:
-            if is_setting(option):
-                _add(group, option)
+        for option in filter(is_setting, options):
+            _add(group, option)
     parser.add_argument(
         "training_script", help="the script, module or program that the workers run"
     )

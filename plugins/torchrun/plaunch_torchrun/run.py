@@ -100,8 +100,9 @@ def _read(
     """What `config_from_args` returns, and the plugins that have made it, which are to run it."""
     own = own_arguments(args)
     manager = create_manager(own.rdzv_backend, words=own.plugins)
-    if taken := cli.allocate(own, manager):
-        logger.info("%s", taken)
+    taken = cli.allocate(own, manager)
+    for text in filter(None, (own.settings_file and f"settings from {own.settings_file}", taken)):
+        logger.info("%s", text)
     take_defaults(own)
     entrypoint, arguments = cli.worker_command(own)
     return cli.config_from_args(own, manager), entrypoint, arguments, manager

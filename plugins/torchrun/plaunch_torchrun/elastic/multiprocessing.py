@@ -25,6 +25,7 @@ from plaunch.process import start_processes as start_processes
 from plaunch.process import tail_logfile as tail_logfile
 from plaunch.process import to_map as to_map
 
+from plaunch_torchrun.redirects import get_libc as get_libc
 from plaunch_torchrun.redirects import get_std_cm as get_std_cm
 from plaunch_torchrun.redirects import redirect as redirect
 from plaunch_torchrun.redirects import redirect_stderr as redirect_stderr
