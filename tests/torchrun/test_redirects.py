@@ -8,18 +8,18 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.compat.redirects import (
+from plaunch.errors import UsageError
+from plaunch_torchrun.redirects import (
     get_libc,
     get_std_cm,
     redirect,
     redirect_stderr,
     redirect_stdout,
 )
-from plaunch.errors import UsageError
 
 PROLOGUE = """
 import ctypes, os, sys
-from plaunch.compat.redirects import redirect, redirect_stderr, redirect_stdout
+from plaunch_torchrun.redirects import redirect, redirect_stderr, redirect_stdout
 libc = ctypes.CDLL(None)
 a, b = sys.argv[1:3]
 """

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 
-from plaunch.process.streams.log_folders import create_log_folder, folder_name
+from plaunch.process.streams.log_folders import TemporaryFolder, create_log_folder, folder_name
 from plaunch.process.streams.logs import LogsDest, LogsSpecs
-from plaunch.process.temporary_folders import TemporaryFolder
 
 
 class StartLogs(LogsSpecs):

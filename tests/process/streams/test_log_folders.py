@@ -10,8 +10,8 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process import temporary_folders as scratch
-from plaunch.process.temporary_folders import create_held, find_stale_folders, read_boot, sweep
+from plaunch.process.streams import log_folders
+from plaunch.process.streams.log_folders import create_held, find_stale_folders, read_boot, sweep
 from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.waiting import wait_until
@@ -177,7 +177,7 @@ def test_a_folder_that_is_swept_while_it_is_locked_is_made_again(base, monkeypat
             shutil.rmtree(lost[0])
         flock(fd, how)
 
-    monkeypatch.setattr(scratch.fcntl, "flock", lose)
+    monkeypatch.setattr(log_folders.fcntl, "flock", lose)
     path, fd = create_held(make)
     os.close(fd)
     assert os.path.isdir(path)
@@ -188,7 +188,7 @@ def test_where_folders_cannot_be_locked_they_get_a_name_that_nobody_sweeps(base,
     def refuse(fd, how):
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(scratch.fcntl, "flock", refuse)
+    monkeypatch.setattr(log_folders.fcntl, "flock", refuse)
     folder = reify(DefaultLogsSpecs())
     monkeypatch.undo()
     sweep(str(base))
