@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.compat.redirects import (
+from plaunch_torchrun.redirects import (
     get_libc,
     get_std_cm,
     redirect,
@@ -19,7 +19,7 @@ from plaunch.errors import UsageError
 
 PROLOGUE = """
 import ctypes, os, sys
-from plaunch.compat.redirects import redirect, redirect_stderr, redirect_stdout
+from plaunch_torchrun.redirects import redirect, redirect_stderr, redirect_stdout
 libc = ctypes.CDLL(None)
 a, b = sys.argv[1:3]
 """
