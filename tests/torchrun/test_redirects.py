@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from plaunch.errors import UsageError
 from plaunch_torchrun.redirects import (
     get_libc,
     get_std_cm,
@@ -15,7 +16,6 @@ from plaunch_torchrun.redirects import (
     redirect_stderr,
     redirect_stdout,
 )
-from plaunch.errors import UsageError
 
 PROLOGUE = """
 import ctypes, os, sys

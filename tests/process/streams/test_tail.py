@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import os
-import sys
 import threading
 
 import pytest
-from plaunch.process import LogsDest
 from plaunch.process.streams.sinks import Sink
-from plaunch.process.streams.tail import LogTails, TeedFiles
+from plaunch.process.streams.tail import LogTails
 
 from helpers.notices import Recorded
 from helpers.waiting import wait_until
@@ -26,10 +22,6 @@ class Kept(Sink):
 
     def close(self):
         self.is_closed = True
-
-
-class Screen(io.StringIO):
-    """A stream without a `buffer`."""
 
 
 @pytest.fixture
@@ -112,39 +104,3 @@ def test_nothing_to_follow_needs_no_thread(tails):
     threads = threading.active_count()
     tails.start()
     assert threading.active_count() == threads
-
-
-def test_lines_are_shown_with_their_prefix_and_matches_collected(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.stdout", Screen())
-    monkeypatch.setattr("sys.stderr", None)
-    for rank, text in enumerate((b"10%\rloss 1\nbad \xff byte\n", b"loss 2")):
-        (tmp_path / str(rank)).write_bytes(text)
-    paths = {rank: str(tmp_path / str(rank)) for rank in (0, 1)}
-    matches = tmp_path / "matches"
-    dest = LogsDest(
-        tee_stdouts={**paths, 2: "", 3: os.devnull},
-        tee_stderrs=paths,
-        filtered_stdout=str(matches),
-    )
-    files = TeedFiles(dest, {0: "${time}[0]:", 1: "[1]:"}, ["loss"], [])
-    files.stop()
-    files.stop()
-    shown = "[0]:10%\r[0]:loss 1\n[0]:bad \ufffd byte\n[1]:loss 2\n"
-
-    assert sorted(sys.stdout.getvalue().splitlines()) == sorted(shown.splitlines())
-    assert sorted(matches.read_text().splitlines()) == ["[0]:10%", "[1]:loss 2", "loss 1"]
-
-
-def test_a_stream_that_fails_is_told_and_the_others_go_on(tmp_path, monkeypatch, caplog):
-    class Broken(Screen):
-        def write(self, text):
-            raise ValueError("closed")
-
-    shown = Screen()
-    monkeypatch.setattr("sys.stdout", Broken())
-    monkeypatch.setattr("sys.stderr", shown)
-    (tmp_path / "log").write_bytes(b"one\n")
-    paths = {0: str(tmp_path / "log")}
-    TeedFiles(LogsDest(tee_stdouts=paths, tee_stderrs=paths), {0: "> "}, [], []).stop()
-    assert shown.getvalue() == "> one\n"
-    assert "LinesToText is given up: ValueError('closed')" in caplog.text

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TextIO
 
     from plaunch.process.streams.console import Console
     from plaunch.process.streams.lines import MatchingLines, PrefixedLines
@@ -112,32 +111,6 @@ class LinesToConsole(Sink):
             self._console.put(text, self, shown=self._shown)
             self._shown = 0
             self.due = None
-
-
-class LinesToText(Sink):
-    """Shows a stream line by line, each with its prefix, on a stream of Python's."""
-
-    def __init__(self, lines: PrefixedLines, stream: TextIO) -> None:
-        self._lines = lines
-        self._stream = stream
-
-    def write(self, data: bytes) -> None:
-        """Show the lines that `data` completes."""
-        self._show(self._lines.feed(data))
-
-    def close(self) -> None:
-        """Show what is unfinished, and end its line."""
-        self._show(self._lines.close())
-
-    def _show(self, text: bytes) -> None:
-        if not text:
-            return
-        buffer = getattr(self._stream, "buffer", None)
-        if buffer is None:
-            self._stream.write(text.decode("utf-8", "replace"))
-        else:
-            buffer.write(text)  # bytes that are not UTF-8 pass unchanged
-        self._stream.flush()
 
 
 class MatchesToFile(Sink):

@@ -7,22 +7,15 @@ worker's pipe, without polling.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.descriptors import open_log
-from plaunch.process.streams.lines import TIME_MACRO, MatchingLines, Prefix, PrefixedLines, encode
-from plaunch.process.streams.notices import Notices
 from plaunch.process.streams.reader import Source
-from plaunch.process.streams.sinks import FileSink, LinesToText, MatchesToFile
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from plaunch.process.streams.logs import LogsDest
+    from plaunch.process.streams.notices import Notices
     from plaunch.process.streams.sinks import Sink
 
 INTERVAL = 0.1  # seconds
@@ -119,62 +112,3 @@ class LogTails:
                 tail.read()
         for tail in self._tails:
             tail.close()
-
-
-class TeedFiles:
-    """Shows what workers write to the files of teed streams, on `sys.stdout` and `sys.stderr`.
-
-    For contexts whose workers write straight into their files, as torchrun's do.
-
-    Args:
-        dest: which files.
-        prefixes: what precedes each line, by local rank.
-        stdout_filters: substrings; lines that contain one are added to the file that `dest` names.
-        stderr_filters: the same for stderr.
-
-    Raises:
-        LogDirectoryError: that file cannot be opened.
-        RuntimeError: the system gives no more threads.
-    """
-
-    def __init__(
-        self,
-        dest: LogsDest,
-        prefixes: Mapping[int, str],
-        stdout_filters: Sequence[str],
-        stderr_filters: Sequence[str],
-    ) -> None:
-        self._notices = Notices()
-        self._tails = LogTails(self._notices)
-        self._collected: list[FileSink] = []
-        for paths, stream, filters, filtered_path in (
-            (dest.tee_stdouts, sys.stdout, stdout_filters, dest.filtered_stdout),
-            (dest.tee_stderrs, sys.stderr, stderr_filters, dest.filtered_stderr),
-        ):
-            files = {rank: path for rank, path in paths.items() if path and path != os.devnull}
-            collected: FileSink | None = None
-            if files and filters and filtered_path:
-                fd = open_log(filtered_path, "filtered lines")
-                collected = FileSink(fd, filtered_path, self._notices)
-                self._collected.append(collected)
-            for rank, path in files.items():
-                tail = self._tails.add(path)
-                prefix = untimed(prefixes.get(rank, ""))
-                if stream is not None:
-                    tail.add(LinesToText(PrefixedLines(prefix), stream))
-                if collected is not None:
-                    texts = [encode(text) for text in filters]
-                    tail.add(MatchesToFile(MatchingLines(prefix, texts), collected))
-        self._tails.start()
-
-    def stop(self) -> None:
-        """Show what is left, and end; may be called more than once."""
-        self._tails.stop()
-        while self._collected:
-            self._collected.pop().close()
-        self._notices.flush(timeout=1.0)
-
-
-def untimed(prefix: str) -> Prefix:
-    """The prefix of lines that are read long after they were written."""
-    return Prefix(prefix.replace(TIME_MACRO, ""))

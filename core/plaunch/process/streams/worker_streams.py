@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from plaunch.process.streams.console import Console
 from plaunch.process.streams.descriptors import StreamsError, close_quietly, open_log, open_pipe
 from plaunch.process.streams.last_lines import Ring, read_last_lines
-from plaunch.process.streams.lines import MatchingLines, Prefix, PrefixedLines, encode
+from plaunch.process.streams.lines import TIME_MACRO, MatchingLines, Prefix, PrefixedLines, encode
 from plaunch.process.streams.logs import LogsDest
 from plaunch.process.streams.notices import Notices
 from plaunch.process.streams.reader import Reader, Source
@@ -242,13 +242,15 @@ class Streams:
                 yield stream, route
 
     def _follow(self) -> None:
-        from plaunch.process.streams.tail import LogTails, untimed  # noqa: PLC0415 - rare
+        from plaunch.process.streams.tail import LogTails  # noqa: PLC0415 - rare
 
         self._tails = LogTails(self._notices)
         for stream in (self._stdout, self._stderr):
             for rank, route in stream.routes.items():
                 if route.tail:
-                    self._tee(stream, self._tails.add(route.tail), untimed(self._prefixes[rank]))
+                    # The lines are read long after they were written.
+                    prefix = Prefix(self._prefixes[rank].replace(TIME_MACRO, ""))
+                    self._tee(stream, self._tails.add(route.tail), prefix)
         self._tails.start()
 
     def is_reading(self) -> bool:
