@@ -26,7 +26,7 @@ def test_a_slip_is_answered_with_what_was_meant(name, meant):
 
 @pytest.mark.parametrize(
     "name",
-    ["--lr", "-x", "--model", "--seed", "--epochs", "--batch-size", "--config", "--gpus", "--log"],
+    ["--lr", "-x", "--model", "--seed", "--epochs", "--batch-size", "--gpus", "--log"],
 )
 def test_a_word_that_is_only_a_little_alike_is_not(name):
     assert closest(name, OPTION_NAMES) is None

@@ -1,7 +1,6 @@
 """What stands in where nobody has chosen: the only place where the core names plugins.
 
-Each is a module, or `"module:name"`, of a plugin that comes with plaunch; it is imported when it is
-needed.
+Each is `"module:name"` in a plugin that comes with plaunch; it is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from plaunch.errors import PluginLoadError
 
 # Makes a `Binder` of what a `WorkerSpec` says of devices and processors, where no agent brings one.
 BINDER = "plaunch_devices.binder:create_binder"
-# The hooks that answer for `LaunchConfig.devices`, `numa_options` and `virtual_local_rank`.
-DEVICE_HOOKS = "plaunch_devices.hooks"
-# Reads the value of --devices.
-DEVICE_LIST = "plaunch_devices.choice:parse_devices"
+# The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and
+# `virtual_local_rank`; the one name here that is looked up as those of users are.
+DEVICES = "devices"
 # Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 
@@ -37,4 +35,4 @@ def load_default(path: str) -> Any:
         raise PluginLoadError(
             f"{package}, which comes with plaunch, is not installed; reinstall plaunch"
         ) from error
-    return getattr(found, name) if name else found
+    return getattr(found, name)

@@ -7,6 +7,7 @@ import signal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plaunch.agent import RequestKind
 from plaunch.agent import machine as m
 from plaunch.agent.worker import WorkerState
 
@@ -643,6 +644,109 @@ def test_which_signals_skip_the_grace(name, is_job_wide):
     assert escalated == expected
 
 
+# --- requests from outside ------------------------------------------------------------------------
+
+STOP = m.Requested(RequestKind.STOP, "no progress", "the watch")
+RESTART = m.Requested(RequestKind.RESTART, "no progress", "the watch")
+LEAVE = m.Requested(RequestKind.LEAVE, "no progress", "the watch")
+SUCCEEDED, SIGNALLED = m.Outcome.SUCCEEDED, m.Outcome.SIGNALLED
+NOTHING = ()
+
+# name: (events, what follows from a request for an end, and for a restart; and for a restart where
+# the rendezvous knows the whole job)
+PHASES = {
+    "before it has begun": ([], (m.Report(SIGNALLED), m.Finish(SIGNALLED)), NOTHING, NOTHING),
+    "while the nodes meet": (
+        [m.Begin()],
+        (m.Report(SIGNALLED), m.Finish(SIGNALLED)),
+        *(NOTHING, NOTHING),
+    ),
+    "while workers start": (
+        [m.Begin(), m.RoundFormed()],
+        (m.Report(SIGNALLED), m.StopWorkers()),
+        *[(m.Report(m.Again.REQUEST), m.StopWorkers())] * 2,
+    ),
+    "while they run": (
+        UP,
+        (m.Report(SIGNALLED), m.StopWorkers()),
+        *[(m.Report(m.Again.REQUEST), m.StopWorkers())] * 2,
+    ),
+    "while they stop for another round": (
+        [*UP, m.NodesChanged()],
+        (m.Report(SIGNALLED),),
+        *(NOTHING, NOTHING),
+    ),
+    "while they stop for a restart": ([*UP, RESTART], (m.Report(SIGNALLED),), NOTHING, NOTHING),
+    "while they stop for good": ([*UP, TERM], NOTHING, NOTHING, NOTHING),
+    "while what they left behind is ended": (
+        [*UP, m.WorkSucceeded()],
+        (m.Report(SUCCEEDED),),
+        NOTHING,
+        (m.Report(m.Again.REQUEST),),
+    ),
+    "while other nodes are at work": (
+        [*UP, *DONE],
+        (m.Report(SUCCEEDED), m.Finish(SUCCEEDED)),
+        NOTHING,
+        (m.Report(m.Again.REQUEST), m.StopWorkers()),
+    ),
+    "after the end": ([*UP, *DONE, m.PeersFinished()], NOTHING, NOTHING, NOTHING),
+}
+
+
+@pytest.mark.parametrize("is_job_wide", [False, True])
+@pytest.mark.parametrize("name", PHASES)
+def test_what_a_request_does(name, is_job_wide):
+    events, end, restart, restart_of_job = PHASES[name]
+    state, _ = play(events, is_job_wide=is_job_wide)
+    for request in (STOP, LEAVE):
+        after, actions = m.step(state, request)
+        assert actions == end
+        if not actions and name != "while they stop for good":
+            assert after == state
+    after, actions = m.step(state, RESTART)
+    assert actions == (restart_of_job if is_job_wide else restart)
+    if not actions:
+        assert after == state
+    else:
+        assert after.request is RESTART
+
+
+@pytest.mark.parametrize("is_job_wide", [False, True])
+def test_a_restart_that_was_asked_for_is_another_round_and_no_attempt(is_job_wide):
+    again = [RESTART, m.StopSucceeded(), m.RoundFormed(), STARTED]
+    state, actions = play([*UP, *again, *again], is_job_wide=is_job_wide)
+    assert (state.attempt, state.round, state.workers) == (0, 2, WorkerState.HEALTHY)
+    assert not state.is_restart  # a failed start is no end of a failure
+    assert state.request is None
+    assert actions.count(m.StartWorkers()) == 3
+
+
+def test_a_failed_start_after_a_restart_that_was_asked_for_is_an_error():
+    state, _ = play([*UP, RESTART, m.StopSucceeded(), m.RoundFormed(), m.StartFailed()])
+    assert m.step(state, m.StopSucceeded())[1] == (m.Finish(m.Outcome.ERROR),)
+
+
+def test_the_first_one_to_ask_for_the_end_is_its_cause():
+    state, _ = play([*UP, RESTART, LEAVE, STOP, TERM])
+    assert state.request is LEAVE
+    state, _ = play([*UP, TERM, STOP])
+    assert state.request is None
+    assert state.is_asked_to_end
+
+
+def test_ctrl_c_after_a_request_skips_the_grace():
+    state, _ = play([*UP, STOP])
+    assert m.Escalate() in m.step(state, INTERRUPT)[1]
+    assert m.Escalate() not in m.step(state, TERM)[1]
+
+
+def test_a_failure_that_no_restart_can_help_is_the_end():
+    state, actions = play([*UP, m.WorkFailed(is_final=True), m.StopSucceeded()], max_restarts=3)
+    assert actions[-1] == m.Finish(m.Outcome.FAILED)
+    assert state.attempt == 0
+
+
 def test_nothing_happens_after_the_end():
     state, _ = play([*UP, *DONE, m.PeersFinished()])
     for event in EVENTS:
@@ -663,6 +767,9 @@ EVENTS = [
     m.RendezvousClosed(),
     TERM,
     INTERRUPT,
+    STOP,
+    RESTART,
+    LEAVE,
     m.StopSucceeded(),
     m.StopFailed(),
     m.PeersFinished(),

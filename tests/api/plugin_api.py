@@ -37,6 +37,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.plugin": ALL,
     "plaunch.plugin.hookspecs": ALL,
     "plaunch.process": (
+        "Binder",
+        "Binding",
         "DEFAULT_SIGNALS",
         "Binder",
         "Binding",
@@ -58,8 +60,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.scheduling": ALL,
     "plaunch.testing": ALL,
     "plaunch.threads": ("start_thread",),
+    "plaunch_devices": ALL,
     "plaunch_membership": ALL,
     "plaunch_membership.testing": ALL,
+    "plaunch_testing.conformance": ALL,
     "plaunch_rendezvous_etcd.testing": (
         "Certificates",
         "EtcdCluster",
@@ -179,7 +183,8 @@ def name_of(line: str) -> str:
         0
     ].split()
     path = words[-1]
-    module = max((m for m in MODULES if path.startswith(f"{m}.")), key=len)
+    known = (m for m in MODULES if path.startswith(f"{m}."))
+    module = max(known, key=len, default=path.partition(".")[0])  # it may be gone as a whole
     return path.removeprefix(f"{module}.").split(".")[0]
 
 

@@ -146,7 +146,7 @@ def test_too_many_in_code():
 
 @pytest.mark.parametrize("text", [DIGITS, f"0-{DIGITS}", f"{DIGITS}-0", "0-99999999999"])
 def test_devices_of_many_digits(text):
-    with pytest.raises(UsageError, match=r"--devices has ") as caught:
+    with pytest.raises(UsageError, match=r"is no number of a device|names too many") as caught:
         parse_devices(text)
     assert len(str(caught.value)) < 300
     with pytest.raises(UsageError, match="is not a number from 0 up"):

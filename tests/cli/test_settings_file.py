@@ -115,7 +115,7 @@ def test_tables_and_lists(folder):
         ("max-restarts = true", "plaunch.toml, max-restarts: 'true' is not a whole number"),
         ("no-python = 1", "plaunch.toml, no-python is 1, which is not true or false"),
         ("role = 1979-05-27", "plaunch.toml, role is .*no value of an option"),
-        ("numa-binding = 'nod'", "did you mean 'node'"),
+        ("start-method = 'spwan'", "did you mean 'spawn'"),
         ("dry-run = 'text'", "'dry-run', which is no option"),
         ("[acme]\nlevel = 1", "'acme.level', which is no option"),
         ("[acme]\nacme-check = 'x'", "'acme.acme-check', which is no option"),

@@ -304,7 +304,7 @@ def test_a_launch_shows_workers_the_chosen_devices(tmp_path, monkeypatch):
     ("changes", "said"),
     [
         ({"devices": ["1", "2"]}, "--devices names 2, but CUDA_VISIBLE_DEVICES is '4,5'"),
-        ({"devices": ["1", "01"]}, "--devices has 1 more than once"),
+        ({"devices": ["1", "01"]}, "named more than once: 1"),
         ({"virtual_local_rank": True, "nproc_per_node": 3}, "local rank 2 has no device"),
         ({"numa_options": "nodes"}, "affinity mode 'nodes' is unknown"),
         ({"numa_options": "exclusive", "nproc_per_node": 1000}, "cannot be done"),

@@ -35,8 +35,8 @@ def test_devices_are_numbers_and_ranges_in_their_order(text, expected):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "--devices has '' in ''; write numbers of devices and ranges"),
-        ("1,,2", "--devices has '' in '1,,2'"),
+        ("", "'' in '' is no number of a device; write numbers and ranges"),
+        ("1,,2", "'' in '1,,2'"),
         ("-1", "'-1'"),
         ("2-", "'2-'"),
         ("a", "'a'"),
@@ -44,10 +44,10 @@ def test_devices_are_numbers_and_ranges_in_their_order(text, expected):
         ("1.0", "'1.0'"),
         ("²", "'²'"),
         ("1-2-3", "'1-2-3'"),
-        ("7-4", "--devices has '7-4' in '7-4'; write 4-7"),
+        ("7-4", "'7-4' in '7-4' goes down; write 4-7"),
         ("0-99999999", "no node has more than 4096 devices"),
-        ("1,2,1", "--devices has 1 more than once"),
-        ("0-3,2-5,03", "--devices has 2, 3 more than once"),
+        ("1,2,1", "named more than once: 1 (--devices)"),
+        ("0-3,2-5,03", "named more than once: 2, 3"),
     ],
 )
 def test_other_texts_are_refused_with_the_fix(text, said):

@@ -8,7 +8,7 @@ import os
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.process.contexts import secrets as withheld
+from plaunch.process import launcher_variables as withheld
 from plaunch.rendezvous import TOKEN_OPTION, TOKEN_VARIABLE, RendezvousParameters
 from plaunch_membership.token import read_token
 

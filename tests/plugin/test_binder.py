@@ -8,9 +8,10 @@ import sys
 import threading
 
 import pytest
-from plaunch import LaunchConfig, elastic_launch
+from plaunch import LaunchConfig, defaults, elastic_launch
 from plaunch.errors import PluginError, PluginLoadError, UsageError
-from plaunch.plugin import PluginContext, components, environment, hookimpl, manager
+from plaunch.plugin import PluginContext, components, environment, hookimpl
+from plaunch.process.binding import default_binder
 from plaunch.testing import plugin_manager
 
 from helpers.waiting import BOUND
@@ -81,7 +82,7 @@ def test_plaunchs_own_answers_for_the_settings(settings):
     plugins = plugin_manager(plugin("A", None))
     for _ in range(2):
         assert type(plugins.worker_binder(context(**settings))).__name__ == "DeviceBinder"
-    assert [loaded.module for loaded in plugins.selected()][1:] == ["plaunch_devices.hooks"]
+    assert [loaded.name for loaded in plugins.selected()] == ["A", "devices"]
 
 
 def test_two_answers_are_an_error_that_names_both():
@@ -91,7 +92,7 @@ def test_two_answers_are_an_error_that_names_both():
         f"{WHO} and {WHO.replace('A', 'B')} both bind the workers (plaunch_worker_binder); block "
         "one of them with -p no:NAME"
     )
-    with pytest.raises(PluginError, match=r"plugin 'A' .* and plugin 'plaunch_devices.hooks' .*"):
+    with pytest.raises(PluginError, match=r"plugin 'A' .* and .*'devices' .*plaunch_devices"):
         binder_of(plugin("A", Shelves()), devices=["0"])
 
 
@@ -145,6 +146,8 @@ def test_a_third_partys_binder_in_a_launch(tmp_path):
 
 
 def test_without_plaunchs_plugin_the_settings_are_refused(monkeypatch):
-    monkeypatch.setattr(manager, "DEVICE_HOOKS", "plaunch_gone.hooks")
+    with pytest.raises(UsageError, match=r"no plugin gives workers their devices; do not block 'd"):
+        plugin_manager(words=["no:devices"]).worker_binder(context(devices=["0"]))
+    monkeypatch.setattr(defaults, "BINDER", "plaunch_gone:create_binder")
     with pytest.raises(PluginLoadError, match="plaunch_gone, which comes with plaunch, is not"):
-        binder_of(devices=["0"])
+        default_binder("node")

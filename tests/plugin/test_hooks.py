@@ -70,7 +70,12 @@ def test_a_hook_has_no_untyped_parameter(hook) -> None:
 
 def test_every_hook_has_a_caller() -> None:
     offered = {kind.hook for kind in KINDS}
-    contributed = {"plaunch_worker_env", "plaunch_worker_binder", "plaunch_doctor_checks"}
+    contributed = {
+        "plaunch_worker_env",
+        "plaunch_worker_binder",
+        "plaunch_doctor_checks",
+        "plaunch_extensions",
+    }
     assert set(HOOKS) == offered | set(TOLD.values()) | contributed
 
 
@@ -183,14 +188,40 @@ def test_plaunch_worker_binder() -> None:
     assert manager.worker_binder(PluginContext("job", "other", "node7")) is None
 
 
+def test_plaunch_extensions() -> None:
+    class Extension:
+        def start(self, control):
+            self.control = control
+
+        def handle(self, event):
+            pass
+
+        def stop(self, result):
+            pass
+
+    extension = Extension()
+
+    class Plugin:
+        @hookimpl
+        def plaunch_extensions(self, context):
+            return [extension] if context.run_id == "job" else None
+
+    manager = plugin_manager(Plugin())
+    assert manager.create_extensions(PluginContext("other", "role", "host")) == []
+    (item,) = manager.create_extensions(PluginContext("job", "role", "host"))
+    item.start("control")
+    assert extension.control == "control"
+
+
 def test_plaunch_doctor_checks() -> None:
     class Plugin:
         @hookimpl
         def plaunch_doctor_checks(self, context):
             return [Finding(Status.WARNING, "fan", f"{context.host} is loud", "oil it")]
 
-    ((name, check),) = plugin_manager(Plugin()).doctor_checks().items()
-    assert "Plugin" in name
+    checks = plugin_manager(Plugin()).doctor_checks()
+    assert "options:devices" in checks  # loaded for it, as what has options
+    check = checks["code:Plugin"]
     assert [finding.found for finding in check(DoctorContext(host="node7"))] == ["node7 is loud"]
 
 

@@ -23,6 +23,9 @@ def listed(site, *words: str, plugins=(), **environ: str) -> dict[str, PluginSta
 def test_first_party_plugins_are_ready(site) -> None:
     rows = list_plugins(environ={}, path=site.path)
     assert [(row.kind, row.name) for row in rows] == [
+        ("options", "doctor"),
+        ("options", "status"),
+        ("options", "timer"),
         ("rendezvous", "c10d"),
         ("rendezvous", "etcd"),
         ("rendezvous", "etcd-v2"),

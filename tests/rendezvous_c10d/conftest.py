@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass
 
 import pytest
@@ -16,6 +15,8 @@ from plaunch.rendezvous import RendezvousParameters
 from plaunch_rendezvous_c10d import prepare_backend
 from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.torch_import import load_distributed
+
+from helpers.calls import Call
 
 SERVER = """
 import sys
@@ -66,26 +67,6 @@ def start_server():
             return Server(process, int(process.stdout.readline()))
 
         yield start
-
-
-class Call:
-    """A call on a thread, and what came of it."""
-
-    def __init__(self, function, *args):
-        self.result = self.error = None
-        self._done = threading.Event()
-
-        def run():
-            try:
-                self.result = function(*args)
-            except BaseException as error:
-                self.error = error
-            self._done.set()
-
-        threading.Thread(target=run, daemon=True).start()
-
-    def ended(self, timeout=30.0):
-        return self._done.wait(timeout)
 
 
 @pytest.fixture

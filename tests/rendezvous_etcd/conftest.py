@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-import threading
 
 import pytest
 
@@ -20,6 +19,8 @@ from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
     etcd_server,
     own_etcd_server,
 )
+
+from helpers.calls import Call
 
 USERS = {"ann": "ann's password"}
 _numbers = itertools.count()
@@ -101,26 +102,6 @@ def secure(certificates, password_file):
         "etcd_user": "ann",
         "etcd_password_file": password_file,
     }
-
-
-class Call:
-    """A call on a thread, and what came of it."""
-
-    def __init__(self, function, *args):
-        self.result = self.error = None
-        self._done = threading.Event()
-
-        def run():
-            try:
-                self.result = function(*args)
-            except BaseException as error:
-                self.error = error
-            self._done.set()
-
-        threading.Thread(target=run, daemon=True).start()
-
-    def ended(self, timeout=30.0):
-        return self._done.wait(timeout)
 
 
 @pytest.fixture

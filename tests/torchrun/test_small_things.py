@@ -165,18 +165,21 @@ def test_no_health_check_unless_asked_for(monkeypatch):
     assert health.find_server(lambda: 7) is None
 
 
-def test_a_health_check_at_a_port(monkeypatch, caplog):
+def test_a_health_check_that_a_site_makes(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", "1234")
-    server = health.find_server(lambda: 7)
+    assert health.find_server(lambda: 7) is None  # torchrun's own serves nothing
+    made = []
+    monkeypatch.setattr(health, "create_healthcheck_server", lambda *given: made.append(given))
+    health.find_server(len)
+    monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", "here")
+    health.find_server(len)
+    assert made == [(len, 1234, 60)]
+
+
+def test_a_health_check_that_serves_nothing_says_so(caplog):
+    server = health.HealthCheckServer(lambda: 7, 1234, 60)
     assert server.alive_callback() == 7
     with caplog.at_level(logging.INFO, "plaunch"):
         server.start()
         server.stop()
     assert "port 1234" in caplog.text
-
-
-def test_a_health_check_at_no_port(monkeypatch, caplog):
-    monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", "here")
-    with caplog.at_level(logging.WARNING, "plaunch"):
-        assert health.find_server(lambda: 7) is None
-    assert "'here'" in caplog.text

@@ -5,7 +5,8 @@ a table; what the table does not list leaves the state as it is. The shell in `a
 world into events and carries the actions out, in order.
 
 Two counters are never mixed up: `attempt` counts failures that led to a restart, `round` counts
-worlds that were formed. A failure advances both, a membership change only the round.
+worlds that were formed. A failure advances both, a membership change and a restart that somebody
+has asked for only the round.
 
 Where the rendezvous knows the whole job (`State.is_job_wide`), attempt and budget are the job's:
 after a failure, here or elsewhere, the agent joins again and is told there what follows.
@@ -13,10 +14,10 @@ after a failure, here or elsewhere, the agent joins again and is told there what
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from plaunch.agent.asking import asked, is_for_restart, is_impatient
 from plaunch.agent.states import (
     Action,
     Again,
@@ -36,6 +37,7 @@ from plaunch.agent.states import (
     Phase,
     RendezvousClosed,
     Report,
+    Requested,
     RoundFailed,
     RoundFormed,
     StartFailed,
@@ -58,13 +60,6 @@ if TYPE_CHECKING:
 
 Transition = tuple[State, tuple[Action, ...]]
 
-# Seconds within which SIGTERM, SIGHUP and the like are one request, however many come: Slurm sends
-# SIGTERM twice within milliseconds, systemd SIGTERM and SIGHUP.
-SAME_REQUEST = 2.0
-# The same for SIGINT: nobody presses Ctrl-C twice within it, but `timeout` sends every signal to
-# the launcher and to its group.
-SAME_INTERRUPT = 0.0005
-
 
 def _begin(state: State, event: Event) -> Transition:
     return replace(state, phase=Phase.JOINING), (Join(),)
@@ -72,7 +67,12 @@ def _begin(state: State, event: Event) -> Transition:
 
 def _round_formed(state: State, event: Event) -> Transition:
     formed = replace(
-        state, phase=Phase.STARTING, round=state.round + 1, has_succeeded=False, then=None
+        state,
+        phase=Phase.STARTING,
+        round=state.round + 1,
+        has_succeeded=False,
+        then=None,
+        request=None,
     )
     if isinstance(event, RoundFormed) and event.attempt is not None:
         formed = replace(formed, attempt=event.attempt)
@@ -135,9 +135,9 @@ def _cleared(state: State, event: Event) -> Transition:
 def _stop_requested_while_clearing(state: State, event: Event) -> Transition:
     # Own workers have succeeded; a stop now cannot undo that, but nobody else is waited for.
     first = state.then is not Outcome.SUCCEEDED
-    done = replace(_asked(state, event), then=Outcome.SUCCEEDED)
+    done = replace(asked(state, event), then=Outcome.SUCCEEDED)
     actions: tuple[Action, ...] = (Report(Outcome.SUCCEEDED),) if first else ()
-    return done, (*actions, Escalate()) if _is_impatient(state, event) else actions
+    return done, (*actions, Escalate()) if is_impatient(state, event) else actions
 
 
 def _closed_while_clearing(state: State, event: Event) -> Transition:
@@ -225,45 +225,56 @@ def _closed_before_stopped(state: State, event: Event) -> Transition:
 
 
 def _stop_requested(state: State, event: Event) -> Transition:
-    stopped = replace(_asked(state, event), workers=WorkerState.STOPPED)
+    stopped = replace(asked(state, event), workers=WorkerState.STOPPED)
     stopping, actions = _stop(stopped, Outcome.SIGNALLED)
     return stopping, (Report(Outcome.SIGNALLED), *actions)
 
 
 def _stop_requested_before_start(state: State, event: Event) -> Transition:
-    finished, actions = _finish(_asked(state, event), Outcome.SIGNALLED)
+    finished, actions = _finish(asked(state, event), Outcome.SIGNALLED)
     return finished, (Report(Outcome.SIGNALLED), *actions)
 
 
 def _stop_requested_while_stopping(state: State, event: Event) -> Transition:
     # A failure or an error that already decided the end keeps its place as the first cause.
-    actions: tuple[Action, ...] = (Escalate(),) if _is_impatient(state, event) else ()
-    asked = _asked(state, event)
+    actions: tuple[Action, ...] = (Escalate(),) if is_impatient(state, event) else ()
+    known = asked(state, event)
     if isinstance(state.then, Again):
-        return replace(asked, then=Outcome.SIGNALLED), (Report(Outcome.SIGNALLED), *actions)
-    return asked, actions
+        return replace(known, then=Outcome.SIGNALLED), (Report(Outcome.SIGNALLED), *actions)
+    return known, actions
 
 
-def _asked(state: State, event: Event) -> State:
-    """Remember the first signal that asked for a stop, and when."""
-    if state.asked_by is not None or not isinstance(event, StopRequested):
-        return state
-    return replace(state, asked_by=event.signum, asked_at=event.at)
+def _requested(state: State, event: Event) -> Transition:
+    if not is_for_restart(event):
+        return _stop_requested(state, event)
+    known = replace(asked(state, event), workers=WorkerState.STOPPED)
+    stopping, actions = _stop(known, Again.REQUEST)
+    return stopping, (Report(Again.REQUEST), *actions)
 
 
-def _is_impatient(state: State, event: Event) -> bool:
-    r"""Whether a signal that arrives during a stop means that the grace is not to be waited for.
+def _unless_for_restart(
+    transition: Callable[[State, Event], Transition],
+) -> Callable[[State, Event], Transition]:
+    """The same decision, but not for a restart, which is under way already or comes too late."""
 
-    Whoever types Ctrl-C or Ctrl-\ at a launcher that stops wants it at once. What programs send
-    (SIGTERM, SIGHUP and the like) comes more than once for one request.
-    """
-    if not isinstance(event, StopRequested):
-        return False
-    if event.signum is signal.SIGQUIT:
-        return True
-    if event.signum is signal.SIGINT:
-        return state.asked_by is not signal.SIGINT or event.at - state.asked_at > SAME_INTERRUPT
-    return state.asked_by is not None and event.at - state.asked_at > SAME_REQUEST
+    def decide(state: State, event: Event) -> Transition:
+        return (state, ()) if is_for_restart(event) else transition(state, event)
+
+    return decide
+
+
+def _after_success(
+    transition: Callable[[State, Event], Transition],
+    restart: Callable[[State, Event], Transition],
+) -> Callable[[State, Event], Transition]:
+    """The same, but for a restart of a job whose other workers may still be at work."""
+
+    def decide(state: State, event: Event) -> Transition:
+        if not is_for_restart(event):
+            return transition(state, event)
+        return restart(state, event) if state.is_job_wide else (state, ())
+
+    return decide
 
 
 def _stopped(state: State, event: Event) -> Transition:
@@ -287,7 +298,7 @@ def _peers_finished(state: State, event: Event) -> Transition:
 
 def _stop_requested_while_waiting(state: State, event: Event) -> Transition:
     # Own workers have succeeded; a stop now cannot undo that, so it only ends the wait.
-    finished, actions = _finish(_asked(state, event), Outcome.SUCCEEDED)
+    finished, actions = _finish(asked(state, event), Outcome.SUCCEEDED)
     return finished, (Report(Outcome.SUCCEEDED), *actions)
 
 
@@ -319,14 +330,17 @@ def _finish(state: State, outcome: Outcome) -> Transition:
 _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.IDLE, Begin): _begin,
     (Phase.IDLE, StopRequested): _stop_requested_before_start,
+    (Phase.IDLE, Requested): _unless_for_restart(_stop_requested_before_start),
     (Phase.JOINING, RoundFormed): _round_formed,
     (Phase.JOINING, RoundFailed): _round_failed,
     (Phase.JOINING, JobEnded): _job_ended_before_round,
     (Phase.JOINING, StopRequested): _stop_requested_before_start,
+    (Phase.JOINING, Requested): _unless_for_restart(_stop_requested_before_start),
     (Phase.STARTING, StartSucceeded): _started,
     (Phase.STARTING, StartFailed): _start_failed,
     (Phase.STARTING, AgentFailed): _agent_failed,
     (Phase.STARTING, StopRequested): _stop_requested,
+    (Phase.STARTING, Requested): _requested,
     (Phase.RUNNING, WorkFailed): _failed,
     (Phase.RUNNING, WorkSucceeded): _succeeded,
     (Phase.RUNNING, NodesChanged): _membership_changed,
@@ -336,12 +350,14 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.RUNNING, JobEnded): _job_ended,
     (Phase.RUNNING, AgentFailed): _agent_failed,
     (Phase.RUNNING, StopRequested): _stop_requested,
+    (Phase.RUNNING, Requested): _requested,
     (Phase.STOPPING, StopSucceeded): _stopped,
     (Phase.STOPPING, StopFailed): _stop_failed,
     (Phase.STOPPING, PeersUnreachable): _unreachable_before_stopped,
     (Phase.STOPPING, RendezvousClosed): _closed_before_stopped,
     (Phase.STOPPING, JobEnded): _job_ended_before_stopped,
     (Phase.STOPPING, StopRequested): _stop_requested_while_stopping,
+    (Phase.STOPPING, Requested): _unless_for_restart(_stop_requested_while_stopping),
     (Phase.CLEARING, StopSucceeded): _cleared,
     (Phase.CLEARING, StopFailed): _stop_failed,
     (Phase.CLEARING, NodesChanged): _while_clearing(_membership_changed),
@@ -350,6 +366,9 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.CLEARING, JobEnded): _job_ended_while_clearing,
     (Phase.CLEARING, RendezvousClosed): _closed_while_clearing,
     (Phase.CLEARING, StopRequested): _stop_requested_while_clearing,
+    (Phase.CLEARING, Requested): _after_success(
+        _stop_requested_while_clearing, _while_clearing(_requested)
+    ),
     (Phase.WAITING, PeersFinished): _peers_finished,
     # The job is not done after all. Only a rendezvous that knows the whole job says so.
     (Phase.WAITING, NodesChanged): _membership_changed,
@@ -358,6 +377,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.WAITING, JobEnded): _job_ended,
     (Phase.WAITING, RendezvousClosed): _peers_finished,
     (Phase.WAITING, StopRequested): _stop_requested_while_waiting,
+    (Phase.WAITING, Requested): _after_success(_stop_requested_while_waiting, _requested),
 }
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from plaunch.agent.rounds import Round
-    from plaunch.agent.states import State
+    from plaunch.agent.states import Requested, State
     from plaunch.agent.worker import WorkerGroup
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.stopping.stop_sequence import StopStep
@@ -134,6 +134,14 @@ class SignalReceived(Value):
 
 
 @dataclass(eq=False, repr=False)
+class RequestReceived(Value):
+    """Somebody has asked for a stop, a restart, or for this node to leave."""
+
+    group: GroupInfo
+    request: Requested
+
+
+@dataclass(eq=False, repr=False)
 class Stopping(Value):
     """The stop ladder has taken a step."""
 
@@ -176,6 +184,7 @@ Notification = (
     | WorkersFailed
     | MembershipChanged
     | SignalReceived
+    | RequestReceived
     | Stopping
     | StateChanged
     | AgentFinished

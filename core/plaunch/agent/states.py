@@ -62,6 +62,15 @@ class Again(enum.Enum):
     RESTART = "restart"
     MEMBERSHIP = "membership"
     DECISION = "decision"  # workers failed; whether there is another round, the job says
+    REQUEST = "request"  # somebody has asked for it; no restart of the budget is used
+
+
+class RequestKind(enum.Enum):
+    """What may be asked of an agent from outside."""
+
+    STOP = "stop"  # the job ends, on all nodes where the rendezvous knows them
+    RESTART = "restart"  # all workers of the job are stopped, and start again in another round
+    LEAVE = "leave"  # this node goes, and the job goes on without it
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,14 @@ class State:
     then: Again | Outcome | None = None  # after STOPPING: another round, or the end
     asked_by: signal.Signals | None = None  # the first signal that asked for a stop
     asked_at: float = 0.0  # when, in seconds that never go back
+    request: Requested | None = None  # that the agent is busy with, or that ends the run
+
+    @property
+    def is_asked_to_end(self) -> bool:
+        """Whether a signal or a request has asked for the end of the run."""
+        request = self.request
+        is_end = request is not None and request.kind is not RequestKind.RESTART
+        return is_end or self.asked_by is not None
 
     @property
     def restarts_left(self) -> int:
@@ -165,6 +182,15 @@ class StopRequested(Value):
     at: float = 0.0
 
 
+@dataclass(eq=False, repr=False)
+class Requested(Value):
+    """Somebody asks for something from outside: `who`, in a few words, and why."""
+
+    kind: RequestKind
+    reason: str
+    who: str
+
+
 class StopSucceeded(Value):
     """The stop sequence is through: no worker is left, nor what it has started."""
 
@@ -192,6 +218,7 @@ Event = (
     | RendezvousClosed
     | JobEnded
     | StopRequested
+    | Requested
     | StopSucceeded
     | StopFailed
     | PeersFinished
@@ -241,7 +268,7 @@ class WaitForPeers(Value):
 
 @dataclass(eq=False, repr=False)
 class Report(Value):
-    """Say what happened and what follows."""
+    """Say what happened and what follows; also to the other nodes, if they should know."""
 
     then: Again | Outcome
 

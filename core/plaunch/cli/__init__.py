@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from plaunch.cli.settings import config_from_args as config_from_args
     from plaunch.cli.settings import determine_local_world_size as determine_local_world_size
     from plaunch.cli.settings import parse_min_max_nnodes as parse_min_max_nnodes
+    from plaunch.cli.settings import parse_rdzv_conf as parse_rdzv_conf
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -38,6 +39,8 @@ __getattr__, __dir__, __all__ = attach(
         ".options": "GROUPS",
         ".parser": "parse",
         ".program": "concluded main run set_up_logging",
-        ".settings": "config_from_args determine_local_world_size parse_min_max_nnodes",
+        ".settings": (
+            "config_from_args determine_local_world_size parse_min_max_nnodes parse_rdzv_conf"
+        ),
     },
 )

@@ -125,7 +125,7 @@ class _Filling:
 
     def is_given(self, dest: str) -> bool:
         """Whether the option has a value that is not its default."""
-        source: str = self.args.sources[dest]
+        source: str = self.args.sources.get(dest, DEFAULT)  # a plugin's may not be there
         return source != DEFAULT
 
     def fill(self, dest: str, value: object, field: str, source: str = "") -> None:

@@ -25,24 +25,6 @@ NODES = (
         plugins="device_counts",
     ),
     Option(
-        ("--devices",),
-        "numbers of the devices that the workers of this node may see, as in 2,4-7",
-        metavar="LIST",
-        is_shared=True,
-    ),
-    Option(
-        ("--virtual-local-rank",),
-        "show each worker its own device only, which is device 0 to it: LOCAL_RANK is 0 for all",
-        read=None,
-        default=False,
-    ),
-    Option(
-        ("--numa-binding",),
-        "bind each worker to CPUs near its device: node, socket, exclusive or core-complex",
-        metavar="MODE",
-        choices=("node", "socket", "exclusive", "core-complex"),
-    ),
-    Option(
         ("--node-rank",),
         "index of this node (default: 0 with the static backend, else any that is free)",
         metavar="N",
@@ -314,14 +296,6 @@ HELP = (
         has_variable=False,
         bare="text",
         is_shared=True,
-    ),
-    Option(
-        ("--check-plugin",),
-        "run the conformance suites of its kinds over a plugin; a rendezvous backend is given "
-        "--rdzv-endpoint and --rdzv-conf",
-        metavar="NAME",
-        has_variable=False,
-        command="plaunch.cli.check:check_command",
     ),
     Option(
         ("-p", "--plugins"),

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.cli.contradictions import check_options
 from plaunch.cli.parser import DEFAULT
@@ -44,7 +44,9 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
         _override_for_standalone(args)
         min_nodes = max_nodes = 1
     check_options(args, max_nodes, is_range=min_nodes != max_nodes)
-    devices = _devices(args)
+    devices = getattr(args, "devices", None)  # an option of a plugin's
+    if devices is not None and args.sources["nproc_per_node"] == DEFAULT:
+        args.nproc_per_node = str(len(devices))
     nproc = determine_local_world_size(args.nproc_per_node, manager)
     static = args.rdzv_backend == "static"
     rdzv_configs: dict[str, object] = dict(parse_rdzv_conf(args.rdzv_conf))
@@ -66,15 +68,13 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
             "rdzv_endpoint": _endpoint(args, max_nodes),
             "rdzv_configs": rdzv_configs,
             "worker_env": worker_env,
-            "numa_options": args.numa_binding,
-            "devices": devices,
             "event_conf": _event_conf(args),
             "options": _of_plugins(args),
         }
     )
 
 
-def _as_they_are(args: argparse.Namespace) -> dict[str, object]:
+def _as_they_are(args: argparse.Namespace) -> dict[str, Any]:
     """The options that are fields of the settings, by name; those that need more come later."""
     names = {item.name for item in fields(LaunchConfig)}
     return {o.dest: getattr(args, o.dest) for o in args.table if o.dest in names}
@@ -154,18 +154,6 @@ def _count_devices(name: str, manager: PluginManager) -> int:
         return count
     with _said_of(f"{DEVICE_COUNTS.flag}={name}"), manager.calling(DEVICE_COUNTS, name):
         return checked_count(counter())
-
-
-def _devices(args: argparse.Namespace) -> list[str] | None:
-    """The devices of `--devices`; unless it is given, the number of workers follows."""
-    if args.devices is None:
-        return None
-    from plaunch.defaults import DEVICE_LIST, load_default  # noqa: PLC0415 - when asked for
-
-    devices: list[str] = load_default(DEVICE_LIST)(args.devices)
-    if args.sources["nproc_per_node"] == DEFAULT:
-        args.nproc_per_node = str(len(devices))
-    return devices
 
 
 def parse_rdzv_conf(text: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from plaunch._names import suggest as suggest
     from plaunch.plugin.context import PluginContext as PluginContext
     from plaunch.plugin.event_handlers import find_event_handlers as find_event_handlers
+    from plaunch.plugin.event_handlers import parse_event_conf as parse_event_conf
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
     from plaunch.plugin.listing import PluginStatus as PluginStatus
     from plaunch.plugin.listing import list_plugins as list_plugins
@@ -38,7 +39,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "plaunch._names": "suggest",
         ".context": "PluginContext",
-        ".event_handlers": "find_event_handlers",
+        ".event_handlers": "find_event_handlers parse_event_conf",
         ".hookspecs": "hookimpl",
         ".listing": "PluginStatus list_plugins",
         ".loading": "LoadedPlugin",

@@ -28,7 +28,7 @@ class Found(NamedTuple):
 def find_binder(
     implementations: Iterable[pluggy.HookImpl],
     who: Callable[[str], str],
-    context: PluginContext,
+    context_of: Callable[[str], PluginContext],
     is_unwanted: Callable[[], bool],
 ) -> Found | None:
     """The one answer to `plaunch_worker_binder`; None if there is none.
@@ -36,7 +36,7 @@ def find_binder(
     Args:
         implementations: in the order in which they are called, each on a thread of its own.
         who: says how messages call a plugin, by the name under which pluggy knows it.
-        context: the launch.
+        context_of: the launch as a plugin of that name is told of it.
         is_unwanted: asked while a plugin takes its time: whether not to wait for it any more.
 
     Raises:
@@ -47,7 +47,8 @@ def find_binder(
     for implementation in implementations:
         plugin = implementation.plugin_name
         try:
-            answer = answer_of(who(plugin), HOOK, implementation, {"context": context}, is_unwanted)
+            own = {"context": context_of(plugin)}
+            answer = answer_of(who(plugin), HOOK, implementation, own, is_unwanted)
         except PluginError as error:
             if isinstance(error.__cause__, UsageError):
                 raise error.__cause__ from None

@@ -146,8 +146,8 @@ def plaunch_worker_binder(context: PluginContext) -> Binder | None:
 
     Called: once per launch, before its node joins the others, and by `--dry-run`. The plugin that
     comes with plaunch is asked as well if the settings have `devices`, `numa_options` or
-    `virtual_local_rank`, and answers then.
-    Parameters: `context`, the launch and its settings.
+    `virtual_local_rank`, or one of its options is given, and answers then.
+    Parameters: `context`, the launch, its settings, and the plugin's own options.
     Result: a `Binder`, or None if this plugin has nothing to bind. Two answers are an error that
     names both plugins, and so is one that has not come within ten seconds. Its methods are called
     for every start of the workers.
@@ -160,7 +160,7 @@ def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding] | None:
     """Contribute findings to `plaunch --doctor`.
 
     Called: once per `--doctor`, at the same time as the other checks and on a thread of its own;
-    never by a launch.
+    never by a launch. Plugins with options are loaded for it.
     Parameters: `context`, the settings of the launch, the environment, and a bound in seconds for
     questions to the network.
     Result: findings from `plaunch.doctor`, or None. An implementation that raises, or is not done

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from plaunch._version import __version__
-from plaunch.defaults import DEVICE_HOOKS, load_default
+from plaunch.defaults import DEVICES
 from plaunch.errors import (
     DuplicateNameError,
+    PlaunchError,
     PluginLoadError,
     SignalException,
     UsageError,
@@ -21,7 +21,7 @@ from plaunch.errors import (
 from plaunch.plugin import binder, environment, extensions, hookspecs
 from plaunch.plugin.blame import blamed, one_line
 from plaunch.plugin.catalogue import Catalogue
-from plaunch.plugin.groups import FIRST_PARTY, GROUPS
+from plaunch.plugin.groups import GROUPS
 from plaunch.plugin.loading import (
     LoadedPlugin,
     checked,
@@ -35,8 +35,8 @@ from plaunch.plugin.loading import (
     title_of,
     watched_loading,
 )
-from plaunch.plugin.metadata import Distribution, EntryPoint, scan
-from plaunch.plugin.options import find_options, load_options, resolve_options
+from plaunch.plugin.metadata import EntryPoint, scan
+from plaunch.plugin.options import OptionsError, find_options, load_options, resolve_options
 from plaunch.plugin.registration import (
     Chosen,
     PluggyManager,
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.extensions import Extending
+    from plaunch.plugin.metadata import Distribution
     from plaunch.plugin.words import Word
     from plaunch.process.binding import Binder
 
@@ -252,10 +253,14 @@ class PluginManager:
             PlaunchError: a plugin fails, or returns something else.
         """
         found: list[Extending] = []
+        own = self._contexts(context)
         for item in self._implementations(extensions.HOOK):
-            own = replace(context, options=self._option_values.get(item.plugin_name, {}))
-            found += extensions.create(item, self._who(item.plugin_name), own)
+            found += extensions.create(item, self._who(item.plugin_name), own(item.plugin_name))
         return found
+
+    def _contexts(self, context: PluginContext) -> Callable[[str], PluginContext]:
+        """The context as each plugin is given it, with the values of its own options."""
+        return lambda name: replace(context, options=self._option_values.get(name, {}))
 
     def worker_binder(
         self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
@@ -267,33 +272,31 @@ class PluginManager:
             PluginError: a plugin fails, does not return, or is not the only one that answers.
         """
         asked = map(context.settings.get, ("numa_options", "devices", "virtual_local_rank"))
-        if is_asked_for(*asked):
-            self.load_module(DEVICE_HOOKS)
+        is_asked = is_asked_for(*asked)
+        if is_asked:
+            self.load_named(WITH_OPTIONS, DEVICES)
         found = binder.find_binder(
-            self._implementations(binder.HOOK), self._who, context, is_unwanted
+            self._implementations(binder.HOOK), self._who, self._contexts(context), is_unwanted
         )
+        if found is None and is_asked:
+            raise UsageError(
+                "devices, numa_options or virtual_local_rank is set, and no plugin gives workers "
+                f"their devices; do not block {DEVICES!r}"
+            )
         if found is None or self._registrations[found.plugin].is_ours:
             return found and found.binder
         from plaunch.plugin.components import BoundedBinder  # noqa: PLC0415 - third parties' only
 
         return BoundedBinder(found.binder, self._who(found.plugin), is_unwanted)
 
-    def load_module(self, module: str) -> None:
-        """Load the hooks of a plugin that comes with plaunch, unless that has been done.
-
-        Raises:
-            PluginLoadError: it is not installed.
-        """
-        name = f"plaunch:{module}"
-        if name in self._registrations:
-            return
-        own = Distribution(FIRST_PARTY, FIRST_PARTY, __version__)
-        who = describe(LIFECYCLE.label, module, own, module)
-        loaded = LoadedPlugin(LIFECYCLE.name, module, own.name, own.version, module)
-        self._register(name, load_default(module), who, loaded, own)
-
     def doctor_checks(self) -> dict[str, Callable[[DoctorContext], Iterable[Finding]]]:
-        """What plugins look at when `--doctor` asks, by the plugin's name."""
+        """What plugins look at when `--doctor` asks, by the plugin's name.
+
+        Those with options are loaded for it; what is wrong with one, the list of plugins says.
+        """
+        for entry in self._catalogue.usable(WITH_OPTIONS):
+            with contextlib.suppress(PlaunchError, OptionsError):
+                self.load_named(WITH_OPTIONS, entry.name)
         return {
             item.plugin_name: doctor_check(item)
             for item in self._implementations("plaunch_doctor_checks")

@@ -54,14 +54,14 @@ def parse_devices(text: str) -> list[str]:
         last = _number(high) if dash else first
         if first is None or last is None:
             raise UsageError(
-                f"--devices has {_quote(part)} in {_quote(text)}; write numbers of devices and "
+                f"{_quote(part)} in {_quote(text)} is no number of a device; write numbers and "
                 "ranges of them, from 0 up, as in 2,4-7"
             )
         if first > last:
-            raise UsageError(f"--devices has {part!r} in {_quote(text)}; write {last}-{first}")
+            raise UsageError(f"{part!r} in {_quote(text)} goes down; write {last}-{first}")
         if last - first >= _MANY:
             raise UsageError(
-                f"--devices has {part!r} in {_quote(text)}; no node has more than {_MANY} devices"
+                f"{part!r} in {_quote(text)} names too many; no node has more than {_MANY} devices"
             )
         devices += map(str, range(first, last + 1))
     return check_devices(devices)
@@ -88,9 +88,9 @@ def check_devices(devices: Iterable[object]) -> list[str]:
     repeated = sorted({number for number in numbers if numbers.count(number) > 1}, key=int)
     if repeated:
         raise UsageError(
-            f"--devices has {', '.join(repeated)} more than once; name each device once. For "
-            "workers that share devices set CUDA_VISIBLE_DEVICES, or the vendor's variable, and "
-            "--nproc-per-node"
+            f"named more than once: {', '.join(repeated)} (--devices); name each device once. "
+            "For workers that share devices set CUDA_VISIBLE_DEVICES, or the vendor's variable, "
+            "and --nproc-per-node"
         )
     return numbers
 

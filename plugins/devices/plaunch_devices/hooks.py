@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from plaunch.plugin import hookimpl
 
@@ -20,11 +20,11 @@ def plaunch_worker_binder(context: PluginContext) -> Binder | None:
     """Answer for --devices, --virtual-local-rank and --numa-binding, and the settings like them."""
     from plaunch_devices.binder import create_binder  # noqa: PLC0415 - for launches
 
-    settings: Mapping[str, Any] = {**context.settings, **context.options}
+    settings, options = cast("Mapping[str, Any]", context.settings), context.options
     return create_binder(
-        settings.get("numa_binding") or settings.get("numa_options"),
-        settings.get("devices"),
-        bool(settings.get("virtual_local_rank")),
+        options.get("numa_binding") or settings.get("numa_options"),
+        options.get("devices") or settings.get("devices"),
+        bool(options.get("virtual_local_rank") or settings.get("virtual_local_rank")),
     )
 
 

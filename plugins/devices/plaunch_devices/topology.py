@@ -7,6 +7,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from plaunch_devices.kernel import read_text
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -126,11 +128,7 @@ class Topology:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def _read(self, path: str) -> str:
-        try:
-            with open(os.path.join(self._root, path), encoding="ascii", errors="replace") as file:
-                return file.read().strip()
-        except OSError:
-            return ""
+        return read_text(os.path.join(self._root, path)).strip()
 
 
 def parse_cpus(text: str) -> frozenset[int]:

@@ -23,7 +23,7 @@ def _restore_all(monkeypatch):
         signal.signal(signum, handler)
 
 
-class Hurried:
+class Escalated:
     def __init__(self):
         self.times = 0
 
@@ -36,7 +36,7 @@ def receive(signum):
 
 
 def installed():
-    signals = StopSignals(Hurried())
+    signals = StopSignals(Escalated())
     signals.install()
     return signals
 
@@ -173,18 +173,18 @@ def test_a_signal_in_the_middle_of_something_is_raised_at_its_end():
     signals.restore()
 
 
-def test_the_second_signal_in_the_middle_of_something_hurries_it():
-    hurried = Hurried()
-    signals = StopSignals(hurried)
+def test_the_second_signal_in_the_middle_of_something_escalates_it():
+    escalated = Escalated()
+    signals = StopSignals(escalated)
     signals.install()
     counts = []
 
     def work():
         with signals.held():
             receive(signal.SIGTERM)
-            counts.append(hurried.times)
+            counts.append(escalated.times)
             receive(signal.SIGINT)
-            counts.append(hurried.times)
+            counts.append(escalated.times)
 
     with pytest.raises(SignalException) as caught:
         work()
@@ -193,13 +193,13 @@ def test_the_second_signal_in_the_middle_of_something_hurries_it():
     signals.restore()
 
 
-def test_after_a_signal_was_raised_the_next_one_hurries_the_close():
-    hurried = Hurried()
-    signals = StopSignals(hurried)
+def test_after_a_signal_was_raised_the_next_one_escalates_the_close():
+    escalated = Escalated()
+    signals = StopSignals(escalated)
     signals.install()
     with pytest.raises(SignalException):
         receive(signal.SIGTERM)
     with signals.held():
         receive(signal.SIGTERM)
-    assert hurried.times == 1
+    assert escalated.times == 1
     signals.restore()

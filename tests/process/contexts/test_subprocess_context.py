@@ -389,7 +389,7 @@ def test_close_may_be_called_again_and_before_the_start(run):
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGTERM]
 
 
-def test_hurry_skips_the_grace_in_progress(run, tmp_path, caplog):
+def test_escalating_skips_the_grace_in_progress(run, tmp_path, caplog):
     context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
     wait_for_files(tmp_path / "0")
 
@@ -406,7 +406,7 @@ def test_hurry_skips_the_grace_in_progress(run, tmp_path, caplog):
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
 
 
-def test_hurry_before_the_stop_is_remembered(run, tmp_path):
+def test_escalating_before_the_stop_is_remembered(run, tmp_path):
     context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
     wait_for_files(tmp_path / "0")
     context.escalate()

@@ -9,7 +9,7 @@ import sys
 import types
 
 import pytest
-from plaunch.process.kernel import handle as child
+from plaunch.process.kernel import handle as handle_module
 from plaunch.process.kernel.handle import LOST_EXIT_CODE, ForkServerHandle, ProcessHandle
 from plaunch.process.kernel.processes import Process, read_process
 from plaunch.process.stopping.session import WorkerSession
@@ -99,7 +99,7 @@ def stranger():
     program.wait()
 
 
-def served(pid):
+def in_server(pid):
     """A worker of a fork server that is asked for the exit code, and does not say it."""
 
     class Handle:
@@ -125,8 +125,8 @@ def test_a_child_gets_its_signal(stranger):
     worker.send_signal(signal.SIGTERM)
 
 
-def test_a_served_worker_gets_its_signal(stranger):
-    worker = served(stranger.pid)
+def test_a_worker_of_a_fork_server_gets_its_signal(stranger):
+    worker = in_server(stranger.pid)
     assert worker.owns_pid()
     worker.send_signal(signal.SIGTERM)
     assert stranger.wait() == -signal.SIGTERM
@@ -139,12 +139,12 @@ def test_a_number_that_the_server_gave_away_gets_no_signal(stranger, monkeypatch
     """The server reaps, and says so later; meanwhile somebody else may have the number."""
     here = read_process(stranger.pid)
     earlier = Process(stranger.pid, start=here.start - 1)
-    monkeypatch.setattr(child, "read_process", lambda pid: earlier)
-    worker = served(stranger.pid)
+    monkeypatch.setattr(handle_module, "read_process", lambda pid: earlier)
+    worker = in_server(stranger.pid)
     monkeypatch.undo()
     assert not worker.owns_pid()
     worker.send_signal(signal.SIGTERM)
-    kin = types.SimpleNamespace(orphans=lambda rank: [], signal=lambda *_: [])
-    WorkerSession(worker, 0, kin).kill()
+    job = types.SimpleNamespace(orphans=lambda rank: [], signal=lambda *_: [])
+    WorkerSession(worker, 0, job).kill()
     worker.release()
     assert stranger.poll() is None

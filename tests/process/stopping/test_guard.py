@@ -235,6 +235,15 @@ def test_a_program_with_threads_is_not_forked(monkeypatch):
     thread.join()
 
 
+def test_as_another_program_it_loads_little():
+    code = "import sys; sys.path.append(sys.argv[1]); import plaunch.process.stopping.guard."
+    code += "guard_process; print(*sys.modules)"
+    package = os.path.dirname(guard_module.__file__).partition("/plaunch/process/")[0]
+    argv = [sys.executable, "-I", "-S", "-c", code, package]
+    loaded = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    assert not {"dataclasses", "logging", "subprocess"}.intersection(loaded)
+
+
 def test_a_large_program_is_not_forked(monkeypatch):
     monkeypatch.setattr(guard_module, "_SMALL", 1)
     assert not guard_module._is_forkable()
@@ -601,7 +610,7 @@ def test_a_second_guard_knows_what_the_first_was_told(run_program, family, progr
 
 
 def test_it_stays_until_it_can_tell_of_everybody():
-    """One in the middle of becoming another program shows no word, and is found a moment later."""
+    """One in the middle of becoming another program shows no tag, and is found a moment later."""
     clock = Clock(0.0)
     killed = []
 

@@ -1,4 +1,4 @@
-"""Whom signals reach and what is found left behind, with real process groups."""
+"""Whom signals reach and which orphans are found, with real process groups."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def start():
         program.wait()
 
 
-class Kin:
+class FoundJob:
     """The processes of one worker, looked for at every question."""
 
     def __init__(self, pid, proc="/proc"):
@@ -74,8 +74,8 @@ class Kin:
 
 
 def session_of(program, **options):
-    kin = Kin(program.pid, **options)
-    return WorkerSession(ProcessHandle(program, release=lambda: None), 0, kin)
+    job = FoundJob(program.pid, **options)
+    return WorkerSession(ProcessHandle(program, release=lambda: None), 0, job)
 
 
 def test_a_signal_to_the_leader_reaches_nobody_else(start):
@@ -105,10 +105,10 @@ def test_the_child_of_a_worker_that_only_waits_for_it_is_asked_as_well(command):
     """A shell that dies of the signal, and a script that handles it, pass nothing on."""
     program = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     session = session_of(program)
-    kin = Kin(program.pid)
+    job = FoundJob(program.pid)
 
     def child():
-        return next((p.pid for p in kin.look(0) if p.pid != program.pid), 0)
+        return next((p.pid for p in job.look(0) if p.pid != program.pid), 0)
 
     wait_until(
         lambda: child() and read_state(program.pid) == "S" and "sleep" in describe_name(child()),
@@ -142,7 +142,7 @@ def test_nobody_gets_the_soft_signal_twice():
     assert session.survivors()
     session.ask_rest_to_end(signal.SIGTERM)
     session.kill()
-    wait_until(lambda: session.survivors() == [], "nobody is left behind")
+    wait_until(lambda: session.survivors() == [], "no orphan is left")
     assert program.stdout.read() == b""
     program.stdout.close()
 
@@ -161,7 +161,7 @@ def test_what_a_worker_left_behind_is_found_until_it_is_gone(start):
     wait_for_end(program.pid)
     assert session.survivors() == [child]
     session.ask_rest_to_end(signal.SIGTERM)
-    wait_until(lambda: session.survivors() == [], "nobody is left behind")
+    wait_until(lambda: session.survivors() == [], "no orphan is left")
 
 
 def test_a_worker_without_children_leaves_nothing_behind(start):
@@ -226,10 +226,10 @@ def test_a_group_whose_number_went_to_a_stranger_is_left_alone(start):
         def reap(self):
             pass
 
-    kin = Kin(stranger.pid)
-    kin.tree = make_tree(Origin(job=b"0123456789ab"))
-    kin.tree.add_leader(0, stranger.pid, read_process(stranger.pid).start - 1)
-    assert WorkerSession(Ended(), 0, kin).survivors() == []
+    job = FoundJob(stranger.pid)
+    job.tree = make_tree(Origin(job=b"0123456789ab"))
+    job.tree.add_leader(0, stranger.pid, read_process(stranger.pid).start - 1)
+    assert WorkerSession(Ended(), 0, job).survivors() == []
 
 
 def test_without_proc_the_group_itself_is_asked(start, tmp_path):

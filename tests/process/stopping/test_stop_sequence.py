@@ -155,7 +155,7 @@ def test_sigkill_as_the_soft_signal_goes_to_the_group_at_once(world):
     assert world.signals() == [("SIGKILL", "all")]
 
 
-def test_hurry_skips_the_rest_of_the_grace(world):
+def test_escalating_skips_the_rest_of_the_grace(world):
     world.worker(dies_of=[KILL])
     sequence = world.sequence(grace=30)
     sequence.step(world.live())
@@ -166,7 +166,7 @@ def test_hurry_skips_the_rest_of_the_grace(world):
     assert world.now < 2.001
 
 
-def test_hurry_before_the_first_step_skips_the_soft_signal(world):
+def test_escalating_before_the_first_step_skips_the_soft_signal(world):
     world.worker()
     sequence = world.sequence()
     sequence.escalate()
@@ -212,7 +212,7 @@ def test_a_worker_that_may_not_be_signalled_is_not_waited_for_after_its_grace(wo
     assert world.now == pytest.approx(6, abs=0.1)
 
 
-def test_what_was_left_behind_and_may_not_be_signalled_is_not_waited_for(world):
+def test_what_was_orphaned_and_may_not_be_signalled_is_not_waited_for(world):
     session = world.worker(leaves=[77, 78])
     session.orphans_die_of = {KILL}
     session.refuses = {77}
@@ -223,7 +223,7 @@ def test_what_was_left_behind_and_may_not_be_signalled_is_not_waited_for(world):
     assert world.now == pytest.approx(0.5, abs=0.1)
 
 
-def test_what_a_worker_left_behind_gets_the_soft_signal_too(world):
+def test_what_a_worker_orphaned_gets_the_soft_signal_too(world):
     session = world.worker(leaves=[77])
     session.dead_at = 0.0
     sequence = world.sequence()
@@ -233,7 +233,7 @@ def test_what_a_worker_left_behind_gets_the_soft_signal_too(world):
     assert sequence.stuck == {}
 
 
-def test_what_was_left_behind_and_ignores_it_is_killed_in_under_a_second(world):
+def test_what_was_orphaned_and_ignores_it_is_killed_in_under_a_second(world):
     session = world.worker(leaves=[77, 78])
     session.orphans_die_of = {KILL}
     session.dead_at = 0.0
@@ -249,7 +249,7 @@ def test_children_are_left_alone_as_long_as_their_worker_lives(world):
     assert next(at for at, _, _, scope in world.sent if scope == "rest") == pytest.approx(10)
 
 
-def test_what_one_worker_left_behind_is_not_spared_for_the_grace_of_another(world):
+def test_what_one_worker_orphaned_is_not_spared_for_the_grace_of_another(world):
     gone = world.worker(leaves=[77])
     gone.orphans_die_of = {KILL}
     gone.dead_at = 0.0
@@ -260,7 +260,7 @@ def test_what_one_worker_left_behind_is_not_spared_for_the_grace_of_another(worl
     assert world.now == pytest.approx(20, abs=0.01)
 
 
-def test_what_was_left_behind_and_outlives_sigkill_is_named(world):
+def test_what_was_orphaned_and_outlives_sigkill_is_named(world):
     session = world.worker(leaves=[77])
     session.orphans_die_of = set()
     session.dead_at = 0.0

@@ -90,32 +90,21 @@ class SubprocessHandler:
 
     def _start_error(self, program: str, path: str | None, error: OSError) -> WorkerStartError:
         subject = f"cannot start {program!r} for local rank {self.local_rank_id}"
+        known: ProgramNotFoundError | ProgramNotExecutableError | None = None
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            missing = ProgramNotFoundError(f"{subject}: {_why_not_found(program, path)}")
-            missing.errno = error.errno
-            return missing
-        if error.errno in (errno.EACCES, errno.ENOEXEC):
-            refused = ProgramNotExecutableError(f"{subject}: {_why_not_executable(program, error)}")
-            refused.errno = error.errno
-            return refused
+            known = ProgramNotFoundError(f"{subject}: {_why_not_found(program, path)}")
+        elif error.errno in (errno.EACCES, errno.ENOEXEC):
+            known = ProgramNotExecutableError(f"{subject}: {_why_not_executable(program, error)}")
+        if known is not None:
+            known.errno = error.errno
+            return known
         from plaunch.capacity import explain  # noqa: PLC0415 - errors only
 
         return WorkerStartError(f"{subject}: {explain(error)}")
 
 
-def get_subprocess_handler(
-    entrypoint: str,
-    args: Sequence[Any],
-    env: Mapping[str, Any],
-    stdout: str | int | None,
-    stderr: str | int | None,
-    local_rank_id: int,
-    numa_options: object = None,
-) -> SubprocessHandler:
-    """Start a program; the one place to replace where programs are to be started differently."""
-    return SubprocessHandler(
-        entrypoint, args, env, stdout, stderr, local_rank_id, numa_options=numa_options
-    )
+# torchrun's name; the one place to replace where programs are to be started differently.
+get_subprocess_handler = SubprocessHandler
 
 
 def _argument(value: Any) -> str:

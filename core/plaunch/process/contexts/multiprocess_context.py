@@ -12,7 +12,8 @@ from plaunch.errors import PlaunchError, UsageError, WorkerStartError
 from plaunch.process.binding import while_bound
 from plaunch.process.contexts.return_values import ReturnValues
 from plaunch.process.contexts.supervised import SupervisedContext
-from plaunch.process.functions.worker import Call, InheritedFd, Task, run
+from plaunch.process.functions.payload import Call, InheritedFd
+from plaunch.process.functions.worker import Task, run
 from plaunch.process.kernel.handle import ForkServerHandle, ProcessHandle
 from plaunch.process.launcher_variables import inheritable
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE

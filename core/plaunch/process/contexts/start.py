@@ -14,10 +14,7 @@ from plaunch.process.streams.std import Std
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.process.binding import Binder
-    from plaunch.process.stopping.reaper import Reaper
     from plaunch.process.streams.logs import LogsSpecs
-    from plaunch.process.streams.traffic import Traffic
 
 
 def start_processes(
@@ -37,10 +34,7 @@ def start_processes(
     tee: Std | Mapping[int, Std] = Std.NONE,
     shutdown_timeout: float = SHUTDOWN_TIMEOUT,
     handle_signals: bool = True,
-    reaper: Reaper | None = None,
-    binder: Binder | None = None,
-    traffic: Traffic | None = None,
-    private_fds: Sequence[int] = (),
+    **agents: Any,
 ) -> PContext:
     """Start one worker per local rank and return the context that they run under.
 
@@ -64,10 +58,7 @@ def start_processes(
         tee: the streams that go to files and to the console.
         shutdown_timeout: seconds that workers get between the soft signal and SIGKILL.
         handle_signals: whether to install torchrun's handlers, which raise `SignalException`.
-        reaper: an agent's own, which outlives the context.
-        binder: an agent's own, in the place of `numa_options`.
-        traffic: counts the output that passes through this process.
-        private_fds: descriptors of this process that a forked worker must not keep.
+        **agents: what an agent shares with its contexts; see `SupervisedContext`.
 
     Raises:
         RankMappingError: a mapping does not name exactly the local ranks.
@@ -87,21 +78,23 @@ def start_processes(
         "name": name,
         "args": arguments,
         "envs": worker_envs(envs, len(arguments)),
-        "logs_specs": _default_logs_specs(log_dir, redirects, tee)
-        if logs_specs is None
-        else logs_specs,
-        "close_logs": logs_specs is None,
+        "logs_specs": logs_specs,
+        "close_logs": False,
         "log_line_prefixes": log_line_prefixes,
         "duplicate_stdout_filters": duplicate_stdout_filters,
         "duplicate_stderr_filters": duplicate_stderr_filters,
         "shutdown_timeout": shutdown_timeout,
         "handle_signals": handle_signals,
-        "reaper": reaper,
         "numa_options": numa_options,
-        "binder": binder,
-        "traffic": traffic,
-        "private_fds": private_fds,
+        **agents,
     }
+    if logs_specs is None:
+        from plaunch.process.streams.start_logs import (  # noqa: PLC0415 - agents bring their own
+            StartLogs,
+        )
+
+        folder = None if log_dir is None else os.fspath(log_dir)
+        common.update(logs_specs=StartLogs(folder, redirects, tee), close_logs=True)
     context: PContext
     if isinstance(entrypoint, (str, os.PathLike)):
         context = SubprocessContext(entrypoint=os.fspath(entrypoint), **common)
@@ -113,13 +106,3 @@ def start_processes(
         context = MultiprocessContext(entrypoint=entrypoint, start_method=start_method, **common)
     context.start()
     return context
-
-
-def _default_logs_specs(
-    log_dir: str | os.PathLike[str] | None,
-    redirects: Std | Mapping[int, Std],
-    tee: Std | Mapping[int, Std],
-) -> LogsSpecs:
-    from plaunch.process.streams.start_logs import StartLogs  # noqa: PLC0415 - an agent brings its own
-
-    return StartLogs(None if log_dir is None else os.fspath(log_dir), redirects, tee)

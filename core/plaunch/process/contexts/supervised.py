@@ -45,7 +45,7 @@ class SupervisedContext(PContext):
     """A context whose workers plaunch starts and watches itself.
 
     Args:
-        reaper: ends what the workers leave behind. An agent, which starts workers again and again,
+        reaper: ends the orphans of the workers. An agent, which starts workers again and again,
             gives its own, and closes it; else the context has one for itself.
         traffic: counts the output that passes through this process.
         private_fds: descriptors of this process that a forked worker must not keep.

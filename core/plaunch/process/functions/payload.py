@@ -1,14 +1,87 @@
-"""What multiprocessing sends to a worker that is a new interpreter."""
+"""What is sent to a function worker: its function and arguments, and descriptors, as bytes."""
 
 from __future__ import annotations
 
 import io
-from multiprocessing import reduction, spawn
-from multiprocessing.context import set_spawning_popen
+import os
+import pickle
 from typing import TYPE_CHECKING, Any
 
+from plaunch.errors import UsageError
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.process import BaseProcess
+
+
+class InheritedFd:
+    """A descriptor that goes along to a worker, whatever the start method."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing import reduction  # noqa: PLC0415 - while a process is being started
+
+        return _take_fd, (reduction.DupFd(self.fd),)
+
+
+def _take_fd(duplicate: Any) -> InheritedFd:
+    fd: int = duplicate.detach()
+    os.set_inheritable(fd, False)  # what the worker itself starts has no use for it
+    return InheritedFd(fd)
+
+
+class Call:
+    """A function and its arguments on the way to a worker.
+
+    They are pickled apart from everything else, so that the worker has its environment and its
+    streams before it imports the function's module, and can report it if that fails. The bytes go
+    through an anonymous file: a pipe would make the launcher wait for each worker in turn.
+    """
+
+    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._function = function
+        self._args = args
+        self._file = -1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - see above
+
+        try:
+            data = ForkingPickler.dumps((self._function, self._args))
+        except Exception as error:
+            name = getattr(self._function, "__qualname__", repr(self._function))
+            raise UsageError(
+                f"the function {name!r} and its arguments cannot be sent to a new process: "
+                f"{error}. Define the function at the top level of a module and pass values that "
+                "can be pickled, or use the start method 'fork'"
+            ) from error
+        self._file = _anonymous_file(data)
+        return PickledCall, (InheritedFd(self._file),)
+
+    def close(self) -> None:
+        """Close the launcher's copy of the file, once the worker has its own."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def load(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The function and its arguments; a forked worker has them already."""
+        return self._function, self._args
+
+
+class PickledCall:
+    """A `Call` as it arrives in a worker that was not forked."""
+
+    def __init__(self, file: InheritedFd) -> None:
+        self._file = file
+
+    def load(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The function and its arguments; imports what they need. Call it once."""
+        with open(self._file.fd, "rb") as file:
+            call: tuple[Callable[..., Any], tuple[Any, ...]] = pickle.load(file)  # noqa: S301
+        return call
 
 
 def make_payload(popen: Any, process: BaseProcess) -> memoryview:
@@ -16,6 +89,9 @@ def make_payload(popen: Any, process: BaseProcess) -> memoryview:
 
     What pickling finds that the worker has to inherit is noted by `popen`, multiprocessing's own.
     """
+    from multiprocessing import reduction, spawn  # noqa: PLC0415 - as above
+    from multiprocessing.context import set_spawning_popen  # noqa: PLC0415 - as above
+
     payload = io.BytesIO()
     set_spawning_popen(popen)
     try:
@@ -24,3 +100,18 @@ def make_payload(popen: Any, process: BaseProcess) -> memoryview:
     finally:
         set_spawning_popen(None)
     return payload.getbuffer()
+
+
+def _anonymous_file(data: bytes | memoryview) -> int:
+    """A descriptor of a file without a name that holds `data`, at its beginning."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("plaunch-call", os.MFD_CLOEXEC)
+    else:
+        import tempfile  # noqa: PLC0415 - other systems than Linux
+
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

@@ -2,97 +2,27 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import pickle
-import select
 import signal
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from plaunch.errors import PlaunchError, UsageError
+from plaunch.errors import PlaunchError
+from plaunch.process.functions.siblings import SiblingWait
 from plaunch.process.kernel.processes import find_identity
 from plaunch.process.kernel.subreaper import become_subreaper
 from plaunch.process.kernel.title import blank_variables, set_title
 from plaunch.process.launcher_variables import is_secret
 from plaunch.process.stopping.guard.protocol import process_line
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
-from plaunch.process.stopping.signals import DEFAULT_SIGNALS, parse_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-
-class InheritedFd:
-    """A descriptor that goes along to a worker, whatever the start method."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from multiprocessing import reduction  # noqa: PLC0415 - while a process is being started
-
-        return _take_fd, (reduction.DupFd(self.fd),)
-
-
-def _take_fd(duplicate: Any) -> InheritedFd:
-    fd: int = duplicate.detach()
-    os.set_inheritable(fd, False)  # what the worker itself starts has no use for it
-    return InheritedFd(fd)
-
-
-class Call:
-    """A function and its arguments on the way to a worker.
-
-    They are pickled apart from everything else, so that the worker has its environment and its
-    streams before it imports the function's module, and can report it if that fails. The bytes go
-    through an anonymous file: a pipe would make the launcher wait for each worker in turn.
-    """
-
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._function = function
-        self._args = args
-        self._file = -1
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415 - see above
-
-        try:
-            data = ForkingPickler.dumps((self._function, self._args))
-        except Exception as error:
-            name = getattr(self._function, "__qualname__", repr(self._function))
-            raise UsageError(
-                f"the function {name!r} and its arguments cannot be sent to a new process: "
-                f"{error}. Define the function at the top level of a module and pass values that "
-                "can be pickled, or use the start method 'fork'"
-            ) from error
-        self._file = _anonymous_file(data)
-        return PickledCall, (InheritedFd(self._file),)
-
-    def close(self) -> None:
-        """Close the launcher's copy of the file, once the worker has its own."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def load(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The function and its arguments; a forked worker has them already."""
-        return self._function, self._args
-
-
-class PickledCall:
-    """A `Call` as it arrives in a worker that was not forked."""
-
-    def __init__(self, file: InheritedFd) -> None:
-        self._file = file
-
-    def load(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The function and its arguments; imports what they need. Call it once."""
-        with open(self._file.fd, "rb") as file:
-            call: tuple[Callable[..., Any], tuple[Any, ...]] = pickle.load(file)  # noqa: S301
-        return call
+    from plaunch.process.functions.payload import Call, InheritedFd, PickledCall
 
 
 @dataclass
@@ -120,7 +50,7 @@ class Task:
 
     def run(self) -> None:
         """Become the worker, call the function, send what it returns."""
-        siblings = None if self.siblings is None else _SiblingWait(self.siblings.fd)
+        siblings = None if self.siblings is None else SiblingWait(self.siblings.fd)
         self._become_worker()
         from plaunch.process.failures.error_handler import record  # noqa: PLC0415 - the streams are in place now
         from plaunch.process.functions.results import send_result  # noqa: PLC0415 - as above
@@ -172,62 +102,9 @@ class Task:
             with contextlib.suppress(OSError):  # the stream of this very worker is closed already
                 os.close(fd)
         if self.env is not None:
-            _become_environment(self.env)
-
-
-class _SiblingWait:
-    """A worker that is done waits until all have returned, one has failed, or they are stopped.
-
-    As under torchrun: a worker that ends while others still talk to it, in torch's threads maybe,
-    takes them down. The launcher writes a byte for all; its end, and a signal to stop, are as good.
-    From `begin` on one such signal is only noted, for the worker ends by itself; after the wait the
-    next one does what it did before. It is created before anything else can ask to be called at the
-    end of the process.
-
-    Args:
-        fd: where the byte comes.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._previous: dict[int, Any] = {}
-        atexit.register(self._end)
-
-    def begin(self) -> None:
-        """Take note of stop signals; called before the launcher hears that this worker is done."""
-        self._heard, self._said = os.pipe()
-        os.set_blocking(self._said, False)
-        for signum in parse_signals(DEFAULT_SIGNALS):
-            handler = signal.getsignal(signum)
-            if handler not in (signal.SIG_IGN, None):  # None: C code has it, and keeps it
-                self._previous[signum] = signal.signal(signum, self._note)
-
-    def wait(self) -> None:
-        """Wait; called once."""
-        poller = select.poll()
-        for fd in (self._fd, self._heard):
-            poller.register(fd, select.POLLIN)
-        has_heard = self._heard in dict(poller.poll())
-        for signum, handler in self._previous.items():
-            is_default = handler in (signal.SIG_DFL, signal.default_int_handler)
-            signal.signal(signum, self._put_back if is_default and not has_heard else handler)
-        for fd in (self._fd, self._heard, self._said):
-            os.close(fd)
-
-    def _note(self, signum: int, frame: object) -> None:
-        # It raises nothing: a second signal could do so anywhere.
-        with contextlib.suppress(BlockingIOError):  # it has been said often enough
-            os.write(self._said, b"\0")
-
-    def _put_back(self, signum: int, frame: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _end(self) -> None:
-        # The interpreter sets handlers of its own to the default before it takes itself apart.
-        for signum in self._previous:
-            if signal.getsignal(signum) == self._put_back:
-                signal.signal(signum, signal.SIG_IGN)
+            for name in os.environ.keys() - self.env.keys():
+                del os.environ[name]
+            os.environ.update(self.env)
 
 
 def _tell_guard(line: int, local_rank: int) -> None:
@@ -278,14 +155,6 @@ def _take_stream(name: str, fd: int, source: InheritedFd | None) -> None:
         setattr(sys, name, stream)
 
 
-def _become_environment(env: Mapping[str, str]) -> None:
-    for name in os.environ.keys() - env.keys():
-        del os.environ[name]
-    for name, value in env.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
-
-
 def _flush_c_streams() -> None:
     """Write out what C code has printed: a forked worker ends without C's own clean-up."""
     try:
@@ -294,18 +163,3 @@ def _flush_c_streams() -> None:
         ctypes.CDLL(None).fflush(None)
     except (ImportError, OSError, AttributeError):
         pass  # no C library to be reached; Python's own streams are flushed by multiprocessing
-
-
-def _anonymous_file(data: bytes | memoryview) -> int:
-    """A descriptor of a file without a name that holds `data`, at its beginning."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("plaunch-call", os.MFD_CLOEXEC)
-    else:
-        import tempfile  # noqa: PLC0415 - other systems than Linux
-
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    with open(fd, "wb", closefd=False) as file:
-        file.write(data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd

@@ -1,1 +1,1 @@
-"""Ending workers: what signals mean, the steps of a stop, and that nothing is left behind."""
+"""Ending workers: what signals mean, the steps of a stop, and that no orphan is left."""

@@ -1,4 +1,4 @@
-"""The launcher's side of leaving nothing behind: marks, the guard, orphans, the last sweep."""
+"""The launcher's side of leaving no orphans: jobs, and the guard."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Reaper:
     for one thread.
 
     Args:
-        keep_daemons: spare what workers leave behind when all of them have succeeded.
+        keep_daemons: spare orphans when all of them have succeeded.
         use_guard: whether there is a guard process for the launcher's SIGKILL; None means yes,
             unless `PLAUNCH_GUARD` is 0.
         proc: where the system tells its processes.
@@ -163,8 +163,8 @@ class Reaper:
     def add_helper(self, pid: int) -> None:
         """Know of a process of the launcher's own, which must not outlive the launcher.
 
-        It counts as nobody's worker, and is not what a worker left behind: whoever started it ends
-        it. The guard ends it if the launcher is killed.
+        It is neither a worker nor an orphan: whoever started it ends it. The guard does if the
+        launcher is killed.
         """
         self._begun().add_helper(pid)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("plaunch")
 
-ORPHAN_GRACE = 0.5  # seconds for the orphans of a leader, between soft signal and SIGKILL
+_ORPHAN_GRACE = 0.5  # seconds for the orphans of a leader, between soft signal and SIGKILL
 KILL_WAIT = 10.0  # seconds for a process to end after SIGKILL; freeing much memory takes some
 _NOTICE_AFTER = 1.0  # seconds after which the log says who is waited for
 _SHORTEST_LOOK = 0.005  # seconds between two looks at processes that are not our children
@@ -62,7 +62,6 @@ class StopSequence:
         grace: seconds for the workers between soft signal and SIGKILL.
         abandoned: local ranks that are not waited for; they get SIGKILL at once, and count as
             unkillable if they are alive when everybody else is gone.
-        orphan_grace: the same as `grace`, for the orphans of a worker.
         kill_wait: seconds after SIGKILL after which a process counts as unkillable.
         clock: seconds that never go back.
         on_step: is called with each step that concerns workers which are alive; it must not block.
@@ -76,7 +75,6 @@ class StopSequence:
         death_sig: signal.Signals,
         grace: float,
         abandoned: Collection[int] = (),
-        orphan_grace: float = ORPHAN_GRACE,
         kill_wait: float = KILL_WAIT,
         clock: Callable[[], float] = time.monotonic,
         on_step: Callable[[StopStep], None] | None = None,
@@ -89,7 +87,6 @@ class StopSequence:
         self._death_sig = death_sig
         self._grace = grace
         self._abandoned = frozenset(abandoned)
-        self._orphan_grace = orphan_grace
         self._kill_wait = kill_wait
         self._clock = clock
         self._is_escalated = death_sig is signal.SIGKILL
@@ -145,15 +142,12 @@ class StopSequence:
         self._was_escalated = self._is_escalated
         if self._was_escalated:
             return
-        for rank in live:
-            if rank in self._abandoned:
-                continue
-            _log.debug(
-                "%s %d: %s to pid %d", self._name, rank, self._death_sig.name, self._pid(rank)
-            )
-            if self._sessions[rank].ask_to_end(self._death_sig):
-                self._wrappers.add(rank)
         awaited = [rank for rank in live if rank not in self._abandoned]
+        for rank in awaited:
+            session = self._sessions[rank]
+            _log.debug("%s %d: %s to pid %d", self._name, rank, self._death_sig.name, session.pid)
+            if session.ask_to_end(self._death_sig):
+                self._wrappers.add(rank)
         self._report("signalled", self._death_sig, awaited)
 
     def _step_leaders(self, live: Collection[int], now: float, elapsed: float) -> None:
@@ -172,7 +166,7 @@ class StopSequence:
             elif self._death_sig is not signal.SIGKILL:
                 _log.warning("%s: local ranks %s get SIGKILL at once", self._name, _format(live))
             for rank in live:
-                if self._pid(rank) in self._kill(rank):
+                if self._sessions[rank].pid in self._kill(rank):
                     self._give_up(rank)  # only its end by itself could come, and it has had time
             self._report("killed", signal.SIGKILL, live)
             self._notice_at = math.inf
@@ -232,7 +226,7 @@ class StopSequence:
         """
         if rank in self._killed:
             return now
-        return self._kill_at if rank in self._wrappers else now + self._orphan_grace
+        return self._kill_at if rank in self._wrappers else now + _ORPHAN_GRACE
 
     def _report(self, step: str, signum: signal.Signals, ranks: Collection[int]) -> None:
         if self._on_step is not None and ranks and self._began_at is not None:
@@ -244,11 +238,8 @@ class StopSequence:
         return self._sessions[rank].kill()
 
     def _give_up(self, rank: int) -> None:
-        self.stuck[rank] = [self._pid(rank)]
+        self.stuck[rank] = [self._sessions[rank].pid]
         self._cleared.add(rank)
-
-    def _pid(self, rank: int) -> int:
-        return self._sessions[rank].pid
 
 
 class _Orphans:

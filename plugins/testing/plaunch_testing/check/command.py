@@ -6,14 +6,16 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, TextIO
 
+from plaunch.cli import parse_min_max_nnodes, parse_rdzv_conf
 from plaunch.errors import PluginLoadError, UsageError
+from plaunch.plugin import parse_event_conf
 
 from plaunch_testing.check.subjects import Given, find_subjects, silence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from plaunch.plugin import PluginManager
+    from plaunch.cli import Invocation
 
     from plaunch_testing.check.running import CheckResult
 
@@ -21,28 +23,10 @@ _MARKS = {"passed": "ok", "failed": "FAILED", "skipped": "left out"}
 _INDENT = 4
 
 
-def run_check(
-    name: str,
-    manager: PluginManager,
-    stdout: TextIO,
-    *,
-    rdzv_endpoint: str = "",
-    rdzv_conf: Mapping[str, object] | None = None,
-    nodes: int = 1,
-    event_conf: Mapping[str, str] | None = None,
-) -> int:
+def run_check(invocation: Invocation) -> int:
     """Check the plugin of a name, under all kinds in which the name is offered.
 
     Prints a line for each check, then what is wrong. Returns 0 if all is well, else 1.
-
-    Args:
-        name: `NAME`, `KIND:NAME` or `DISTRIBUTION:NAME`.
-        manager: knows which plugins there are.
-        stdout: where to print; a file, as what the plugin itself prints is captured.
-        rdzv_endpoint: for a rendezvous backend, as `--rdzv-endpoint`.
-        rdzv_conf: for a rendezvous backend, what `--rdzv-conf` says.
-        nodes: for a rendezvous backend that takes it for granted, how many nodes the job has.
-        event_conf: for event handlers, values by `handler.key`.
 
     Raises:
         UsageError: nobody offers the name, several do, or the plugin lacks something.
@@ -54,12 +38,21 @@ def run_check(
             "--check-plugin needs pytest, which is not installed; "
             "python -m pip install 'plaunch[testing]'"
         )
-    given = Given(rdzv_endpoint, rdzv_conf or {}, nodes, event_conf or {})
-    subjects = find_subjects(name, manager, given)
+    options = invocation.options
+    event_conf: dict[str, str] = {}
+    for text in options["event_conf"]:
+        event_conf.update(parse_event_conf(text))
+    given = Given(
+        options["rdzv_endpoint"],
+        parse_rdzv_conf(options["rdzv_conf"]),
+        parse_min_max_nnodes(options["nnodes"])[1],
+        event_conf,
+    )
+    subjects = find_subjects(options["check_plugin"], invocation.create_manager(), given)
 
     from plaunch_testing.check.running import check_plugin  # noqa: PLC0415 - it imports pytest
 
-    with _copy(stdout) as out, silence():
+    with _copy(invocation.stream) as out, silence():
         told = set[str]()
 
         def show(result: CheckResult) -> None:

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous import (
-    JobFailure,
-    JobSettings,
-    RendezvousParameters,
-)
+from plaunch.rendezvous import JobFailure, JobSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler
 
 from plaunch_testing.conformance.nodes import BOUND, eventually

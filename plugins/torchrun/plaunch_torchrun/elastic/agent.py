@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from plaunch.agent import TORCHELASTIC_ENABLE_FILE_TIMER as TORCHELASTIC_ENABLE_FILE_TIMER
 from plaunch.agent import TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT
-from plaunch.agent import TORCHELASTIC_TIMER_FILE as TORCHELASTIC_TIMER_FILE
 from plaunch.agent import (
     TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT as TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT,
 )
@@ -18,3 +16,6 @@ from plaunch.agent import WorkerGroup as WorkerGroup
 from plaunch.agent import WorkerSpec as WorkerSpec
 from plaunch.agent import WorkerState as WorkerState
 from plaunch.agent import create_healthcheck_server as create_healthcheck_server
+
+TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
+TORCHELASTIC_TIMER_FILE = "TORCHELASTIC_TIMER_FILE"

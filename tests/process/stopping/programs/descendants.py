@@ -11,12 +11,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 
 ORPHANS = ("daemon", "execd", "closed", "lost")
 SESSIONS = ("session", "cleared", *ORPHANS)
 PROGRAMS = ("execd", "closed", "cleared", "lost")
-BOUND = 60.0
 
 
 def note(folder, kind):
@@ -30,23 +28,22 @@ def note(folder, kind):
 
 def start(folder, kind):
     """Start one process of a kind, in the manner of programs that fork by themselves."""
-    before = {name for name in os.listdir(folder) if name.startswith(f"{kind}-")}
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            _become(folder, kind)
+            _become(folder, kind, writer)
         finally:
             os._exit(1)
+    os.close(writer)
     if kind in ORPHANS:
         os.waitpid(pid, 0)
-    deadline = time.monotonic() + BOUND
-    while not {name for name in os.listdir(folder) if name.startswith(f"{kind}-")} - before:
-        if time.monotonic() > deadline:
-            raise TimeoutError(kind)
-        time.sleep(0.002)
+    if not os.read(reader, 1):
+        raise RuntimeError(f"{kind} has ended before it was noted")
+    os.close(reader)
 
 
-def _become(folder, kind):
+def _become(folder, kind, writer):
     if kind in SESSIONS:
         os.setsid()
     if kind in ORPHANS and os.fork():
@@ -54,6 +51,8 @@ def _become(folder, kind):
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN if kind == "stubborn" else signal.SIG_DFL)
     note(folder, kind)
+    os.write(writer, b"x")
+    os.close(writer)
     if kind == "closed":
         os.closerange(0, 256)
     if kind in PROGRAMS:

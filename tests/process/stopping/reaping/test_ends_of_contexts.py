@@ -15,8 +15,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:This process .* is multi-threaded:DeprecationWarning"
 )
 
-MARKED = ("child", "stubborn", "session", "daemon", "execd", "closed")
-RELATED = (*MARKED, "cleared")  # as long as the parents live that they are known by
+TAGGED = ("child", "stubborn", "session", "daemon", "execd", "closed")
+RELATED = (*TAGGED, "cleared")  # as long as the parents live that they are known by
 
 
 @pytest.fixture(params=["program", "spawn", "fork", "forkserver"])
@@ -50,15 +50,15 @@ def expect(family, kinds, workers):
 
 
 def test_all_succeed(start, family, method):
-    result = start(method, MARKED, "return", "return").wait(60)
+    result = start(method, TAGGED, "return", "return").wait(60)
     assert not result.is_failed()
     assert family.alive() == []
-    expect(family, MARKED, 2)
+    expect(family, TAGGED, 2)
 
 
 @pytest.mark.parametrize(("end", "exitcode"), [("fail", 3), ("crash", -9), ("vanish", 4)])
 def test_one_fails_by_itself(start, family, method, end, exitcode):
-    context = start(method, MARKED, end, "wait")
+    context = start(method, TAGGED, end, "wait")
     family.wait_for("worker")
     result = context.wait(60)
     assert result.failures[0].exitcode == exitcode
@@ -92,7 +92,7 @@ def test_a_function_inherits_the_orphans_of_its_own(start, family, method):
 
 
 def test_a_worker_closes_every_descriptor_that_it_has(start, family):
-    context = start("program", MARKED, "closing")
+    context = start("program", TAGGED, "closing")
     family.wait_for("worker")
     context.close()
     assert family.alive() == []
@@ -111,7 +111,7 @@ def test_without_a_process_table_groups_are_ended(start, family, method):
 def test_without_pidfds_nothing_is_left_either(start, family, method, monkeypatch):
     monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
     monkeypatch.delattr(os, "pidfd_open")
-    context = start(method, MARKED, "wait", "fail")
+    context = start(method, TAGGED, "wait", "fail")
     assert context.wait(60).failures[1].exitcode == 3
     assert family.alive() == []
 
@@ -154,6 +154,6 @@ def test_no_zombie_and_no_descriptor_is_left(start, family, method):
 
     start(method, (), "return").wait(60)  # helpers that stay, as multiprocessing's, have come
     before = own()
-    start(method, MARKED, "return", "return").wait(60)
+    start(method, TAGGED, "return", "return").wait(60)
     start(method, RELATED, "wait").close()
     assert own() == before

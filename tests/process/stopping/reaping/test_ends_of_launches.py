@@ -19,9 +19,9 @@ from helpers.waiting import wait_until
 
 BOUND = 60.0
 
-# What has neither mark nor parent is found, too: the launcher inherits all orphans.
+# What has neither tag nor parent is found, too: the launcher inherits all orphans.
 KINDS = ("child", "stubborn", "session", "daemon", "execd", "closed", "cleared", "lost")
-MARKED = ("child", "stubborn", "session", "daemon", "execd", "closed", "cleared")
+TAGGED = ("child", "stubborn", "session", "daemon", "execd", "closed", "cleared")
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_signal_stops_the_launcher(launch, family, tmp_path, signum):
 
 @pytest.mark.parametrize("end", ["wait", "stubborn", "closing"])
 def test_the_launcher_is_killed(launch, family, tmp_path, end):
-    launcher = launch(MARKED, end)
+    launcher = launch(TAGGED, end)
     family.wait_for("worker", 2)
     launcher.kill()
     launcher.wait(BOUND)
@@ -220,7 +220,7 @@ def test_a_launch_within_a_launch_ends_well(launch_nested, family):
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_the_outer_of_two_launchers_is_stopped(launch_nested, family, tmp_path, signum):
-    outer = launch_nested(MARKED, "stubborn")
+    outer = launch_nested(TAGGED, "stubborn")
     family.wait_for("worker", 2)
     outer.send_signal(signum)
     if signum == signal.SIGTERM:

@@ -168,7 +168,7 @@ there = stranger("600")
 print("left:", left, "stranger:", there is not None and there.is_alive, flush=True)
 """
 
-MARKED = "child,stubborn,session,daemon,execd,closed,cleared"
+TAGGED = "child,stubborn,session,daemon,execd,closed,cleared"
 
 
 @pytest.mark.parametrize("below_shell", [False, True], ids=["the first process", "below a shell"])
@@ -180,7 +180,7 @@ def test_strangers_are_left_alone_and_the_jobs_orphans_are_not(
     script.write_text(GENERATIONS)
     folder = tmp_path / "strangers"
     folder.mkdir()
-    kinds = MARKED + ",lost" if below_shell else MARKED
+    kinds = TAGGED + ",lost" if below_shell else TAGGED
     options = ("--max-restarts=1", str(script), family.folder, str(folder), kinds)
     unshare = run_first("-m", "plaunch", *options, below_shell=below_shell, stdout=subprocess.PIPE)
     first = first_process(unshare)

@@ -1,4 +1,4 @@
-"""The words by which processes are known, in environments and in titles."""
+"""The tags by which processes are known, in environments and in titles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from helpers.waiting import wait_until
 JOB = b"0123456789ab"
 
 
-def test_a_worker_has_one_word():
+def test_a_worker_has_one_tag():
     assert job_tag.make_tags("0123456789ab", 3, None) == "0123456789ab.3"
     assert job_tag.make_tags("0123456789ab", 3, "") == "0123456789ab.3"
 
@@ -59,7 +59,7 @@ def test_names_of_jobs_are_not_made_twice():
         (b"TEXT=PLAUNCH_JOBS=0123456789ab.1\0", None),
     ],
 )
-def test_only_the_very_word_counts(environ, rank):
+def test_only_the_very_tag_counts(environ, rank):
     assert job_tag.find_rank(environ, JOB) == rank
 
 
@@ -73,7 +73,7 @@ def test_only_the_very_word_counts(environ, rank):
         (b"x0123456789ab.0", None),
     ],
 )
-def test_a_title_has_words_too(title, rank):
+def test_a_title_has_tags_too(title, rank):
     assert job_tag.find_rank_in_title(title, JOB) == rank
 
 

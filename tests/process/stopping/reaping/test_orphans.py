@@ -251,7 +251,7 @@ def test_orphans_that_lead_a_session_are_ended_and_reaped(end):
 
 
 def test_the_guard_is_told_of_orphans(run_program, family, programs):
-    """Nobody else could know of those without a word, once the launcher is gone."""
+    """Nobody else could know of those without a tag, once the launcher is gone."""
     launcher = run_program(
         "-c",
         "import os, subprocess, sys, time, descendants\n"

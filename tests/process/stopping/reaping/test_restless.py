@@ -85,7 +85,7 @@ def test_nothing_escapes_in_a_thousand(is_survived, launcher, kind, links, secon
     assert sum(is_survived(launcher, kind, links, seconds, end) for _ in range(1000)) == 0
 
 
-# --- how a hunt goes on ---------------------------------------------------------------------------
+# --- how a kill goes on ---------------------------------------------------------------------------
 
 
 class Prey:

@@ -82,7 +82,7 @@ def found(tree):
     return {rank: [process.pid for process in group] for rank, group in tree.look().items()}
 
 
-def word(rank, job=JOB):
+def tag(rank, job=JOB):
     return f"PATH=/bin\0PLAUNCH_JOBS={job}.{rank}\0"
 
 
@@ -122,21 +122,21 @@ def test_the_session_of_a_worker_that_has_ended_is_still_its_own(table):
     assert found(tree) == {0: [5001]}
 
 
-def test_a_word_in_the_environment_is_enough(table):
-    table.add(5001, environ=word(1))
-    table.add(5002, environ=word(0, job="ffffffffffff"))
+def test_a_tag_in_the_environment_is_enough(table):
+    table.add(5001, environ=tag(1))
+    table.add(5002, environ=tag(0, job="ffffffffffff"))
     table.add(5003, parent=5001)
     assert found(table.tree()) == {1: [5001, 5003]}
 
 
-def test_a_word_counts_for_processes_of_this_user_only(table):
-    table.add(5001, environ=word(0), user=os.getuid() + 1)
+def test_a_tag_counts_for_processes_of_this_user_only(table):
+    table.add(5001, environ=tag(0), user=os.getuid() + 1)
     assert found(table.tree()) == {}
 
 
 def test_what_is_older_than_the_launcher_is_not_even_asked(table):
-    table.add(5001, environ=word(0), start=99)
-    table.add(5002, environ=word(0), start=100)
+    table.add(5001, environ=tag(0), start=99)
+    table.add(5002, environ=tag(0), start=100)
     assert found(table.tree(since=100)) == {0: [5002]}
 
 
@@ -164,7 +164,7 @@ def test_a_look_is_not_sure_of_a_process_without_an_environment(table):
     clock.now += 0.3
     assert found(tree) == {}
     assert tree.is_sure()
-    table.add(5005, environ=word(2))
+    table.add(5005, environ=tag(2))
     assert found(tree) == {2: [5005]}
     assert tree.is_sure()
 
@@ -268,14 +268,14 @@ def test_the_launchers_session_is_nobodys(table):
 
 
 def test_this_process_and_its_ancestors_are_never_found(table):
-    table.add(3000, parent=1, environ=word(0))
-    table.add(ME, parent=3000, session=3000, environ=word(0))
-    table.add(3001, parent=3000, session=3000, environ=word(0))
+    table.add(3000, parent=1, environ=tag(0))
+    table.add(ME, parent=3000, session=3000, environ=tag(0))
+    table.add(3001, parent=3000, session=3000, environ=tag(0))
     assert found(table.tree()) == {0: [3001]}
 
 
 def test_who_is_spared_is_not_found_and_nor_are_its_children(table):
-    table.add(5000, environ=word(0))
+    table.add(5000, environ=tag(0))
     table.add(5001, parent=5000)
     assert found(table.tree(spared={(5000, 100)})) == {}
 
@@ -283,14 +283,14 @@ def test_who_is_spared_is_not_found_and_nor_are_its_children(table):
 def test_a_number_that_was_spared_is_not_spared_for_ever(table):
     """A guard that was killed, a plugin's child that has ended: a worker's may get the number."""
     tree = table.tree(adopter=ME, spared={(5000, 100), (5009, 100), (5010, 100)})
-    table.add(5000, start=200, environ=word(0))
+    table.add(5000, start=200, environ=tag(0))
     assert found(tree) == {0: [5000]}
-    table.add(5009, start=200, environ=word(1))
+    table.add(5009, start=200, environ=tag(1))
     assert newcomers(tree) == {1: [5009]}
-    table.add(5010, parent=ME, start=200, environ=word(2))
+    table.add(5010, parent=ME, start=200, environ=tag(2))
     children(table, 5010)
     assert [process.pid for process in tree.find_unknown(tree.read_inherited())] == [5010]
-    table.add(5010, parent=ME, environ=word(2))
+    table.add(5010, parent=ME, environ=tag(2))
     assert tree.find_unknown(tree.read_inherited()) == []
 
 
@@ -327,7 +327,7 @@ def own(pid=None):
     [
         ({"session": MY_SESSION}, False),
         ({"session": 4999, "environ": "A=1\0"}, True),
-        ({"session": 4999, "environ": own()}, False),  # left behind by what a plugin has run
+        ({"session": 4999, "environ": own()}, False),  # an orphan of what a plugin has run
         ({"session": 4999}, False),  # in the middle of becoming another program
         ({"environ": "A=1\0"}, True),  # leads a session, without the launcher's variable
         ({"environ": "HOME=/\0"}, False),  # forked by the launcher, and not yet another program
@@ -382,8 +382,8 @@ def test_what_a_worker_forks_looks_like_the_launcher_where_workers_are_forked(ta
     assert found(table.tree(adopter=ME, has_forked=True)) == {ADOPTED: [5001]}
 
 
-def test_an_orphan_with_a_word_belongs_to_its_worker(table):
-    table.add(5001, parent=ME, environ=word(3))
+def test_an_orphan_with_a_tag_belongs_to_its_worker(table):
+    table.add(5001, parent=ME, environ=tag(3))
     table.add(5002, parent=5001)
     children(table, 5001)
     tree = table.tree(adopter=ME)
@@ -400,13 +400,13 @@ def test_the_descendants_of_orphans_are_orphans(table):
 
 def test_without_children_there_is_no_need_to_look(table):
     table.add(5000, parent=ME)
-    table.add(7000, environ=word(0))  # cannot be: it would be a child
+    table.add(7000, environ=tag(0))  # cannot be: it would be a child
     table.add(5009, parent=ME)
     tree = table.tree(adopter=ME, spared={(5009, 100)})
     tree.add_leader(0, 5000, 100)
     children(table, 5000, 5009)
     assert tree.orphans() == {}
-    table.add(7000, parent=ME, environ=word(0))
+    table.add(7000, parent=ME, environ=tag(0))
     children(table, 5000, 5009, 7000)
     assert [process.pid for process in tree.orphans()[0]] == [5000, 7000]
 
@@ -511,7 +511,7 @@ def test_what_is_known_to_be_a_workers_stays_so_when_it_is_inherited(table):
     tree.look()
     table.add(5002, parent=ME, environ="A=1\0")
     table.add(5003, parent=ME, session=5000, environ="A=1\0")  # in a worker's session
-    table.add(5004, parent=ME, environ=word(1))
+    table.add(5004, parent=ME, environ=tag(1))
     table.add(5005, parent=ME, environ="A=1\0")  # cleared, on its own, and never seen before
     children(table, 5000, 5002, 5003, 5004, 5005)
     assert sorted(process.pid for process in tree.adopted(tree.read_inherited())) == [
@@ -538,7 +538,7 @@ def test_newcomers_are_told_by_everything_that_a_look_goes_by(table):
     assert newcomers(tree) == {}
     table.add(5010, parent=5000)
     table.add(5011, parent=1, session=5000)
-    table.add(5012, parent=1, environ=word(3))
+    table.add(5012, parent=1, environ=tag(3))
     table.add(5013, parent=ME, session=4998, environ="A=1\0")
     table.add(5014, parent=1, environ="A=1\0")
     table.add(5015, parent=5014)

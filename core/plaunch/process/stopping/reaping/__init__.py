@@ -1,1 +1,1 @@
-"""Nothing that workers started outlives them: finding it, ending it, and guarding the launcher."""
+"""Finding and ending what workers have started, wherever it went."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -42,14 +43,16 @@ class GroupTree:
         """
         return True
 
+    def _send(self, process: Process, signum: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # the group is gone, as intended
+            os.killpg(process.pid, signum)
+
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
         """Send a signal to what `look` has found; returns those that this user may not signal."""
         refused = []
         for process in processes:
             try:
-                os.killpg(process.pid, signum)
-            except ProcessLookupError:
-                pass  # the group is gone, as intended
+                self._send(process, signum)
             except PermissionError:
                 refused.append(process)
         return refused

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
 
     from plaunch.process.kernel.processes import Process
     from plaunch.process.stopping.reaping.groups import GroupTree
-
-_log = logging.getLogger("plaunch")
 
 QUIET = 2  # looks in a row that find nobody new, the second one for numbers that begin anew
 _ROUNDS = 64  # looks that find nobody of ours, on a host where others come and go all the time
@@ -102,8 +99,12 @@ class Sweep:
         if not (found or has_reaped) and self._tree.is_sure():
             return None
         if found and not self._is_told:
+            import logging  # noqa: PLC0415 - a guard does without
+
             self._is_told = True
-            _log.info("ending orphans: pids %s", [process.pid for process in found])
+            logging.getLogger("plaunch").info(
+                "ending orphans: pids %s", [process.pid for process in found]
+            )
         is_refused = bool(found) and len(refused) == len(found)
         if is_refused or self._clock() > self._deadline:
             self.left = found

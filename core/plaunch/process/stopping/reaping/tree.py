@@ -207,6 +207,9 @@ class ProcTree(GroupTree):
         """Whether a living child of the adopter was started by itself, or may have been."""
         return self._evidence.is_launchers(process)
 
+    def _send(self, process: Process, signum: signal.Signals) -> None:
+        send(process, signum, self._proc)
+
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
         """Send a signal to what `look` has found; returns those that this user may not signal.
 
@@ -215,13 +218,7 @@ class ProcTree(GroupTree):
         processes = list(processes)
         if signum == signal.SIGKILL:
             self._kill_groups(processes)
-        refused = []
-        for process in processes:
-            try:
-                send(process, signum, self._proc)
-            except PermissionError:
-                refused.append(process)
-        return refused
+        return super().signal(processes, signum)
 
     def is_sure(self) -> bool:
         """Whether the last look could tell of every process whether it belongs to the job."""

@@ -1,0 +1,36 @@
+"""The options of devices: which the workers of a node see, and which processors they run on."""
+
+from __future__ import annotations
+
+from plaunch.options import Option
+
+PLUGIN = "plaunch_devices.hooks"
+
+
+def _devices(text: str) -> list[str]:
+    from plaunch_devices.choice import parse_devices  # noqa: PLC0415 - when it is given
+
+    return parse_devices(text)
+
+
+OPTIONS = (
+    Option(
+        ("--devices",),
+        "numbers of the devices that the workers of this node may see, as in 2,4-7",
+        metavar="LIST",
+        read=_devices,
+        is_shared=True,
+    ),
+    Option(
+        ("--virtual-local-rank",),
+        "show each worker its own device only, which is device 0 to it: LOCAL_RANK is 0 for all",
+        read=None,
+        default=False,
+    ),
+    Option(
+        ("--numa-binding",),
+        "bind each worker to CPUs near its device: node, socket, exclusive or core-complex",
+        metavar="MODE",
+        choices=("node", "socket", "exclusive", "core-complex"),
+    ),
+)

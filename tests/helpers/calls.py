@@ -1,0 +1,25 @@
+"""Calls that a test does not wait for."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Call:
+    """A call on a thread, and what came of it."""
+
+    def __init__(self, function, *args):
+        self.result = self.error = None
+        self._done = threading.Event()
+
+        def run():
+            try:
+                self.result = function(*args)
+            except BaseException as error:
+                self.error = error
+            self._done.set()
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def ended(self, timeout=30.0):
+        return self._done.wait(timeout)
