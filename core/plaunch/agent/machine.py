@@ -60,28 +60,25 @@ def _started(state: State, event: Event) -> Transition:
 def _start_failed(state: State, event: Event) -> Transition:
     failed = replace(state, workers=WorkerState.FAILED)
     if state.is_job_wide:
-        stopping, actions = _stop(failed, Outcome.ERROR)
-        return stopping, (states.TellFailure(is_final=True), *actions)
+        return _stop(failed, Outcome.ERROR, states.TellFailure(is_final=True))
     # After a failure, that is what ended the job: starting again was only to mend it.
     return _stop(failed, Outcome.FAILED if state.is_restart else Outcome.ERROR)
 
 
 def _agent_failed(state: State, event: Event) -> Transition:
-    stopping, actions = _stop(replace(state, workers=WorkerState.FAILED), Outcome.ERROR)
-    if state.is_job_wide:
-        return stopping, (states.TellFailure(is_final=True), *actions)
-    return stopping, actions
+    tell = (states.TellFailure(is_final=True),) if state.is_job_wide else ()
+    return _stop(replace(state, workers=WorkerState.FAILED), Outcome.ERROR, *tell)
 
 
 def _failed(state: State, event: Event) -> Transition:
+    stopped = replace(state, workers=WorkerState.STOPPED)
     if state.is_job_wide:
-        stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.DECISION)
         # It is told as soon as it is complete, while the workers stop.
-        return stopping, (states.TellFailure(), states.Report(Again.DECISION), *actions)
+        told = (states.TellFailure(), states.Report(Again.DECISION))
+        return _stop(stopped, Again.DECISION, *told)
     is_final = isinstance(event, states.WorkFailed) and event.is_final
     if state.restarts_left > 0 and not is_final:
-        stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.RESTART)
-        return stopping, (states.Report(Again.RESTART), *actions)
+        return _stop(stopped, Again.RESTART, states.Report(Again.RESTART))
     # The result says what happened; nothing needs to be reported on the way.
     return _stop(replace(state, workers=WorkerState.FAILED), Outcome.FAILED)
 
@@ -93,9 +90,9 @@ def _succeeded(state: State, event: Event) -> Transition:
 
 def _cleared(state: State, event: Event) -> Transition:
     if state.then is Outcome.SUCCEEDED:
-        finished, actions = _finish(state, Outcome.SUCCEEDED)
         # Others are not waited for, but they hear that this node may go.
-        return finished, (states.WaitForPeers(), *actions) if state.is_job_wide else actions
+        tell = (states.WaitForPeers(),) if state.is_job_wide else ()
+        return _finish(state, Outcome.SUCCEEDED, *tell)
     return replace(state, phase=Phase.WAITING), (states.WaitForPeers(),)
 
 
@@ -111,19 +108,23 @@ def _closed_while_clearing(state: State, event: Event) -> Transition:
     return replace(state, then=Outcome.SUCCEEDED), ()
 
 
-def _membership_changed(state: State, event: Event) -> Transition:
-    stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.MEMBERSHIP)
-    return stopping, (states.Report(Again.MEMBERSHIP), *actions)
+def _stops_for(then: Again | Outcome) -> Callable[[State, Event], Transition]:
+    """Workers are stopped, and that is said."""
+
+    def decide(state: State, event: Event) -> Transition:
+        return _stop(replace(state, workers=WorkerState.STOPPED), then, states.Report(then))
+
+    return decide
 
 
-def _peers_failed(state: State, event: Event) -> Transition:
-    stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.DECISION)
-    return stopping, (states.Report(Again.DECISION), *actions)
+_membership_changed = _stops_for(Again.MEMBERSHIP)
+_peers_failed = _stops_for(Again.DECISION)
+_closed = _stops_for(Outcome.CLOSED)
 
 
 def _unreachable(state: State, event: Event) -> Transition:
-    stopping, actions = _stop(replace(state, workers=_stopped_if_running(state)), Outcome.ERROR)
-    return stopping, (states.Report(Outcome.ERROR), *actions)
+    stopped = replace(state, workers=_stopped_if_running(state))
+    return _stop(stopped, Outcome.ERROR, states.Report(Outcome.ERROR))
 
 
 def _unreachable_before_stopped(state: State, event: Event) -> Transition:
@@ -156,8 +157,7 @@ def _job_ended_before_stopped(state: State, event: Event) -> Transition:
 
 def _job_ended_before_round(state: State, event: Event) -> Transition:
     ended = _with_end_of_job(state, event)
-    finished, actions = _finish(ended, _end(ended))
-    return finished, (states.Report(_end(ended)), *actions)
+    return _finish(ended, _end(ended), states.Report(_end(ended)))
 
 
 def _with_end_of_job(state: State, event: Event) -> State:
@@ -179,11 +179,6 @@ def _end(state: State) -> Outcome:
     return state.then if isinstance(state.then, Outcome) else Outcome.CLOSED
 
 
-def _closed(state: State, event: Event) -> Transition:
-    stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Outcome.CLOSED)
-    return stopping, (states.Report(Outcome.CLOSED), *actions)
-
-
 def _closed_before_stopped(state: State, event: Event) -> Transition:
     # The stop was for another round, which can no longer form.
     if isinstance(state.then, Again):
@@ -193,13 +188,11 @@ def _closed_before_stopped(state: State, event: Event) -> Transition:
 
 def _stop_requested(state: State, event: Event) -> Transition:
     stopped = replace(asked(state, event), workers=WorkerState.STOPPED)
-    stopping, actions = _stop(stopped, Outcome.SIGNALLED)
-    return stopping, (states.Report(Outcome.SIGNALLED), *actions)
+    return _stop(stopped, Outcome.SIGNALLED, states.Report(Outcome.SIGNALLED))
 
 
 def _stop_requested_before_start(state: State, event: Event) -> Transition:
-    finished, actions = _finish(asked(state, event), Outcome.SIGNALLED)
-    return finished, (states.Report(Outcome.SIGNALLED), *actions)
+    return _finish(asked(state, event), Outcome.SIGNALLED, states.Report(Outcome.SIGNALLED))
 
 
 def _stop_requested_while_stopping(state: State, event: Event) -> Transition:
@@ -215,8 +208,7 @@ def _requested(state: State, event: Event) -> Transition:
     if not is_for_restart(event):
         return _stop_requested(state, event)
     known = replace(asked(state, event), workers=WorkerState.STOPPED)
-    stopping, actions = _stop(known, Again.REQUEST)
-    return stopping, (states.Report(Again.REQUEST), *actions)
+    return _stop(known, Again.REQUEST, states.Report(Again.REQUEST))
 
 
 def _unless_for_restart(
@@ -255,8 +247,7 @@ def _stopped(state: State, event: Event) -> Transition:
 
 def _stop_failed(state: State, event: Event) -> Transition:
     # Workers that cannot be ended must not meet a second generation on the same devices.
-    finished, actions = _finish(replace(state, workers=WorkerState.UNHEALTHY), Outcome.ERROR)
-    return finished, actions
+    return _finish(replace(state, workers=WorkerState.UNHEALTHY), Outcome.ERROR)
 
 
 def _peers_finished(state: State, event: Event) -> Transition:
@@ -265,8 +256,7 @@ def _peers_finished(state: State, event: Event) -> Transition:
 
 def _stop_requested_while_waiting(state: State, event: Event) -> Transition:
     # Own workers have succeeded; a stop now cannot undo that, so it only ends the wait.
-    finished, actions = _finish(asked(state, event), Outcome.SUCCEEDED)
-    return finished, (states.Report(Outcome.SUCCEEDED), *actions)
+    return _finish(asked(state, event), Outcome.SUCCEEDED, states.Report(Outcome.SUCCEEDED))
 
 
 def _while_clearing(
@@ -286,12 +276,12 @@ def _while_clearing(
     return decide
 
 
-def _stop(state: State, then: Again | Outcome) -> Transition:
-    return replace(state, phase=Phase.STOPPING, then=then), (states.StopWorkers(),)
+def _stop(state: State, then: Again | Outcome, *before: Action) -> Transition:
+    return replace(state, phase=Phase.STOPPING, then=then), (*before, states.StopWorkers())
 
 
-def _finish(state: State, outcome: Outcome) -> Transition:
-    return replace(state, phase=Phase.DONE, then=outcome), (states.Finish(outcome),)
+def _finish(state: State, outcome: Outcome, *before: Action) -> Transition:
+    return replace(state, phase=Phase.DONE, then=outcome), (*before, states.Finish(outcome))
 
 
 _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
