@@ -736,6 +736,16 @@ def test_the_first_one_to_ask_for_the_end_is_its_cause():
     assert state.is_asked_to_end
 
 
+@pytest.mark.parametrize("request_", [STOP, LEAVE])
+def test_who_has_ended_the_job_after_its_own_success_keeps_that(request_):
+    ended = m.JobEnded(m.Outcome.CLOSED)
+    state, actions = play(
+        [*UP, m.WorkSucceeded(), request_, ended, m.StopSucceeded()], is_job_wide=True
+    )
+    assert actions[-1] == m.Finish(SUCCEEDED)
+    assert state.workers is WorkerState.SUCCEEDED
+
+
 def test_ctrl_c_after_a_request_skips_the_grace():
     state, _ = play([*UP, STOP])
     assert m.Escalate() in step(state, INTERRUPT)[1]

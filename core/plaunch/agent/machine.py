@@ -141,6 +141,8 @@ def _job_ended(state: State, event: Event) -> Transition:
 
 
 def _job_ended_while_clearing(state: State, event: Event) -> Transition:
+    if state.then is Outcome.SUCCEEDED and state.request is not None:
+        return state, ()  # this node has ended it, or is about to go, and keeps its result
     ended = _with_end_of_job(state, event)
     if ended.then is Outcome.SUCCEEDED:
         return ended, ()
