@@ -149,7 +149,7 @@ def test_every_time_of_a_rendezvous_is_listed_with_its_default(option):
     page = (ROOT / "docs/rendezvous.md").read_text()
     # Where there is no number, the default is another option's value.
     default = r"`\w+`" if option.default is None else f"{option.default:g}"
-    row = rf"^\| `{option.name}` \| (s|signs) \| .* \| {default} \|$"
+    row = rf"^\| `{option.name}` \| (s|heartbeats) \| .* \| {default} \|$"
     assert re.search(row, page, re.MULTILINE)
 
 
