@@ -7,7 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from plaunch.plugin import telling
+from plaunch_doctor import running
 from plaunch_testing import conformance
+from plaunch_testing.conformance import hooks
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/testing-plugins.md").read_text()
@@ -48,3 +51,8 @@ def test_the_modules_of_the_plugin_api_are_those_of_the_snapshot():
     for module, names in api.MODULES.items():
         if names:
             assert set(names) == set(re.findall(r"`(\w+)`", listed[module])), module
+
+
+def test_hooks_are_given_as_long_as_in_a_launch():
+    assert hooks.NOTIFY_TIMEOUT == telling.TIME_BOUND
+    assert hooks.DOCTOR_TIMEOUT == running.CHECKS_TIMEOUT
