@@ -180,6 +180,7 @@ SCHEMA: Final[Mapping[str, EventType]] = MappingProxyType(
         "plaunch.signal.received": EventType(
             EventSource.AGENT, ("signum", "signal_name", "action", "node")
         ),
+        "plaunch.request.received": EventType(EventSource.AGENT, ("kind", "reason", "who")),
         "plaunch.stop.step": EventType(
             EventSource.AGENT, ("step", "signal_name", "stop_ranks", "seconds")
         ),

@@ -18,7 +18,7 @@ from plaunch.agent.closing import (
 )
 from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.agent.event_stream import EventStream
-from plaunch.agent.health import HEALTH_VARIABLE
+from plaunch.agent.health import HEALTH_VARIABLE, is_sites_own
 from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
@@ -41,9 +41,9 @@ from plaunch.rendezvous.token import check_token_is_used
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.agent.extensions import Snapshot
     from plaunch.agent.health import HealthCheckServer
     from plaunch.agent.notifications import Notification, Notify
+    from plaunch.agent.requests import Snapshot
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.config import LaunchConfig
     from plaunch.plugin.extensions import Extending
@@ -185,8 +185,8 @@ class _Launch:
             settings=config.settings(),
         )
         environ = dict(os.environ)
-        if self._health_check_server is not None:
-            environ.pop(HEALTH_VARIABLE, None)  # the caller's server is the one it asks for
+        if self._health_check_server is not None or is_sites_own():
+            environ.pop(HEALTH_VARIABLE, None)  # which asks for that server, and no other
         manager.use_options(config.options, environ)
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         find_event_handlers(manager, config.event_log_handler, config.event_conf)
@@ -234,7 +234,7 @@ class _Launch:
     def _has_stop(self) -> bool:
         self._keep_alive()
         agent = self._agent
-        return agent is not None and (agent.stop_signal is not None or agent.has_stop_request())
+        return agent is not None and agent.is_asked_to_end()
 
     def _keep_alive(self) -> None:
         """The loop waits for a plugin, whose turn is bounded, but not how many there are."""
@@ -294,14 +294,15 @@ class _Launch:
                 result = agent.run()
             for item in self._extending:
                 item.result = result
-            if agent.stop_signal is not None:
+            if agent.is_asked_to_end() and not agent.has_ended_job:
                 release = handler.leave  # what is still to be waited for is not any longer
             values = self._conclude(result, logs_specs)
             succeeded = True
             return values
         except (SignalException, UnkillableWorkerError):
-            # The job may go on without this node.
-            release = handler.leave
+            # The job may go on without this node, unless that has ended it for all.
+            if self._agent is None or not self._agent.has_ended_job:
+                release = handler.leave
             raise
         finally:
             try:

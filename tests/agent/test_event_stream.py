@@ -6,7 +6,15 @@ import signal
 from dataclasses import replace
 
 import pytest
-from plaunch.agent import RunResult, WorkerExit, WorkerInfo, WorkerState, notifications
+from plaunch.agent import (
+    Requested,
+    RequestKind,
+    RunResult,
+    WorkerExit,
+    WorkerInfo,
+    WorkerState,
+    notifications,
+)
 from plaunch.agent.event_stream import MAX_TEXT, EventStream, exit_code_of
 from plaunch.config import LaunchConfig
 from plaunch.errors import (
@@ -138,6 +146,23 @@ HISTORIES = {
             "launcher.finished",
         ],
         ("failed", 137),
+    ),
+    "a restart that somebody asks for": (
+        [
+            *START,
+            notifications.RequestReceived(
+                GROUP, Requested(RequestKind.RESTART, "no progress", "the watch")
+            ),
+            notifications.BeforeRendezvous(GROUP),
+            notifications.AfterRendezvous(replace(GROUP, round=1), 0.1, "no progress"),
+            notifications.AgentFinished(GROUP, RunResult(WorkerState.SUCCEEDED), "succeeded"),
+        ],
+        None,
+        [
+            *[*STARTED, "request.received", "rendezvous.begun", "restart"],
+            *["rendezvous.completed", "launcher.finished"],
+        ],
+        ("succeeded", 0),
     ),
     "a change of the nodes": (
         [
@@ -276,6 +301,22 @@ def test_why_there_is_another_round(recorder):
     (restart,) = (event for event in recorder.events if event.name == "plaunch.restart")
     told = restart.metadata
     assert (told["cause"], told["reason"], told["attempt"]) == ("failure", "rank 3 failed", 1)
+
+
+@pytest.mark.parametrize(
+    ("news", "cause"),
+    [
+        (notifications.RequestReceived(GROUP, Requested(RequestKind.RESTART, "", "")), "request"),
+        (notifications.RequestReceived(GROUP, Requested(RequestKind.LEAVE, "", "")), "membership"),
+        (notifications.MembershipChanged(GROUP, MembershipChange(ChangeKind.RESTART)), "request"),
+        (notifications.MembershipChanged(GROUP, MembershipChange(ChangeKind.LEFT)), "membership"),
+    ],
+)
+def test_what_has_caused_another_round(recorder, news, cause):
+    rounds = [notifications.AfterRendezvous(replace(GROUP, round=n)) for n in (1, 2)]
+    play(recorder, [*START, news, *rounds])
+    told = [event.metadata["cause"] for event in recorder.events if "restart" in event.name]
+    assert told == [cause, "membership"]
 
 
 def test_ranks_of_a_stop_are_global(recorder):

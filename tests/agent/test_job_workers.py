@@ -276,7 +276,9 @@ class Notify:
 
 UNTIL_TOLD = (
     UP
-    + "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))\nup()\nwhile True: time.sleep(0.01)\n"
+    + "signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))\n"
+    + "up()\n"
+    + "while True: time.sleep(0.01)\n"
 )
 
 

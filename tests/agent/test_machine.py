@@ -7,7 +7,9 @@ import signal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch.agent import machine as m
+from plaunch.agent import RequestKind
+from plaunch.agent import states as m
+from plaunch.agent.machine import step
 from plaunch.agent.worker import WorkerState
 
 TERM = m.StopRequested(signal.SIGTERM)
@@ -23,7 +25,7 @@ def play(events, max_restarts=0, *, is_job_wide=False):
     state = m.State(max_restarts=max_restarts, is_job_wide=is_job_wide)
     done = []
     for event in events:
-        state, actions = m.step(state, event)
+        state, actions = step(state, event)
         done.extend(actions)
     return state, done
 
@@ -636,17 +638,130 @@ def test_which_signals_skip_the_grace(name, is_job_wide):
         else:
             signum, at = word.split()
             event = m.StopRequested(signal.Signals["SIG" + signum], 100 + float(at))
-        state, actions = m.step(state, event)
+        state, actions = step(state, event)
         if m.Escalate() in actions:
             escalated.append(float(at))
         assert m.StopWorkers() not in actions or word == sequence[0]
     assert escalated == expected
 
 
+# --- requests from outside ------------------------------------------------------------------------
+
+STOP = m.Requested(RequestKind.STOP, "no progress", "the watch")
+RESTART = m.Requested(RequestKind.RESTART, "no progress", "the watch")
+LEAVE = m.Requested(RequestKind.LEAVE, "no progress", "the watch")
+SUCCEEDED, SIGNALLED = m.Outcome.SUCCEEDED, m.Outcome.SIGNALLED
+NOTHING = ()
+
+# name: (events, what follows from a request for an end, and for a restart; and for a restart where
+# the rendezvous knows the whole job)
+PHASES = {
+    "before it has begun": ([], (m.Report(SIGNALLED), m.Finish(SIGNALLED)), NOTHING, NOTHING),
+    "while the nodes meet": (
+        [m.Begin()],
+        (m.Report(SIGNALLED), m.Finish(SIGNALLED)),
+        *(NOTHING, NOTHING),
+    ),
+    "while workers start": (
+        [m.Begin(), m.RoundFormed()],
+        (m.Report(SIGNALLED), m.StopWorkers()),
+        *[(m.Report(m.Again.REQUEST), m.StopWorkers())] * 2,
+    ),
+    "while they run": (
+        UP,
+        (m.Report(SIGNALLED), m.StopWorkers()),
+        *[(m.Report(m.Again.REQUEST), m.StopWorkers())] * 2,
+    ),
+    "while they stop for another round": (
+        [*UP, m.NodesChanged()],
+        (m.Report(SIGNALLED),),
+        *(NOTHING, NOTHING),
+    ),
+    "while they stop for a restart": ([*UP, RESTART], (m.Report(SIGNALLED),), NOTHING, NOTHING),
+    "while they stop for good": ([*UP, TERM], NOTHING, NOTHING, NOTHING),
+    "while what they left behind is ended": (
+        [*UP, m.WorkSucceeded()],
+        (m.Report(SUCCEEDED),),
+        NOTHING,
+        (m.Report(m.Again.REQUEST),),
+    ),
+    "while other nodes are at work": (
+        [*UP, *DONE],
+        (m.Report(SUCCEEDED), m.Finish(SUCCEEDED)),
+        NOTHING,
+        (m.Report(m.Again.REQUEST), m.StopWorkers()),
+    ),
+    "after the end": ([*UP, *DONE, m.PeersFinished()], NOTHING, NOTHING, NOTHING),
+}
+
+
+@pytest.mark.parametrize("is_job_wide", [False, True])
+@pytest.mark.parametrize("name", PHASES)
+def test_what_a_request_does(name, is_job_wide):
+    events, end, restart, restart_of_job = PHASES[name]
+    state, _ = play(events, is_job_wide=is_job_wide)
+    for request in (STOP, LEAVE):
+        after, actions = step(state, request)
+        assert actions == end
+        if not actions and name != "while they stop for good":
+            assert after == state
+    after, actions = step(state, RESTART)
+    assert actions == (restart_of_job if is_job_wide else restart)
+    if not actions:
+        assert after == state
+    else:
+        assert after.request is RESTART
+
+
+@pytest.mark.parametrize("is_job_wide", [False, True])
+def test_a_restart_that_was_asked_for_is_another_round_and_no_attempt(is_job_wide):
+    again = [RESTART, m.StopSucceeded(), m.RoundFormed(), STARTED]
+    state, actions = play([*UP, *again, *again], is_job_wide=is_job_wide)
+    assert (state.attempt, state.round, state.workers) == (0, 2, WorkerState.HEALTHY)
+    assert not state.is_restart  # a failed start is no end of a failure
+    assert state.request is None
+    assert actions.count(m.StartWorkers()) == 3
+
+
+def test_a_failed_start_after_a_restart_that_was_asked_for_is_an_error():
+    state, _ = play([*UP, RESTART, m.StopSucceeded(), m.RoundFormed(), m.StartFailed()])
+    assert step(state, m.StopSucceeded())[1] == (m.Finish(m.Outcome.ERROR),)
+
+
+def test_the_first_one_to_ask_for_the_end_is_its_cause():
+    state, _ = play([*UP, RESTART, LEAVE, STOP, TERM])
+    assert state.request is LEAVE
+    state, _ = play([*UP, TERM, STOP])
+    assert state.request is None
+    assert state.is_asked_to_end
+
+
+@pytest.mark.parametrize("request_", [STOP, LEAVE])
+def test_who_has_ended_the_job_after_its_own_success_keeps_that(request_):
+    ended = m.JobEnded(m.Outcome.CLOSED)
+    state, actions = play(
+        [*UP, m.WorkSucceeded(), request_, ended, m.StopSucceeded()], is_job_wide=True
+    )
+    assert actions[-1] == m.Finish(SUCCEEDED)
+    assert state.workers is WorkerState.SUCCEEDED
+
+
+def test_ctrl_c_after_a_request_skips_the_grace():
+    state, _ = play([*UP, STOP])
+    assert m.Escalate() in step(state, INTERRUPT)[1]
+    assert m.Escalate() not in step(state, TERM)[1]
+
+
+def test_a_failure_that_no_restart_can_help_is_the_end():
+    state, actions = play([*UP, m.WorkFailed(is_final=True), m.StopSucceeded()], max_restarts=3)
+    assert actions[-1] == m.Finish(m.Outcome.FAILED)
+    assert state.attempt == 0
+
+
 def test_nothing_happens_after_the_end():
     state, _ = play([*UP, *DONE, m.PeersFinished()])
     for event in EVENTS:
-        assert m.step(state, event) == (state, ())
+        assert step(state, event) == (state, ())
 
 
 EVENTS = [
@@ -663,6 +778,9 @@ EVENTS = [
     m.RendezvousClosed(),
     TERM,
     INTERRUPT,
+    STOP,
+    RESTART,
+    LEAVE,
     m.StopSucceeded(),
     m.StopFailed(),
     m.PeersFinished(),
@@ -684,7 +802,7 @@ def test_every_end_tells_what_the_workers_did(events, is_job_wide):
     succeeded = False
     for event in [*UP, *events]:
         before = state
-        state, actions = m.step(state, event)
+        state, actions = step(state, event)
         if isinstance(event, m.RoundFormed) and before.phase is m.Phase.JOINING:
             told, succeeded = 0, False
         if isinstance(event, m.WorkSucceeded) and before.phase is m.Phase.RUNNING:
@@ -704,7 +822,7 @@ def test_counters_never_lie(events, max_restarts):
     state = m.State(max_restarts=max_restarts)
     for event in events:
         before = state
-        state, actions = m.step(state, event)
+        state, actions = step(state, event)
         assert before.attempt <= state.attempt <= max_restarts
         assert state.round - before.round in (0, 1)
         assert state.attempt <= max(state.round, 0) + 1
@@ -725,7 +843,7 @@ def test_no_workers_are_started_over_living_ones(events, max_restarts, is_job_wi
     alive = False
     for event in events:
         before = state
-        state, actions = m.step(state, event)
+        state, actions = step(state, event)
         if isinstance(event, m.StopSucceeded) and before.phase in STOPS:
             alive = False
         for action in actions:
@@ -752,7 +870,7 @@ class Workers:
 @given(st.lists(st.sampled_from([m.WorkFailed(), m.NodesChanged()]), max_size=10))
 def test_every_run_ends_once_the_world_lets_it(disturbances):
     """Whatever disturbs it, an agent whose workers succeed at last has succeeded or failed."""
-    state, actions = m.step(m.State(max_restarts=2), m.Begin())
+    state, actions = step(m.State(max_restarts=2), m.Begin())
     pending = list(actions)
     disturbances = list(disturbances)
     for _ in range(100):
@@ -764,7 +882,7 @@ def test_every_run_ends_once_the_world_lets_it(disturbances):
             event = disturbances.pop(0) if disturbances else m.WorkSucceeded()
         else:
             break
-        state, actions = m.step(state, event)
+        state, actions = step(state, event)
         pending.extend(actions)
     assert state.phase is m.Phase.DONE
     assert state.then in (m.Outcome.SUCCEEDED, m.Outcome.FAILED)

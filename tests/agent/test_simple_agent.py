@@ -494,14 +494,14 @@ def test_what_holds_the_loop_can_ask_whether_to_stop():
     found = []
 
     def hold():
-        found.append(agent.has_stop_request())
+        found.append(agent.is_asked_to_end())
         for signum in (signal.SIGUSR1, signal.SIGTERM):
             signal.raise_signal(signum)
-            found.append(agent.has_stop_request())
+            found.append(agent.is_asked_to_end())
         return RunResult(WorkerState.HEALTHY)
 
     agent = PretendAgent(FakeRendezvous(), [[hold, SUCCEEDED]], signal_policy=Counting())
-    assert not agent.has_stop_request()
+    assert not agent.is_asked_to_end()
     with pytest.raises(SignalException, match="SIGTERM"):
         agent.run()
     assert found == [False, False, True]

@@ -37,8 +37,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.plugin": ALL,
     "plaunch.plugin.hookspecs": ALL,
     "plaunch.process": (
-        "Binder",
-        "Binding",
         "DEFAULT_SIGNALS",
         "Binder",
         "Binding",

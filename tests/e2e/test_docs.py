@@ -101,6 +101,7 @@ def test_the_commands_of_a_page_run(page, plaunch):
         **plaunch.environ,
         "PATH": f"{Path(sys.executable).parent}:{plaunch.environ['PATH']}",
         "PYTHONUNBUFFERED": "",  # what a plugin prints comes in whole lines
+        "PYTEST_DEBUG_TEMPROOT": str(plaunch.folder),  # pytest removes what other runs have left
     }
     printed = ""
     with shell(plaunch.folder, environ) as run:

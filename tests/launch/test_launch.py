@@ -254,6 +254,6 @@ def test_the_loop_is_alive_while_plugins_take_their_time(monkeypatch):
 
     monkeypatch.setattr(threads, "UNHURRIED", 0.01)
     monkeypatch.setattr(Alive, "waits", lambda self: said.set())
-    settings = config(nproc_per_node=1, metrics_port="127.0.0.1:0")
+    settings = config(nproc_per_node=1)
     launch = elastic_launch(settings, functions.environment, plugins=[Slow])
     assert launch("SAID") == {0: "True"}

@@ -13,23 +13,23 @@ from helpers.clock import Clock
 
 
 def run(history, *, interval=1.0, max_misses=3, own=None):
-    """The nodes found lost at each step of `history`, a list of (seconds passed, signs)."""
+    """The nodes found lost at each step of `history`, a list of (seconds passed, heartbeats)."""
     clock = Clock(1000.0)
     observer = Observer(interval, max_misses, clock)
     found = []
-    for seconds, signs in history:
+    for seconds, beats in history:
         clock.now += seconds
-        found.append(observer.observe(signs, own=own))
+        found.append(observer.observe(beats, own=own))
     return found
 
 
-def signs_of(text):
-    """Signs of node `a` from a word: equal letters are equal signs, a dot is an absent one."""
+def beats_of(text):
+    """Heartbeats of node `a` from a word: equal letters are equal ones, a dot is an absent one."""
     return [{"a": None if letter == "." else letter.encode()} for letter in text]
 
 
 HISTORIES = {
-    # name: (max_misses, signs, whether it is lost at each step: "-" no, "L" yes)
+    # name: (max_misses, heartbeats, whether it is lost at each step: "-" no, "L" yes)
     "alive": (3, "abcdefgh", "--------"),
     "silent": (3, "abbbbb", "----LL"),
     "slow, but not dead": (3, "aaabbbccc", "---------"),
@@ -52,8 +52,8 @@ HISTORIES = {
 
 @pytest.mark.parametrize("name", HISTORIES)
 def test_histories(name):
-    max_misses, signs, lost = HISTORIES[name]
-    found = run([(1.0, sign) for sign in signs_of(signs)], max_misses=max_misses)
+    max_misses, beats, lost = HISTORIES[name]
+    found = run([(1.0, beat) for beat in beats_of(beats)], max_misses=max_misses)
     assert "".join("L" if nodes else "-" for nodes in found) == lost
 
 
@@ -100,7 +100,7 @@ def test_without_a_sign_of_its_own_an_observer_judges_nobody():
     # As after a store was paused for so long that it has revoked everybody's lease.
     gone, back = {"me": None, "a": None}, {"me": b"1", "a": None}
     steps = [{"me": b"0", "a": b"0"}, gone, gone, gone, gone, back, back, back]
-    found = run([(1.0, signs) for signs in steps], own="me")
+    found = run([(1.0, beats) for beats in steps], own="me")
     assert found == [[], [], [], [], [], [], [], ["a"]]
 
 
@@ -145,15 +145,15 @@ def test_watching_and_forgetting():
 def test_silence_is_told_from_the_last_new_sign():
     clock = Clock(1000.0)
     observer = Observer(1.0, 5, clock)
-    for sign, silent in ((b"0", 0), (b"1", 0), (b"1", 1), (b"1", 2), (None, 3), (b"2", 0)):
+    for beat, silent in ((b"0", 0), (b"1", 0), (b"1", 1), (b"1", 2), (None, 3), (b"2", 0)):
         clock.now += 1
-        observer.observe({"a": sign})
+        observer.observe({"a": beat})
         assert observer.silent_for("a") == silent
 
 
 def test_nodes_that_are_not_named_keep_their_counts():
     history = [{"a": b"0"}, {"a": b"0"}, {}, {}, {"a": b"0"}, {"a": b"0"}]
-    found = run([(1.0, signs) for signs in history])
+    found = run([(1.0, beats) for beats in history])
     assert found == [[], [], [], [], [], ["a"]]
 
 
@@ -180,11 +180,11 @@ def test_a_node_that_beats_is_never_lost_and_one_that_stopped_always_is(seed, in
     lost_at = None
     for now in moments(end):
         clock.now = 1000 + now
-        signs = {
+        seen = {
             node: (b"%d" % count) if (count := sum(at <= now for at in times)) else None
             for node, times in beats.items()
         }
-        lost = observer.observe(signs)
+        lost = observer.observe(seen)
         assert "well" not in lost
         assert now >= death or not lost
         if lost and lost_at is None:
@@ -201,10 +201,10 @@ def test_whatever_happens_nobody_is_lost_in_less_than_the_time_for_it(steps):
     first = last_new = None
     for seconds, letter in steps:
         clock.now += seconds
-        (signs,) = signs_of(letter)
+        (beats,) = beats_of(letter)
         if first is None:
             first = clock.now
-        if signs["a"] not in (None, last_new):
-            last_new, first = signs["a"], clock.now
-        if observer.observe(signs):
+        if beats["a"] not in (None, last_new):
+            last_new, first = beats["a"], clock.now
+        if observer.observe(beats):
             assert clock.now - first >= 3 * 0.75 - 1e-6

@@ -424,6 +424,39 @@ def test_a_leave_is_announced_before_the_workers_are_stopped(simulate):
     assert len(nodes[1].told) == 1
 
 
+@pytest.mark.parametrize("who", ["the leader", "another"])
+def test_a_node_asks_for_another_round(simulate, who):
+    """All take part in it, under the same ranks, and no attempt is used."""
+    job = simulate(min_nodes=1, max_nodes=3)
+    nodes = [job.add() for _ in range(3)]
+    job.settle(*nodes)
+    leader = nodes[0].state.leader
+    one = next(node for node in nodes if (node.name == leader) == (who == "the leader"))
+    ranks = [node.place.rank for node in nodes]
+    one.membership.request_round("the watch: no progress")
+    one.membership.want_round()  # as its agent does when its workers have stopped
+    job.settle(*nodes)
+    assert [node.place.rank for node in nodes] == ranks
+    assert {(node.place.round, node.place.attempt) for node in nodes} == {(1, 0)}
+    assert nodes[0].state.leader == leader
+    others = [node for node in nodes if node is not one]
+    assert [kinds(node) for node in others] == [["restart"]] * 2
+    assert kinds(one) == []
+    assert "asks for a restart: the watch: no progress" in one.place.reason
+
+
+def test_of_two_that_ask_for_another_round_each_gets_the_same_one(simulate):
+    job = simulate(min_nodes=1, max_nodes=2)
+    nodes = [job.add(), job.add()]
+    job.settle(*nodes)
+    for node in nodes:
+        node.membership.request_round("now")
+        node.membership.want_round()
+    job.settle(*nodes)
+    job.run(10.0)
+    assert {(node.place.round, node.place.attempt) for node in nodes} == {(1, 0)}
+
+
 def test_a_short_pause_harms_nobody(simulate):
     job = simulate(min_nodes=2, max_nodes=2, keep_alive_max_attempt=5)
     nodes = [job.add(), job.add()]

@@ -13,8 +13,8 @@ from pathlib import Path
 import importlib_metadata
 import pytest
 from plaunch.plugin import metadata
-from plaunch.plugin.metadata import Distribution, EntryPoint, normalise, parse_entry_points, scan
 from plaunch.plugin.groups import GROUPS
+from plaunch.plugin.metadata import Distribution, EntryPoint, normalise, parse_entry_points, scan
 
 GROUP = "plaunch.plugins"
 

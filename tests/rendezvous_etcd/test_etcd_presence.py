@@ -39,7 +39,7 @@ def beats_pass(nodes, count):
     )
 
 
-def signs(server):
+def beats(server):
     """The heartbeats in etcd: for each key its lease and its last revision."""
     everything = base64.b64encode(b"\0").decode()
     answer = server.ask("kv/range", key=everything, range_end=everything)
@@ -58,22 +58,22 @@ def told(nodes):
 
 def test_a_job_that_runs_adds_nothing_to_what_etcd_keeps(nodes, own_etcd_server):
     server = own_etcd_server
-    before, there = revision(server), signs(server)
+    before, there = revision(server), beats(server)
     assert len(there) == 2
     beats_pass(nodes, 20)  # five seconds, more than twice the time of a lease
     assert revision(server) == before
-    assert signs(server) == there
+    assert beats(server) == there
     assert told(nodes) == []
 
 
 def test_a_lease_that_vanishes_only_makes_a_living_node_suspect(nodes, own_etcd_server):
     server = own_etcd_server
     for _ in range(3):
-        before = signs(server)
+        before = beats(server)
         for lease, _ in before.values():
             server.ask("lease/revoke", ID=lease)
-        eventually(lambda: len(signs(server)) == 2, "there are new ones")
-        after = signs(server)
+        eventually(lambda: len(beats(server)) == 2, "there are new ones")
+        after = beats(server)
         assert {lease for lease, _ in after.values()}.isdisjoint(
             lease for lease, _ in before.values()
         )
@@ -83,9 +83,9 @@ def test_a_lease_that_vanishes_only_makes_a_living_node_suspect(nodes, own_etcd_
 
 def test_a_sign_that_somebody_else_removes_is_written_again(nodes, own_etcd_server):
     server = own_etcd_server
-    for key in signs(server):
+    for key in beats(server):
         server.ask("kv/deleterange", key=base64.b64encode(key.encode()).decode())
-    eventually(lambda: len(signs(server)) == 2, "there are new ones")
+    eventually(lambda: len(beats(server)) == 2, "there are new ones")
     beats_pass(nodes, 10)
     assert told(nodes) == []
 

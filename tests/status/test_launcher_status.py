@@ -9,7 +9,7 @@ import re
 
 import pytest
 from plaunch.agent.time_accounting import TimeAccount
-from plaunch_status.launcher import FINISHED, PHASES, Picture
+from plaunch_status.launcher import FINISHED, PHASES, LauncherStatus
 from streams import Stream
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
@@ -17,7 +17,7 @@ DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
 @pytest.fixture
 def picture():
-    return Picture("job", "trainer")
+    return LauncherStatus("job", "trainer")
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_a_later_failure_is_not_the_first_one(picture, stream):
 
 
 def test_where_the_time_went_is_the_accounts_and_goes_on_between_events():
-    account, picture = TimeAccount(), Picture("job", "trainer")
+    account, picture = TimeAccount(), LauncherStatus("job", "trainer")
     stream = Stream(account.note, picture.note)
     stream.begin()
     stream.form(10)

@@ -7,9 +7,10 @@ import pathlib
 import re
 
 import pytest
+from plaunch.agent import Snapshot
 from plaunch.process.streams.traffic import Traffic
-from plaunch_status.counters import BOUNDS, Figures
-from plaunch_status.launcher import Picture
+from plaunch_status.counters import BOUNDS, Counters
+from plaunch_status.launcher import LauncherStatus
 from streams import Stream
 
 pytest.importorskip("prometheus_client")
@@ -22,21 +23,20 @@ DOCS = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"
 
 class Scraped:
     def __init__(self):
-        self.picture, self.figures, self.traffic = Picture("job", "trainer"), Figures(), Traffic()
+        self.status, self.counters = LauncherStatus("job", "trainer"), Counters()
+        self.traffic = Traffic()
         self.stream = Stream(self.take)
         self.dropped = {}
 
     def take(self, event):
-        self.picture.note(event)
-        self.figures.note(event, self.picture.phase)
+        self.status.note(event)
+        self.counters.note(event, self.status.phase)
 
     def families(self):
         families = exposition.find_families(
-            self.picture,
-            self.figures,
-            self.traffic,
-            self.dropped,
-            is_alive=True,
+            self.status,
+            self.counters,
+            Snapshot("HEALTHY", 0, 0, (), {}, output=self.traffic.counts(), dropped=self.dropped),
             started=1000.0,
         )
         page = exposition.metrics_page(families)
@@ -186,7 +186,7 @@ def test_counters_and_histograms_only_grow(scraped):
 def test_buckets_are_cumulative_and_bounds_ascend(scraped):
     assert list(BOUNDS) == sorted(set(BOUNDS))
     for seconds in (0.1, 0.11, 1e9):
-        scraped.figures.phases["training"].add(seconds)
+        scraped.counters.phases["training"].add(seconds)
     buckets = {
         float(key[1].partition("=")[2]): value
         for key, value in scraped.values().items()

@@ -12,16 +12,18 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
-from plaunch.agent import HealthCheckServer, health
+from plaunch import launch as launching
+from plaunch.agent import HealthCheckServer, Snapshot, health
 from plaunch.agent.alive import Alive
 from plaunch.errors import UsageError
+from plaunch.plugin import PluginContext
 from plaunch.process import ChildFailedError
 from plaunch_logs_default import DefaultLogsSpecs
-from plaunch_status import extension as service_module
-from plaunch_status.extension import Service
+from plaunch_status.extension import StatusExtension
 from streams import Stream
 
 from helpers.ports import free_port
@@ -39,18 +41,48 @@ def get(port, path):
             return error.code, error.read().decode()
 
 
-@pytest.fixture
-def service():
-    made = Service("job", "trainer", grace=30.0)
-    yield made
-    made.stop()
+class FakeControl:
+    """An agent that is as the test wants it."""
+
+    def __init__(self):
+        self.now = Snapshot("INIT", -1, 0, (), {})
+
+    def snapshot(self):
+        return self.now
+
+    def be(self, **changes):
+        self.now = replace(self.now, **changes)
 
 
 @pytest.fixture
-def port(service):
-    port = free_port()
-    service.serve(port, None)
-    return port
+def control():
+    return FakeControl()
+
+
+@pytest.fixture
+def serve(control):
+    """Serve the pages of a launch with these options; returns the extension."""
+    made = []
+
+    def serve(**options):
+        context = PluginContext("job", "trainer", "host", options=options)
+        made.append(StatusExtension(context))
+        made[-1].start(control)
+        return made[-1]
+
+    yield serve
+    for one in made:
+        one.stop(None)
+
+
+@pytest.fixture
+def port():
+    return free_port()
+
+
+@pytest.fixture
+def service(serve, port):
+    return serve(metrics_port=port)
 
 
 def status(port):
@@ -67,11 +99,11 @@ def test_the_pages(service, port):
     assert get(port, "/other")[0] == 404
 
 
-def test_numbers(service, port):
+def test_numbers(service, port, control):
     pytest.importorskip("prometheus_client")
     stream = Stream(service.handle)
     stream.begin()
-    service.dropped = lambda: {"jsonl": 2}
+    control.be(dropped={"jsonl": 2})
     code, text = get(port, "/metrics")
     assert code == 200
     assert 'plaunch_phase{phase="rendezvous"} 1.0' in text
@@ -90,159 +122,92 @@ def test_without_the_extra_only_the_numbers_are_missing(service, port, monkeypat
     assert status(port)["run_id"] == "job"
 
 
-def test_a_loop_that_does_not_turn(service, port):
-    now = time.monotonic()
-    service.alive._clock = lambda: now
-    service.alive.wakes()
-    now += 89.0
+def test_a_loop_that_does_not_turn(service, port, control):
     assert get(port, "/healthz")[0] == 200
-    now += 2.0
+    control.be(overdue=91.0, patience=90.0)
     code, text = get(port, "/healthz")
     assert code == 503
     assert "91 s" in text
     told = status(port)
     assert (told["alive"], told["silent_seconds"]) == (False, 91.0)
-    service.alive.sleeps(None)
-    now += 1e6
-    assert get(port, "/healthz")[0] == 200
 
 
-def test_a_slow_console_is_a_sign_of_life_only_when_no_worker_runs(service):
-    class Console:
-        waiting_bytes = missing_lines = 0
-        last_progress = 0.0
-
-    console, now = Console(), 1000.0
-    service.alive._clock = lambda: now
-    service.traffic.shows_on([console])
-    service.alive.wakes()
-    stream = Stream(service.handle)
-    stream.begin()
-    stream.form(1)
-    now += 500.0
-    console.last_progress = now
-    assert service.alive.overdue() == 500.0
-    stream.fail(2)  # from here on no worker runs
-    assert service.alive.overdue() == 0
-    now += 91.0
-    assert service.alive.overdue() == 591.0
-
-
-class Rendezvous:
-    def __init__(self, said):
-        self.said = said
-
-    def describe_wait(self):
-        if isinstance(self.said, Exception):
-            raise self.said
-        return self.said
-
-
-@pytest.mark.parametrize(
-    ("said", "shown"), [("2 more nodes", "2 more nodes"), (RuntimeError("changed"), None)]
-)
-def test_what_is_waited_for(service, port, said, shown):
-    service.watch(Rendezvous(said))
+def test_what_is_waited_for(service, port, control):
     assert status(port)["waiting_for"] is None
-    stream = Stream(service.handle)
-    stream.begin()
-    assert status(port)["waiting_for"] == shown
-    stream.form(1)
-    assert status(port)["waiting_for"] is None
+    control.be(waits_for="2 more nodes")
+    assert status(port)["waiting_for"] == "2 more nodes"
 
 
 def test_a_taken_port_is_the_users_mistake_and_leaves_nothing_open():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        config = LaunchConfig(1, 1, 1, metrics_port=port)
+        config = LaunchConfig(1, 1, 1, options={"metrics_port": port})
         with pytest.raises(UsageError, match=r"--metrics-port .*taken by pid"):
             elastic_launch(config, "/bin/false")()
     assert not [t for t in threading.enumerate() if t.name.startswith("plaunch-status")]
 
 
-def test_an_address_that_makes_no_sense_is_refused_with_the_other_settings():
+def test_an_address_that_makes_no_sense_is_refused():
+    config = LaunchConfig(1, 1, 1, options={"metrics_port": "x"})
     with pytest.raises(UsageError, match="--metrics-port is 'x'"):
-        LaunchConfig(1, 1, 1, metrics_port="x")
+        elastic_launch(config, "/bin/false")()
 
 
 # --- TORCHELASTIC_HEALTH_CHECK_PORT ---------------------------------------------------------------
 
 
-def find(metrics_port=None, server=None):
-    return health.find_service(metrics_port, server, run_id="job", role="", grace=1.0)
-
-
-def test_nothing_is_served_unless_asked_for(monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert find() is None
-
-
-def test_the_variable_serves_all_pages(monkeypatch):
-    port = free_port()
-    monkeypatch.setenv(VARIABLE, str(port))
-    with contextlib.closing(_Closing(find())) as found:
-        assert get(port, "/healthz")[0] == 200
-        assert status(port)["run_id"] == "job"
-        # The agent, which looks at the variable itself, must not serve there too.
-        found.service.health_check.start()
-        assert abs(found.service.health_check.alive_callback() - time.time()) < 5
-        found.service.health_check.stop()
-        assert get(port, "/healthz")[0] == 200
-
-
-class _Closing:
-    def __init__(self, service):
-        self.service = service
-
-    def close(self):
-        self.service.stop()
-
-
 @pytest.mark.parametrize("is_same", [True, False])
-def test_the_variable_and_the_option(monkeypatch, is_same):
+def test_the_variable_and_the_option(serve, is_same):
     port = free_port()
     other = port if is_same else free_port()
-    monkeypatch.setenv(VARIABLE, str(port))
-    with contextlib.closing(_Closing(find(f"0.0.0.0:{other}"))) as found:
-        assert get(port, "/healthz")[0] == get(other, "/healthz")[0] == 200
-        assert len(found.service._servers) == (1 if is_same else 2)
+    found = serve(metrics_port=f"0.0.0.0:{other}", health_port=str(port))
+    assert get(port, "/healthz")[0] == get(other, "/healthz")[0] == 200
+    assert len(found._servers) == (1 if is_same else 2)
 
 
-def test_a_port_of_the_variable_that_is_taken_never_made_a_launch_fail(monkeypatch, caplog):
+def test_a_port_of_the_variable_that_is_taken_never_made_a_launch_fail(serve, caplog):
     with socket.create_server(("127.0.0.1", 0)) as other:
-        monkeypatch.setenv(VARIABLE, str(other.getsockname()[1]))
-        with contextlib.closing(_Closing(find())):
-            pass
-        health.find_server(lambda: 7).start()  # nor that of an agent made by hand
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+        serve(health_port=str(other.getsockname()[1]))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "taken by pid" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["here", "0", "65536", "-1", ""])
-def test_the_variable_has_no_port(monkeypatch, caplog, text):
-    monkeypatch.setenv(VARIABLE, text)
-    assert find() is None
+def test_the_variable_has_no_port(serve, caplog, text):
+    assert serve(health_port=text)._servers == []
     assert repr(text) in caplog.text
 
 
-def test_a_health_check_of_the_callers_own_has_the_variable(monkeypatch):
-    monkeypatch.setenv(VARIABLE, str(free_port()))
-    assert find(server=HealthCheckServer(lambda: 7, 1, 60)) is None
-    monkeypatch.setattr(health, "create_healthcheck_server", HealthCheckServer)
-    assert find() is None
+class Looks:
+    """Looks at a page when the agent is done."""
+
+    def __init__(self, port, path="/healthz"):
+        self.port, self.path, self.seen = port, path, []
+
+    @hookimpl
+    def plaunch_agent_finished(self):
+        try:
+            self.seen.append(get(self.port, self.path))
+        except urllib.error.URLError:
+            self.seen.append(None)
 
 
-@pytest.mark.parametrize(("age", "code"), [(0, 200), (59, 200), (70, 503)])
-def test_an_agent_made_by_hand_serves_its_health_alone(monkeypatch, age, code):
-    port = free_port()
-    monkeypatch.setenv(VARIABLE, str(port))
-    server = health.find_server(lambda: int(time.time()) - age)
-    server.start()
-    try:
-        assert get(port, "/healthz")[0] == code
-        assert get(port, "/status")[0] == 404
-    finally:
-        server.stop()
+class Silent(HealthCheckServer):
+    """A site's own, which serves elsewhere."""
+
+    def start(self):
+        pass
+
+
+@pytest.mark.parametrize("whose", ["ours", "the caller's", "the site's"])
+def test_the_variable_serves_the_pages_of_a_launch(monkeypatch, whose):
+    looks = Looks(free_port())
+    monkeypatch.setenv(VARIABLE, str(looks.port))
+    if whose == "the site's":
+        monkeypatch.setattr(health, "create_healthcheck_server", Silent)
+    server = Silent(lambda: 7, 1, 60) if whose == "the caller's" else None
+    elastic_launch(LaunchConfig(1, 1, 1), "/bin/true", server, plugins=[looks])()
+    assert looks.seen == [(200, "ok\n") if whose == "ours" else None]
 
 
 # --- a launch -------------------------------------------------------------------------------------
@@ -282,14 +247,15 @@ class Watcher:
 def test_from_before_the_first_moment_to_after_the_last(start_method):
     watcher = Watcher(free_port())
     config = LaunchConfig(
-        1, 1, 2, metrics_port=watcher.port, max_restarts=0, start_method=start_method
+        1, 1, 2, options={"metrics_port": watcher.port}, max_restarts=0, start_method=start_method
     )
     assert elastic_launch(config, time.time, plugins=[watcher])().keys() == {0, 1}
-    assert watcher.seen == [
-        ("before_rendezvous", 200, "starting", "INIT"),
-        ("after_rendezvous", 200, "rendezvous", "INIT"),
-        ("workers_started", 200, "starting", "INIT"),
-        ("agent_finished", 200, "lingering", "SUCCEEDED"),
+    # What has just happened may not be on the page yet.
+    assert [(moment, code) for moment, code, _, _ in watcher.seen] == [
+        ("before_rendezvous", 200),
+        ("after_rendezvous", 200),
+        ("workers_started", 200),
+        ("agent_finished", 200),
     ]
     with pytest.raises(urllib.error.URLError):
         get(watcher.port, "/healthz")
@@ -297,15 +263,14 @@ def test_from_before_the_first_moment_to_after_the_last(start_method):
 
 def test_a_failure_is_seen_at_the_end():
     watcher = Watcher(free_port())
-    config = LaunchConfig(1, 1, 1, metrics_port=watcher.port, max_restarts=1)
+    config = LaunchConfig(1, 1, 1, options={"metrics_port": watcher.port}, max_restarts=1)
     with pytest.raises(ChildFailedError):
         elastic_launch(config, "/bin/false", plugins=[watcher])()
-    assert [phase for _, _, phase, _ in watcher.seen][-1] == "stopping"
     assert len(watcher.seen) == 7  # two rounds
 
 
 def test_a_loop_that_hangs_is_told_and_one_that_goes_on_is_forgiven(monkeypatch):
-    monkeypatch.setattr(service_module, "TURN_BOUND", 1.0)
+    monkeypatch.setattr(launching, "TURN_BOUND", 1.0)
     port, codes = free_port(), []
 
     class Hangs(DefaultLogsSpecs):  # given in code, so that nothing bounds it
@@ -317,30 +282,24 @@ def test_a_loop_that_hangs_is_told_and_one_that_goes_on_is_forgiven(monkeypatch)
             codes.append(get(port, "/healthz")[0])
             return super().reify(envs)
 
-    class Looks:
-        @hookimpl
-        def plaunch_agent_finished(self):
-            codes.append(get(port, "/healthz")[0])
-
-    config = LaunchConfig(1, 1, 1, metrics_port=port, shutdown_timeout=0, logs_specs=Hangs())
-    elastic_launch(config, "/bin/sleep", plugins=[Looks()])("1")
-    assert codes == [200, 503, 200]
+    looks = Looks(port)
+    config = LaunchConfig(
+        1, 1, 1, options={"metrics_port": port}, shutdown_timeout=0, logs_specs=Hangs()
+    )
+    elastic_launch(config, "/bin/sleep", plugins=[looks])("1")
+    assert codes == [200, 503]
+    assert looks.seen == [(200, "ok\n")]
 
 
 def test_the_output_that_passes_is_counted(capfd, caplog):
     pytest.importorskip("prometheus_client")
-    port, seen = free_port(), []
-
-    class Looks:
-        @hookimpl
-        def plaunch_agent_finished(self):
-            seen.append(get(port, "/metrics")[1])
-
-    config = LaunchConfig(1, 1, 2, metrics_port=port, max_restarts=0)
+    port = free_port()
+    looks = Looks(port, "/metrics")
+    config = LaunchConfig(1, 1, 2, options={"metrics_port": port}, max_restarts=0)
     with caplog.at_level(logging.INFO, "plaunch"):
-        elastic_launch(config, "/bin/sh", plugins=[Looks()])("-c", "printf 12345 >&2")
-    assert re.search(r"^plaunch_tee_bytes_total 10\.0$", seen[0], re.MULTILINE)
-    assert re.search(r"^plaunch_tee_lag_bytes 0\.0$", seen[0], re.MULTILINE)
+        elastic_launch(config, "/bin/sh", plugins=[looks])("-c", "printf 12345 >&2")
+    assert re.search(r"^plaunch_tee_bytes_total 10\.0$", looks.seen[0][1], re.MULTILINE)
+    assert re.search(r"^plaunch_tee_lag_bytes 0\.0$", looks.seen[0][1], re.MULTILINE)
     assert f"http://127.0.0.1:{port}/status" in caplog.text
 
 
@@ -365,8 +324,8 @@ class Told(Alive):
 @pytest.mark.parametrize("program", ["/bin/true", "/bin/false"])
 def test_the_loop_says_when_it_sleeps_and_when_it_wakes(monkeypatch, program):
     monkeypatch.setattr(Told, "calls", [], raising=False)
-    monkeypatch.setattr(service_module, "Alive", Told)
-    config = LaunchConfig(1, 1, 1, metrics_port=0, max_restarts=1)
+    monkeypatch.setattr(launching, "Alive", Told)
+    config = LaunchConfig(1, 1, 1, options={"metrics_port": 0}, max_restarts=1)
     with contextlib.suppress(ChildFailedError):
         elastic_launch(config, program)()
     *turns, last = Told.calls

@@ -20,7 +20,13 @@ def run(folder, *command, **environ):
     done = subprocess.run(
         command,
         cwd=folder,
-        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", **environ},
+        env={
+            **os.environ,
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            "PYTEST_ADDOPTS": "",
+            "PYTEST_DEBUG_TEMPROOT": str(folder),  # pytest removes what other runs have left
+            **environ,
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
 import pytest
 from plaunch import LaunchConfig, elastic_launch
-from plaunch.agent import HealthCheckServer, health
+from plaunch.agent import HealthCheckServer, Snapshot, health
 from plaunch.errors import UsageError
-from plaunch.process import ChildFailedError, ProcessFailure
-from plaunch_timer import FileTimerClient
-from plaunch_timer.extension import Watchdog
+from plaunch.plugin import PluginContext
+from plaunch.process import ChildFailedError
+from plaunch_timer import FileTimerClient, FileTimerRequest
+from plaunch_timer.extension import Timers
 
 SCRIPT = """\
 import os, signal, sys, time
@@ -63,41 +65,61 @@ def test_the_report_says_why(tmp_path, enabled, monkeypatch):
     assert not (tmp_path / "pipe").exists()
 
 
-def test_timers_that_nobody_asks_for(monkeypatch):
-    monkeypatch.delenv("TORCHELASTIC_ENABLE_FILE_TIMER", raising=False)
-    monkeypatch.delenv("TORCHELASTIC_TIMER_FILE", raising=False)
-    watchdog = Watchdog()
-    assert watchdog.environment("job") == {}
-    assert abs(watchdog.alive_time() - time.time()) < 60
-    watchdog.stop()
+def plugin(path=None, **options):
+    """The plugin, and its extension with these options."""
+    timers = Timers()
+    context = PluginContext("job", "role", "host", options=options)
+    return timers, timers.plaunch_extensions(context)
+
+
+@pytest.mark.parametrize("value", [None, "0"])
+def test_timers_that_nobody_asks_for(value):
+    timers, extensions = plugin(file_timer=value)
+    assert extensions == []
+    assert timers.plaunch_worker_env() == {}
 
 
 def test_somebody_elses_server(monkeypatch, tmp_path):
+    """Its pipe is in the environment, which workers inherit."""
     monkeypatch.delenv("TORCHELASTIC_ENABLE_FILE_TIMER", raising=False)
     monkeypatch.setenv("TORCHELASTIC_TIMER_FILE", str(tmp_path / "pipe"))
-    assert Watchdog().environment("job") == {"TORCHELASTIC_TIMER_FILE": str(tmp_path / "pipe")}
+    code = "import os; assert os.environ['TORCHELASTIC_TIMER_FILE'].endswith('pipe')"
+    assert elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0), sys.executable)("-c", code)
     assert not (tmp_path / "pipe").exists()
 
 
-def test_a_pipe_that_cannot_be_made(monkeypatch, enabled, tmp_path):
+def test_a_pipe_that_cannot_be_made(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHELASTIC_TIMER_FILE", str(tmp_path / "none" / "pipe"))
+    _, (extension,) = plugin(file_timer="1")
     with pytest.raises(UsageError, match="TORCHELASTIC_TIMER_FILE"):
-        Watchdog().environment("job")
+        extension.start(None)
+    extension.stop(None)
 
 
-def test_failures_for_other_reasons_stay_as_they_are(enabled):
-    watchdog = Watchdog()
-    path = watchdog.environment("job")["TORCHELASTIC_TIMER_FILE"]
+def test_a_process_that_a_worker_has_started_is_killed_as_well(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHELASTIC_TIMER_FILE", str(tmp_path / "pipe"))
+    _, (extension,) = plugin(file_timer="1")
+
+    class Control:
+        def snapshot(self):
+            return Snapshot("HEALTHY", 0, 0, (0,), {0: os.getpid()})
+
+    extension.start(Control())
     try:
-        FileTimerClient(path).acquire("mine", time.time() + 600)
-        failure = ProcessFailure(0, 7, 3, "")
-        message = failure.message
-        watchdog.explain({0: failure})
-        assert failure.message == message
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
+            FileTimerClient(str(tmp_path / "pipe"))._send(
+                FileTimerRequest(child.pid, "step", time.time() - 1, signal.SIGKILL)
+            )
+            assert child.wait(60) == -signal.SIGKILL
     finally:
-        watchdog.stop()
-        watchdog.stop()
-    assert not os.path.exists(path)
+        extension.stop(None)
+
+
+def test_a_failure_for_another_reason_is_not_explained(enabled):
+    config = LaunchConfig(1, 1, 1, max_restarts=0)
+    with pytest.raises(ChildFailedError) as raised:
+        elastic_launch(config, "/bin/sh")("-c", "kill -TERM $$")
+    assert "timer" not in raised.value.failures[0].message
 
 
 class Server(HealthCheckServer):

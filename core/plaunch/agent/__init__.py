@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from plaunch.agent.env import macros as macros
     from plaunch.agent.extensions import Control as Control
     from plaunch.agent.extensions import Extension as Extension
-    from plaunch.agent.extensions import RequestKind as RequestKind
-    from plaunch.agent.extensions import Snapshot as Snapshot
     from plaunch.agent.health import (
         TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT,
     )
@@ -23,6 +21,9 @@ if TYPE_CHECKING:
     from plaunch.agent.health import HealthCheckServer as HealthCheckServer
     from plaunch.agent.health import create_healthcheck_server as create_healthcheck_server
     from plaunch.agent.local import LocalElasticAgent as LocalElasticAgent
+    from plaunch.agent.requests import Snapshot as Snapshot
+    from plaunch.agent.states import Requested as Requested
+    from plaunch.agent.states import RequestKind as RequestKind
     from plaunch.agent.time_accounting import LaunchPhase as LaunchPhase
     from plaunch.agent.time_accounting import TimeAccount as TimeAccount
     from plaunch.agent.time_accounting import describe_seconds as describe_seconds
@@ -42,12 +43,14 @@ __getattr__, __dir__, __all__ = attach(
         ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
         ".agent": "ElasticAgent SimpleElasticAgent",
         ".env": "macros",
+        ".requests": "Snapshot",
+        ".states": "RequestKind Requested",
         ".health": (
             "HealthCheckServer TORCHELASTIC_HEALTH_CHECK_PORT "
             "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT create_healthcheck_server"
         ),
         ".local": "LocalElasticAgent",
-        ".extensions": "Control Extension RequestKind Snapshot",
+        ".extensions": "Control Extension",
         ".worker": (
             "GroupInfo RunResult Worker WorkerExit WorkerGroup WorkerInfo WorkerSpec WorkerState"
         ),

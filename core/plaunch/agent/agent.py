@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from plaunch.agent import notifications
 from plaunch.agent.alive import TURN_BOUND, Alive
 from plaunch.agent.loop import Loop
+from plaunch.agent.messages import describe_asker
 from plaunch.agent.notices import Notices
 from plaunch.agent.notifications import Notifier
 from plaunch.agent.peers import ObservedPeers, Peers
 from plaunch.agent.poller import Poller
+from plaunch.agent.requests import Requests, Snapshot
 from plaunch.agent.rounds import prepare_rendezvous
 from plaunch.agent.signals import SignalInbox, StopOn
-from plaunch.agent.states import Outcome
+from plaunch.agent.states import Outcome, RequestKind
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.agent.workers import Workers
@@ -28,7 +30,7 @@ from plaunch.rendezvous.api import ObservableRendezvous, RendezvousHandler
 from plaunch.rendezvous.job import JobRendezvous
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from plaunch.process.stopping.signals import SignalPolicy
 
@@ -103,6 +105,7 @@ class SimpleElasticAgent(ElasticAgent):
         else:
             self._workers = create_workers(group, self._notifier)
         self._poller = Poller(alive or Alive(shutdown_timeout + TURN_BOUND))
+        self._requests = Requests(self._poller.wake_up)
         # Looked up when it is called: somebody may replace the method of one agent.
         notices = Notices(lambda signum: self._workers.signal(signum))  # noqa: PLW0108
         self._peers = _find_peers(
@@ -115,6 +118,7 @@ class SimpleElasticAgent(ElasticAgent):
             notices,
             self._poller,
             waiting or WaitReporter(),
+            self._requests,
             exit_barrier_timeout=exit_barrier_timeout,
         )
 
@@ -145,14 +149,47 @@ class SimpleElasticAgent(ElasticAgent):
         del role
         return self._worker_group
 
-    @property
-    def stop_signal(self) -> signal.Signals | None:
-        """The signal that asked this agent to stop first, if any has."""
-        return self._loop.state.asked_by
+    def request(self, kind: RequestKind, reason: str, who: str) -> None:
+        """Ask for something that the state machine decides upon; for any thread, at any time.
 
-    def has_stop_request(self) -> bool:
-        """Whether a signal that the loop has not come to yet stops the job; for what holds it."""
-        return self._loop.has_stop_signal()
+        Args:
+            kind: what is asked for; see `RequestKind`.
+            reason: why, in a few words.
+            who: who asks, in a few words that people know: a plugin, with its distribution.
+        """
+        self._requests.ask(kind, reason, who)
+
+    def signal_workers(
+        self,
+        signum: signal.Signals,
+        ranks: Collection[int] | None = None,
+        reason: str = "",
+    ) -> None:
+        """Have a signal sent to the workers that run; for any thread. The workers go on.
+
+        Args:
+            signum: the signal.
+            ranks: the global ranks of those that get it; None for all of this node.
+            reason: why, for the report of a worker that the signal ends.
+        """
+        self._requests.signal(signum, ranks, reason)
+
+    def snapshot(self) -> Snapshot:
+        """Where the agent is; for any thread."""
+        return self._loop.snapshot
+
+    def is_asked_to_end(self) -> bool:
+        """Whether a signal or a request asks for the end of the run, heard by the loop or not."""
+        return self._loop.is_asked_to_end()
+
+    @property
+    def has_ended_job(self) -> bool:
+        """Whether the end of this run, which was asked for, is the end of the job on all nodes.
+
+        Otherwise the job may go on without this node.
+        """
+        request = self._loop.state.request
+        return request is not None and request.kind is RequestKind.STOP
 
     @property
     def _remaining_restarts(self) -> int:
@@ -173,6 +210,7 @@ class SimpleElasticAgent(ElasticAgent):
                     raise
                 finally:
                     self._shutdown(loop.soft_signal, timeout=self._shutdown_timeout)
+                    loop.look_around()
                     loop.await_verdict()
             result = self._conclude(outcome)
             return result
@@ -193,8 +231,8 @@ class SimpleElasticAgent(ElasticAgent):
             logger.info("this node was not needed: %s", error)
             return RunResult(WorkerState.SUCCEEDED)
         if outcome is Outcome.SIGNALLED:
-            signum = loop.death_signal
-            raise SignalException(f"{signum.name} received; the workers were stopped", signum)
+            who = describe_asker(loop.state)
+            raise SignalException(f"{who}; the workers were stopped", loop.death_signal)
         raise error or self._peers.error_of(outcome)
 
 

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from plaunch.agent import notifications
+from plaunch.agent.states import RequestKind
 from plaunch.agent.time_accounting import TimeAccount
 from plaunch.errors import (
     ExitCode,
@@ -22,6 +23,7 @@ from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.error_file import text_of
 from plaunch.process.failures.failure import NOT_AVAILABLE
 from plaunch.process.stopping.signals import SignalAction
+from plaunch.rendezvous.api import ChangeKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -87,6 +89,7 @@ class EventStream:
         self._workers_began = self._began
         self._previous_attempt: int | None = None
         self._told: dict[tuple[int, int, int, str], bool] = {}  # failures, and whether as the first
+        self._is_asked = False  # whether somebody has asked for the round to come
         self._last_end: notifications.AgentFinished | None = None
 
     @property
@@ -151,11 +154,12 @@ class EventStream:
             failed = group.attempt > self._previous_attempt
             self._record(
                 "plaunch.restart",
-                cause="failure" if failed else "membership",
+                cause="failure" if failed else "request" if self._is_asked else "membership",
                 reason=notification.reason,
                 max_restarts=group.max_restarts,
             )
         self._previous_attempt = group.attempt
+        self._is_asked = False
         event = self._record(
             "plaunch.rendezvous.completed",
             duration=notification.duration,
@@ -205,6 +209,7 @@ class EventStream:
 
     def _membership_changed(self, notification: notifications.MembershipChanged) -> None:
         change = notification.change
+        self._is_asked = self._is_asked or change.kind is ChangeKind.RESTART
         self._record(
             "plaunch.membership.changed",
             kind=change.kind.value,
@@ -219,6 +224,16 @@ class EventStream:
             signal_name=_signal_name(-int(notification.signum)),
             action=_ACTIONS[notification.action],
             node=notification.node,
+        )
+
+    def _request_received(self, notification: notifications.RequestReceived) -> None:
+        request = notification.request
+        self._is_asked = self._is_asked or request.kind is RequestKind.RESTART
+        self._record(
+            "plaunch.request.received",
+            kind=request.kind.value,
+            reason=_first_line(request.reason),
+            who=request.who,
         )
 
     def _stopping(self, notification: notifications.Stopping) -> None:
@@ -308,6 +323,7 @@ _RECORDS: dict[type, Callable[..., None]] = {
     notifications.WorkersFailed: EventStream._workers_failed,
     notifications.MembershipChanged: EventStream._membership_changed,
     notifications.SignalReceived: EventStream._signal_received,
+    notifications.RequestReceived: EventStream._request_received,
     notifications.Stopping: EventStream._stopping,
     notifications.StateChanged: EventStream._state_changed,
     notifications.AgentFinished: EventStream._agent_finished,

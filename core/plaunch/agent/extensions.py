@@ -2,62 +2,16 @@
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-
-from plaunch.process.streams.traffic import OutputCounts
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
+    from plaunch.agent.requests import Snapshot
+    from plaunch.agent.states import RequestKind
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
-
-
-class RequestKind(enum.Enum):
-    """What an extension may ask of the agent.
-
-    Attributes:
-        STOP: end the job, as a signal that stops it does.
-        RESTART: stop all workers and start them again in a new round; it is no failure, and uses no
-            restart.
-        LEAVE: end the workers of this node; the others go on without it.
-    """
-
-    STOP = "stop"
-    RESTART = "restart"
-    LEAVE = "leave"
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What an agent does at one moment.
-
-    Args:
-        state: the state of its workers.
-        round: how often a world was formed before; -1 before the first.
-        attempt: how many failures have used a restart.
-        ranks: the global ranks of this node's workers by local rank.
-        pids: their processes by local rank; empty while none runs.
-        waits_for: whom or what the rendezvous waits for, in a few words; empty if it does not.
-        overdue: seconds for which the agent's loop was not heard of that should have been, or 0.
-        patience: seconds within which it should have been heard of.
-        output: how much output of the workers has passed through the launcher.
-        dropped: how many events each handler has not had, by name.
-    """
-
-    state: str
-    round: int
-    attempt: int
-    ranks: Mapping[int, int] = field(default_factory=dict)
-    pids: Mapping[int, int] = field(default_factory=dict)
-    waits_for: str = ""
-    overdue: float = 0.0
-    patience: float = 0.0
-    output: OutputCounts = field(default_factory=OutputCounts)
-    dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 class Control(Protocol):

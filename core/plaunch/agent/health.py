@@ -60,9 +60,14 @@ def create_healthcheck_server(
 _OURS = create_healthcheck_server
 
 
+def is_sites_own() -> bool:
+    """Whether a site has put a server of its own in the place of torchrun's."""
+    return create_healthcheck_server is not _OURS
+
+
 def find_server(alive_callback: Callable[[], int]) -> HealthCheckServer | None:
     """The server that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for, if a site makes its own."""
     port = digits(os.environ.get(HEALTH_VARIABLE, ""), 65535)
-    if not port or create_healthcheck_server is _OURS:
+    if not port or not is_sites_own():
         return None
     return create_healthcheck_server(alive_callback, port, DEFAULT_TIMEOUT)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import states
-from plaunch.agent.messages import describe_failures
+from plaunch.agent.messages import describe_asker, describe_failures
 from plaunch.agent.peers import ObservedPeers
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousClosedError, RendezvousConnectionError
@@ -41,6 +41,7 @@ _WORDS = {
     ChangeKind.LEFT: ("node {} left", "a node left"),
     ChangeKind.LOST: ("node {} was lost", "a node was lost"),
     ChangeKind.FAILED: ("workers of node {} failed", "workers of another node failed"),
+    ChangeKind.RESTART: ("node {} asks for a restart", "another node asks for a restart"),
     ChangeKind.UNREACHABLE: (
         "node {} cannot be reached any more",
         "the other nodes cannot be reached any more",
@@ -81,7 +82,7 @@ class JobPeers(ObservedPeers):
         self._lost: MembershipChange | None = None
         self._timeout = 0.0
         self._wait_until = 0.0  # on the monotonic clock
-        self._has_told_error = False
+        self._awaits_verdict = False
 
     # --- what happens to them ---------------------------------------------------------------------
 
@@ -212,14 +213,21 @@ class JobPeers(ObservedPeers):
         )
 
         self.reason = str(error)
-        self._has_told_error = True
+        self._awaits_verdict = True
         failures = [*to_job_failures(before), node_failure(error, self._host)]
         self._job.report_failure(failures, is_final=True)
 
-    def announce(self, then: states.Again | states.Outcome, signum: signal.Signals) -> None:
-        """Tell that this node goes because of a signal."""
-        if then is states.Outcome.SIGNALLED:
-            self._job.announce_leave(f"{signum.name} received")
+    def announce(self, then: states.Again | states.Outcome, state: states.State) -> None:
+        """Tell that this node goes, or what it has been asked for all nodes of the job."""
+        request = state.request
+        wish = "" if request is None else f"{request.who}: {request.reason}"
+        if request is not None and request.kind is states.RequestKind.STOP:
+            self._awaits_verdict = True
+            self._job.end_job(wish)
+        elif then is states.Again.REQUEST:
+            self._job.request_round(wish)
+        elif then is states.Outcome.SIGNALLED:
+            self._job.announce_leave(wish or describe_asker(state))
 
     def send_notice(self, signum: signal.Signals) -> None:
         """Pass a signal on to the other nodes."""
@@ -232,8 +240,8 @@ class JobPeers(ObservedPeers):
         return self._job.verdict is not None
 
     def awaits_verdict(self) -> bool:
-        """Whether the job has yet to act on an error of this node, which may host its store."""
-        return self._has_told_error and not self.has_verdict()
+        """Whether the job has yet to hear of its end from this node, which may host its store."""
+        return self._awaits_verdict and not self.has_verdict()
 
     def failed_result(self, own: RunResult) -> RunResult:
         """The result of a job that failed: the failures of all nodes, the same one first on all."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.process.binding import Binder
-    from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.process.streams.traffic import Traffic
@@ -97,7 +96,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         binder: Binder | None = None,
     ) -> None:
         self._host = socket.gethostname()
-        self._reasons: dict[int, str] = {}  # why processes were sent signals
         self._keep_daemons = keep_daemons
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
         super().__init__(
@@ -137,18 +135,10 @@ class LocalElasticAgent(SimpleElasticAgent):
             shutdown_timeout=self._shutdown_timeout,
             sleep_timeout=self._sleep_timeout,
             keep_daemons=self._keep_daemons,
-            explain=self._explain,
             has_own_monitor=type(self)._monitor_workers is LocalElasticAgent._monitor_workers,
             has_own_stop=type(self)._stop_workers is LocalElasticAgent._stop_workers,
         )
         return self._local
-
-    def _explain(self, failures: Mapping[int, ProcessFailure]) -> None:
-        """Add to failures of workers that were sent a signal why they were."""
-        for failure in failures.values():
-            reason = self._reasons.get(failure.pid)
-            if reason is not None and not failure.has_reply:
-                failure.message = f"{failure.exit_sentence()}: {reason}"
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Run the workers to the end; see `ElasticAgent.run`."""

@@ -41,7 +41,6 @@ class LocalWorkers(Workers):
         shutdown_timeout: how long they may take to stop before they are killed, in seconds.
         sleep_timeout: seconds that one may be in uninterruptible sleep; 0 means for ever.
         keep_daemons: spare what they leave behind when all of them have succeeded.
-        explain: adds to failures, by local rank, what only the agent knows of them.
         has_own_monitor: whether nobody has put another `_monitor_workers` in the place of ours.
         has_own_stop: the same for `_stop_workers`.
     """
@@ -56,7 +55,6 @@ class LocalWorkers(Workers):
         shutdown_timeout: float,
         sleep_timeout: float,
         keep_daemons: bool,
-        explain: Callable[[Mapping[int, ProcessFailure]], None],
         has_own_monitor: bool,
         has_own_stop: bool,
     ) -> None:
@@ -66,7 +64,7 @@ class LocalWorkers(Workers):
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
         self._notifier = notifier
         self._host = host
-        self._explain = explain
+        self._reasons: dict[int, str] = {}  # why processes were sent signals
         self._has_own_monitor = has_own_monitor
         self._has_own_stop = has_own_stop
         self._shutdown_timeout = shutdown_timeout
@@ -219,8 +217,13 @@ class LocalWorkers(Workers):
             if isinstance(worker.id, int) and worker.local_rank not in self._exits.ended
         }
 
-    def signal(self, signum: signal.Signals, ranks: Collection[int] | None = None) -> None:
-        """Send a signal to those that run, or to some global ranks of them."""
+    def signal(
+        self,
+        signum: signal.Signals,
+        ranks: Collection[int] | None = None,
+        reason: str = "",
+    ) -> None:
+        """Send a signal to those that run, or to some global ranks of them, for a reason."""
         if self.context is None:
             return
         for worker in self.group.workers:
@@ -229,6 +232,8 @@ class LocalWorkers(Workers):
             ):
                 continue
             try:
+                if reason:
+                    self._reasons[self.context.pids()[worker.local_rank]] = reason
                 self.context.send_signal(worker.local_rank, signum)
             except PermissionError:
                 logger.warning(
@@ -250,7 +255,10 @@ class LocalWorkers(Workers):
         for rank, failure in result.failures.items():
             failure.global_rank = ranks[rank]
             failure.host = self._host
-        self._explain(result.failures)
+        for failure in result.failures.values():
+            why = self._reasons.get(failure.pid)
+            if why is not None and not failure.has_reply:
+                failure.message = f"{failure.exit_sentence()}: {why}"
         failures = {ranks[rank]: failure for rank, failure in result.failures.items()}
         if self._lost_store is not None:
             failures = {self._lost_store.local_rank: self._lost_store, **failures}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent import machine, notifications, states
 from plaunch.agent.messages import describe_turn
 from plaunch.agent.peers import QUIET_INTERVAL
+from plaunch.agent.requests import Snapshot
 from plaunch.agent.results import Results
 from plaunch.agent.rounds import Rounds
 from plaunch.agent.stopping import Stopping
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.peers import Peers
     from plaunch.agent.poller import Poller
+    from plaunch.agent.requests import Requests
     from plaunch.agent.signals import SignalInbox
     from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.agent.workers import Workers
@@ -52,6 +54,7 @@ class Loop:
         notices: passes signals on to the workers.
         poller: waits, and is woken.
         reporter: says what a round waits for.
+        requests: what other threads ask for.
         exit_barrier_timeout: how long to wait for the other nodes after success, in seconds.
     """
 
@@ -63,6 +66,7 @@ class Loop:
         notices: Notices,
         poller: Poller,
         reporter: WaitReporter,
+        requests: Requests,
         *,
         exit_barrier_timeout: float,
     ) -> None:
@@ -80,15 +84,21 @@ class Loop:
         self._stopping = Stopping()
         self._exit_barrier_timeout = exit_barrier_timeout
         self._inbox: SignalInbox | None = None
+        self._requests = requests
+        self.look_around()
 
     @property
     def death_signal(self) -> signal.Signals:
         """The signal that the run ends with, if one has ended it."""
         return self.state.asked_by or signal.SIGTERM
 
-    def has_stop_signal(self) -> bool:
-        """Whether a signal that the loop has not come to yet means to stop; for what holds it."""
-        return self._inbox is not None and self._inbox.has_stop()
+    def is_asked_to_end(self) -> bool:
+        """Whether a signal or a request has asked for the end, or will when the loop comes to it.
+
+        That is for what holds the loop.
+        """
+        is_due = self._inbox is not None and self._inbox.has_stop()
+        return is_due or self._requests.has_end() or self.state.is_asked_to_end
 
     def run(self, inbox: SignalInbox) -> states.Outcome:
         """Go on until the table says that this is the end."""
@@ -97,6 +107,7 @@ class Loop:
         while True:
             # Signals come first: a stop that arrives during a restart must not be overtaken by it.
             pending.extendleft(reversed(self._take_signals(inbox)))
+            pending.extend(self._take_requests())
             try:
                 if not pending:
                     pending.extend(self._watch())
@@ -180,12 +191,43 @@ class Loop:
         elif self._notices.pass_on(signum):
             self._peers.send_notice(signum)
 
+    def _take_requests(self) -> list[states.Event]:
+        events: list[states.Event] = []
+        for request in self._requests.take():
+            if isinstance(request, states.Requested):
+                self._notifier.notify(notifications.RequestReceived, request)
+                events.append(request)
+            else:
+                self._workers.signal(request.signum, request.ranks, request.reason)
+        return events
+
     # --- actions ----------------------------------------------------------------------------------
 
     def _step(self, event: states.Event) -> tuple[states.Action, ...]:
-        self.state, actions = machine.step(self.state, event)
+        before = self.state
+        self.state, actions = machine.step(before, event)
+        if isinstance(event, states.Requested) and self.state == before and not actions:
+            logger.info(
+                "%s asks for a %s (%s), of which nothing comes while this agent is %s",
+                event.who,
+                event.kind.value,
+                event.reason,
+                before.phase.value,
+            )
         self._notifier.notify_state(self.state.workers)
         return actions
+
+    def look_around(self) -> None:
+        """Have a snapshot of the present; as a whole, since other threads read it."""
+        state, workers = self.state, self._workers
+        ranks = [worker.global_rank for worker in workers.group.workers]
+        self.snapshot = Snapshot(
+            state.workers,
+            state.round,
+            state.attempt,
+            tuple(rank for rank in ranks if rank >= 0),
+            workers.pids(),
+        )
 
     def _perform(self, action: states.Action) -> states.Event | None:
         if isinstance(action, states.Join):
@@ -221,7 +263,7 @@ class Loop:
             self._workers.start()
         except Exception as error:  # noqa: BLE001 - re-raised as the outcome of the run
             self.results.fail_start(
-                error, is_restart=self.state.is_restart, is_wanted=not self.has_stop_signal()
+                error, is_restart=self.state.is_restart, is_wanted=not self.is_asked_to_end()
             )
             return states.StartFailed()
         self.results.begin_work()
@@ -230,7 +272,7 @@ class Loop:
         return states.StartSucceeded()
 
     def _report(self, then: states.Again | states.Outcome) -> None:
-        self._peers.announce(then, self.death_signal)
+        self._peers.announce(then, self.state)
         text = describe_turn(then, self.state, self.results.of_workers, self._peers.reason)
         self._rounds.turn = text
         logger.warning("%s", text)
@@ -245,6 +287,7 @@ class Loop:
 
     def _watch(self) -> list[states.Event]:
         """Wait until something may have happened and say what it was."""
+        self.look_around()
         phase = self.state.phase
         if phase is states.Phase.JOINING:
             events = self._rounds.watch(self.state)

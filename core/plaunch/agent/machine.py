@@ -5,7 +5,8 @@ a table; what the table does not list leaves the state as it is. The shell in `a
 world into events and carries the actions out, in order.
 
 Two counters are never mixed up: `attempt` counts failures that led to a restart, `round` counts
-worlds that were formed. A failure advances both, a membership change only the round.
+worlds that were formed. A failure advances both, a membership change and a restart that somebody
+has asked for only the round.
 
 Where the rendezvous knows the whole job (`State.is_job_wide`), attempt and budget are the job's:
 after a failure, here or elsewhere, the agent joins again and is told there what follows.
@@ -13,44 +14,12 @@ after a failure, here or elsewhere, the agent joins again and is told there what
 
 from __future__ import annotations
 
-import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from plaunch.agent.states import (
-    Action,
-    Again,
-    AgentFailed,
-    Begin,
-    ClearUp,
-    Escalate,
-    Event,
-    Finish,
-    JobEnded,
-    Join,
-    NodesChanged,
-    Outcome,
-    PeersFailed,
-    PeersFinished,
-    PeersUnreachable,
-    Phase,
-    RendezvousClosed,
-    Report,
-    RoundFailed,
-    RoundFormed,
-    StartFailed,
-    StartSucceeded,
-    StartWorkers,
-    State,
-    StopFailed,
-    StopRequested,
-    StopSucceeded,
-    StopWorkers,
-    TellFailure,
-    WaitForPeers,
-    WorkFailed,
-    WorkSucceeded,
-)
+from plaunch.agent import states
+from plaunch.agent.asking import asked, is_for_restart, is_impatient
+from plaunch.agent.states import Action, Again, Event, Outcome, Phase, State
 from plaunch.agent.worker import WorkerState
 
 if TYPE_CHECKING:
@@ -58,31 +27,29 @@ if TYPE_CHECKING:
 
 Transition = tuple[State, tuple[Action, ...]]
 
-# Seconds within which SIGTERM, SIGHUP and the like are one request, however many come: Slurm sends
-# SIGTERM twice within milliseconds, systemd SIGTERM and SIGHUP.
-SAME_REQUEST = 2.0
-# The same for SIGINT: nobody presses Ctrl-C twice within it, but `timeout` sends every signal to
-# the launcher and to its group.
-SAME_INTERRUPT = 0.0005
-
 
 def _begin(state: State, event: Event) -> Transition:
-    return replace(state, phase=Phase.JOINING), (Join(),)
+    return replace(state, phase=Phase.JOINING), (states.Join(),)
 
 
 def _round_formed(state: State, event: Event) -> Transition:
     formed = replace(
-        state, phase=Phase.STARTING, round=state.round + 1, has_succeeded=False, then=None
+        state,
+        phase=Phase.STARTING,
+        round=state.round + 1,
+        has_succeeded=False,
+        then=None,
+        request=None,
     )
-    if isinstance(event, RoundFormed) and event.attempt is not None:
+    if isinstance(event, states.RoundFormed) and event.attempt is not None:
         formed = replace(formed, attempt=event.attempt)
-    if isinstance(event, RoundFormed) and event.round is not None:
+    if isinstance(event, states.RoundFormed) and event.round is not None:
         formed = replace(formed, round=event.round)
-    return formed, (StartWorkers(),)
+    return formed, (states.StartWorkers(),)
 
 
 def _round_failed(state: State, event: Event) -> Transition:
-    graceful = isinstance(event, RoundFailed) and event.graceful
+    graceful = isinstance(event, states.RoundFailed) and event.graceful
     return _finish(state, Outcome.LEFT if graceful else Outcome.ERROR)
 
 
@@ -93,75 +60,76 @@ def _started(state: State, event: Event) -> Transition:
 def _start_failed(state: State, event: Event) -> Transition:
     failed = replace(state, workers=WorkerState.FAILED)
     if state.is_job_wide:
-        stopping, actions = _stop(failed, Outcome.ERROR)
-        return stopping, (TellFailure(is_final=True), *actions)
+        return _stop(failed, Outcome.ERROR, states.TellFailure(is_final=True))
     # After a failure, that is what ended the job: starting again was only to mend it.
     return _stop(failed, Outcome.FAILED if state.is_restart else Outcome.ERROR)
 
 
 def _agent_failed(state: State, event: Event) -> Transition:
-    stopping, actions = _stop(replace(state, workers=WorkerState.FAILED), Outcome.ERROR)
-    if state.is_job_wide:
-        return stopping, (TellFailure(is_final=True), *actions)
-    return stopping, actions
+    tell = (states.TellFailure(is_final=True),) if state.is_job_wide else ()
+    return _stop(replace(state, workers=WorkerState.FAILED), Outcome.ERROR, *tell)
 
 
 def _failed(state: State, event: Event) -> Transition:
+    stopped = replace(state, workers=WorkerState.STOPPED)
     if state.is_job_wide:
-        stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.DECISION)
         # It is told as soon as it is complete, while the workers stop.
-        return stopping, (TellFailure(), Report(Again.DECISION), *actions)
-    is_final = isinstance(event, WorkFailed) and event.is_final
+        told = (states.TellFailure(), states.Report(Again.DECISION))
+        return _stop(stopped, Again.DECISION, *told)
+    is_final = isinstance(event, states.WorkFailed) and event.is_final
     if state.restarts_left > 0 and not is_final:
-        stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.RESTART)
-        return stopping, (Report(Again.RESTART), *actions)
+        return _stop(stopped, Again.RESTART, states.Report(Again.RESTART))
     # The result says what happened; nothing needs to be reported on the way.
     return _stop(replace(state, workers=WorkerState.FAILED), Outcome.FAILED)
 
 
 def _succeeded(state: State, event: Event) -> Transition:
     done = replace(state, phase=Phase.CLEARING, workers=WorkerState.SUCCEEDED, has_succeeded=True)
-    return done, (ClearUp(),)
+    return done, (states.ClearUp(),)
 
 
 def _cleared(state: State, event: Event) -> Transition:
     if state.then is Outcome.SUCCEEDED:
-        finished, actions = _finish(state, Outcome.SUCCEEDED)
         # Others are not waited for, but they hear that this node may go.
-        return finished, (WaitForPeers(), *actions) if state.is_job_wide else actions
-    return replace(state, phase=Phase.WAITING), (WaitForPeers(),)
+        tell = (states.WaitForPeers(),) if state.is_job_wide else ()
+        return _finish(state, Outcome.SUCCEEDED, *tell)
+    return replace(state, phase=Phase.WAITING), (states.WaitForPeers(),)
 
 
 def _stop_requested_while_clearing(state: State, event: Event) -> Transition:
     # Own workers have succeeded; a stop now cannot undo that, but nobody else is waited for.
     first = state.then is not Outcome.SUCCEEDED
-    done = replace(_asked(state, event), then=Outcome.SUCCEEDED)
-    actions: tuple[Action, ...] = (Report(Outcome.SUCCEEDED),) if first else ()
-    return done, (*actions, Escalate()) if _is_impatient(state, event) else actions
+    done = replace(asked(state, event), then=Outcome.SUCCEEDED)
+    actions: tuple[Action, ...] = (states.Report(Outcome.SUCCEEDED),) if first else ()
+    return done, (*actions, states.Escalate()) if is_impatient(state, event) else actions
 
 
 def _closed_while_clearing(state: State, event: Event) -> Transition:
     return replace(state, then=Outcome.SUCCEEDED), ()
 
 
-def _membership_changed(state: State, event: Event) -> Transition:
-    stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.MEMBERSHIP)
-    return stopping, (Report(Again.MEMBERSHIP), *actions)
+def _stops_for(then: Again | Outcome) -> Callable[[State, Event], Transition]:
+    """Workers are stopped, and that is said."""
+
+    def decide(state: State, event: Event) -> Transition:
+        return _stop(replace(state, workers=WorkerState.STOPPED), then, states.Report(then))
+
+    return decide
 
 
-def _peers_failed(state: State, event: Event) -> Transition:
-    stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Again.DECISION)
-    return stopping, (Report(Again.DECISION), *actions)
+_membership_changed = _stops_for(Again.MEMBERSHIP)
+_peers_failed = _stops_for(Again.DECISION)
+_closed = _stops_for(Outcome.CLOSED)
 
 
 def _unreachable(state: State, event: Event) -> Transition:
-    stopping, actions = _stop(replace(state, workers=_stopped_if_running(state)), Outcome.ERROR)
-    return stopping, (Report(Outcome.ERROR), *actions)
+    stopped = replace(state, workers=_stopped_if_running(state))
+    return _stop(stopped, Outcome.ERROR, states.Report(Outcome.ERROR))
 
 
 def _unreachable_before_stopped(state: State, event: Event) -> Transition:
     if isinstance(state.then, Again):
-        return replace(state, then=Outcome.ERROR), (Report(Outcome.ERROR),)
+        return replace(state, then=Outcome.ERROR), (states.Report(Outcome.ERROR),)
     return state, ()
 
 
@@ -169,33 +137,34 @@ def _job_ended(state: State, event: Event) -> Transition:
     ended = _with_end_of_job(state, event)
     if ended.then is Outcome.SUCCEEDED:
         return _finish(ended, Outcome.SUCCEEDED)
-    return replace(ended, phase=Phase.STOPPING), (Report(_end(ended)), StopWorkers())
+    return replace(ended, phase=Phase.STOPPING), (states.Report(_end(ended)), states.StopWorkers())
 
 
 def _job_ended_while_clearing(state: State, event: Event) -> Transition:
+    if state.then is Outcome.SUCCEEDED and state.request is not None:
+        return state, ()  # this node has ended it, or is about to go, and keeps its result
     ended = _with_end_of_job(state, event)
     if ended.then is Outcome.SUCCEEDED:
         return ended, ()
-    return replace(ended, phase=Phase.STOPPING), (Report(_end(ended)),)
+    return replace(ended, phase=Phase.STOPPING), (states.Report(_end(ended)),)
 
 
 def _job_ended_before_stopped(state: State, event: Event) -> Transition:
     # Only a stop for another round changes its aim.
     if isinstance(state.then, Again):
         ended = _with_end_of_job(state, event)
-        return ended, (Report(_end(ended)),)
+        return ended, (states.Report(_end(ended)),)
     return state, ()
 
 
 def _job_ended_before_round(state: State, event: Event) -> Transition:
     ended = _with_end_of_job(state, event)
-    finished, actions = _finish(ended, _end(ended))
-    return finished, (Report(_end(ended)), *actions)
+    return _finish(ended, _end(ended), states.Report(_end(ended)))
 
 
 def _with_end_of_job(state: State, event: Event) -> State:
     """What the end of the job is for this node, in `then`, and the state of its workers."""
-    outcome = event.outcome if isinstance(event, JobEnded) else Outcome.CLOSED
+    outcome = event.outcome if isinstance(event, states.JobEnded) else Outcome.CLOSED
     if outcome is Outcome.FAILED:
         return replace(state, workers=WorkerState.FAILED, then=outcome)
     if outcome is Outcome.SUCCEEDED and state.has_succeeded:
@@ -212,58 +181,61 @@ def _end(state: State) -> Outcome:
     return state.then if isinstance(state.then, Outcome) else Outcome.CLOSED
 
 
-def _closed(state: State, event: Event) -> Transition:
-    stopping, actions = _stop(replace(state, workers=WorkerState.STOPPED), Outcome.CLOSED)
-    return stopping, (Report(Outcome.CLOSED), *actions)
-
-
 def _closed_before_stopped(state: State, event: Event) -> Transition:
     # The stop was for another round, which can no longer form.
     if isinstance(state.then, Again):
-        return replace(state, then=Outcome.CLOSED), (Report(Outcome.CLOSED),)
+        return replace(state, then=Outcome.CLOSED), (states.Report(Outcome.CLOSED),)
     return state, ()
 
 
 def _stop_requested(state: State, event: Event) -> Transition:
-    stopped = replace(_asked(state, event), workers=WorkerState.STOPPED)
-    stopping, actions = _stop(stopped, Outcome.SIGNALLED)
-    return stopping, (Report(Outcome.SIGNALLED), *actions)
+    stopped = replace(asked(state, event), workers=WorkerState.STOPPED)
+    return _stop(stopped, Outcome.SIGNALLED, states.Report(Outcome.SIGNALLED))
 
 
 def _stop_requested_before_start(state: State, event: Event) -> Transition:
-    finished, actions = _finish(_asked(state, event), Outcome.SIGNALLED)
-    return finished, (Report(Outcome.SIGNALLED), *actions)
+    return _finish(asked(state, event), Outcome.SIGNALLED, states.Report(Outcome.SIGNALLED))
 
 
 def _stop_requested_while_stopping(state: State, event: Event) -> Transition:
     # A failure or an error that already decided the end keeps its place as the first cause.
-    actions: tuple[Action, ...] = (Escalate(),) if _is_impatient(state, event) else ()
-    asked = _asked(state, event)
+    actions: tuple[Action, ...] = (states.Escalate(),) if is_impatient(state, event) else ()
+    known = asked(state, event)
     if isinstance(state.then, Again):
-        return replace(asked, then=Outcome.SIGNALLED), (Report(Outcome.SIGNALLED), *actions)
-    return asked, actions
+        return replace(known, then=Outcome.SIGNALLED), (states.Report(Outcome.SIGNALLED), *actions)
+    return known, actions
 
 
-def _asked(state: State, event: Event) -> State:
-    """Remember the first signal that asked for a stop, and when."""
-    if state.asked_by is not None or not isinstance(event, StopRequested):
-        return state
-    return replace(state, asked_by=event.signum, asked_at=event.at)
+def _requested(state: State, event: Event) -> Transition:
+    if not is_for_restart(event):
+        return _stop_requested(state, event)
+    known = replace(asked(state, event), workers=WorkerState.STOPPED)
+    return _stop(known, Again.REQUEST, states.Report(Again.REQUEST))
 
 
-def _is_impatient(state: State, event: Event) -> bool:
-    r"""Whether a signal that arrives during a stop means that the grace is not to be waited for.
+def _unless_for_restart(
+    transition: Callable[[State, Event], Transition],
+) -> Callable[[State, Event], Transition]:
+    """The same decision, but not for a restart, which is under way already or comes too late."""
 
-    Whoever types Ctrl-C or Ctrl-\ at a launcher that stops wants it at once. What programs send
-    (SIGTERM, SIGHUP and the like) comes more than once for one request.
-    """
-    if not isinstance(event, StopRequested):
-        return False
-    if event.signum is signal.SIGQUIT:
-        return True
-    if event.signum is signal.SIGINT:
-        return state.asked_by is not signal.SIGINT or event.at - state.asked_at > SAME_INTERRUPT
-    return state.asked_by is not None and event.at - state.asked_at > SAME_REQUEST
+    def decide(state: State, event: Event) -> Transition:
+        return (state, ()) if is_for_restart(event) else transition(state, event)
+
+    return decide
+
+
+def _after_success(
+    transition: Callable[[State, Event], Transition],
+    restart: Callable[[State, Event], Transition],
+) -> Callable[[State, Event], Transition]:
+    """The same, but for a restart of a job whose other workers may still be at work."""
+
+    def decide(state: State, event: Event) -> Transition:
+        if not is_for_restart(event):
+            return transition(state, event)
+        return restart(state, event) if state.is_job_wide else (state, ())
+
+    return decide
 
 
 def _stopped(state: State, event: Event) -> Transition:
@@ -272,13 +244,12 @@ def _stopped(state: State, event: Event) -> Transition:
     attempt = state.attempt + (state.then is Again.RESTART)
     is_restart = state.then in (Again.RESTART, Again.DECISION)
     again = replace(state, phase=Phase.JOINING, attempt=attempt, is_restart=is_restart)
-    return again, (Join(),)
+    return again, (states.Join(),)
 
 
 def _stop_failed(state: State, event: Event) -> Transition:
     # Workers that cannot be ended must not meet a second generation on the same devices.
-    finished, actions = _finish(replace(state, workers=WorkerState.UNHEALTHY), Outcome.ERROR)
-    return finished, actions
+    return _finish(replace(state, workers=WorkerState.UNHEALTHY), Outcome.ERROR)
 
 
 def _peers_finished(state: State, event: Event) -> Transition:
@@ -287,8 +258,7 @@ def _peers_finished(state: State, event: Event) -> Transition:
 
 def _stop_requested_while_waiting(state: State, event: Event) -> Transition:
     # Own workers have succeeded; a stop now cannot undo that, so it only ends the wait.
-    finished, actions = _finish(_asked(state, event), Outcome.SUCCEEDED)
-    return finished, (Report(Outcome.SUCCEEDED), *actions)
+    return _finish(asked(state, event), Outcome.SUCCEEDED, states.Report(Outcome.SUCCEEDED))
 
 
 def _while_clearing(
@@ -303,61 +273,70 @@ def _while_clearing(
         if state.then is Outcome.SUCCEEDED:
             return state, ()
         after, actions = transition(state, event)
-        return after, tuple(action for action in actions if action != StopWorkers())
+        return after, tuple(action for action in actions if action != states.StopWorkers())
 
     return decide
 
 
-def _stop(state: State, then: Again | Outcome) -> Transition:
-    return replace(state, phase=Phase.STOPPING, then=then), (StopWorkers(),)
+def _stop(state: State, then: Again | Outcome, *before: Action) -> Transition:
+    return replace(state, phase=Phase.STOPPING, then=then), (*before, states.StopWorkers())
 
 
-def _finish(state: State, outcome: Outcome) -> Transition:
-    return replace(state, phase=Phase.DONE, then=outcome), (Finish(outcome),)
+def _finish(state: State, outcome: Outcome, *before: Action) -> Transition:
+    return replace(state, phase=Phase.DONE, then=outcome), (*before, states.Finish(outcome))
 
 
 _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
-    (Phase.IDLE, Begin): _begin,
-    (Phase.IDLE, StopRequested): _stop_requested_before_start,
-    (Phase.JOINING, RoundFormed): _round_formed,
-    (Phase.JOINING, RoundFailed): _round_failed,
-    (Phase.JOINING, JobEnded): _job_ended_before_round,
-    (Phase.JOINING, StopRequested): _stop_requested_before_start,
-    (Phase.STARTING, StartSucceeded): _started,
-    (Phase.STARTING, StartFailed): _start_failed,
-    (Phase.STARTING, AgentFailed): _agent_failed,
-    (Phase.STARTING, StopRequested): _stop_requested,
-    (Phase.RUNNING, WorkFailed): _failed,
-    (Phase.RUNNING, WorkSucceeded): _succeeded,
-    (Phase.RUNNING, NodesChanged): _membership_changed,
-    (Phase.RUNNING, PeersFailed): _peers_failed,
-    (Phase.RUNNING, PeersUnreachable): _unreachable,
-    (Phase.RUNNING, RendezvousClosed): _closed,
-    (Phase.RUNNING, JobEnded): _job_ended,
-    (Phase.RUNNING, AgentFailed): _agent_failed,
-    (Phase.RUNNING, StopRequested): _stop_requested,
-    (Phase.STOPPING, StopSucceeded): _stopped,
-    (Phase.STOPPING, StopFailed): _stop_failed,
-    (Phase.STOPPING, PeersUnreachable): _unreachable_before_stopped,
-    (Phase.STOPPING, RendezvousClosed): _closed_before_stopped,
-    (Phase.STOPPING, JobEnded): _job_ended_before_stopped,
-    (Phase.STOPPING, StopRequested): _stop_requested_while_stopping,
-    (Phase.CLEARING, StopSucceeded): _cleared,
-    (Phase.CLEARING, StopFailed): _stop_failed,
-    (Phase.CLEARING, NodesChanged): _while_clearing(_membership_changed),
-    (Phase.CLEARING, PeersFailed): _while_clearing(_peers_failed),
-    (Phase.CLEARING, PeersUnreachable): _while_clearing(_unreachable),
-    (Phase.CLEARING, JobEnded): _job_ended_while_clearing,
-    (Phase.CLEARING, RendezvousClosed): _closed_while_clearing,
-    (Phase.CLEARING, StopRequested): _stop_requested_while_clearing,
-    (Phase.WAITING, PeersFinished): _peers_finished,
+    (Phase.IDLE, states.Begin): _begin,
+    (Phase.IDLE, states.StopRequested): _stop_requested_before_start,
+    (Phase.IDLE, states.Requested): _unless_for_restart(_stop_requested_before_start),
+    (Phase.JOINING, states.RoundFormed): _round_formed,
+    (Phase.JOINING, states.RoundFailed): _round_failed,
+    (Phase.JOINING, states.JobEnded): _job_ended_before_round,
+    (Phase.JOINING, states.StopRequested): _stop_requested_before_start,
+    (Phase.JOINING, states.Requested): _unless_for_restart(_stop_requested_before_start),
+    (Phase.STARTING, states.StartSucceeded): _started,
+    (Phase.STARTING, states.StartFailed): _start_failed,
+    (Phase.STARTING, states.AgentFailed): _agent_failed,
+    (Phase.STARTING, states.StopRequested): _stop_requested,
+    (Phase.STARTING, states.Requested): _requested,
+    (Phase.RUNNING, states.WorkFailed): _failed,
+    (Phase.RUNNING, states.WorkSucceeded): _succeeded,
+    (Phase.RUNNING, states.NodesChanged): _membership_changed,
+    (Phase.RUNNING, states.PeersFailed): _peers_failed,
+    (Phase.RUNNING, states.PeersUnreachable): _unreachable,
+    (Phase.RUNNING, states.RendezvousClosed): _closed,
+    (Phase.RUNNING, states.JobEnded): _job_ended,
+    (Phase.RUNNING, states.AgentFailed): _agent_failed,
+    (Phase.RUNNING, states.StopRequested): _stop_requested,
+    (Phase.RUNNING, states.Requested): _requested,
+    (Phase.STOPPING, states.StopSucceeded): _stopped,
+    (Phase.STOPPING, states.StopFailed): _stop_failed,
+    (Phase.STOPPING, states.PeersUnreachable): _unreachable_before_stopped,
+    (Phase.STOPPING, states.RendezvousClosed): _closed_before_stopped,
+    (Phase.STOPPING, states.JobEnded): _job_ended_before_stopped,
+    (Phase.STOPPING, states.StopRequested): _stop_requested_while_stopping,
+    (Phase.STOPPING, states.Requested): _unless_for_restart(_stop_requested_while_stopping),
+    (Phase.CLEARING, states.StopSucceeded): _cleared,
+    (Phase.CLEARING, states.StopFailed): _stop_failed,
+    (Phase.CLEARING, states.NodesChanged): _while_clearing(_membership_changed),
+    (Phase.CLEARING, states.PeersFailed): _while_clearing(_peers_failed),
+    (Phase.CLEARING, states.PeersUnreachable): _while_clearing(_unreachable),
+    (Phase.CLEARING, states.JobEnded): _job_ended_while_clearing,
+    (Phase.CLEARING, states.RendezvousClosed): _closed_while_clearing,
+    (Phase.CLEARING, states.StopRequested): _stop_requested_while_clearing,
+    (Phase.CLEARING, states.Requested): _after_success(
+        _stop_requested_while_clearing, _while_clearing(_requested)
+    ),
+    (Phase.WAITING, states.PeersFinished): _peers_finished,
     # The job is not done after all. Only a rendezvous that knows the whole job says so.
-    (Phase.WAITING, NodesChanged): _membership_changed,
-    (Phase.WAITING, PeersFailed): _peers_failed,
-    (Phase.WAITING, PeersUnreachable): _unreachable,
-    (Phase.WAITING, JobEnded): _job_ended,
-    (Phase.WAITING, RendezvousClosed): _peers_finished,
-    (Phase.WAITING, StopRequested): _stop_requested_while_waiting,
+    (Phase.WAITING, states.NodesChanged): _membership_changed,
+    (Phase.WAITING, states.PeersFailed): _peers_failed,
+    (Phase.WAITING, states.PeersUnreachable): _unreachable,
+    (Phase.WAITING, states.JobEnded): _job_ended,
+    (Phase.WAITING, states.RendezvousClosed): _peers_finished,
+    (Phase.WAITING, states.StopRequested): _stop_requested_while_waiting,
+    (Phase.WAITING, states.Requested): _after_success(_stop_requested_while_waiting, _requested),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from plaunch.agent.states import Again, Outcome, Phase, State
+from plaunch.agent.states import Again, Outcome, Phase, RequestKind, State
 from plaunch.process.failures.error_file import text_of
 from plaunch.process.failures.failure import first_failure
 from plaunch.rendezvous.job import JobRound
@@ -26,25 +26,44 @@ def describe_turn(
     `reason` is why the rendezvous was closed; where it knows the whole job
     (`State.is_job_wide`), why the course changes.
     """
-    death_signal = state.asked_by or signal.SIGTERM
-    if then is Outcome.SUCCEEDED and state.asked_by is not None:
+    asked = describe_asker(state)
+    if then is Outcome.SUCCEEDED and state.is_asked_to_end:
         return (
-            f"{death_signal.name} received; the workers of this node have succeeded, which stays "
+            f"{asked}; the workers of this node have succeeded, which stays "
             "its result; nobody else is waited for"
         )
+    if then is Again.REQUEST:
+        return f"{asked}; all workers are restarted, which uses none of the restarts"
     if state.is_job_wide and then is not Outcome.SIGNALLED:
         return _describe_turn_of_job(then, state, reason)
-    if then is Again.MEMBERSHIP:
-        return "the nodes of the job have changed; a new round begins"
+    if then is Outcome.SIGNALLED:
+        what = "no worker is running" if state.phase is Phase.DONE else "the workers are stopped"
+        return f"{asked}; {what}"
     if then is Again.RESTART:
         return (
             f"{describe_failures(result)}; all workers are restarted "
             f"(restart {state.attempt + 1} of {state.max_restarts})"
         )
-    if then is Outcome.SIGNALLED:
-        what = "no worker is running" if state.phase is Phase.DONE else "the workers are stopped"
-        return f"{death_signal.name} received; {what}"
-    return f"the rendezvous was closed: {reason}"
+    return (
+        "the nodes of the job have changed; a new round begins"
+        if then is Again.MEMBERSHIP
+        else f"the rendezvous was closed: {reason}"
+    )
+
+
+def describe_asker(state: State) -> str:
+    """Who asked for what, and why, in a few words: a signal did, or somebody's request."""
+    request = state.request
+    if request is None:
+        return f"{(state.asked_by or signal.SIGTERM).name} received"
+    return f"{request.who} asks for {_WISHES[request.kind]} ({request.reason})"
+
+
+_WISHES = {
+    RequestKind.STOP: "the end of the job",
+    RequestKind.RESTART: "a restart",
+    RequestKind.LEAVE: "this node to leave",
+}
 
 
 def _describe_turn_of_job(then: Again | Outcome, state: State, reason: str) -> str:

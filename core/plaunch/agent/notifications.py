@@ -26,132 +26,128 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from plaunch.agent.rounds import Round
-    from plaunch.agent.states import State
+    from plaunch.agent.states import Requested, State
     from plaunch.agent.worker import WorkerGroup
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.stopping.stop_sequence import StopStep
 
 
 @dataclass(eq=False, repr=False)
-class BeforeRendezvous(Value):
-    """The agent is about to join a round."""
+class Notification(Value):
+    """Something has happened; `group` are the workers as they are then."""
 
     group: GroupInfo
 
 
+class BeforeRendezvous(Notification):
+    """The agent is about to join a round."""
+
+
 @dataclass(eq=False, repr=False)
-class AfterRendezvous(Value):
+class AfterRendezvous(Notification):
     """A round is complete; ranks are known and workers are about to start.
 
     `duration` is how long the node waited for it, in seconds; `reason` is why there is another
     round, and empty for the first one.
     """
 
-    group: GroupInfo
     duration: float = 0.0
     reason: str = ""
 
 
 @dataclass(eq=False, repr=False)
-class RendezvousFailed(Value):
+class RendezvousFailed(Notification):
     """A round was not completed, or this node has no part in it.
 
     `duration` is how long the node waited for it, in seconds.
     """
 
-    group: GroupInfo
     duration: float
     reason: str
 
 
-@dataclass(eq=False, repr=False)
-class BeforeWorkers(Value):
+class BeforeWorkers(Notification):
     """The workers are about to be started."""
 
-    group: GroupInfo
 
-
-@dataclass(eq=False, repr=False)
-class WorkersStarted(Value):
+class WorkersStarted(Notification):
     """All workers of this agent have been started; their pids are known."""
 
-    group: GroupInfo
-
 
 @dataclass(eq=False, repr=False)
-class WorkerEnded(Value):
+class WorkerEnded(Notification):
     """One worker was seen to end, `at` seconds since the epoch; told at once.
 
     `WorkerExited` follows when the agent has looked after it, which may be a stop of all others
     later, and then knows what the worker last wrote.
     """
 
-    group: GroupInfo
     exit: WorkerExit
     at: float
 
 
 @dataclass(eq=False, repr=False)
-class WorkerExited(Value):
+class WorkerExited(Notification):
     """One worker has ended, by itself or because the agent stopped it."""
 
-    group: GroupInfo
     exit: WorkerExit
 
 
 @dataclass(eq=False, repr=False)
-class WorkersFailed(Value):
+class WorkersFailed(Notification):
     """Workers have failed by themselves, by global rank; `first` is whose failure began it all.
 
     At the end of a job that all nodes know of, these are the failures of all of them; a launcher
     that failed has a negative rank.
     """
 
-    group: GroupInfo
     failures: Mapping[int, ProcessFailure]
     first: int
 
 
 @dataclass(eq=False, repr=False)
-class MembershipChanged(Value):
+class MembershipChanged(Notification):
     """The rendezvous told of a change among the nodes."""
 
-    group: GroupInfo
     change: MembershipChange
 
 
 @dataclass(eq=False, repr=False)
-class SignalReceived(Value):
+class SignalReceived(Notification):
     """The launcher has received a signal; `action` is what follows.
 
     `node` has received it instead, and asked this one to pass it on.
     """
 
-    group: GroupInfo
     signum: int
     action: SignalAction
     node: str = ""
 
 
 @dataclass(eq=False, repr=False)
-class Stopping(Value):
+class RequestReceived(Notification):
+    """Somebody has asked for a stop, a restart, or for this node to leave."""
+
+    request: Requested
+
+
+@dataclass(eq=False, repr=False)
+class Stopping(Notification):
     """The stop ladder has taken a step."""
 
-    group: GroupInfo
     step: StopStep
 
 
 @dataclass(eq=False, repr=False)
-class StateChanged(Value):
+class StateChanged(Notification):
     """The worker group went from one state to another."""
 
-    group: GroupInfo
     old: WorkerState
     new: WorkerState
 
 
 @dataclass(eq=False, repr=False)
-class AgentFinished(Value):
+class AgentFinished(Notification):
     """The agent is done; nothing follows.
 
     `result` is None when no result exists: a signal ended the job, or an error of plaunch's own.
@@ -159,27 +155,11 @@ class AgentFinished(Value):
     few of ours; they are empty if the agent was torn out of its work.
     """
 
-    group: GroupInfo
     result: RunResult | None
     outcome: str = ""
     reason: str = ""
 
 
-Notification = (
-    BeforeRendezvous
-    | AfterRendezvous
-    | RendezvousFailed
-    | BeforeWorkers
-    | WorkersStarted
-    | WorkerEnded
-    | WorkerExited
-    | WorkersFailed
-    | MembershipChanged
-    | SignalReceived
-    | Stopping
-    | StateChanged
-    | AgentFinished
-)
 Notify = Callable[[Notification], None]
 WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
 Facts = ParamSpec("Facts")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.poller import Poller
-    from plaunch.agent.states import Again
+    from plaunch.agent.states import Again, State
     from plaunch.agent.worker import RunResult
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.rendezvous.api import RendezvousHandler
@@ -114,8 +114,8 @@ class Peers:
     def report_error(self, error: BaseException, before: Mapping[int, ProcessFailure]) -> None:
         """Tell that this node failed itself, after the failures of workers `before`."""
 
-    def announce(self, then: Again | Outcome, signum: signal.Signals) -> None:
-        """Tell what this node is about to do, where others should know; `signum` asked for it."""
+    def announce(self, then: Again | Outcome, state: State) -> None:
+        """Tell what this node is about to do, where others should know."""
 
     def send_notice(self, signum: signal.Signals) -> None:
         """Pass a signal on."""
@@ -127,7 +127,7 @@ class Peers:
         return False
 
     def awaits_verdict(self) -> bool:
-        """Whether the job has yet to act on an error of this node."""
+        """Whether the job has yet to act on an error of this node, or a wish for its end."""
         return False
 
     def take_changes(self) -> Sequence[MembershipChange]:

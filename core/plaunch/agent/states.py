@@ -62,6 +62,15 @@ class Again(enum.Enum):
     RESTART = "restart"
     MEMBERSHIP = "membership"
     DECISION = "decision"  # workers failed; whether there is another round, the job says
+    REQUEST = "request"  # somebody has asked for it; no restart of the budget is used
+
+
+class RequestKind(enum.Enum):
+    """What may be asked of an agent from outside."""
+
+    STOP = "stop"  # the job ends, on all nodes where the rendezvous knows them
+    RESTART = "restart"  # all workers of the job are stopped, and start again in another round
+    LEAVE = "leave"  # this node goes, and the job goes on without it
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,14 @@ class State:
     then: Again | Outcome | None = None  # after STOPPING: another round, or the end
     asked_by: signal.Signals | None = None  # the first signal that asked for a stop
     asked_at: float = 0.0  # when, in seconds that never go back
+    request: Requested | None = None  # that the agent is busy with, or that ends the run
+
+    @property
+    def is_asked_to_end(self) -> bool:
+        """Whether a signal or a request has asked for the end of the run."""
+        request = self.request
+        is_end = request is not None and request.kind is not RequestKind.RESTART
+        return is_end or self.asked_by is not None
 
     @property
     def restarts_left(self) -> int:
@@ -89,12 +106,16 @@ class State:
 # --- events ---------------------------------------------------------------------------------------
 
 
-class Begin(Value):
+class Event(Value):
+    """Something that the table decides upon."""
+
+
+class Begin(Event):
     """The agent was asked to run."""
 
 
 @dataclass(eq=False, repr=False)
-class RoundFormed(Value):
+class RoundFormed(Event):
     """The rendezvous is complete and ranks are assigned.
 
     `attempt` and `round` are the job's, if it counts them.
@@ -105,128 +126,120 @@ class RoundFormed(Value):
 
 
 @dataclass(eq=False, repr=False)
-class RoundFailed(Value):
+class RoundFailed(Event):
     """The rendezvous did not complete; `graceful` if this node is simply not needed."""
 
     graceful: bool = False
 
 
-class StartSucceeded(Value):
+class StartSucceeded(Event):
     """Every worker has a process."""
 
 
-class StartFailed(Value):
+class StartFailed(Event):
     """A worker could not be started."""
 
 
-class AgentFailed(Value):
+class AgentFailed(Event):
     """Something went wrong in the agent itself."""
 
 
 @dataclass(eq=False, repr=False)
-class WorkFailed(Value):
+class WorkFailed(Event):
     """At least one worker failed by itself; `is_final` if no restart can help."""
 
     is_final: bool = False
 
 
-class WorkSucceeded(Value):
+class WorkSucceeded(Event):
     """All workers ended with success."""
 
 
-class NodesChanged(Value):
+class NodesChanged(Event):
     """A node arrived, left or was lost."""
 
 
-class PeersFailed(Value):
+class PeersFailed(Event):
     """Workers of another node failed."""
 
 
-class PeersUnreachable(Value):
+class PeersUnreachable(Event):
     """Nothing was heard of the other nodes for too long."""
 
 
-class RendezvousClosed(Value):
+class RendezvousClosed(Event):
     """Another node closed the rendezvous."""
 
 
 @dataclass(eq=False, repr=False)
-class JobEnded(Value):
+class JobEnded(Event):
     """The job is over for all nodes: SUCCEEDED, FAILED or CLOSED."""
 
     outcome: Outcome
 
 
 @dataclass(eq=False, repr=False)
-class StopRequested(Value):
+class StopRequested(Event):
     """A stop signal was received, `at` seconds on a clock that never goes back."""
 
     signum: signal.Signals
     at: float = 0.0
 
 
-class StopSucceeded(Value):
+@dataclass(eq=False, repr=False)
+class Requested(Event):
+    """Somebody asks for something from outside: `who`, in a few words, and why."""
+
+    kind: RequestKind
+    reason: str
+    who: str
+
+
+class StopSucceeded(Event):
     """The stop sequence is through: no worker is left, nor what it has started."""
 
 
-class StopFailed(Value):
+class StopFailed(Event):
     """The stop sequence is through and a worker is still there."""
 
 
-class PeersFinished(Value):
+class PeersFinished(Event):
     """All other nodes have finished, or the time to wait for them is over."""
-
-
-Event = (
-    Begin
-    | RoundFormed
-    | RoundFailed
-    | StartSucceeded
-    | StartFailed
-    | AgentFailed
-    | WorkFailed
-    | WorkSucceeded
-    | NodesChanged
-    | PeersFailed
-    | PeersUnreachable
-    | RendezvousClosed
-    | JobEnded
-    | StopRequested
-    | StopSucceeded
-    | StopFailed
-    | PeersFinished
-)
 
 
 # --- actions --------------------------------------------------------------------------------------
 
 
-class Join(Value):
+class Action(Value):
+    """Something that follows, and that the loop carries out."""
+
+
+class Join(Action):
     """Take part in the next round."""
 
 
-class StartWorkers(Value):
+class StartWorkers(Action):
     """Start the workers of the round that has formed."""
 
 
 @dataclass(eq=False, repr=False)
-class StopWorkers(Value):
+class StopWorkers(Action):
     """Begin the stop sequence; its end is an event.
 
     Its soft signal is the one that asked for the stop (`State.asked_by`), or else SIGTERM.
     """
 
 
-class ClearUp(Value):
+class ClearUp(Action):
     """Begin to end what workers that have succeeded left behind; its end is an event."""
 
 
-class Escalate(Value):
+class Escalate(Action):
     """Skip the grace of the stop that is in progress."""
 
 
 @dataclass(eq=False, repr=False)
-class TellFailure(Value):
+class TellFailure(Action):
     """Tell the job what failed on this node, in a moment; at once if restarting cannot help.
 
     That is what `is_final` says.
@@ -235,32 +248,19 @@ class TellFailure(Value):
     is_final: bool = False
 
 
-class WaitForPeers(Value):
+class WaitForPeers(Action):
     """Give the other nodes time to finish."""
 
 
 @dataclass(eq=False, repr=False)
-class Report(Value):
-    """Say what happened and what follows."""
+class Report(Action):
+    """Say what happened and what follows; also to the other nodes, if they should know."""
 
     then: Again | Outcome
 
 
 @dataclass(eq=False, repr=False)
-class Finish(Value):
+class Finish(Action):
     """End the run."""
 
     outcome: Outcome
-
-
-Action = (
-    Join
-    | StartWorkers
-    | StopWorkers
-    | ClearUp
-    | Escalate
-    | TellFailure
-    | WaitForPeers
-    | Report
-    | Finish
-)

@@ -116,9 +116,14 @@ class Workers:
         ids = {worker.global_rank: worker.id for worker in self.group.workers}
         return {rank: pid for rank, pid in ids.items() if isinstance(pid, int)}
 
-    def signal(self, signum: signal.Signals, ranks: Collection[int] | None = None) -> None:
+    def signal(
+        self,
+        signum: signal.Signals,
+        ranks: Collection[int] | None = None,
+        reason: str = "",
+    ) -> None:
         """Send a signal to those that run, or to some global ranks of them; they go on."""
-        del ranks
+        del ranks, reason
         logger.warning("%s is not passed on: this agent has no way to do so", signum.name)
 
     def wait_for_peers(self, timeout: float) -> None:

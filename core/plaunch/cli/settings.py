@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.cli.contradictions import check_options
 from plaunch.cli.parser import DEFAULT
@@ -74,7 +74,7 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
     )
 
 
-def _as_they_are(args: argparse.Namespace) -> dict[str, object]:
+def _as_they_are(args: argparse.Namespace) -> dict[str, Any]:
     """The options that are fields of the settings, by name; those that need more come later."""
     names = {item.name for item in fields(LaunchConfig)}
     return {o.dest: getattr(args, o.dest) for o in args.table if o.dest in names}

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
+import signal
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent.extensions import RequestKind
+from plaunch.agent.states import RequestKind
 from plaunch.errors import PlaunchError, PluginError
 from plaunch.plugin.blame import one_line
 from plaunch.plugin.loading import keeping_signals
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable, Collection, Iterator
 
     import pluggy
 
-    from plaunch.agent.extensions import Control, Extension, Snapshot
+    from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
+    from plaunch.agent.requests import Snapshot
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.context import PluginContext
@@ -122,7 +123,7 @@ class AgentControl:
         reason: str = "",
     ) -> None:
         """Send a signal to workers of this node."""
-        self._agent.signal_workers(signum, ranks, reason)
+        self._agent.signal_workers(signal.Signals(signum), ranks, reason)
 
     def say(self, text: str) -> None:
         """Say one line to the user."""

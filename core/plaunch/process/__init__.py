@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from plaunch.process.streams.logs import LogsSpecs as LogsSpecs
     from plaunch.process.streams.std import Std as Std
     from plaunch.process.streams.std import to_map as to_map
-    from plaunch.process.streams.tail import TailLog as TailLog
-    from plaunch.process.streams.tail import tail_logfile as tail_logfile
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -73,6 +71,5 @@ __getattr__, __dir__, __all__ = attach(
         ".contexts.start": "start_processes",
         ".streams.std": "Std to_map",
         ".contexts.subprocess_context": "SubprocessContext",
-        ".streams.tail": "TailLog tail_logfile",
     },
 )

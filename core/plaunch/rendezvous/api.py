@@ -208,6 +208,7 @@ class ChangeKind(enum.Enum):
     CLOSED = "closed"  # for good; `JobRendezvous.verdict` says how the job ended
     # The others come from a `JobRendezvous` only.
     FAILED = "failed"  # workers of this round failed; what follows, `next_rendezvous` says
+    RESTART = "restart"  # a node asks all for another round; nothing has failed
     NOTICE = "notice"  # another node passes a signal on; the round goes on
     UNREACHABLE = "unreachable"  # nothing was heard of the other nodes for too long
 

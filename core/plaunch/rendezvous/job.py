@@ -162,6 +162,15 @@ class JobRendezvous(ObservableRendezvous, Protocol):
     def send_notice(self, signum: int) -> None:
         """Pass a signal on to the agents of all other nodes, as a NOTICE change."""
 
+    def request_round(self, reason: str) -> None:
+        """Ask all nodes to stop their workers and to join another round, although none has failed.
+
+        The others hear of a RESTART change. It uses none of the restarts.
+        """
+
+    def end_job(self, reason: str) -> None:
+        """End the job for all nodes, as `set_closed` does, and say why."""
+
     def announce_leave(self, reason: str) -> None:
         """Tell that this node goes, before it stops its workers; `leave` follows when it has.
 

@@ -56,6 +56,8 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         self.reported: list[tuple[list[JobFailure], bool]] = []  # with `is_final`, call by call
         self.successes = 0
         self.farewells: list[str] = []
+        self.requested: list[str] = []  # rounds, with the reason
+        self.ended: list[str] = []
         self.notices: list[int] = []
         self._verdict: Verdict | None = None
         self._failures: list[JobFailure] = []  # of the round that ran last
@@ -93,6 +95,19 @@ class FakeJobRendezvous(FakeElasticRendezvous):
     def announce_leave(self, reason: str) -> None:
         """Note it."""
         self.farewells.append(reason)
+
+    def request_round(self, reason: str) -> None:
+        """Note it."""
+        self.requested.append(reason)
+
+    def end_job(self, reason: str) -> None:
+        """Note it, and end the job."""
+        self.ended.append(reason)
+        self.conclude("closed", node="here", reason=reason)
+
+    def request_elsewhere(self, node: str = "neighbour", reason: str = "somebody: why not") -> None:
+        """Another node asks for another round."""
+        self._change(ChangeKind.RESTART, node, reason)
 
     def fail_elsewhere(self, failure: JobFailure, node: str = "neighbour") -> None:
         """Workers of another node fail."""

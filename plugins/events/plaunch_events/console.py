@@ -189,6 +189,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Metadata], list[str]]]] = {
     "restart": _restart,
     "membership.changed": _membership_changed,
     "signal.received": _signal_received,
+    "request.received": lambda told: [str(told.get(key)) for key in ("kind", "who", "reason")],
     "stop.step": _stop_step,
     "state.changed": _state_changed,
     "launcher.finished": _launcher_finished,

@@ -93,6 +93,22 @@ class AgentRequests:
 
         self._request_change(make)
 
+    def request_round(self, reason: str) -> None:
+        """End the present round on all nodes, because somebody wants another one."""
+        place = self._active_place()
+        if place is None:
+            return
+        ours = self._ours
+
+        def request() -> Routine[None]:
+            yield from ours.change(
+                lambda state: transitions.call(
+                    state, "requested", ours.me, reason, by=ours.me, from_round=place.round
+                )
+            )
+
+        self._request_of(place, request)
+
     def close(self, reason: str) -> None:
         """Find the verdict that the job is over, because somebody wants it."""
         ours = self._ours

@@ -300,6 +300,14 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Pass a signal on to the agents of all other nodes."""
         self._agent.send_notice(signum)
 
+    def request_round(self, reason: str) -> None:
+        """Ask all nodes for another round; see `JobRendezvous`."""
+        self._agent.request_round(reason)
+
+    def end_job(self, reason: str) -> None:
+        """End the job on all nodes, and say why."""
+        self._agent.close(reason)
+
     def announce_leave(self, reason: str) -> None:
         """Tell that this node goes; see `JobRendezvous`."""
         self._agent.announce_leave(reason)

@@ -31,9 +31,9 @@ class Heartbeat:
         self._ours = ours
         self._beats = 0
         self._observer = self._make_observer()
-        self._signs: dict[str, bytes | None] = {}
-        self._sign: bytes | None = None  # what this node has given last
-        self._sign_key = ""
+        self._last_look: dict[str, bytes | None] = {}
+        self._own: bytes | None = None  # what this node has given last
+        self._key = ""
         self._seen: tuple[str, bytes] | None = None  # the state, as held at the last look
         self._lease: float | None = None  # seconds for which it stays; None for ever
         self._is_replaced = False  # whether something else is there
@@ -41,16 +41,16 @@ class Heartbeat:
     def begin_anew(self) -> None:
         """Know nobody; called when the job is another one."""
         self._observer = self._make_observer()
-        self._signs = {}
+        self._last_look = {}
         self._seen = None
 
     def end(self) -> Routine[None]:
         """Take the heartbeat away, from a job in which this node does not live any more.
 
-        Where signs have leases it would stay as long as this node, and mislead others.
+        Where heartbeats have leases it would stay as long as this node, and mislead others.
         """
-        if self._sign_key:
-            yield Delete(self._sign_key)
+        if self._key:
+            yield Delete(self._key)
 
     def _make_observer(self) -> Observer:
         timing = self._ours.timing
@@ -61,7 +61,7 @@ class Heartbeat:
         if self._lease is None or self._is_replaced:
             self._beats += 1
             self._is_replaced = False
-        self._sign_key = key = self._ours.keys.beat(self._ours.me)
+        self._key = key = self._ours.keys.beat(self._ours.me)
         record: dict[str, object] = {"beat": self._beats}
         state = self._ours.state
         if state is not None:
@@ -70,8 +70,8 @@ class Heartbeat:
             record["lease"] = self._lease
         if self._ours.part.leaving:
             record["gone"] = self._ours.part.leaving
-        self._sign = self._ours.codec.encode(key, record)
-        self._lease = yield Beat(key, self._sign)
+        self._own = self._ours.codec.encode(key, record)
+        self._lease = yield Beat(key, self._own)
 
     def look(self) -> Routine[None]:
         """See who is alive: the leader looks at all, everybody else at the leader."""
@@ -82,26 +82,26 @@ class Heartbeat:
         watched = sorted(peers.watched if leads else {state.leader})
         must_hold = self._must_hold(job, state)
         nodes = [self._ours.me, *(node for node in watched if node and node != self._ours.me)]
-        beats = [self._ours.keys.beat(node) for node in nodes]
-        values = yield MultiGet([*must_hold, *beats])
+        keys = [self._ours.keys.beat(node) for node in nodes]
+        values = yield MultiGet([*must_hold, *keys])
         loss = self._find_loss(dict(zip(must_hold, values, strict=False)), must_hold)
         if loss:
             self._ours.lose_job(loss)
             return
         self._seen = job.keys.state(state.version), job.state_record
-        signs = dict(zip(nodes, values[len(must_hold) :], strict=True))
-        self._is_replaced = signs[self._ours.me] != self._sign
-        leases = self._read_signs(signs)
+        beats = dict(zip(nodes, values[len(must_hold) :], strict=True))
+        self._is_replaced = beats[self._ours.me] != self._own
+        leases = self._read_beats(beats)
         peers.moving.update(
             node
-            for node, sign in signs.items()
-            # A sign that vanishes with its lease is none of life.
-            if sign is not None and self._signs.get(node, sign) != sign
+            for node, beat in beats.items()
+            # One that vanishes with its lease shows no life.
+            if beat is not None and self._last_look.get(node, beat) != beat
         )
-        self._signs = signs
+        self._last_look = beats
         lost = [
             node
-            for node in self._observer.observe(signs, own=self._ours.me, leases=leases)
+            for node in self._observer.observe(beats, own=self._ours.me, leases=leases)
             if node != self._ours.me
         ]
         reasons = {
@@ -120,14 +120,14 @@ class Heartbeat:
         if has_news:
             self._ours.nudge()
 
-    def _read_signs(self, signs: dict[str, bytes | None]) -> dict[str, float]:
-        """Find who goes, and who follows this node; a sign that is not theirs is none.
+    def _read_beats(self, beats: dict[str, bytes | None]) -> dict[str, float]:
+        """Find who goes, and who follows this node; what is not theirs is none.
 
         Returns:
-            The seconds for which signs stay, of those that have a lease.
+            The seconds for which heartbeats stay, of those that have a lease.
         """
         leases = {}
-        for node, value in signs.items():
+        for node, value in beats.items():
             if value is None or node == self._ours.me:
                 continue
             key = self._ours.keys.beat(node)
@@ -138,7 +138,7 @@ class Heartbeat:
                 leader = record.text("leader", default="")
             except RecordError as error:
                 self._ours.doubts.note("a heartbeat", error)
-                signs[node] = None
+                beats[node] = None
                 continue
             if lease is not None:
                 leases[node] = lease
@@ -148,11 +148,11 @@ class Heartbeat:
                 self._ours.peers.gone[node] = gone
         return leases
 
-    def read_leaves(self, signs: dict[str, bytes | None]) -> set[str]:
+    def read_leaves(self, beats: dict[str, bytes | None]) -> set[str]:
         """Who of these nodes goes, by its heartbeat, or has none."""
-        self._read_signs(signs)
+        self._read_beats(beats)
         gone = self._ours.peers.gone
-        return {node for node, sign in signs.items() if sign is None or node in gone}
+        return {node for node, beat in beats.items() if beat is None or node in gone}
 
     def _must_hold(self, job: KnownJob, state: JobState) -> dict[str, bytes]:
         """What a store holds that has lost nothing: the job, its state, and that of the last look.

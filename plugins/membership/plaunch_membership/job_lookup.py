@@ -97,29 +97,29 @@ class JobLookup:
 
     def _is_alive(self, keys: Keys, state: JobState) -> Routine[bool]:
         """Whether anything moves in a job in which this node cannot take part."""
-        beat, later = keys.beat(state.leader), keys.state(state.version + 1)
-        last, before = yield MultiGet([beat, later])
-        lease = self._lease_of(beat, last)
+        beat_key, later = keys.beat(state.leader), keys.state(state.version + 1)
+        last, before = yield MultiGet([beat_key, later])
+        lease = self._lease_of(beat_key, last)
         interval = self._ours.timing.keep_alive_interval
         looks = self._ours.timing.keep_alive_max_attempt + 1
         if lease is not None:
-            # A dead node's sign stays for as long, and somewhat longer.
+            # A dead node's heartbeat stays for as long, and somewhat longer.
             looks = max(looks, math.ceil((lease + _LEASE_MARGIN) / interval))
         for _ in range(looks):
             yield Sleep(interval)
-            sign, successor = yield MultiGet([beat, later])
-            # A sign that vanishes with its lease is none of life.
-            if successor != before or (sign is not None and sign != last):
+            beat, successor = yield MultiGet([beat_key, later])
+            # One that vanishes with its lease shows no life.
+            if successor != before or (beat is not None and beat != last):
                 return True
-            last = sign
+            last = beat
         return last is not None and lease is not None
 
-    def _lease_of(self, key: str, sign: bytes | None) -> float | None:
+    def _lease_of(self, key: str, beat: bytes | None) -> float | None:
         """For how many seconds a heartbeat stays that is not renewed; None if for ever."""
-        if sign is None:
+        if beat is None:
             return None
         try:
-            lease = self._ours.codec.decode(key, sign).number("lease", default=None)
+            lease = self._ours.codec.decode(key, beat).number("lease", default=None)
         except RecordError as error:
             _log.warning("a heartbeat is not believed: %s", error)
             return None

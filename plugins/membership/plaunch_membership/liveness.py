@@ -23,7 +23,7 @@ def late_after(interval: float) -> float:
 
 @dataclass
 class _Watched:
-    sign: bytes | None
+    beat: bytes | None
     changed_at: float
     was_seen: bool = False
     misses: int = 0
@@ -35,19 +35,19 @@ class _Watched:
 class Observer:
     """Counts how often in a row nodes have shown no new heartbeat.
 
-    A node is lost after `max_misses` observations in a row without a new sign. A sign that was
+    A node is lost after `max_misses` observations in a row without a new heartbeat. One that was
     there and is gone, as when a lease has ended, makes its node lost after three observations in a
     row, or after `max_misses` if they are fewer, but never at the first one: a store that was
     paused revokes the leases of healthy nodes too, and they come back.
 
-    Of a sign that is known to have a lease it is enough that it is there. Once it is gone, nothing
-    has renewed it for as long as the lease lasts, so that its first absence counts for all the
-    signs of that time, unless an observation was late before. Its node is lost after `max_misses`
-    then, but again never at the first absence.
+    Of a heartbeat that is known to have a lease it is enough that it is there. Once it is gone,
+    nothing has renewed it for as long as the lease lasts, so that its first absence counts for all
+    the heartbeats of that time, unless an observation was late before. Its node is lost after
+    `max_misses` then, but again never at the first absence.
 
     Only observations that are on time count. One that is late, because this process or the store
-    was paused, starts everybody's count anew, and so does one in which the observer's own sign is
-    missing; one that is early counts only what has changed. After three late ones in a row the
+    was paused, starts everybody's count anew, and so does one in which the observer's own heartbeat
+    is missing; one that is early counts only what has changed. After three late ones in a row the
     next ones count however late they are, because a store that is slow all the time would hide the
     dead for ever. Nothing here waits, and clocks of different hosts are never compared.
 
@@ -70,7 +70,7 @@ class Observer:
 
     def watch(self, node: str) -> None:
         """Begin to count for `node`, from nothing."""
-        self._nodes[node] = _Watched(sign=None, changed_at=self._clock())
+        self._nodes[node] = _Watched(beat=None, changed_at=self._clock())
 
     def forget(self, node: str) -> None:
         """Do not count for `node` any longer; nothing happens if it is not watched."""
@@ -78,7 +78,7 @@ class Observer:
 
     def observe(
         self,
-        signs: Mapping[str, bytes | None],
+        beats: Mapping[str, bytes | None],
         *,
         own: str | None = None,
         leases: Mapping[str, float] | None = None,
@@ -86,37 +86,37 @@ class Observer:
         """Count one observation; to be called about once in each interval.
 
         Args:
-            signs: the last heartbeat of each node, None for one that is not there. Nodes that
+            beats: the last heartbeat of each node, None for one that is not there. Nodes that
                 are not watched yet are from now on; watched ones that are not named keep their
                 counts.
-            own: the observer's own node, once it has given a sign. It is never lost.
-            leases: for how many seconds signs stay that vanish without being renewed.
+            own: the observer's own node, once it has given a heartbeat. It is never lost.
+            leases: for how many seconds heartbeats stay that vanish without being renewed.
 
         Returns:
             The nodes that are lost, sorted; the same ones again until they are forgotten or give a
-            new sign.
+            new heartbeat.
         """
         now = self._clock()
         leases = leases or {}
-        is_late = self._is_late(now) or (own is not None and signs.get(own) is None)
+        is_late = self._is_late(now) or (own is not None and beats.get(own) is None)
         is_early = self._counted_at is not None and now - self._counted_at < self._interval * _EARLY
         self._observed_at = now
         if is_late or not is_early:
             self._counted_at = now
         if is_late:
             self._start_anew()
-        for node, sign in signs.items():
+        for node, beat in beats.items():
             watched = self._nodes.get(node)
             lease = leases.get(node)
             if watched is None or (
-                sign is not None and (sign != watched.sign or lease is not None)
+                beat is not None and (beat != watched.beat or lease is not None)
             ):
                 # Leases that end after a pause say nothing about the time before.
                 lease = 0.0 if is_late and lease is not None else lease
-                self._nodes[node] = _Watched(sign, now, sign is not None, lease=lease)
+                self._nodes[node] = _Watched(beat, now, beat is not None, lease=lease)
             elif not is_late and not is_early and node != own:
-                self._miss(watched, sign, now)
-        return sorted(node for node in signs if self._nodes[node].is_lost)
+                self._miss(watched, beat, now)
+        return sorted(node for node in beats if self._nodes[node].is_lost)
 
     def is_alive(self, node: str) -> bool:
         """Whether `node` is watched and not lost."""
@@ -124,7 +124,7 @@ class Observer:
         return watched is not None and not watched.is_lost
 
     def silent_for(self, node: str) -> float:
-        """Seconds since the last new sign of `node`, or since it is watched; 0.0 if it is not."""
+        """Seconds since the last new heartbeat of `node`, or since it is watched; else 0.0."""
         watched = self._nodes.get(node)
         return 0.0 if watched is None else self._clock() - watched.changed_at
 
@@ -142,16 +142,16 @@ class Observer:
             if watched.lease is not None:
                 watched.lease = 0.0
 
-    def _miss(self, watched: _Watched, sign: bytes | None, now: float) -> None:
+    def _miss(self, watched: _Watched, beat: bytes | None, now: float) -> None:
         watched.misses += 1
-        if sign is None and watched.absences == 0 and watched.lease is not None:
+        if beat is None and watched.absences == 0 and watched.lease is not None:
             watched.misses = max(watched.misses, int(watched.lease / self._interval))
             watched.changed_at = min(watched.changed_at, now - watched.lease)
         is_silent = watched.misses >= self._max_misses
-        if sign is not None:
+        if beat is not None:
             watched.is_lost |= is_silent
             return
-        watched.sign = None  # so that even the old sign, written again, is a new one
+        watched.beat = None  # so that even the old heartbeat, written again, is a new one
         watched.absences += 1
         has_vanished = watched.was_seen and watched.lease is None
         is_gone = has_vanished and watched.absences >= _MAX_ABSENCES

@@ -102,8 +102,8 @@ class RoomRequest:
         if (yield Add(tickets(ours.keys.joined(running.next_round)), 0)) < room:
             return False
         waiting = sorted((yield from ours.joined_nodes(running.next_round)))
-        signs = yield MultiGet([ours.keys.beat(node) for node in waiting])
-        leaves = self._heartbeat.read_leaves(dict(zip(waiting, signs, strict=True)))
+        beats = yield MultiGet([ours.keys.beat(node) for node in waiting])
+        leaves = self._heartbeat.read_leaves(dict(zip(waiting, beats, strict=True)))
         return len(waiting) - len(leaves) >= room
 
     def describe(self, state: JobState) -> str:

@@ -67,6 +67,7 @@ KINDS = frozenset(
         "left",
         "lost",
         "failed",
+        "requested",  # a node asks for another round
         "refused",
         "restarted",
         "recalled",  # a node knows of more attempts, from before the store lost the job
@@ -238,8 +239,13 @@ def host_of(node: str) -> str:
 
 
 def describe_departure(kind: str, node: str, reason: str) -> str:
-    """Why a round ended with the arrival, the leave or the loss of a node, in one sentence."""
-    words = {"arrived": "arrived", "left": "left", "lost": "was lost"}
+    """Why a round ended with an arrival, a departure or a request of a node, in one sentence."""
+    words = {
+        "arrived": "arrived",
+        "left": "left",
+        "lost": "was lost",
+        "requested": "asks for a restart",
+    }
     return f"node {host_of(node)} {words[kind]}{': ' if reason else ''}{reason}"
 
 

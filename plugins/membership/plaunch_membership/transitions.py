@@ -38,7 +38,7 @@ def lead(state: JobState, node: str, gone: str, reason: str) -> JobState | None:
 def call(
     state: JobState, kind: str, node: str, reason: str, *, by: str, from_round: int
 ) -> JobState | None:
-    """End round `from_round`, because a node has arrived, has left or was lost."""
+    """End round `from_round`: a node has arrived, has left, was lost, or asks for another one."""
     if state.phase is not JobPhase.RUNNING or state.round != from_round:
         return None
     return _follow(
@@ -46,7 +46,7 @@ def call(
         JobEvent(kind, node=node, reason=reason, by=by),
         phase=JobPhase.FORMING,
         round=state.round + 1,
-        leader="" if state.leader == node and kind != "arrived" else state.leader,
+        leader="" if state.leader == node and kind in ("left", "lost") else state.leader,
         reason=describe_departure(kind, node, reason),
     )
 

@@ -26,9 +26,11 @@ _CHANGES = {
     "left": ChangeKind.LEFT,
     "lost": ChangeKind.LOST,
     "failed": ChangeKind.FAILED,
+    "requested": ChangeKind.RESTART,
     "notice": ChangeKind.NOTICE,
     "ended": ChangeKind.CLOSED,
 }
+_OWN = frozenset({"notice", "failed", "left", "requested"})  # what a node need not be told
 
 
 class Watcher:
@@ -141,7 +143,7 @@ class Watcher:
             reason = f"the others have gone on without this node: {state.reason or 'it was away'}"
             ours.news.add(MembershipChange(ChangeKind.LOST, ours.identity.host, reason))
             return
-        is_own = event.node == ours.me and event.kind in ("notice", "failed", "left")
+        is_own = event.node == ours.me and event.kind in _OWN
         if kind is None or is_own:
             return
         if kind in (ChangeKind.LEFT, ChangeKind.LOST) and state.phase is not JobPhase.FORMING:

@@ -104,7 +104,7 @@ class PresenceLease(_Lease):
     def __init__(self, client: EtcdClient, ttl: float) -> None:
         super().__init__(client, ttl)
         self._number = 0
-        self._sign: tuple[str, bytes] | None = None  # key and value that it holds
+        self._beat: tuple[str, bytes] | None = None  # key and value that it holds
 
     def renew(self, lost: int = 0, *, at_once: bool = False) -> int:
         """The number of the lease, renewed if that is due.
@@ -118,20 +118,20 @@ class PresenceLease(_Lease):
             if is_there and (at_once or self.is_due()):
                 is_there = self._keep_alive(self._number)
             if not is_there:
-                self._sign = None
+                self._beat = None
                 self._number = self._grant(0)
             return self._number
 
     def holds(self, key: str, value: bytes) -> bool:
-        """Whether this is the last sign that was written under the present lease."""
+        """Whether this is the last heartbeat that was written under the present lease."""
         with self._lock:
-            return self._sign == (key, value)
+            return self._beat == (key, value)
 
     def written(self, number: int, key: str, value: bytes) -> None:
         """Note what was written under a lease, unless there is another one by now."""
         with self._lock:
             if number == self._number:
-                self._sign = (key, value)
+                self._beat = (key, value)
 
 
 def is_lease_gone(error: CallError) -> bool:

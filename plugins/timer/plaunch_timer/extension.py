@@ -64,7 +64,7 @@ class TimerExtension:
 
         def kill(pid: int, signum: int, reason: str) -> None:
             now = control.snapshot()
-            ranks = [now.ranks[local] for local, known in now.pids.items() if known == pid]
+            ranks = [rank for rank, known in now.pids.items() if known == pid]
             if ranks:
                 control.signal_workers(signum, ranks, reason)
             else:  # a process that a worker has started

@@ -1,248 +1,106 @@
+"""Files that others write are followed until they are said to be complete."""
+
 from __future__ import annotations
 
-import io
-import logging
-import os
 import threading
-import time
 
 import pytest
-from plaunch.process.streams.tail import TailLog, tail_logfile
+from plaunch.process.streams.sinks import Sink
+from plaunch.process.streams.tail import LogTails
 
-LONG = 60.0  # seconds between looks: a test that depends on a second look would time out
+from helpers.notices import Recorded
+from helpers.waiting import wait_until
 
 
-class Screen(io.StringIO):
-    """A stream without a `buffer` that can wait for what is written to it."""
-
+class Kept(Sink):
     def __init__(self):
-        super().__init__()
-        self.changed = threading.Condition()
+        self.data = b""
+        self.is_closed = False
 
-    def write(self, text):
-        with self.changed:
-            count = super().write(text)
-            self.changed.notify_all()
-        return count
+    def write(self, data):
+        self.data += data
 
-    def wait_for(self, text):
-        with self.changed:
-            assert self.changed.wait_for(lambda: text in self.getvalue(), timeout=20), (
-                f"{text!r} never came, only {self.getvalue()!r}"
-            )
+    def close(self):
+        self.is_closed = True
 
 
-def finished():
-    event = threading.Event()
-    event.set()
-    return event
+@pytest.fixture
+def notices():
+    return Recorded()
 
 
-def tail(content, tmp_path, **options):
-    """What a finished log file with `content` looks like on the screen."""
-    file = tmp_path / "stdout.log"
-    file.write_bytes(content)
-    screen = Screen()
-    tail_logfile("[a0]:", str(file), screen, finished(), LONG, **options)
-    return screen.getvalue()
+@pytest.fixture
+def tails(notices):
+    tails = LogTails(notices)
+    yield tails
+    tails.stop()
 
 
-# --- tail_logfile ---------------------------------------------------------------------------------
+def follow(tails, path):
+    kept = Kept()
+    tails.add(str(path)).add(kept)
+    return kept
 
 
-@pytest.mark.parametrize(
-    ("content", "shown"),
-    [
-        (b"", ""),
-        (b"one\ntwo\n", "[a0]:one\n[a0]:two\n"),
-        (b"\n\n", "[a0]:\n[a0]:\n"),
-        (b"no end", "[a0]:no end\n"),
-        (b"windows\r\nline\r\n", "[a0]:windows\n[a0]:line\n"),
-        (b"10%\r50%\rdone\n", "[a0]:10%\n[a0]:50%\n[a0]:done\n"),
-        (b"ends with \r", "[a0]:ends with \n"),
-        ("ünï\n".encode(), "[a0]:ünï\n"),
-        (b"bad \xff byte\n", "[a0]:bad \ufffd byte\n"),
-        (b"cut off \xe2\x82", "[a0]:cut off \ufffd\n"),
-    ],
-)
-def test_a_finished_file_is_shown_to_its_last_line(content, shown, tmp_path):
-    assert tail(content, tmp_path) == shown
+def test_a_file_is_read_as_it_grows_also_if_it_comes_late(tails, tmp_path):
+    kept = follow(tails, tmp_path / "log")
+    tails.start()
+    with open(tmp_path / "log", "wb", buffering=0) as file:
+        for text in (b"one\n", b"tw", b"o\r\xff\n"):
+            file.write(text)
+            wait_until(lambda text=text: kept.data.endswith(text), lambda: kept.data)
+    assert not kept.is_closed
+    tails.stop()
+    tails.stop()
+    assert kept.data == b"one\ntwo\r\xff\n"
+    assert kept.is_closed
 
 
-def test_what_was_written_just_before_the_end_is_shown(tmp_path):
-    file = tmp_path / "stdout.log"
-    file.touch()
-    event = threading.Event()
-
-    class Late(threading.Event):
-        """Another line is written between the look at the file and the end."""
-
-        def wait(self, timeout=None):
-            if not event.is_set():
-                file.write_text("the last words\n")
-                event.set()
-            return True
-
-        def is_set(self):
-            return event.is_set()
-
-    screen = Screen()
-    tail_logfile(">", str(file), screen, Late(), LONG)
-    assert screen.getvalue() == ">the last words\n"
+def test_what_was_written_just_before_the_end_is_read(tails, tmp_path):
+    kept = follow(tails, tmp_path / "log")
+    tails.start()
+    (tmp_path / "log").write_bytes(b"x" * 1_000_000)
+    tails.stop()
+    assert len(kept.data) == 1_000_000
 
 
-def test_a_file_that_never_comes_ends_with_the_event(tmp_path):
-    screen = Screen()
-    tail_logfile(">", str(tmp_path / "never"), screen, finished(), LONG)
-    assert screen.getvalue() == ""
+def test_a_file_that_never_comes_is_no_trouble(tails, tmp_path, notices):
+    kept = follow(tails, tmp_path / "log")
+    tails.start()
+    tails.stop()
+    assert (kept.data, notices.messages) == (b"", [])
 
 
-def test_a_filter_sees_whole_lines_and_decides(tmp_path):
-    seen = []
+def test_one_who_goes_on_writing_is_not_waited_for(tails, tmp_path):
+    """Here whatever is read is written once more."""
+    with open(tmp_path / "log", "ab", buffering=0) as file:
+        file.write(b"again\n")
+        echoed = []
 
-    def keep(line):
-        seen.append(line)
-        return "loss" in line
+        class Echo(Sink):
+            def write(self, data):
+                echoed.append(file.write(data))
 
-    content = b"loss 1\nother\nloss 2"
-    assert tail(content, tmp_path, log_line_filter=keep) == "[a0]:loss 1\n[a0]:loss 2\n"
-    assert seen == ["loss 1\n", "other\n", "loss 2\n"]
-
-
-def test_bytes_pass_unchanged_through_a_stream_with_a_buffer(tmp_path):
-    file = tmp_path / "stdout.log"
-    file.write_bytes(b"bad \xff byte\n\xe2\x82")
-    raw = io.BytesIO()
-    screen = io.TextIOWrapper(raw, encoding="ascii")
-    tail_logfile("ü:", str(file), screen, finished(), LONG)
-    assert raw.getvalue() == b"\xc3\xbc:bad \xff byte\n\xc3\xbc:\xe2\x82\n"
+        tails.add(str(tmp_path / "log")).add(Echo())
+        tails.start()
+        tails.stop()
+    assert echoed
 
 
-def test_a_character_and_a_line_end_may_be_cut_by_the_read_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaunch.process.streams.tail._CHUNK_BYTES", 1)
-    assert tail("€\r\nü\n".encode(), tmp_path) == "[a0]:€\n[a0]:ü\n"
+def test_a_file_that_cannot_be_read_is_told_once_and_the_others_go_on(tails, tmp_path, notices):
+    (tmp_path / "log").write_bytes(b"one\n")
+    paths = [tmp_path, tmp_path / "log" / "below", tmp_path / "log"]
+    kept = [follow(tails, path) for path in paths]
+    tails.start()
+    wait_until(lambda: kept[2].data == b"one\n", lambda: kept[2].data)
+    tails.stop()
+    told = sorted(notices.messages)
+    assert len(told) == 2
+    assert "Is a directory" in told[0]
+    assert "Not a directory" in told[1]
 
 
-def test_an_endless_line_is_shown_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaunch.process.streams.tail._MAX_LINE_CHARS", 4)
-    assert tail(b"abcdefghij", tmp_path) == "[a0]:abcd\n[a0]:efgh\n[a0]:ij\n"
-
-
-def test_a_writer_that_goes_on_after_the_end_does_not_keep_it_going(tmp_path):
-    file = tmp_path / "stdout.log"
-    file.write_text("before\n")
-
-    class Feeding(Screen):
-        def write(self, text):
-            with file.open("a") as log:
-                log.write("after\n")
-            return super().write(text)
-
-    screen = Feeding()
-    tail_logfile(">", str(file), screen, finished(), LONG)
-    assert screen.getvalue() == ">before\n"
-
-
-def test_an_unreadable_file_raises(tmp_path):
-    with pytest.raises(IsADirectoryError):
-        tail_logfile(">", str(tmp_path), Screen(), finished(), LONG)
-
-
-# --- TailLog --------------------------------------------------------------------------------------
-
-
-def test_lines_appear_while_the_files_grow(tmp_path):
-    files = {rank: str(tmp_path / f"{rank}.log") for rank in (0, 1)}
-    screen = Screen()
-    log = TailLog("trainer", files, screen, {1: "one>"}, interval_sec=0.01).start()
-    for rank in (0, 1):
-        with open(files[rank], "w") as file:
-            file.write(f"first of {rank}\nhalf a l")
-    screen.wait_for("[trainer0]:first of 0\n")
-    screen.wait_for("one>first of 1\n")
-    assert "half" not in screen.getvalue()
-    with open(files[0], "a") as file:
-        file.write("ine\n")
-    screen.wait_for("[trainer0]:half a line\n")
-    assert not log.stopped()
-    log.stop()
-    assert log.stopped()
-    assert screen.getvalue().endswith("one>half a l\n")
-
-
-def test_stop_shows_everything_at_once(tmp_path):
-    file = tmp_path / "0.log"
-    file.touch()
-    screen = Screen()
-    log = TailLog("trainer", {0: str(file)}, screen, interval_sec=LONG).start()
-    content = "".join(f"line {n}\n" for n in range(20_000))
-    file.write_text(content)
-    began = time.monotonic()
-    log.stop()
-    assert time.monotonic() - began < LONG / 2
-    assert screen.getvalue() == content.replace("line", "[trainer0]:line")
-
-
-def test_lines_of_several_files_stay_whole(tmp_path):
-    files = {rank: str(tmp_path / f"{rank}.log") for rank in range(4)}
-    for rank, file in files.items():
-        with open(file, "w") as log:
-            log.writelines(f"{rank} {n} " + "x" * 50 + "\n" for n in range(500))
-    screen = Screen()
-    TailLog("w", files, screen).start().stop()
-    lines = screen.getvalue().splitlines()
-    for rank in files:
-        mine = [line for line in lines if line.startswith(f"[w{rank}]:")]
-        assert mine == [f"[w{rank}]:{rank} {n} " + "x" * 50 for n in range(500)]
-
-
-@pytest.mark.parametrize("dst", [None, Screen()])
-def test_nothing_to_show_or_nowhere_to_show_it(tmp_path, dst):
-    file = tmp_path / "0.log"
-    file.write_text("x\n")
-    log = TailLog("w", {0: str(file)} if dst is None else {}, dst)
-    assert log.start() is log
-    log.stop()
-    assert log.stopped()
-
-
-def test_stop_without_start_and_a_second_stop(tmp_path):
-    log = TailLog("w", {0: str(tmp_path / "0.log")}, Screen())
-    log.stop()
-    log.stop()
-    assert log.stopped()
-
-
-def test_a_stream_that_fails_is_logged_and_the_others_go_on(tmp_path, caplog):
-    class Broken(Screen):
-        def write(self, text):
-            if text.startswith("[w0]"):
-                raise BrokenPipeError("reader is gone")
-            return super().write(text)
-
-    files = {rank: str(tmp_path / f"{rank}.log") for rank in (0, 1)}
-    for file in files.values():
-        with open(file, "w") as log:
-            log.write("x\n")
-    screen = Broken()
-    with caplog.at_level(logging.ERROR, logger="plaunch"):
-        TailLog("w", files, screen).start().stop()
-    assert screen.getvalue() == "[w1]:x\n"
-    assert (
-        f"log file {files[0]!r} is no longer shown: BrokenPipeError: reader is gone" in caplog.text
-    )
-
-
-def test_a_filter_that_fails_is_logged(tmp_path, caplog):
-    file = tmp_path / "0.log"
-    file.write_text("x\n")
-    TailLog("w", {0: str(file)}, Screen(), log_line_filter=lambda line: line.nope).start().stop()
-    assert "AttributeError" in caplog.text
-
-
-def test_no_descriptor_and_no_thread_is_left(tmp_path):
-    before = len(os.listdir("/proc/self/fd")), threading.active_count()
-    file = tmp_path / "0.log"
-    file.write_text("x\n")
-    TailLog("w", {0: str(file)}, Screen()).start().stop()
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+def test_nothing_to_follow_needs_no_thread(tails):
+    threads = threading.active_count()
+    tails.start()
+    assert threading.active_count() == threads

@@ -10,7 +10,6 @@ import abc
 import contextlib
 import os
 import signal
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.stop_signals import StopSignals
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.streams.logs import LogsSpecs
-    from plaunch.process.streams.tail import LogTails
+    from plaunch.process.streams.worker_streams import Streams
 
 SHUTDOWN_TIMEOUT = 30.0
 _FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
@@ -141,7 +140,7 @@ class PContext(abc.ABC):
         self._binder = default_binder(numa_options) if binder is None else binder
         self._bindings: Mapping[int, Binding] = {}
         self._stop_signals: StopSignals | None = None
-        self._tails: LogTails | None = None
+        self._tails: Streams | None = None
         self._is_started = False
 
     def start(self) -> None:
@@ -227,7 +226,7 @@ class PContext(abc.ABC):
             )
         finally:
             if self._tails is not None:
-                self._tails.stop()
+                self._tails.finish()
             if self._stop_signals is not None:
                 self._stop_signals.restore()
 
@@ -295,8 +294,20 @@ class PContext(abc.ABC):
         """
         dest = self._logs_dest
         if dest.tee_stdouts or dest.tee_stderrs:
-            from plaunch.process.streams.tail import LogTails  # noqa: PLC0415 - torchrun's kind only
+            from plaunch.process.streams.logs import LogsDest  # noqa: PLC0415 - torchrun's kind only
+            from plaunch.process.streams.worker_streams import Streams  # noqa: PLC0415
 
-            self._tails = tails = LogTails(self.name, self._log_line_prefixes)
-            tails.follow(dest.tee_stdouts, sys.stdout, self._stdout_filters, dest.filtered_stdout)
-            tails.follow(dest.tee_stderrs, sys.stderr, self._stderr_filters, dest.filtered_stderr)
+            self._tails = Streams(
+                LogsDest(
+                    tee_stdouts=dest.tee_stdouts,
+                    tee_stderrs=dest.tee_stderrs,
+                    filtered_stdout=dest.filtered_stdout,
+                    filtered_stderr=dest.filtered_stderr,
+                ),
+                self.nprocs,
+                prefixes=self._log_line_prefixes,
+                stdout_filters=self._stdout_filters,
+                stderr_filters=self._stderr_filters,
+                capture_stderr=False,
+            )
+            self._tails.start()

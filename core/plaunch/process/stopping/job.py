@@ -7,19 +7,19 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.processes import PROC, find_identity
-from plaunch.process.stopping.guard.protocol import process_line
+from plaunch.process.kernel.processes import find_identity
+from plaunch.process.stopping.guard.protocol import job_line, process_line
 from plaunch.process.stopping.reaping.job_tag import ADOPTED, JOBS_VARIABLE, make_tags
 from plaunch.process.stopping.reaping.own_children import Zombies, reap
 from plaunch.process.stopping.reaping.sweep import QUIET, Sweep, kill_all
-from plaunch.process.stopping.reaping.tree import ProcTree
+from plaunch.process.stopping.reaping.tree import ProcTree, make_tree
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from plaunch.process.kernel.processes import Identity, Process
     from plaunch.process.stopping.guard.guard import Guard
-    from plaunch.process.stopping.reaping.groups import GroupTree
+    from plaunch.process.stopping.reaping.evidence import Origin
 
 
 class Job:
@@ -28,32 +28,25 @@ class Job:
     What `look` and `orphans` say stays the same until `refresh`.
 
     Args:
-        name: of this start, in its tags.
-        tree: finds its processes.
-        spared: what the tree does not find; helpers and guards are added to it.
-        line: announces the job to a guard.
+        origin: what its processes are found by.
+        spared: what `origin` spares; helpers and guards are added to it.
+        folder: a temporary folder for the guard to remove if the launcher is killed.
         zombies: reaps the children of an adopter.
-        proc: where the system tells its processes.
     """
 
     def __init__(
-        self,
-        name: str,
-        tree: GroupTree,
-        spared: set[Identity],
-        line: bytes,
-        *,
-        zombies: Zombies,
-        proc: str = PROC,
+        self, origin: Origin, spared: set[Identity], *, folder: str | None, zombies: Zombies
     ) -> None:
-        self._name = name
-        self._tree = tree
+        self._name = origin.job.decode()
+        self._proc = origin.proc
+        self._tree = tree = make_tree(origin)
         # The same if this process inherits the orphans of the job.
         self._adopter = tree if isinstance(tree, ProcTree) and tree.is_adopter else None
         self._zombies = zombies
         self._spared = spared
-        self._lines = [line]
-        self._proc = proc
+        self._lines = [
+            job_line(self._name, since=origin.since, has_forked=origin.has_forked, folder=folder)
+        ]
         self._guard: Guard | None = None
         self._orphan_lines: dict[Identity, bytes] = {}
         self._looked: dict[int, list[Process]] | None = None

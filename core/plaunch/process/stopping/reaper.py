@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 from plaunch.process.kernel.processes import PROC, has_table, read_children, read_process
 from plaunch.process.launcher_variables import owns_process
 from plaunch.process.stopping.guard.guard import Guard, start_guard
-from plaunch.process.stopping.guard.protocol import job_line
 from plaunch.process.stopping.job import Job
 from plaunch.process.stopping.reaping.evidence import Origin
 from plaunch.process.stopping.reaping.job_tag import HELPER, make_job_id
 from plaunch.process.stopping.reaping.own_children import Zombies
-from plaunch.process.stopping.reaping.tree import make_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,9 +92,8 @@ class Reaper:
             children = (read_process(pid, self._proc) for pid in read_children(self._proc) or ())
             spared.update(child.identity for child in children if child is not None)
         own = read_process(os.getpid(), self._proc)
-        name = make_job_id()
         origin = Origin(
-            job=name.encode(),
+            job=make_job_id().encode(),
             proc=self._proc,
             since=0 if own is None else own.start,
             has_forked=has_forked,
@@ -104,10 +101,7 @@ class Reaper:
             is_init=os.getpid() == 1,
             spared=spared,
         )
-        line = job_line(name, since=origin.since, has_forked=has_forked, folder=folder)
-        self._job = Job(
-            name, make_tree(origin), spared, line, zombies=self._zombies, proc=self._proc
-        )
+        self._job = Job(origin, spared, folder=folder, zombies=self._zombies)
         if self.guard is not None and not self.guard.is_alive():
             self.guard.close()
             self.guard = None

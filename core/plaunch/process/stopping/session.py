@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from plaunch.process.kernel.handle import ProcessHandle
-    from plaunch.process.kernel.processes import Process
+    from plaunch.process.kernel.processes import Identity, Process
     from plaunch.process.stopping.job import Job
 
 _log = logging.getLogger("plaunch")
@@ -33,7 +33,7 @@ class WorkerSession:
         self._rank = rank
         self._job = job
         self._proc = proc
-        self._asked: set[tuple[int, int]] = set()  # who has had the soft signal: pid and start
+        self._asked: set[Identity] = set()  # who has had the soft signal
 
     def ask_to_end(self, signum: signal.Signals) -> bool:
         """Send the soft signal, and continue what was suspended: to the worker itself.
@@ -49,7 +49,7 @@ class WorkerSession:
             found = [p for p in self._job.look(self._rank) if p.session == self.pid]
         is_wrapper = len(found) > 1
         if is_wrapper:
-            self._asked.update((process.pid, process.start) for process in found)
+            self._asked.update(process.identity for process in found)
         for each in (signum, signal.SIGCONT):  # who is suspended acts on nothing else
             if is_wrapper:
                 self._signal_found(found, each)
@@ -59,12 +59,9 @@ class WorkerSession:
 
     def ask_rest_to_end(self, signum: signal.Signals) -> None:
         """Send the soft signal to what is alive of a worker that has ended, once to each."""
-        found = [
-            process
-            for process in self._job.orphans(self._rank)
-            if (process.pid, process.start) not in self._asked
-        ]
-        self._asked.update((process.pid, process.start) for process in found)
+        orphans = self._job.orphans(self._rank)
+        found = [process for process in orphans if process.identity not in self._asked]
+        self._asked.update(process.identity for process in found)
         for each in (signum, signal.SIGCONT):
             self._signal_found(found, each)
 
@@ -96,15 +93,13 @@ class WorkerSession:
         try:
             self._handle.send_signal(signum)
         except PermissionError:
-            self._warn_not_permitted(self.pid, signum)
-            return {self.pid}
+            return self._warn_of({self.pid}, signum)
         return set()
 
     def _signal_found(self, processes: Collection[Process], signum: signal.Signals) -> set[int]:
-        refused = self._job.signal(processes, signum)
-        for process in refused:
-            self._warn_not_permitted(process.pid, signum)
-        return {process.pid for process in refused}
+        return self._warn_of({p.pid for p in self._job.signal(processes, signum)}, signum)
 
-    def _warn_not_permitted(self, pid: int, signum: signal.Signals) -> None:
-        _log.warning("may not send %s to %s", signum.name, describe_process(pid, self._proc))
+    def _warn_of(self, refused: set[int], signum: signal.Signals) -> set[int]:
+        for pid in sorted(refused):
+            _log.warning("may not send %s to %s", signum.name, describe_process(pid, self._proc))
+        return refused

@@ -1,257 +1,114 @@
-"""Following log files that others write, to show their lines: `TailLog`, with torch's names.
+"""Following files that others write: a worker itself, or what a third party's logs spec names.
 
-For logs specs that name a file of their own to show, and for contexts whose workers write straight
-into their files; what plaunch redirects itself is read from the worker's pipe, without polling.
+Their bytes go to the same sinks as those of a pipe. What plaunch redirects itself is read from the
+worker's pipe, without polling.
 """
 
 from __future__ import annotations
 
-import codecs
-import io
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
+from plaunch.process.streams.reader import Source
 from plaunch.threads import start_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any, BinaryIO, TextIO
+    from plaunch.process.streams.notices import Notices
+    from plaunch.process.streams.sinks import Sink
 
-    from plaunch.process.streams.console import Console
-
-_CHUNK_BYTES = 64 << 10
-_MAX_LINE_CHARS = 64 << 10  # a longer line is shown in pieces
+INTERVAL = 0.1  # seconds
 
 
-def tail_logfile(
-    header: str,
-    file: str,
-    dst: TextIO,
-    finished: threading.Event,
-    interval_sec: float,
-    log_line_filter: Callable[[str], bool] | None = None,
-) -> None:
-    r"""Write the lines of `file` to `dst` until `finished` is set and all have been written.
+class Tail:
+    """A file that is read as it grows, and the sinks of its bytes; it need not exist yet."""
 
-    Runs in the calling thread. A line is written once it is complete, after `header`; the last one
-    also without its end. `\r` ends a line, as in text files, so that progress bars are seen. Bytes
-    that are not UTF-8 pass unchanged if `dst` has a `buffer`.
+    def __init__(self, path: str, notices: Notices) -> None:
+        self._path = path
+        self._notices = notices
+        self._sinks: list[Sink] = []
+        self._source: Source | None = None
+        self._position = 0
+        self._is_given_up = False
 
-    Args:
-        header: written before each line.
-        file: need not exist yet; if it never does, nothing is written.
-        dst: takes the lines.
-        finished: set by the caller after the last write to `file`.
-        interval_sec: how often to look for more, in seconds.
-        log_line_filter: says whether to show a line, which it gets with its end.
+    def add(self, sink: Sink) -> None:
+        """Let `sink` have the bytes; before the first of them is read."""
+        self._sinks.append(sink)
 
-    Raises:
-        OSError: `file` cannot be read, or `dst` cannot be written to.
-    """
-    while not os.path.exists(file):
-        # Asked in this order, or a file that appears just before the end would be missed.
-        if finished.is_set() and not os.path.exists(file):
+    def read(self) -> None:
+        """Hand what is new to the sinks."""
+        source = None if self._is_given_up else self._source or self._open()
+        if source is None:
             return
-        finished.wait(interval_sec)
-    with open(file, "rb") as source:
-        lines = _Lines(source)
-        while True:
-            # Read before the file: what was written before the event was set is then not missed.
-            ended = finished.is_set()
-            shown = False
-            for line in lines.read(ended):
-                if log_line_filter is None or log_line_filter(line):
-                    _write(dst, header, line)
-                    shown = True
-            if shown:
-                dst.flush()
-            if ended:
-                return
-            finished.wait(interval_sec)
+        # Who goes on writing would otherwise keep this going for ever.
+        end = os.fstat(source.fd).st_size
+        while self._position < end and not self._is_given_up:
+            size = source.read()
+            self._position += size or 0
+            self._is_given_up = size is None  # which has been reported
+        source.flush(time.monotonic())
 
-
-class TailLog:
-    """Shows several log files on one stream, each line after the prefix of its rank.
-
-    The files need not exist yet. Lines of one file keep their order; lines of different files
-    interleave whole. A file or stream that fails is logged, and the other files go on.
-
-    Args:
-        name: part of the default prefix `[<name><local_rank>]:`.
-        log_files: the files by local rank.
-        dst: takes the lines; None shows nothing.
-        log_line_prefixes: prefixes by local rank, instead of the default.
-        interval_sec: how often to look for more, in seconds.
-        log_line_filter: says whether to show a line.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        log_files: Mapping[int, str],
-        dst: TextIO | None,
-        log_line_prefixes: Mapping[int, str] | None = None,
-        interval_sec: float = 0.1,
-        log_line_filter: Callable[[str], bool] | None = None,
-    ) -> None:
-        self._name = name
-        self._log_files = dict(log_files)
-        self._dst = dst
-        self._prefixes = dict(log_line_prefixes or {})
-        self._interval_sec = interval_sec
-        self._filter = log_line_filter
-        self._finished = threading.Event()
-        self._threads: list[threading.Thread] = []
-        self._stopped = False
-
-    def start(self) -> TailLog:
-        """Start one thread per file; returns the object itself."""
-        if self._dst is None:
-            return self
-        for rank, file in self._log_files.items():
-            header = self._prefixes.get(rank, f"[{self._name}{rank}]:")
-            thread = threading.Thread(
-                target=self._tail,
-                args=(header, file, self._dst),
-                name=f"plaunch-tail-{self._name}{rank}",
-                daemon=True,
-            )
-            start_thread(thread)
-            self._threads.append(thread)
-        return self
-
-    def stop(self) -> None:
-        """Show what is left and end; call it after the last write to the files.
-
-        Waits for the stream to take all lines; a signal handler that raises interrupts it.
-        """
-        self._finished.set()
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-        self._stopped = True
-
-    def stopped(self) -> bool:
-        """Whether `stop` has completed."""
-        return self._stopped
-
-    def _tail(self, header: str, file: str, dst: TextIO) -> None:
+    def _open(self) -> Source | None:
         try:
-            tail_logfile(header, file, dst, self._finished, self._interval_sec, self._filter)
-        except Exception as error:  # noqa: BLE001 - `dst` and the filter are the caller's code
-            import logging  # noqa: PLC0415 - rare
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._is_given_up = True
+            self._notices.warn("log file %r cannot be shown: %s", self._path, error.strerror)
+            return None
+        self._source = source = Source(fd, f"log file {self._path!r}", self._notices)
+        for sink in self._sinks:
+            source.add(sink)
+        return source
 
-            logging.getLogger("plaunch").error(
-                "log file %r is no longer shown: %s: %s", file, type(error).__name__, error
-            )
+    def close(self) -> None:
+        """Close the sinks and the file."""
+        if self._source is not None:
+            self._source.close()
 
 
 class LogTails:
-    """Follows the files of teed streams: shows their lines, and collects those that match.
+    """Follows files in one thread until it is stopped."""
 
-    Args:
-        name: what the workers are; part of the default prefix.
-        prefixes: what precedes each line, by local rank.
-    """
+    def __init__(self, notices: Notices) -> None:
+        self._notices = notices
+        self._tails: list[Tail] = []
+        self._finished = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def __init__(self, name: str, prefixes: Mapping[int, str]) -> None:
-        self._name = name
-        self._prefixes = prefixes
-        self._tails: list[TailLog] = []
-        self._collected: list[TextIO] = []
+    def add(self, path: str) -> Tail:
+        """Follow the file at `path` as well; before `start`."""
+        self._tails.append(Tail(path, self._notices))
+        return self._tails[-1]
 
-    def follow(
-        self,
-        paths: Mapping[int, str],
-        target: TextIO | Console | None,
-        filters: Sequence[str] = (),
-        filtered_path: str = "",
-    ) -> None:
-        """Show the lines of the files in `paths`, by local rank, on `target`, if there is one.
-
-        With `filters` and `filtered_path`, lines that contain one of the filters are also added to
-        the file of that name.
+    def start(self) -> None:
+        """Start the thread, if there is anything to follow.
 
         Raises:
-            OSError: that file cannot be opened.
+            RuntimeError: the system gives no more threads.
         """
-        files = {rank: path for rank, path in paths.items() if path and path != os.devnull}
-        if not files:
-            return
-        put = getattr(target, "put", None)  # of a console
-        dst: Any = target if put is None else _ConsoleStream(put)
-        self._tails.append(TailLog(self._name, files, dst, self._prefixes).start())
-        if filters and filtered_path:
-            collected = open(  # noqa: SIM115 - closed by `stop`
-                filtered_path, "a", encoding="utf-8", errors="surrogateescape", buffering=1
-            )
-            self._collected.append(collected)
-
-            def matches(line: str) -> bool:
-                return any(text in line for text in filters)
-
-            tail = TailLog(self._name, files, collected, self._prefixes, log_line_filter=matches)
-            self._tails.append(tail.start())
+        if self._tails:
+            thread = threading.Thread(target=self._run, name="plaunch-tails", daemon=True)
+            start_thread(thread)
+            self._thread = thread
 
     def stop(self) -> None:
-        """Read the files to their end, and end all threads; may be called more than once."""
-        while self._tails:
-            self._tails.pop().stop()
-        while self._collected:
-            self._collected.pop().close()
+        """Read the files to their end, after the last write to them, and end the thread.
 
+        A signal handler that raises interrupts it. May be called more than once.
+        """
+        self._finished.set()
+        if self._thread is not None:
+            self._thread.join()
 
-class _ConsoleStream:
-    """As much of a text stream as `_write` needs; what is written in one piece is shown so."""
-
-    def __init__(self, put: Callable[[bytes, object], None]) -> None:
-        self._put = put
-        self.buffer = self
-
-    def write(self, data: bytes) -> None:
-        """Show `data`; never blocks."""
-        self._put(data, self)
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-
-class _Lines:
-    """Cuts a growing file into lines, keeping an incomplete one for the next time."""
-
-    def __init__(self, source: BinaryIO) -> None:
-        self._source = source
-        utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        self._decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
-        self._rest = ""
-
-    def read(self, ended: bool) -> Iterator[str]:
-        """The lines that are complete by now, with their ends; all of the rest if `ended`."""
-        # A process that goes on writing after the end would otherwise keep this going for ever.
-        size = os.fstat(self._source.fileno()).st_size
-        while self._source.tell() < size and (chunk := self._source.read(_CHUNK_BYTES)):
-            yield from self._cut(self._decoder.decode(chunk))
-        if ended:
-            yield from self._cut(self._decoder.decode(b"", final=True))
-            if self._rest:
-                yield self._rest + "\n"
-                self._rest = ""
-
-    def _cut(self, text: str) -> Iterator[str]:
-        *complete, self._rest = (self._rest + text).split("\n")
-        for line in complete:
-            yield line + "\n"
-        while len(self._rest) > _MAX_LINE_CHARS:
-            yield self._rest[:_MAX_LINE_CHARS] + "\n"
-            self._rest = self._rest[_MAX_LINE_CHARS:]
-
-
-def _write(dst: TextIO, header: str, line: str) -> None:
-    """Write one line in one call, so that lines of different threads do not mix."""
-    raw = (header + line).encode("utf-8", "surrogateescape")
-    buffer = getattr(dst, "buffer", None)
-    if buffer is None:
-        dst.write(raw.decode("utf-8", "replace"))
-    else:
-        buffer.write(raw)
+    def _run(self) -> None:
+        ended = False
+        while not ended:
+            # Asked before reading: what was written before the end is then not missed.
+            ended = self._finished.wait(INTERVAL)
+            for tail in self._tails:
+                tail.read()
+        for tail in self._tails:
+            tail.close()

@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING
 from plaunch.process.streams.console import Console
 from plaunch.process.streams.descriptors import StreamsError, close_quietly, open_log, open_pipe
 from plaunch.process.streams.last_lines import Ring, read_last_lines
-from plaunch.process.streams.lines import (
-    TIME_MACRO,
-    MatchingLines,
-    Prefix,
-    PrefixedLines,
-    encode,
-)
+from plaunch.process.streams.lines import TIME_MACRO, MatchingLines, Prefix, PrefixedLines, encode
 from plaunch.process.streams.logs import LogsDest
 from plaunch.process.streams.notices import Notices
 from plaunch.process.streams.reader import Reader, Source
@@ -27,7 +21,7 @@ from plaunch.process.streams.sinks import FileSink, LinesToConsole, MatchesToFil
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from plaunch.process.streams.tail import LogTails
+    from plaunch.process.streams.tail import LogTails, Tail
     from plaunch.process.streams.traffic import Traffic
 
     _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -92,7 +86,6 @@ class Streams:
         traffic: Traffic | None = None,
         keeps_daemons: bool = False,
     ) -> None:
-        self._name = name
         self._traffic = traffic
         self._prefixes = {r: prefixes.get(r, f"[{name}{r}]:") for r in range(nprocs)}
         self._notices = Notices()
@@ -183,7 +176,7 @@ class Streams:
             source.add(RawToConsole(stream.console))
         return child_end
 
-    def _tee(self, stream: _Stream, source: Source, prefix: Prefix) -> None:
+    def _tee(self, stream: _Stream, source: Source | Tail, prefix: Prefix) -> None:
         if stream.teed is not None:
             source.add(LinesToConsole(PrefixedLines(prefix), stream.teed))
         if stream.filters and stream.filtered_path:
@@ -251,12 +244,14 @@ class Streams:
     def _follow(self) -> None:
         from plaunch.process.streams.tail import LogTails  # noqa: PLC0415 - rare
 
-        # The lines are read long after they were written.
-        prefixes = {rank: text.replace(TIME_MACRO, "") for rank, text in self._prefixes.items()}
-        self._tails = LogTails(self._name, prefixes)
+        self._tails = LogTails(self._notices)
         for stream in (self._stdout, self._stderr):
-            files = {rank: route.tail for rank, route in stream.routes.items()}
-            self._tails.follow(files, stream.teed, stream.filters, stream.filtered_path)
+            for rank, route in stream.routes.items():
+                if route.tail:
+                    # The lines are read long after they were written.
+                    prefix = Prefix(self._prefixes[rank].replace(TIME_MACRO, ""))
+                    self._tee(stream, self._tails.add(route.tail), prefix)
+        self._tails.start()
 
     def is_reading(self) -> bool:
         """Whether any stream passes through the launcher, so that `finish` may take long."""

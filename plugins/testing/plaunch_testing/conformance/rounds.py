@@ -96,6 +96,29 @@ class Rounds(Suite):
         assert late.verdict is not None
         assert late.verdict.outcome == "succeeded"
 
+    # --- requests ---------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("who", ["the leader", "another"])
+    def test_a_node_asks_for_another_round(self, who: str) -> None:
+        """The others are told, and all of them form it; it costs no restart."""
+        nodes = self.in_order(3, 3, 3)
+        one = nodes[0 if who == "the leader" else 1]
+        one.job.request_round("somebody: no progress")
+        for node in nodes:
+            if node is not one:
+                assert "no progress" in node.wait_for(ChangeKind.RESTART).reason
+        assert {formed.attempt for formed in meet(*nodes)} == {0}
+
+    def test_a_node_ends_the_job(self) -> None:
+        """All are told, and why."""
+        nodes = self.in_order(2, 2, 2)
+        nodes[1].job.end_job("somebody: enough")
+        for node in nodes:
+            node.wait_for(ChangeKind.CLOSED)
+            assert node.verdict is not None
+            assert node.verdict.outcome == "closed"
+            assert "enough" in node.verdict.reason
+
     # --- leave and loss ---------------------------------------------------------------------------
 
     @pytest.mark.parametrize("who", ["the leader", "another"])

@@ -205,9 +205,9 @@ def observed(text, *, lease, max_misses=5, interval=1.0):
     found = ""
     for letter in text:
         now[0] += 10 * interval if letter in "z," else interval
-        signs = {"a": None if letter in ".," else b"same"}
+        beats = {"a": None if letter in ".," else b"same"}
         leases = {} if letter in ".," else {"a": lease}
-        found += "L" if observer.observe(signs, leases=leases) else "-"
+        found += "L" if observer.observe(beats, leases=leases) else "-"
     return found
 
 
@@ -234,7 +234,7 @@ def test_an_absence_counts_for_the_time_of_the_lease(text, lease, lost):
 def test_the_silence_of_a_lease_is_told():
     now = [1000.0]
     observer = Observer(1.0, 5, lambda: now[0])
-    for sign, leases, silent in ((b"x", {"a": 3.0}, 0), (None, {}, 3), (None, {}, 4)):
+    for beat, leases, silent in ((b"x", {"a": 3.0}, 0), (None, {}, 3), (None, {}, 4)):
         now[0] += 1
-        observer.observe({"a": sign}, leases=leases)
+        observer.observe({"a": beat}, leases=leases)
         assert observer.silent_for("a") == silent

@@ -1,0 +1,91 @@
+"""What other threads may ask of an agent, and what they may know of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from plaunch.agent.states import Requested, RequestKind
+from plaunch.process.streams.traffic import OutputCounts
+
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Collection, Mapping
+
+    from plaunch.agent.poller import WakeUp
+    from plaunch.agent.worker import WorkerState
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What an agent does at one moment. The fields after `pids` are of a launch, not of the agent.
+
+    Args:
+        state: that of its workers.
+        round: how many worlds were formed before this one; -1 before the first.
+        attempt: how many restarts were used.
+        ranks: the global ranks of its workers; empty before the first round.
+        pids: the process ids of those that run, by global rank.
+        waits_for: whom or what the rendezvous waits for, in a few words; empty if it does not.
+        overdue: seconds for which the agent's loop was not heard of that should have been, or 0.
+        patience: seconds within which it should have been heard of.
+        output: how much output of the workers has passed through the launcher.
+        dropped: how many events each handler has not had, by name.
+    """
+
+    state: WorkerState
+    round: int
+    attempt: int
+    ranks: tuple[int, ...]
+    pids: Mapping[int, int]
+    waits_for: str = ""
+    overdue: float = 0.0
+    patience: float = 0.0
+    output: OutputCounts = field(default_factory=OutputCounts)
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+class SignalWorkers(NamedTuple):
+    """A signal for the workers that run, or for some global ranks of them; they go on."""
+
+    signum: signal.Signals
+    ranks: frozenset[int] | None
+    reason: str
+
+
+class Requests:
+    """Keeps what is asked, from any thread, until the loop takes it.
+
+    Args:
+        wake_up: is woken at every request.
+    """
+
+    def __init__(self, wake_up: WakeUp) -> None:
+        self._wake_up = wake_up
+        self._asked: deque[Requested | SignalWorkers] = deque()
+
+    def ask(self, kind: RequestKind, reason: str, who: str) -> None:
+        """Ask for something."""
+        self._put(Requested(kind, reason, who))
+
+    def signal(
+        self, signum: signal.Signals, ranks: Collection[int] | None, reason: str = ""
+    ) -> None:
+        """Have a signal sent, for a reason that is told of who ends by it."""
+        self._put(SignalWorkers(signum, None if ranks is None else frozenset(ranks), reason))
+
+    def _put(self, request: Requested | SignalWorkers) -> None:
+        self._asked.append(request)
+        self._wake_up.wake()
+
+    def take(self) -> list[Requested | SignalWorkers]:
+        """All requests since the last call, in order."""
+        return [self._asked.popleft() for _ in range(len(self._asked))]
+
+    def has_end(self) -> bool:
+        """Whether one that has not been taken yet asks for the end of the run."""
+        return any(
+            isinstance(request, Requested) and request.kind is not RequestKind.RESTART
+            for request in tuple(self._asked)
+        )

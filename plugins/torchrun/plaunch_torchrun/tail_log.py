@@ -1,0 +1,182 @@
+"""Showing log files on a stream while others write them: `TailLog`, with torch's names.
+
+Nothing of plaunch's needs it: what is redirected or teed is shown by the process contexts.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import BinaryIO, TextIO
+
+_CHUNK_BYTES = 64 << 10
+_MAX_LINE_CHARS = 64 << 10  # a longer line is shown in pieces
+
+
+def tail_logfile(
+    header: str,
+    file: str,
+    dst: TextIO,
+    finished: threading.Event,
+    interval_sec: float,
+    log_line_filter: Callable[[str], bool] | None = None,
+) -> None:
+    r"""Write the lines of `file` to `dst` until `finished` is set and all have been written.
+
+    Runs in the calling thread. A line is written once it is complete, after `header`; the last one
+    also without its end. `\r` ends a line, as in text files, so that progress bars are seen. Bytes
+    that are not UTF-8 pass unchanged if `dst` has a `buffer`.
+
+    Args:
+        header: written before each line.
+        file: need not exist yet; if it never does, nothing is written.
+        dst: takes the lines.
+        finished: set by the caller after the last write to `file`.
+        interval_sec: how often to look for more, in seconds.
+        log_line_filter: says whether to show a line, which it gets with its end.
+
+    Raises:
+        OSError: `file` cannot be read, or `dst` cannot be written to.
+    """
+    while not os.path.exists(file):
+        # Asked in this order, or a file that appears just before the end would be missed.
+        if finished.is_set() and not os.path.exists(file):
+            return
+        finished.wait(interval_sec)
+    with open(file, "rb") as source:
+        lines = _Lines(source)
+        while True:
+            # Read before the file: what was written before the event was set is then not missed.
+            ended = finished.is_set()
+            shown = False
+            for line in lines.read(ended):
+                if log_line_filter is None or log_line_filter(line):
+                    _write(dst, header, line)
+                    shown = True
+            if shown:
+                dst.flush()
+            if ended:
+                return
+            finished.wait(interval_sec)
+
+
+class TailLog:
+    """Shows several log files on one stream, each line after the prefix of its rank.
+
+    The files need not exist yet. Lines of one file keep their order; lines of different files
+    interleave whole. A file or stream that fails is logged, and the other files go on.
+
+    Args:
+        name: part of the default prefix `[<name><local_rank>]:`.
+        log_files: the files by local rank.
+        dst: takes the lines; None shows nothing.
+        log_line_prefixes: prefixes by local rank, instead of the default.
+        interval_sec: how often to look for more, in seconds.
+        log_line_filter: says whether to show a line.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log_files: Mapping[int, str],
+        dst: TextIO | None,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        interval_sec: float = 0.1,
+        log_line_filter: Callable[[str], bool] | None = None,
+    ) -> None:
+        self._name = name
+        self._log_files = dict(log_files)
+        self._dst = dst
+        self._prefixes = dict(log_line_prefixes or {})
+        self._interval_sec = interval_sec
+        self._filter = log_line_filter
+        self._finished = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._stopped = False
+
+    def start(self) -> TailLog:
+        """Start one thread per file; returns the object itself."""
+        if self._dst is None:
+            return self
+        for rank, file in self._log_files.items():
+            header = self._prefixes.get(rank, f"[{self._name}{rank}]:")
+            thread = threading.Thread(
+                target=self._tail,
+                args=(header, file, self._dst),
+                name=f"plaunch-tail-{self._name}{rank}",
+                daemon=True,
+            )
+            thread.start()
+            self._threads.append(thread)
+        return self
+
+    def stop(self) -> None:
+        """Show what is left and end; call it after the last write to the files.
+
+        Waits for the stream to take all lines; a signal handler that raises interrupts it.
+        """
+        self._finished.set()
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+        self._stopped = True
+
+    def stopped(self) -> bool:
+        """Whether `stop` has completed."""
+        return self._stopped
+
+    def _tail(self, header: str, file: str, dst: TextIO) -> None:
+        try:
+            tail_logfile(header, file, dst, self._finished, self._interval_sec, self._filter)
+        except Exception as error:  # noqa: BLE001 - `dst` and the filter are the caller's code
+            import logging  # noqa: PLC0415 - rare
+
+            logging.getLogger("plaunch").error(
+                "log file %r is no longer shown: %s: %s", file, type(error).__name__, error
+            )
+
+
+class _Lines:
+    """Cuts a growing file into lines, keeping an incomplete one for the next time."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source = source
+        utf8 = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._decoder = io.IncrementalNewlineDecoder(utf8, translate=True)
+        self._rest = ""
+
+    def read(self, ended: bool) -> Iterator[str]:
+        """The lines that are complete by now, with their ends; all of the rest if `ended`."""
+        # A process that goes on writing after the end would otherwise keep this going for ever.
+        size = os.fstat(self._source.fileno()).st_size
+        while self._source.tell() < size and (chunk := self._source.read(_CHUNK_BYTES)):
+            yield from self._cut(self._decoder.decode(chunk))
+        if ended:
+            yield from self._cut(self._decoder.decode(b"", final=True))
+            if self._rest:
+                yield self._rest + "\n"
+                self._rest = ""
+
+    def _cut(self, text: str) -> Iterator[str]:
+        *complete, self._rest = (self._rest + text).split("\n")
+        for line in complete:
+            yield line + "\n"
+        while len(self._rest) > _MAX_LINE_CHARS:
+            yield self._rest[:_MAX_LINE_CHARS] + "\n"
+            self._rest = self._rest[_MAX_LINE_CHARS:]
+
+
+def _write(dst: TextIO, header: str, line: str) -> None:
+    """Write one line in one call, so that lines of different threads do not mix."""
+    raw = (header + line).encode("utf-8", "surrogateescape")
+    buffer = getattr(dst, "buffer", None)
+    if buffer is None:
+        dst.write(raw.decode("utf-8", "replace"))
+    else:
+        buffer.write(raw)
