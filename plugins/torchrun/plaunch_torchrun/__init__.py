@@ -8,4 +8,4 @@ to stay as it is is run by `python -m plaunch_torchrun`, or calls `install`: see
 
 from __future__ import annotations
 
-from plaunch_torchrun.standin import install as install
+from plaunch_torchrun.import_hook import install as install

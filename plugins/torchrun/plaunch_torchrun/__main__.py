@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UsageError
 
-from plaunch_torchrun.standin import install
+from plaunch_torchrun.import_hook import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Modules that stand where torchrun's are, so that programs which call torchrun get plaunch.
+"""An import hook: programs that import torchrun's modules get plaunch's.
 
 A finder answers for the names of torchrun's modules, in front of all others. What is imported then
 has plaunch's functions, and for any other name that torch's module has, torch's own object: ours
@@ -47,7 +47,7 @@ def install() -> None:
         setattr(sys.modules[parent], last, ours)
 
 
-class StandIn(ModuleType):
+class ReplacedModule(ModuleType):
     """A module of torchrun's name, with plaunch's functions."""
 
     _theirs: ModuleType | None = None
@@ -79,7 +79,7 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the stand-in of a module."""
+        """Find the module that replaces one of torch's."""
         if fullname not in MODULES:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
@@ -93,7 +93,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Makes stand-ins.
+    """Makes modules that replace those of torch.
 
     Args:
         theirs: where torch's module is.
@@ -104,7 +104,7 @@ class _Loader(Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Make the module; everything in it is looked up when it is wanted."""
-        return StandIn(spec.name, f"Stands for torch's module; see {MODULES[spec.name]}.")
+        return ReplacedModule(spec.name, f"Replaces the module of torch; see {MODULES[spec.name]}.")
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: there is nothing to run."""
