@@ -103,8 +103,19 @@ class SubprocessHandler:
         return WorkerStartError(f"{subject}: {explain(error)}")
 
 
-# torchrun's name; the one place to replace where programs are to be started differently.
-get_subprocess_handler = SubprocessHandler
+def get_subprocess_handler(
+    entrypoint: str,
+    args: Sequence[Any],
+    env: Mapping[str, Any],
+    stdout: str | int | None,
+    stderr: str | int | None,
+    local_rank_id: int,
+    numa_options: object = None,
+) -> SubprocessHandler:
+    """Start a program; the one place to replace where programs are to be started differently."""
+    return SubprocessHandler(
+        entrypoint, args, env, stdout, stderr, local_rank_id, numa_options=numa_options
+    )
 
 
 def _argument(value: Any) -> str:
