@@ -208,7 +208,7 @@ given = json.loads(sys.argv[1])
 where = pathlib.Path(given["folder"])
 params = RendezvousParameters(
     "c10d", given["endpoint"], "requests", given["min_nodes"], 2,
-    last_call_timeout=1, is_host=given["is_host"],
+    last_call_timeout=60, is_host=given["is_host"],
 )
 spec = WorkerSpec(
     role="trainer",
