@@ -29,11 +29,22 @@ ALL: tuple[str, ...] = ()
 # The modules that are public to authors of plugins; of some, only what a plugin needs.
 MODULES: dict[str, tuple[str, ...]] = {
     "plaunch": ("LaunchConfig", "hookimpl"),
-    "plaunch.agent": ("GroupInfo", "RunResult", "WorkerExit", "WorkerInfo", "WorkerState"),
+    "plaunch.agent": (
+        "Control",
+        "Extension",
+        "GroupInfo",
+        "RequestKind",
+        "RunResult",
+        "Snapshot",
+        "WorkerExit",
+        "WorkerInfo",
+        "WorkerState",
+    ),
     "plaunch.doctor": ALL,
     "plaunch.durations": ALL,
     "plaunch.errors": ALL,
     "plaunch.events": ALL,
+    "plaunch.options": ALL,
     "plaunch.plugin": ALL,
     "plaunch.plugin.hookspecs": ALL,
     "plaunch.process": (

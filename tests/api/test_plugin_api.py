@@ -39,7 +39,7 @@ def test_what_has_changed_is_in_the_changelog(api):
     "line",
     [
         "plaunch.rendezvous.RendezvousHandler.leave(self) -> 'bool'",
-        "plaunch.plugin.PluginContext.options: Mapping[str, str]",
+        "plaunch.plugin.PluginContext.options: Mapping[str, Any]",
         "plaunch.plugin.hookspecs.plaunch_worker_env(worker: 'WorkerInfo', env: "
         "'Mapping[str, str]') -> 'Mapping[str, str] | None'",
         "class plaunch_testing.conformance.EventHandlerConformance(PluginSuite)",

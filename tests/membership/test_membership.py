@@ -433,8 +433,8 @@ def test_a_node_asks_for_another_round(simulate, who):
     leader = nodes[0].state.leader
     one = next(node for node in nodes if (node.name == leader) == (who == "the leader"))
     ranks = [node.place.rank for node in nodes]
-    one.membership.request_round("the watch: no progress")
-    one.membership.want_round()  # as its agent does when its workers have stopped
+    one.agent.request_round("the watch: no progress")
+    one.agent.want_round()  # as its agent does when its workers have stopped
     job.settle(*nodes)
     assert [node.place.rank for node in nodes] == ranks
     assert {(node.place.round, node.place.attempt) for node in nodes} == {(1, 0)}
@@ -450,8 +450,8 @@ def test_of_two_that_ask_for_another_round_each_gets_the_same_one(simulate):
     nodes = [job.add(), job.add()]
     job.settle(*nodes)
     for node in nodes:
-        node.membership.request_round("now")
-        node.membership.want_round()
+        node.agent.request_round("now")
+        node.agent.want_round()
     job.settle(*nodes)
     job.run(10.0)
     assert {(node.place.round, node.place.attempt) for node in nodes} == {(1, 0)}

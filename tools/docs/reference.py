@@ -10,11 +10,16 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plaunch.cli.options import GROUPS, Option
+from plaunch.cli.options import GROUPS
+from plaunch.cli.table import installed_table
 from plaunch.plugin import KINDS, hookspecs
+from plaunch.plugin.words import AUTOLOAD_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from plaunch.cli.table import OptionTable
+    from plaunch.options import Option
 
 COMMAND = "python tools/docs/reference.py"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -38,6 +43,32 @@ option, but is nearly the name of another, is named in a warning. `--help` shows
 
 This page is made of the code by `{COMMAND}`.
 """
+_SETTINGS_FILE = """\
+## Settings file
+
+Options that are always the same can stand in a file: `plaunch.toml` in the working folder, else the
+table `[tool.plaunch]` of `pyproject.toml` there. `--config` (`PET_CONFIG`) names another one, and
+`--config=` is for none. The start line says which one was read.
+
+```toml title="plaunch.toml"
+nproc-per-node = "gpu"
+max-restarts = 3
+tee = "3"
+log-dir = "logs"
+
+[rdzv-conf]
+join_timeout = 120
+
+[status]
+metrics-port = 9400
+```
+
+A key is the name of an option, with dashes or underscores; options of a plugin may stand in a table of
+its name. The command line comes first, then variables, then the file, then what a scheduler says, then
+the default: `--dry-run` shows where each value is from. A key that is no option is refused, with the
+nearest one that is. Options that print something instead of launching cannot stand in a file. With
+Python 3.10 the package tomli is needed.
+"""
 _HOOKS = f"""\
 # Hooks
 
@@ -50,7 +81,7 @@ This page is made of the code by `{COMMAND}`.
 """
 _SORTS = (
     ("Hooks that offer", "_backends _specs _handlers _counts _policies _schedulers"),
-    ("Hooks that contribute", "_worker_env _doctor_checks"),
+    ("Hooks that contribute", "_worker_env _worker_binder _doctor_checks _extensions"),
     ("Hooks that tell", ""),
 )
 # In the help of options: options, variables, and what is replaced in a template.
@@ -63,10 +94,18 @@ _PARTS = ("Called", "Parameters", "Result", "Process")
 def command_line() -> str:
     """The page of all options."""
     parts = [_COMMAND_LINE]
-    for title, options in GROUPS:
-        parts.append(f"## {title[0].upper()}{title[1:]}\n")
+    for title, options in options_of_plaunch().groups:
+        is_plugins = title not in dict(GROUPS)
+        heading = f"Plugin {title}" if is_plugins else f"{title[0].upper()}{title[1:]}"
+        parts.append(f"## {heading}\n")
         parts.extend(_option(option) for option in options)
+    parts.append(_SETTINGS_FILE)
     return "\n".join(parts)
+
+
+def options_of_plaunch() -> OptionTable:
+    """The options of the core and of the plugins that come with plaunch."""
+    return installed_table((), {AUTOLOAD_VARIABLE: "1"})
 
 
 def spellings(option: Option) -> list[str]:
