@@ -1,0 +1,1 @@
+"""Starts the workers of a job again when a file appears."""

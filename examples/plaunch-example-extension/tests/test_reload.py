@@ -1,0 +1,83 @@
+"""The extension without a launch: it needs nothing but something to ask."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from plaunch.doctor import DoctorContext, Status
+from plaunch.plugin import PluginContext
+from plaunch_example_extension import reload
+
+
+class Control:
+    """Keeps what it is asked for."""
+
+    def __init__(self):
+        self.asked, self.said = [], []
+
+    def request(self, kind, reason):
+        self.asked.append((kind, reason))
+
+    def say(self, text):
+        self.said.append(text)
+
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def running(tmp_path, monkeypatch):
+    monkeypatch.setattr(reload, "LOOK", 0.01)
+    path = tmp_path / "reload"
+    started = []
+
+    def run():
+        (extension,) = reload.plaunch_extensions(
+            PluginContext("job", "role", "host", options={"reload_file": str(path)})
+        )
+        started.append(extension)
+        control = Control()
+        extension.start(control)
+        return path, control
+
+    yield run
+    for extension in started:
+        extension.stop(None)
+
+
+def test_a_file_that_appears_is_a_restart_each_time(running):
+    path, control = running()
+    for _ in range(2):
+        path.touch()
+        until(lambda: control.asked)
+        assert not path.exists()
+        assert control.asked.pop() == ("restart", f"{path} has appeared")
+        assert control.asked == []
+
+
+def test_a_file_that_was_there_before_is_none(running, tmp_path):
+    (tmp_path / "reload").touch()
+    path, control = running()
+    assert "is there already" in control.said[0]
+    path.unlink()
+    time.sleep(0.05)
+    path.touch()
+    until(lambda: control.asked)
+
+
+def test_without_the_option_there_is_nothing():
+    assert reload.plaunch_extensions(PluginContext("job", "role", "host")) == []
+    assert list(reload.plaunch_doctor_checks(DoctorContext())) == []
+
+
+@pytest.mark.parametrize(("folder", "status"), [("there", Status.OK), ("gone", Status.PROBLEM)])
+def test_the_check_of_the_doctor(tmp_path, folder, status):
+    (tmp_path / "there").mkdir()
+    context = DoctorContext(options={"reload_file": str(tmp_path / folder / "reload")})
+    (finding,) = reload.plaunch_doctor_checks(context)
+    assert finding.status is status
