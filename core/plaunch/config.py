@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from plaunch import defaults
 from plaunch.agent.worker import WORKER_STORES
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import UsageError
@@ -90,7 +91,7 @@ class LaunchConfig:
     run_id: str = ""
     role: str = "default_role"
     rdzv_endpoint: str = ""
-    rdzv_backend: str = "static"
+    rdzv_backend: str = defaults.RENDEZVOUS
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
     rdzv_timeout: int = -1
     max_restarts: int = 3
@@ -99,14 +100,14 @@ class LaunchConfig:
     log_line_prefix_template: str | None = None
     metrics_cfg: dict[str, str] = field(default_factory=dict)
     local_addr: str | None = None
-    event_log_handler: str = "null"
+    event_log_handler: str = defaults.EVENT_HANDLER
     numa_options: object = None
     signals_to_handle: str = DEFAULT_SIGNALS
     duplicate_stdout_filters: list[str] | None = None
     duplicate_stderr_filters: list[str] | None = None
     virtual_local_rank: bool = False
     shutdown_timeout: float | None = None
-    signal_policy: str = "torchrun"
+    signal_policy: str = defaults.SIGNAL_POLICY
     notify_signals: str | None = None
     worker_env: dict[str, str] = field(default_factory=dict)
     keep_daemons: bool = False
@@ -182,9 +183,9 @@ class LaunchConfig:
                 f"{', '.join(WORKER_STORES)}",
             ),
             (
-                self.notify_signals is None or self.signal_policy != "torchrun",
+                self.notify_signals is None or self.signal_policy != defaults.SIGNAL_POLICY,
                 f"notify_signals is {self.notify_signals!r} (--notify-signals), which the signal "
-                "policy 'torchrun' does not know; add --signal-policy=notify",
+                f"policy {self.signal_policy!r} does not know; add --signal-policy=notify",
             ),
             (
                 node_rank is None or 0 <= node_rank < self.max_nodes,

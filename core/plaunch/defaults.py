@@ -1,6 +1,7 @@
 """What stands in where nobody has chosen: the only place where the core names plugins.
 
-Each is `"module:name"` in a plugin that comes with plaunch; it is imported when it is needed.
+Each is a name that users could give, or `"module:name"` in a plugin that comes with plaunch; it is
+imported when it is needed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,14 @@ import importlib
 from typing import Any
 
 from plaunch.errors import PluginLoadError
+
+# Components that nobody has chosen, by kind. torchrun's defaults, but for the backend.
+RENDEZVOUS = "static"
+LOGS_SPECS = "default"
+EVENT_HANDLER = "null"
+SIGNAL_POLICY = "torchrun"
+# The backend of a job of several nodes that a scheduler describes.
+SCHEDULED_RENDEZVOUS = "c10d"
 
 # Makes a `Binder` of what a `WorkerSpec` says of devices and processors, where no agent brings one.
 BINDER = "plaunch_devices.binder:create_binder"

@@ -9,6 +9,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from plaunch import defaults
 from plaunch.agent.alive import TURN_BOUND, Alive
 from plaunch.agent.closing import (
     close_logs,
@@ -173,8 +174,8 @@ class _Launch:
         config, manager = self._config, self._manager
         logs_specs = config.logs_specs
         if logs_specs is None:
-            create_logs_specs = manager.get(LOGS_SPECS, "default")
-            with self._manager.calling(LOGS_SPECS, "default"):
+            create_logs_specs = manager.get(LOGS_SPECS, defaults.LOGS_SPECS)
+            with self._manager.calling(LOGS_SPECS, defaults.LOGS_SPECS):
                 logs_specs = create_logs_specs()
         log_dir = logs_specs.root_log_dir
         context = PluginContext(
@@ -249,7 +250,7 @@ class _Launch:
     def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[EventQueue]:
         config = self._config
         run_dir = None
-        if config.event_log_handler != "null":
+        if config.event_log_handler != defaults.EVENT_HANDLER:
             run_dir = logs_specs.create_run_dir(config.run_id)
         return create_deliveries(
             self._manager,

@@ -9,6 +9,7 @@ from plaunch import hookimpl
 from plaunch.cli.allocation import allocate, apply_allocation
 from plaunch.cli.parser import parse
 from plaunch.errors import PluginError, UnknownNameError, UsageError
+from plaunch.plugin import PluginManager
 from plaunch.scheduling import Allocation
 from plaunch.testing import plugin_manager
 
@@ -29,6 +30,8 @@ FILLED = {
     "master_port": None,
 }
 
+MANAGER = PluginManager.create(environ={}, first_party_only=True)
+
 
 def options(*argv, **environ):
     return parse([*argv, "train.py"], environ)
@@ -43,7 +46,7 @@ def filled(args, **expected):
 
 def test_what_nobody_gave_is_filled_in_and_its_source_is_kept():
     args = options()
-    told = apply_allocation(args, FOUR, "acme")
+    told = apply_allocation(args, FOUR, "acme", MANAGER)
     assert filled(args)
     assert {dest: args.sources[dest] for dest in FILLED} == {
         "nnodes": "N (acme)",
@@ -108,7 +111,7 @@ def test_what_the_user_gave_stays(option, expected, as_variable):
     name, _, value = option.lstrip("-").partition("=")
     variable = "PET_" + name.replace("-", "_").upper()
     args = options(**{variable: value}) if as_variable else options(option)
-    told = apply_allocation(args, FOUR, "acme")
+    told = apply_allocation(args, FOUR, "acme", MANAGER)
     assert filled(args, **expected)
     dest = name.replace("-", "_")
     assert args.sources[dest] == (variable if as_variable else "command line")
@@ -120,7 +123,7 @@ def test_all_given_is_nothing_taken():
         "--nnodes=2", "--node-rank=1", "--rdzv-backend=c10d", "--rdzv-endpoint=a", "--rdzv-id=b"
     )
     before = vars(args) | {"sources": dict(args.sources)}
-    assert apply_allocation(args, FOUR, "acme") == ""
+    assert apply_allocation(args, FOUR, "acme", MANAGER) == ""
     assert vars(args) == before
 
 
@@ -133,7 +136,7 @@ def test_all_given_is_nothing_taken():
 )
 def test_one_node_meets_nobody(argv, allocation):
     args = options(*argv)
-    apply_allocation(args, allocation, "acme")
+    apply_allocation(args, allocation, "acme", MANAGER)
     assert args.nnodes == "1"
     assert (args.rdzv_backend, args.rdzv_endpoint, args.node_rank) == ("static", "", None)
     assert args.rdzv_id == "job-7"
@@ -142,7 +145,7 @@ def test_one_node_meets_nobody(argv, allocation):
 def test_a_scheduler_that_says_nothing_changes_nothing():
     args = options()
     before = vars(args) | {"sources": dict(args.sources)}
-    assert apply_allocation(args, Allocation(), "none") == ""
+    assert apply_allocation(args, Allocation(), "none", MANAGER) == ""
     assert vars(args) == before
 
 
@@ -152,7 +155,7 @@ def test_a_scheduler_that_says_nothing_changes_nothing():
 )
 def test_a_number_of_workers_is_taken_if_nobody_says_otherwise(argv, nproc):
     args = options(*argv)
-    apply_allocation(args, Allocation(nproc_per_node=8), "acme")
+    apply_allocation(args, Allocation(nproc_per_node=8), "acme", MANAGER)
     assert args.nproc_per_node == nproc
 
 
@@ -171,7 +174,7 @@ AGAIN = Allocation(run_id="job-7-again", job_id="job-7", sources={"job_id": "JOB
 )
 def test_the_name_of_a_job_is_taken_with_the_run_id(argv, job_id):
     args = options(*argv)
-    told = apply_allocation(args, AGAIN, "acme")
+    told = apply_allocation(args, AGAIN, "acme", MANAGER)
     assert args.job_id == job_id
     assert ("job_id=job-7 (JOB)" in told) is (argv == [])
 
@@ -205,11 +208,11 @@ PARTLY = Allocation(
 def test_what_is_needed_and_known_to_nobody_is_refused(argv, missing):
     args = options(*argv)
     if missing is None:
-        apply_allocation(args, PARTLY, "acme")
+        apply_allocation(args, PARTLY, "acme", MANAGER)
         assert args.rdzv_backend == ("c10d" if args.rdzv_endpoint else args.rdzv_backend)
         return
     with pytest.raises(UsageError, match=f"^--scheduler=acme: {missing}$"):
-        apply_allocation(args, PARTLY, "acme")
+        apply_allocation(args, PARTLY, "acme", MANAGER)
 
 
 @pytest.mark.parametrize(("backend", "is_refused"), [("static", True), ("c10d", False)])
@@ -218,9 +221,9 @@ def test_an_index_is_needed_by_the_static_backend_only(backend, is_refused):
     args = options(f"--rdzv-backend={backend}")
     if is_refused:
         with pytest.raises(UsageError, match="tell node_rank"):
-            apply_allocation(args, allocation, "acme")
+            apply_allocation(args, allocation, "acme", MANAGER)
     else:
-        apply_allocation(args, allocation, "acme")
+        apply_allocation(args, allocation, "acme", MANAGER)
         assert args.node_rank is None
 
 

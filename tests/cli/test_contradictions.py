@@ -9,12 +9,17 @@ from plaunch.cli.contradictions import check_options
 from plaunch.cli.parser import parse
 from plaunch.cli.settings import parse_min_max_nnodes
 from plaunch.errors import UsageError
+from plaunch.plugin import RENDEZVOUS, PluginManager
+from plaunch.rendezvous import traits_of
+
+MANAGER = PluginManager.create(environ={}, first_party_only=True)
 
 
 def check(*argv, **environ):
     args = parse([*argv, "x.py"], environ)
     least, most = parse_min_max_nnodes(args.nnodes)
-    check_options(args, most, is_range=least != most)
+    traits = traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend))
+    check_options(args, most, traits, is_range=least != most)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +78,7 @@ def test_a_variable_is_as_good_as_an_option(caplog):
 
 def told(caplog, *argv, **environ):
     args = parse(argv, environ)
-    check_options(args, 1, is_range=False)
+    check_options(args, 1, traits_of(MANAGER.get(RENDEZVOUS, args.rdzv_backend)), is_range=False)
     return [record.getMessage() for record in caplog.records]
 
 

@@ -11,13 +11,14 @@ from plaunch.cli.options import OPTIONS
 from plaunch.cli.parser import parse
 from plaunch.config import START_METHODS
 from plaunch.errors import UsageError
-from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
+from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process import Std
 from plaunch_logs_default import DefaultLogsSpecs
+from plaunch_rendezvous_static import create_static_handler
 
 
 class Manager:
-    """Stands for a plugin manager with one logs spec and a few device counters."""
+    """Stands for a plugin manager with one logs spec, two backends and a few device counters."""
 
     counters = {"six": lambda: 6, "none": lambda: 0}  # noqa: RUF012
 
@@ -25,6 +26,8 @@ class Manager:
         if kind is LOGS_SPECS:
             assert name == "default"
             return DefaultLogsSpecs
+        if kind is RENDEZVOUS:
+            return create_static_handler if name == "static" else len
         assert kind is DEVICE_COUNTS
         if name not in self.counters:
             raise UsageError(f"no device counter {name!r}")

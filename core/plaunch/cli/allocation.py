@@ -6,12 +6,14 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from plaunch import defaults
 from plaunch.cli.parser import DEFAULT
 from plaunch.cli.settings import parse_min_max_nnodes
 from plaunch.errors import UsageError
 from plaunch.plugin.answers import checked_allocation
-from plaunch.plugin.registry import SCHEDULERS
+from plaunch.plugin.registry import RENDEZVOUS, SCHEDULERS
 from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
+from plaunch.rendezvous.traits import traits_of
 
 if TYPE_CHECKING:
     import argparse
@@ -50,10 +52,12 @@ def allocate(
         return ""
     with manager.calling(SCHEDULERS, name):
         allocation = checked_allocation(find(environ))
-    return apply_allocation(args, allocation, name)
+    return apply_allocation(args, allocation, name, manager)
 
 
-def apply_allocation(args: argparse.Namespace, allocation: Allocation, scheduler: str) -> str:
+def apply_allocation(
+    args: argparse.Namespace, allocation: Allocation, scheduler: str, manager: PluginManager
+) -> str:
     """Fill in `args` and its `sources` from `allocation`; returns what `allocate` returns.
 
     Options that the user has given stay as they are. Where there is only one node, nothing about
@@ -79,19 +83,20 @@ def apply_allocation(args: argparse.Namespace, allocation: Allocation, scheduler
             filling.fill("job_id", allocation.job_id, "job_id")
     if max_nodes == 1:
         return filling.told()
-    _fill_meeting(filling, max_nodes)
+    _fill_meeting(filling, max_nodes, manager)
     if not filling.is_given("rdzv_id"):
         filling.refuse_missing("run_id")
     return filling.told()
 
 
-def _fill_meeting(filling: _Filling, max_nodes: int) -> None:
+def _fill_meeting(filling: _Filling, max_nodes: int, manager: PluginManager) -> None:
     """Fill in how this node meets others."""
     args, allocation = filling.args, filling.allocation
     is_addressed = filling.is_given("master_addr") or filling.is_given("master_port")
     if not is_addressed and (allocation.endpoint or filling.is_given("rdzv_endpoint")):
-        filling.fill("rdzv_backend", "c10d", "", "several nodes")
-    is_static = args.rdzv_backend == "static"
+        filling.fill("rdzv_backend", defaults.SCHEDULED_RENDEZVOUS, "", "several nodes")
+    traits = traits_of(manager.get(RENDEZVOUS, args.rdzv_backend))
+    is_static = traits.has_given_ranks
     rank = allocation.node_rank
     if rank is None:
         if is_static and not filling.is_given("node_rank"):
@@ -99,7 +104,7 @@ def _fill_meeting(filling: _Filling, max_nodes: int) -> None:
     elif is_static or rank < max_nodes:
         # Of a given, smaller number of nodes the others are spares, and have no rank of their own.
         filling.fill("node_rank", rank, "node_rank")
-    if filling.is_given("rdzv_endpoint") or args.rdzv_backend not in ("c10d", "static"):
+    if filling.is_given("rdzv_endpoint") or not traits.is_hosted_by_node:
         return
     if not allocation.endpoint:
         if not filling.is_given("master_addr"):

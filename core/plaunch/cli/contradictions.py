@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from plaunch import defaults
 from plaunch.cli.parser import COMMAND_LINE, DEFAULT, PREFIX, as_given
 from plaunch.errors import UsageError
 
@@ -12,35 +13,43 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from plaunch.rendezvous.traits import BackendTraits
+
 logger = logging.getLogger("plaunch")
 
 
-def check_options(args: argparse.Namespace, max_nodes: int, *, is_range: bool) -> None:
+def check_options(
+    args: argparse.Namespace, max_nodes: int, traits: BackendTraits, *, is_range: bool
+) -> None:
     """Refuse options that contradict each other, and warn of those that probably are a mistake.
 
     Args:
         args: the options, with what else `parse` has found out.
         max_nodes: how many nodes there are at most.
+        traits: how the nodes of the backend find each other.
         is_range: whether there may be fewer.
 
     Raises:
         UsageError: they cannot all be meant; the message says what to change.
     """
-    if args.rdzv_backend == "static" and max_nodes > 1 and not args.rdzv_endpoint:
-        _check_static(args, max_nodes)
+    if traits.has_given_ranks and max_nodes > 1 and not args.rdzv_endpoint:
+        _check_given_ranks(args, max_nodes)
     for text in _astray(args):
         logger.warning("%s", text)
-    for text in _pointless(args, max_nodes, is_range):
+    for text in _pointless(args, max_nodes, traits, is_range):
         logger.warning("%s", as_given(text, args))
 
 
-def _check_static(args: argparse.Namespace, max_nodes: int) -> None:
-    elastic = "or --rdzv-backend=c10d and --rdzv-endpoint with the name of one node"
+def _check_given_ranks(args: argparse.Namespace, max_nodes: int) -> None:
+    elastic = (
+        f"or --rdzv-backend={defaults.SCHEDULED_RENDEZVOUS} and --rdzv-endpoint with the name of "
+        "one node"
+    )
     if not args.master_addr:
         raise UsageError(
-            f"{max_nodes} nodes (--nnodes) with the backend 'static' need an address that all of "
-            "them know; give --master-addr with that of node 0, the same on all nodes (127.0.0.1 "
-            f"if all are on this machine), {elastic}"
+            f"{max_nodes} nodes (--nnodes) with the backend {args.rdzv_backend!r} need an address "
+            "that all of them know; give --master-addr with that of node 0, the same on all nodes "
+            f"(127.0.0.1 if all are on this machine), {elastic}"
         )
     if args.master_port == 0:
         raise UsageError(
@@ -100,7 +109,9 @@ def _is_endpoint(args: argparse.Namespace) -> bool:
     return bool(host == args.master_addr and (is_default or port == str(args.master_port)))
 
 
-def _pointless(args: argparse.Namespace, max_nodes: int, is_range: bool) -> Iterator[str]:
+def _pointless(
+    args: argparse.Namespace, max_nodes: int, traits: BackendTraits, is_range: bool
+) -> Iterator[str]:
     """What is said of options that mean nothing together."""
 
     def given(*options: str) -> str:
@@ -111,24 +122,24 @@ def _pointless(args: argparse.Namespace, max_nodes: int, is_range: bool) -> Iter
             if args.sources[option.lstrip("-").replace("-", "_")] != DEFAULT
         )
 
-    if args.rdzv_backend != "static":
+    if not traits.has_given_ranks:
         # Operators give an address to all launchers; who uses it for the endpoint knows.
         is_used = args.master_addr and args.master_addr in args.rdzv_endpoint
         if not is_used and (ignored := given("--master-addr", "--master-port")):
             yield (
-                f"rendezvous backend {args.rdzv_backend!r} does not use {ignored}; only 'static' "
-                "does"
+                f"rendezvous backend {args.rdzv_backend!r} does not use {ignored}; only "
+                f"{defaults.RENDEZVOUS!r} does"
             )
     elif max_nodes > 1:
         if not given("--node-rank"):
             yield "this node is node 0, as --node-rank was not given; each node needs its own"
         if is_range:
             yield (
-                f"rendezvous backend 'static' knows no range of nodes: it waits for all "
-                f"{max_nodes} (--nnodes)"
+                f"rendezvous backend {args.rdzv_backend!r} knows no range of nodes: it waits for "
+                f"all {max_nodes} (--nnodes)"
             )
-    is_static = args.rdzv_backend == "static" and not _is_endpoint(args)
-    if is_static and args.rdzv_endpoint and (ignored := given("--master-addr", "--master-port")):
+    is_other = traits.has_given_ranks and not _is_endpoint(args)
+    if is_other and args.rdzv_endpoint and (ignored := given("--master-addr", "--master-port")):
         yield f"--rdzv-endpoint={args.rdzv_endpoint} is used, and {ignored} is not"
     if args.run_path and args.no_python:
         yield "--no-python means nothing with --run-path, which runs the script with python"

@@ -5,6 +5,7 @@ Names, variables and defaults are torchrun's where it has the option.
 
 from __future__ import annotations
 
+from plaunch import defaults
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.options import Option, integer, port, port_range, seconds, words
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
@@ -57,7 +58,7 @@ RENDEZVOUS = (
     Option(
         ("--rdzv-backend",),
         "how nodes find each other: static, c10d, etcd-v2, or a plugin's (default: static)",
-        default="static",
+        default=defaults.RENDEZVOUS,
         metavar="NAME",
         plugins="rendezvous",
     ),
@@ -203,7 +204,7 @@ SUPERVISION = (
         ("--signal-policy",),
         "what signals mean: torchrun (those listed stop the job), notify (some are passed on to "
         "the workers instead), or a plugin's name (default: torchrun)",
-        default="torchrun",
+        default=defaults.SIGNAL_POLICY,
         metavar="NAME",
         plugins="signal_policies",
     ),
@@ -259,7 +260,7 @@ LOGS = (
     Option(
         ("--logs-specs",),
         "who decides where logs go (default: default)",
-        default="default",
+        default=defaults.LOGS_SPECS,
         metavar="NAME",
         plugins="logs_specs",
     ),
@@ -267,7 +268,7 @@ LOGS = (
         ("--event-log-handler",),
         "where events go: null, console, jsonl, otel, or a plugin's name; several between commas "
         "(default: null)",
-        default="null",
+        default=defaults.EVENT_HANDLER,
         metavar="NAME,...",
         plugins="event_handlers",
     ),

@@ -15,8 +15,10 @@ from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
 from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
 from plaunch.cli.invocation import load_chosen
 from plaunch.plugin.context import PluginContext
+from plaunch.plugin.registry import RENDEZVOUS
 from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
+from plaunch.rendezvous.traits import traits_of
 
 if TYPE_CHECKING:
     import argparse
@@ -157,7 +159,8 @@ def _workers(
         job_id=config.job_id,
     )
     group = WorkerGroup(spec)
-    is_known = _place(group, config)
+    traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
+    is_known = _place(group, config, is_given=traits.has_given_ranks)
     logs = _logs(config)
     host = os.uname().nodename
     context = PluginContext(config.run_id, config.role, host, settings=config.settings())
@@ -197,10 +200,10 @@ def _name_of(entrypoint: Callable[..., Any] | str) -> str:
     return f"{entrypoint.__module__}.{entrypoint.__qualname__}"
 
 
-def _place(group: WorkerGroup, config: LaunchConfig) -> bool:
+def _place(group: WorkerGroup, config: LaunchConfig, *, is_given: bool) -> bool:
     """Give the group the place that it will have, and say whether that is known by now."""
     spec = group.spec
-    if config.rdzv_backend != "static":
+    if not is_given:
         group.master_addr, group.master_port = OPEN, OPEN  # type: ignore[assignment]
         return False
     rank = int(str(config.rdzv_configs.get("rank", 0)))

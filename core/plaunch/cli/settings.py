@@ -8,15 +8,17 @@ import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from plaunch import defaults
 from plaunch.cli.contradictions import check_options
 from plaunch.cli.parser import DEFAULT
 from plaunch.config import LaunchConfig, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
 from plaunch.plugin.answers import checked_count
-from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS
+from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process.stopping.signals import parse_signals
 from plaunch.process.streams.std import Std
+from plaunch.rendezvous.traits import traits_of
 
 if TYPE_CHECKING:
     import argparse
@@ -24,11 +26,11 @@ if TYPE_CHECKING:
 
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.rendezvous.traits import BackendTraits
 
 logger = logging.getLogger("plaunch")
 
 DEFAULT_MASTER_ADDR = "127.0.0.1"
-DEFAULT_MASTER_PORT = 29500
 
 
 def config_from_args(args: argparse.Namespace, manager: PluginManager) -> LaunchConfig:
@@ -43,14 +45,14 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
     if args.standalone:
         _override_for_standalone(args)
         min_nodes = max_nodes = 1
-    check_options(args, max_nodes, is_range=min_nodes != max_nodes)
+    traits = traits_of(manager.get(RENDEZVOUS, args.rdzv_backend))
+    check_options(args, max_nodes, traits, is_range=min_nodes != max_nodes)
     devices = getattr(args, "devices", None)  # an option of a plugin's
     if devices is not None and args.sources["nproc_per_node"] == DEFAULT:
         args.nproc_per_node = str(len(devices))
     nproc = determine_local_world_size(args.nproc_per_node, manager)
-    static = args.rdzv_backend == "static"
     rdzv_configs: dict[str, object] = dict(parse_rdzv_conf(args.rdzv_conf))
-    if static:
+    if traits.has_given_ranks:
         rdzv_configs["rank"] = 0 if args.node_rank is None else args.node_rank
     worker_env: dict[str, str] = {}
     if nproc > 1 and "OMP_NUM_THREADS" not in os.environ:
@@ -64,8 +66,8 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
             "max_nodes": max_nodes,
             "nproc_per_node": nproc,
             "logs_specs": _logs_specs(args, manager),
-            "run_id": _run_id(args, static and max_nodes == 1),
-            "rdzv_endpoint": _endpoint(args, max_nodes),
+            "run_id": _run_id(args, traits.is_single_node and max_nodes == 1),
+            "rdzv_endpoint": _endpoint(args, traits, max_nodes),
             "rdzv_configs": rdzv_configs,
             "worker_env": worker_env,
             "event_conf": _event_conf(args),
@@ -232,7 +234,7 @@ def _override_for_standalone(args: argparse.Namespace) -> None:
     overridden = [
         option
         for option, is_default in (
-            ("--rdzv-backend", args.rdzv_backend == "static"),
+            ("--rdzv-backend", args.rdzv_backend == defaults.RENDEZVOUS),
             ("--rdzv-endpoint", not args.rdzv_endpoint),
             ("--rdzv-id", args.rdzv_id == "none"),
             ("--rdzv-conf", not args.rdzv_conf),
@@ -245,7 +247,7 @@ def _override_for_standalone(args: argparse.Namespace) -> None:
     ]
     if overridden:
         logger.warning("--standalone overrides %s", ", ".join(overridden))
-    args.rdzv_backend = "static"
+    args.rdzv_backend = defaults.RENDEZVOUS
     args.rdzv_endpoint = args.rdzv_conf = ""
     args.rdzv_id = "none"
     args.node_rank = None
@@ -258,14 +260,14 @@ def _run_id(args: argparse.Namespace, alone: bool) -> str:
     return make_run_id() if alone and run_id == "none" else run_id
 
 
-def _endpoint(args: argparse.Namespace, max_nodes: int) -> str:
+def _endpoint(args: argparse.Namespace, traits: BackendTraits, max_nodes: int) -> str:
     endpoint: str = args.rdzv_endpoint
-    if args.rdzv_backend != "static" or endpoint:
+    if not traits.has_given_ranks or endpoint:
         return endpoint
     if max_nodes == 1 and args.master_port is None and args.master_addr is None:
         return ""
     address = DEFAULT_MASTER_ADDR if args.master_addr is None else args.master_addr
-    port = DEFAULT_MASTER_PORT if args.master_port is None else args.master_port
+    port = traits.default_port if args.master_port is None else args.master_port
     if ":" in address:
         address = f"[{address}]"
     return f"{address}:{port}"

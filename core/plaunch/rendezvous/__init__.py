@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.ports import port_owner as port_owner
     from plaunch.rendezvous.token import TOKEN_OPTION as TOKEN_OPTION
     from plaunch.rendezvous.token import TOKEN_VARIABLE as TOKEN_VARIABLE
+    from plaunch.rendezvous.traits import BackendTraits as BackendTraits
+    from plaunch.rendezvous.traits import backend_traits as backend_traits
+    from plaunch.rendezvous.traits import traits_of as traits_of
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -71,6 +74,7 @@ __getattr__, __dir__, __all__ = attach(
         ".endpoint": "parse_rendezvous_endpoint",
         ".parameters": "JobSettings NodeSettings RendezvousParameters",
         ".ports": "HeldPort port_owner",
+        ".traits": "BackendTraits backend_traits traits_of",
         ".token": "TOKEN_OPTION TOKEN_VARIABLE",
     },
 )

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from plaunch.durations import Duration
 from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch.rendezvous import (
+    BackendTraits,
     HeldPort,
+    backend_traits,
     find_node_address,
     is_loop_back,
     join_host_port,
@@ -73,6 +75,9 @@ class C10dBackend:
     has_guests: Callable[[], bool] = lambda: False
 
 
+@backend_traits(
+    BackendTraits(default_port=DEFAULT_PORT, is_hosted_by_node=True, coordinates_restarts=True)
+)
 def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Create the handler; hosts the store if that is up to this node, but connects to nothing.
 

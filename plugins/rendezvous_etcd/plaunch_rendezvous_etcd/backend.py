@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration, bounded
-from plaunch.rendezvous import find_node_address
+from plaunch.rendezvous import BackendTraits, backend_traits, find_node_address
 
 from plaunch_rendezvous_etcd.client import EtcdClient
-from plaunch_rendezvous_etcd.options import OPTIONS, read_options
+from plaunch_rendezvous_etcd.options import DEFAULT_PORT, OPTIONS, read_options
 from plaunch_rendezvous_etcd.protocol import load_protocol
 
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ class EtcdBackend:
     release: Callable[[], None]
 
 
+@backend_traits(
+    BackendTraits(needs_endpoint=True, default_port=DEFAULT_PORT, coordinates_restarts=True)
+)
 def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Create the handler of `etcd-v2` or `etcd`; it connects to nothing yet.
 

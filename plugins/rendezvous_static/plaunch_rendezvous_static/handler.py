@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
 from plaunch.rendezvous import (
+    BackendTraits,
     HeldPort,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
+    backend_traits,
     parse_rendezvous_endpoint,
 )
 
@@ -20,11 +22,21 @@ if TYPE_CHECKING:
     from plaunch.rendezvous import MembershipChange
 
 LOOP_BACK = "127.0.0.1"
+DEFAULT_PORT = 29500  # of the master, as under torchrun
 
 # Mean nothing where nobody is waited for; the launcher refuses a token, where it would be missed.
 _NOT_NEEDED = frozenset({"token_file", "arrival_delay"})
 
 
+@backend_traits(
+    BackendTraits(
+        needs_endpoint=True,
+        default_port=DEFAULT_PORT,
+        is_hosted_by_node=True,
+        is_single_node=True,
+        has_given_ranks=True,
+    )
+)
 def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Create the handler for one node without an endpoint, or for nodes with given ranks.
 

@@ -1,0 +1,52 @@
+"""What a launcher must know of a backend before there is a handler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_ATTRIBUTE = "plaunch_traits"
+
+
+@dataclass(frozen=True)
+class BackendTraits:
+    """How the nodes of a backend find each other; new fields may be added.
+
+    Args:
+        needs_endpoint: whether several nodes can only meet if they are given an endpoint.
+        default_port: of an endpoint without one; None if the backend has none.
+        is_hosted_by_node: whether the endpoint is one of the nodes, which a scheduler can name.
+        is_single_node: whether a node without an endpoint is a job on its own, whose run id nobody
+            else must know.
+        has_given_ranks: whether nodes are told their ranks with `--node-rank`, and meet at
+            `--master-addr` and `--master-port`.
+        coordinates_restarts: whether a failure on one node restarts the workers of all nodes.
+    """
+
+    needs_endpoint: bool = False
+    default_port: int | None = None
+    is_hosted_by_node: bool = False
+    is_single_node: bool = False
+    has_given_ranks: bool = False
+    coordinates_restarts: bool = False
+
+
+def backend_traits(traits: BackendTraits) -> Callable[[F], F]:
+    """Declare the traits of the backend whose handlers the decorated function creates."""
+
+    def declare(factory: F) -> F:
+        setattr(factory, _ATTRIBUTE, traits)
+        return factory
+
+    return declare
+
+
+def traits_of(factory: object) -> BackendTraits:
+    """What a factory of handlers declares; the defaults, if nothing."""
+    traits = getattr(factory, _ATTRIBUTE, None)
+    return traits if isinstance(traits, BackendTraits) else BackendTraits()

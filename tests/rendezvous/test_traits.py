@@ -1,0 +1,38 @@
+"""What a launcher knows of a backend before there is a handler."""
+
+from __future__ import annotations
+
+from plaunch.plugin import RENDEZVOUS, PluginManager
+from plaunch.rendezvous import BackendTraits, backend_traits, traits_of
+
+# What torchrun's documentation says of the ports; etcd's is its own.
+PORTS = {"static": 29500, "c10d": 29400, "etcd": 2379, "etcd-v2": 2379}
+
+
+def test_a_backend_declares_its_traits_and_stays_what_it_is():
+    traits = BackendTraits(needs_endpoint=True, default_port=7)
+
+    @backend_traits(traits)
+    def create(params):
+        return params
+
+    assert create("params") == "params"
+    assert traits_of(create) is traits
+
+
+def test_one_that_declares_nothing_has_the_usual_ones():
+    def create(params):
+        return params
+
+    create.plaunch_traits = "odd"
+    assert traits_of(create) == traits_of(print) == BackendTraits()
+
+
+def test_those_of_the_backends_that_come_with_plaunch():
+    manager = PluginManager.create(environ={}, first_party_only=True)
+    traits = {name: traits_of(manager.get(RENDEZVOUS, name)) for name in PORTS}
+    assert {name: one.default_port for name, one in traits.items()} == PORTS
+    assert {name for name, one in traits.items() if one.has_given_ranks} == {"static"}
+    assert {name for name, one in traits.items() if not one.coordinates_restarts} == {"static"}
+    assert {name for name, one in traits.items() if one.is_hosted_by_node} == {"static", "c10d"}
+    assert {name for name, one in traits.items() if not one.needs_endpoint} == {"c10d"}
