@@ -8,41 +8,29 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pluggy
-
 from plaunch.defaults import DEVICES
 from plaunch.errors import (
     DuplicateNameError,
     PlaunchError,
     PluginLoadError,
-    SignalException,
     UsageError,
 )
-from plaunch.plugin import binder, environment, extensions, hookspecs
-from plaunch.plugin.blame import blamed, one_line
+from plaunch.plugin import binder, environment, extensions
+from plaunch.plugin.blame import blamed
 from plaunch.plugin.catalogue import Catalogue
 from plaunch.plugin.groups import GROUPS
+from plaunch.plugin.loader import PluginLoader
 from plaunch.plugin.loading import (
     LoadedPlugin,
     checked,
-    describe,
-    has_hooks,
-    instance_of,
-    is_module_name,
     keeping_signals,
-    load_entry,
-    load_module,
-    title_of,
-    watched_loading,
 )
 from plaunch.plugin.metadata import EntryPoint, scan
-from plaunch.plugin.options import OptionsError, find_options, load_options, resolve_options
+from plaunch.plugin.options import OptionsError, find_options, resolve_options
 from plaunch.plugin.registration import (
     Chosen,
-    PluggyManager,
     Registration,
     ask,
-    check_implementations,
     doctor_check,
     is_ours,
 )
@@ -53,7 +41,8 @@ from plaunch.process.binding import is_asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+
+    import pluggy
 
     from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import WorkerInfo
@@ -61,8 +50,6 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.extensions import Extending
-    from plaunch.plugin.metadata import Distribution
-    from plaunch.plugin.words import Word
     from plaunch.process.binding import Binder
 
 
@@ -76,16 +63,10 @@ class PluginManager:
         self, catalogue: Catalogue, clock: Callable[[], float], *, with_traceback: bool = False
     ) -> None:
         self._catalogue = catalogue
-        self._pluggy = PluggyManager("plaunch")
-        self._pluggy.add_hookspecs(hookspecs)
-        self._registrations: dict[str, Registration] = {}
-        self._of_entry: dict[EntryPoint, Registration] = {}
-        self._instances: dict[type, object] = {}
-        self._loaded: list[LoadedPlugin] = []
+        self._loader = PluginLoader(catalogue, clock)
+        self._pluggy, self._registrations = self._loader.pluggy, self._loader.registrations
         self._chosen = Chosen()
         self._option_values: dict[str, Mapping[str, object]] = {}  # by pluggy's name of a plugin
-        self._clock = clock
-        self.culprits: Culprits | None = None
         self._who: Callable[[str], str] = lambda name: self._registrations[name].who
         self._teller = Teller(self._implementations, self._who, with_traceback=with_traceback)
 
@@ -154,7 +135,7 @@ class PluginManager:
             raise self._catalogue.refusal(kind, name, self.names(kind))
         registration = self._registrations.get(entry.value) if entry.group == kind.hook else None
         if registration is None:
-            registration = self._load(kind, entry)
+            registration = self._loader.load(kind, entry)
         offers = self._offers(registration, kind)
         if entry.name not in offers:
             offered = ", ".join(map(repr, sorted(offers))) or f"nothing in {kind.hook}"
@@ -313,45 +294,14 @@ class PluginManager:
             if name.startswith(f"{LIFECYCLE.name}:")
         }
 
-    def selected(self) -> list[LoadedPlugin]:
-        """The plugins that are loaded so far, in the order of loading, and where they come from."""
-        return list(self._loaded)
-
-    # --- loading ----------------------------------------------------------------------------------
+    @property
+    def culprits(self) -> Culprits | None:
+        """Whose code runs in this process; None while there is none of third parties."""
+        return self._loader.culprits
 
     def load_initial(self, plugins: Sequence[object] = ()) -> None:
         """Load what needs no selection, once; `create` says what, and what it raises."""
-        for plugin in plugins:
-            self._register_object(plugin)
-        for name in dict.fromkeys(entry.name for entry in self._catalogue.usable(LIFECYCLE)):
-            self.load_named(LIFECYCLE, name)
-        for word in self._catalogue.words.loads:
-            self._load_word(word)
-
-    def _load_word(self, word: Word) -> None:
-        named = self._catalogue.named(word)
-        for kind, name in named:
-            # A word that tells the distribution is looked up as it is, any other one by the name.
-            self.load_named(kind, name if word.matches(kind, name) else word.text)
-        if named:
-            return
-        blocker = self._catalogue.blocker_of(word)
-        if blocker is not None:
-            raise UsageError(f"{word.source} names what {blocker.source} blocks; drop one of them")
-        module = None
-        if is_module_name(word.text):
-            who = describe(LIFECYCLE.label, word.text, None, word.text)
-            with self._loading(who, word.text, None):
-                module = load_module(word.text)
-        if module is None:
-            raise self._catalogue.refusal_of_word(word)
-        self._register(
-            f"{LIFECYCLE.name}:{word.text}",
-            module,
-            describe(LIFECYCLE.label, word.text, None, word.text),
-            LoadedPlugin(LIFECYCLE.name, word.text, "", "", word.text),
-            None,
-        )
+        self._loader.load_initial(plugins)
 
     def load_named(self, kind: Kind[Any], name: str) -> None:
         """Load a plugin, if there is one of the name that is not blocked.
@@ -359,106 +309,11 @@ class PluginManager:
         Raises:
             PluginLoadError: it cannot be loaded.
         """
-        entry = self._catalogue.find(kind, name)
-        if entry is not None and kind is WITH_OPTIONS:
-            plugin = load_options(entry).plugin
-            # Without one it is that of the name which is loaded in every launch.
-            entry = entry._replace(value=plugin) if plugin else None
-        if entry is not None:
-            self._load(kind, entry)
+        self._loader.load_named(kind, name)
 
-    def _load(self, kind: Kind[Any], entry: EntryPoint) -> Registration:
-        registration = self._of_entry.get(entry)
-        if registration is not None:
-            return registration
-        distribution, module = entry.distribution, entry.value.partition(":")[0].strip()
-        who = describe(kind.label, entry.name, distribution, module)
-        try:
-            with self._loading(who, module, distribution):
-                plugin = load_entry(kind, entry, self._instances)
-            name = f"{kind.name}:{entry.name}"
-            if name in self._registrations:
-                name = f"{kind.name}:{distribution.key}:{entry.name}"
-            registration = self._register(
-                name,
-                plugin,
-                who,
-                LoadedPlugin(
-                    kind.name, entry.name, distribution.name, distribution.version, module
-                ),
-                distribution,
-            )
-        except PluginLoadError as error:
-            if not kind.hook:
-                error.args = (f"{error}; to go on without it, give -p no:{entry.name}",)
-            raise
-        self._of_entry[entry] = registration
-        return registration
-
-    def _loading(
-        self, who: str, module: str, distribution: Distribution | None
-    ) -> AbstractContextManager[None]:
-        """Import a plugin; if it is not plaunch's own, see what that does to this process."""
-        if is_ours(distribution):
-            return contextlib.nullcontext()
-        if self.culprits is None:
-            from plaunch.plugin.exits import explained_culprits  # noqa: PLC0415 - rarely
-
-            self.culprits = explained_culprits()
-        self.culprits.note(module, who)
-        return watched_loading(who, self._clock)
-
-    def _register_object(self, plugin: object) -> None:
-        """Register a plugin that was passed in code, unless its name is blocked."""
-        name, module = title_of(plugin)
-        if self._catalogue.words.blocker(LIFECYCLE, name) is not None:
-            return
-        who = describe(LIFECYCLE.label, name, None, module)
-        if not has_hooks(who, plugin):
-            raise PluginLoadError(
-                f"{who}, passed in code, has no hooks: nothing in {plugin!r} is marked with "
-                "plaunch.hookimpl"
-            )
-        try:
-            with keeping_signals(who, "while it was made"):
-                plugin = instance_of(plugin, self._instances)
-        except (KeyboardInterrupt, SignalException):
-            raise
-        except BaseException as error:
-            raise PluginLoadError(f"{who} cannot be created: {one_line(error)}") from error
-        number, unique = 1, f"code:{name}"
-        while unique in self._registrations:
-            number += 1
-            unique = f"code:{name}#{number}"
-        self._register(unique, plugin, who, LoadedPlugin("code", name, "", "", module), None)
-
-    def _register(
-        self,
-        name: str,
-        plugin: object,
-        who: str,
-        loaded: LoadedPlugin,
-        distribution: Distribution | None,
-    ) -> Registration:
-        """Register a plugin with pluggy, once, however many entry points name it."""
-        for registration in self._registrations.values():
-            if registration.plugin is plugin:
-                self._loaded.append(loaded)
-                return registration
-        try:
-            self._pluggy.register(plugin, name)
-        except (pluggy.PluginValidationError, ValueError) as error:
-            # pluggy spreads over several lines what does not fit: the hook and its arguments.
-            raise PluginLoadError(f"{who} cannot be registered: {one_line(error)}") from error
-        try:
-            check_implementations(who, plugin, vars(self._pluggy.hook))
-        except PluginLoadError:
-            self._pluggy.unregister(plugin, name)
-            raise
-        registration = Registration(name, plugin, who, loaded.module, distribution)
-        self._registrations[name] = registration
-        self._loaded.append(loaded)
-        return registration
+    def selected(self) -> list[LoadedPlugin]:
+        """The plugins that are loaded so far, in the order of loading, and where they come from."""
+        return list(self._loader.loaded)
 
     # --- calling ----------------------------------------------------------------------------------
 
