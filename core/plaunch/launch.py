@@ -24,14 +24,14 @@ from plaunch.agent.local import LocalElasticAgent
 from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.rounds import longest_stop
-from plaunch.agent.wait_reporter import WaitReporter, describe_wait
+from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import WorkerSpec
 from plaunch.config import make_run_id
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.answers import checked_handler, checked_policy
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.event_handlers import create_deliveries, find_event_handlers
-from plaunch.plugin.extensions import AgentControl
+from plaunch.plugin.event_handlers import create_event_queues, find_event_handlers
+from plaunch.plugin.extensions import AgentControl, LaunchView
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
 from plaunch.process.failures.child_failed import ChildFailedError
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from plaunch.agent.health import HealthCheckServer
     from plaunch.agent.notifications import Notification, Notify
-    from plaunch.agent.requests import Snapshot
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.config import LaunchConfig
     from plaunch.plugin.extensions import Extending
@@ -193,44 +192,29 @@ class _Launch:
         find_event_handlers(manager, config.event_log_handler, config.event_conf)
         with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
-        logs_specs, policy = self._bounded(logs_specs, policy)
-        recorder = EventStream(config, self._name)
+        logs_specs, policy = manager.bounded(logs_specs, policy, self._has_stop)
+        stream = EventStream(config, self._name)
         self._extending = manager.create_extensions(context)
         self._binder = self._manager.worker_binder(context, self._has_stop)
-        deliveries = self._create_deliveries(context, logs_specs)
-        deliveries += [
+        queues = self._create_queues(context, logs_specs)
+        queues += [
             EventQueue(item.who, item, who=f"an extension of {item.who}")
             for item in self._extending
         ]
-        for delivery in deliveries:
-            recorder.listen(delivery.put)
+        for queue in queues:
+            stream.listen(queue.put)
         failure: BaseException | None = None
         try:
-            recorder.begin()
-            return self._run_agent(logs_specs, policy, recorder, deliveries)
+            stream.begin()
+            return self._run_agent(logs_specs, policy, stream, queues)
         except BaseException as error:
             failure = error
             raise
         finally:
-            recorder.finish(failure)
-            close_queues(deliveries)
-            if recorder.has_agent and (text := recorder.account.describe()):
+            stream.finish(failure)
+            close_queues(queues)
+            if stream.has_agent and (text := stream.account.describe()):
                 logger.info("this launch took %s", text)
-
-    def _bounded(
-        self, logs_specs: LogsSpecs, policy: SignalPolicy
-    ) -> tuple[LogsSpecs, SignalPolicy]:
-        """What the agent's loop calls of third parties, so that it is not held by them."""
-        logs_by = self._manager.who_gave(LOGS_SPECS)
-        policy_by = self._manager.who_gave(SIGNAL_POLICIES)
-        if logs_by or policy_by:
-            from plaunch.plugin import components  # noqa: PLC0415 - third parties' only
-
-            if logs_by:
-                logs_specs = components.BoundedLogsSpecs(logs_specs, logs_by, self._has_stop)
-            if policy_by:
-                policy = components.BoundedPolicy(policy, policy_by)
-        return logs_specs, policy
 
     def _has_stop(self) -> bool:
         self._keep_alive()
@@ -247,12 +231,12 @@ class _Launch:
         agent = self._agent
         return -math.inf if agent is None or agent.snapshot().pids else self._traffic.last_shown()
 
-    def _create_deliveries(self, context: PluginContext, logs_specs: LogsSpecs) -> list[EventQueue]:
+    def _create_queues(self, context: PluginContext, logs_specs: LogsSpecs) -> list[EventQueue]:
         config = self._config
         run_dir = None
         if config.event_log_handler != defaults.EVENT_HANDLER:
             run_dir = logs_specs.create_run_dir(config.run_id)
-        return create_deliveries(
+        return create_event_queues(
             self._manager,
             config.event_log_handler,
             config.event_conf,
@@ -263,15 +247,15 @@ class _Launch:
         self,
         logs_specs: LogsSpecs,
         policy: SignalPolicy,
-        recorder: EventStream,
-        deliveries: list[EventQueue],
+        stream: EventStream,
+        queues: list[EventQueue],
     ) -> dict[int, Any]:
         config = self._config
         handler = self._create_rendezvous()
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
         succeeded = False
         try:
-            notify = self._notify(recorder, deliveries)
+            notify = self._notify(stream, queues)
             self._agent = agent = LocalElasticAgent(
                 spec=self._worker_spec(handler),
                 logs_specs=logs_specs,
@@ -289,7 +273,7 @@ class _Launch:
                 traffic=self._traffic,
                 binder=self._binder,
             )
-            self._start_extensions(agent, handler, deliveries)
+            self._start_extensions(agent, handler, queues)
             culprits = self._manager.culprits
             with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
                 result = agent.run()
@@ -315,26 +299,18 @@ class _Launch:
         self,
         agent: LocalElasticAgent,
         handler: RendezvousHandler,
-        deliveries: Sequence[EventQueue],
+        queues: Sequence[EventQueue],
     ) -> None:
-        def complete(snapshot: Snapshot) -> Snapshot:
-            return replace(
-                snapshot,
-                waits_for=_waits_for(handler, snapshot),
-                overdue=self._alive.overdue(),
-                patience=self._alive.patience(),
-                output=self._traffic.counts(),
-                dropped={item.name: item.dropped for item in deliveries},
-            )
+        if self._extending:
+            view = LaunchView(handler, self._alive, self._traffic, queues)
+            for item in self._extending:
+                item.start(AgentControl(agent, item.who, view.complete))
 
-        for item in self._extending:
-            item.start(AgentControl(agent, item.who, complete))
-
-    def _notify(self, recorder: EventStream, deliveries: list[EventQueue]) -> Notify:
+    def _notify(self, stream: EventStream, queues: list[EventQueue]) -> Notify:
         """Who is notified of what the agent does."""
         tell, measure = self._manager.notify, MetricRecorder()
         forks = self._config.start_method == "fork" and callable(self._entrypoint)
-        with_threads: list[EventQueue | Extending] = [*deliveries, *self._extending]
+        with_threads: list[EventQueue | Extending] = [*queues, *self._extending]
 
         def notify(notification: Notification) -> None:
             self._keep_alive()
@@ -342,7 +318,7 @@ class _Launch:
                 for item in with_threads:
                     item.release()
             tell(notification)
-            recorder(notification)
+            stream(notification)
             measure(notification)
             if isinstance(notification, BeforeWorkers) and forks:
                 for item in with_threads:
@@ -424,16 +400,6 @@ class _Launch:
                 counted=result.counted,
             )
         return result.return_values
-
-
-def _waits_for(handler: RendezvousHandler, snapshot: Snapshot) -> str:
-    if snapshot.pids:
-        return ""
-    try:
-        return describe_wait(handler) or ""
-    except Exception as error:  # noqa: BLE001 - a backend's; the rest of the snapshot is of use
-        logger.debug("the rendezvous cannot say what it waits for: %r", error)
-        return ""
 
 
 def _prefix_template(config: LaunchConfig) -> str | None:

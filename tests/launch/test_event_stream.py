@@ -19,7 +19,7 @@ from plaunch.errors import PluginError, RendezvousError, SignalException, UsageE
 from plaunch.events import COMMON_KEYS, SCHEMA, Event
 from plaunch.plugin import PluginContext
 from plaunch.plugin.event_handlers import (
-    create_deliveries,
+    create_event_queues,
     find_event_handlers,
     parse_event_conf,
     parse_names,
@@ -506,5 +506,5 @@ def test_handlers_that_were_made_are_closed_if_another_one_cannot_be():
     manager = PluginManager.create([Offering()])
     context = PluginContext("run", "role", "host", None, LaunchConfig(1, 1, 1).settings())
     with pytest.raises(PluginError, match="no luck"):
-        create_deliveries(manager, "fine,sick", {}, context)
+        create_event_queues(manager, "fine,sick", {}, context)
     assert closed == ["fine"]

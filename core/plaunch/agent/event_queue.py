@@ -290,11 +290,11 @@ def _describe(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {text_of_error(error)}".split())
 
 
-def close_queues(deliveries: Iterable[EventQueue], patience: float = LAST_WAIT) -> None:
+def close_queues(queues: Iterable[EventQueue], patience: float = LAST_WAIT) -> None:
     """Let all handlers come to their end, at the same time and within `patience` seconds."""
     until = time.monotonic() + patience
-    all_of_them = tuple(deliveries)
-    for delivery in all_of_them:
-        delivery.finish()
-    for delivery in all_of_them:
-        delivery.wait(until)
+    all_of_them = tuple(queues)
+    for queue in all_of_them:
+        queue.finish()
+    for queue in all_of_them:
+        queue.wait(until)

@@ -96,16 +96,16 @@ def find_event_handlers(
     return found
 
 
-def create_deliveries(
+def create_event_queues(
     manager: PluginManager, names: str, conf: Mapping[str, str], context: PluginContext
 ) -> list[EventQueue]:
-    """Create the named handlers, each with a delivery; those that want no events have none.
+    """Create the named handlers, each with a queue; those that want no events have none.
 
     Raises:
         PluginError: a handler cannot be loaded, or failed.
         UsageError: as `find_event_handlers`, or a handler cannot use its options.
     """
-    deliveries: list[EventQueue] = []
+    queues: list[EventQueue] = []
     try:
         for name, (factory, options) in find_event_handlers(manager, names, conf).items():
             with manager.calling(EVENT_HANDLERS, name):
@@ -114,11 +114,11 @@ def create_deliveries(
                     continue
                 checked_event_handler(handler)
             origin = manager.origin(EVENT_HANDLERS, name)
-            deliveries.append(EventQueue(name, handler, origin=origin))
+            queues.append(EventQueue(name, handler, origin=origin))
     except BaseException:
-        close_queues(deliveries)
+        close_queues(queues)
         raise
-    return deliveries
+    return queues
 
 
 def _options_of(name: str, factory: EventHandlerFactory) -> frozenset[str]:

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import logging
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.states import RequestKind
+from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import PlaunchError, PluginError
 from plaunch.plugin.blame import one_line
 from plaunch.plugin.loading import keeping_signals
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     import pluggy
 
+    from plaunch.agent.alive import Alive
+    from plaunch.agent.event_queue import EventQueue
     from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
     from plaunch.agent.requests import Snapshot
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.context import PluginContext
+    from plaunch.process.streams.traffic import Traffic
+    from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
 
@@ -90,6 +96,47 @@ class Extending:
         if not call.wait(1.0) or call.error is not None:
             why = "it has not returned" if call.error is None else one_line(call.error)
             logger.warning("an extension of %s failed in %s: %s", self.who, method, why)
+
+
+class LaunchView:
+    """What a launch knows beside its agent, for snapshots.
+
+    Args:
+        handler: of the rendezvous.
+        alive: whether the agent's loop is.
+        traffic: how much output of the workers passes through.
+        queues: of all event handlers and extensions.
+    """
+
+    def __init__(
+        self,
+        handler: RendezvousHandler,
+        alive: Alive,
+        traffic: Traffic,
+        queues: Sequence[EventQueue],
+    ) -> None:
+        self._handler = handler
+        self._alive = alive
+        self._traffic = traffic
+        self._queues = queues
+
+    def complete(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot of the agent with what the launch knows."""
+        return replace(
+            snapshot,
+            waits_for="" if snapshot.pids else self._waits_for(),
+            overdue=self._alive.overdue(),
+            patience=self._alive.patience(),
+            output=self._traffic.counts(),
+            dropped={queue.name: queue.dropped for queue in self._queues},
+        )
+
+    def _waits_for(self) -> str:
+        try:
+            return describe_wait(self._handler) or ""
+        except Exception as error:  # noqa: BLE001 - a backend's; the rest is of use all the same
+            logger.debug("the rendezvous cannot say what it waits for: %r", error)
+            return ""
 
 
 class AgentControl:

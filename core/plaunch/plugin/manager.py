@@ -34,7 +34,7 @@ from plaunch.plugin.registration import (
     doctor_check,
     is_ours,
 )
-from plaunch.plugin.registry import LIFECYCLE, WITH_OPTIONS, Kind, T
+from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, SIGNAL_POLICIES, WITH_OPTIONS, Kind, T
 from plaunch.plugin.telling import Teller
 from plaunch.plugin.words import Words
 from plaunch.process.binding import is_asked_for
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.extensions import Extending
     from plaunch.process.binding import Binder
+    from plaunch.process.stopping.signals import SignalPolicy
+    from plaunch.process.streams.logs import LogsSpecs
 
 
 class PluginManager:
@@ -170,6 +172,26 @@ class PluginManager:
         """How messages call the plugin whose component was chosen; empty if it is plaunch's own."""
         given = self._chosen.last(kind)
         return "" if given is None else given.who
+
+    def bounded(
+        self, logs_specs: LogsSpecs, policy: SignalPolicy, is_unwanted: Callable[[], bool]
+    ) -> tuple[LogsSpecs, SignalPolicy]:
+        """What the agent's loop calls of the chosen components; third parties' cannot hold it.
+
+        Args:
+            logs_specs: the logs spec of the launch.
+            policy: its signal policy.
+            is_unwanted: asked while the logs spec takes its time: whether the launch is to stop.
+        """
+        logs_by, policy_by = self.who_gave(LOGS_SPECS), self.who_gave(SIGNAL_POLICIES)
+        if logs_by or policy_by:
+            from plaunch.plugin import components  # noqa: PLC0415 - third parties' only
+
+            if logs_by:
+                logs_specs = components.BoundedLogsSpecs(logs_specs, logs_by, is_unwanted)
+            if policy_by:
+                policy = components.BoundedPolicy(policy, policy_by)
+        return logs_specs, policy
 
     def names(self, kind: Kind[Any]) -> list[str]:
         """All names of `kind` that can be selected, sorted; imports nothing."""
