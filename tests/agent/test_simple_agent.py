@@ -355,6 +355,16 @@ def test_a_stop_during_a_restart_is_not_overtaken_by_it():
     assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
 
 
+def test_a_stop_signal_that_comes_when_success_was_seen_does_not_undo_it():
+    class Late(PretendAgent):
+        def _monitor_workers(self, worker_group):
+            result = super()._monitor_workers(worker_group)
+            send(signal.SIGTERM)()
+            return result
+
+    assert Late(FakeRendezvous(), [[SUCCEEDED]]).run() is SUCCEEDED
+
+
 def test_of_two_stop_signals_at_once_the_first_one_is_the_workers_and_the_ends():
     def send_both():
         send(signal.SIGINT)()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from helpers.ports import free_port
+from helpers.processes import is_reaped
 
 pytest.importorskip("torch.distributed")
 
@@ -236,7 +237,8 @@ def test_a_finished_node_obeys_a_stop_and_says_what_it_leaves(agents, endpoint, 
     agents.until_round(0, host, other)
     agents.tell("exit.host", 0)
     if patience == 300:
-        agents.until_gone(host.workers()[0]["pid"])
+        pid = host.workers()[0]["pid"]
+        agents.until(lambda: is_reaped(pid), "the launcher has seen its end")
     else:
         agents.until(lambda: "it stays until the others are done" in host.stderr, "it stays")
     host.process.send_signal(signal.SIGTERM)

@@ -106,7 +106,10 @@ class Loop:
         pending: deque[states.Event] = deque([states.Begin()])
         while True:
             # Signals come first: a stop that arrives during a restart must not be overtaken by it.
-            pending.extendleft(reversed(self._take_signals(inbox)))
+            # But a node that was seen to have succeeded before has not been stopped.
+            has_succeeded = bool(pending) and isinstance(pending[0], states.WorkSucceeded)
+            seen = [pending.popleft()] if has_succeeded else []
+            pending.extendleft(reversed([*seen, *self._take_signals(inbox)]))
             pending.extend(self._take_requests())
             try:
                 if not pending:
