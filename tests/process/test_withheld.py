@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from plaunch.process import start_processes
@@ -48,13 +49,20 @@ def test_programs(tmp_path):
     assert SECRET not in seen
 
 
+def environ_of(pid):
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return [entry for entry in file.read().split(b"\0") if entry]
+
+
 def test_the_guard_that_is_a_program_of_its_own_gets_no_secret(monkeypatch):
     monkeypatch.setattr(guard, "_is_forkable", lambda: False)
     monkeypatch.setenv("PLAUNCH_LAUNCHER", "kept")  # by this its launcher knows it
     started = guard.start_guard()
     try:
-        with open(f"/proc/{started.pid}/environ", "rb") as file:
-            seen = file.read().split(b"\0")
+        deadline = time.monotonic() + 60
+        while not (seen := environ_of(started.pid)):  # there is none while it is executed
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         assert b"PLAUNCH_LAUNCHER=kept" in seen
         assert not [entry for entry in seen if SECRET.encode() in entry]
     finally:

@@ -146,6 +146,16 @@ def test_a_time_out_names_who_is_there_and_who_is_missing(create):
     assert "--rdzv-id" in text
 
 
+def test_a_time_out_of_enough_nodes_blames_nobody_who_is_missing(create):
+    handler = create(1, 2, join_timeout="0.5", last_call_timeout="60")
+    with pytest.raises(RendezvousTimeoutError) as caught:
+        handler.next_rendezvous()
+    text = str(caught.value)
+    assert "1 have come, but they were not made a round within 0.5 s" in text
+    assert "last_call_timeout (60 s)" in text
+    assert "the others" not in text
+
+
 def test_a_store_that_cannot_be_reached_is_named_with_its_problem(create, board):
     board.down = True
     handler = create(join_timeout="0.3", _endpoint="board:1")

@@ -338,12 +338,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
             )
         present = attendance.look()
         here = attendance.describe_nodes(present)
+        job = f"job {self._run_id!r} needs {attendance.wanted()} nodes"
+        within = f"within {timeout:g} s (--rdzv-conf join_timeout){': ' if here else ''}{here}"
+        if len(present) >= self._membership.identity.min_nodes:
+            return RendezvousTimeoutError(
+                f"{job}, and {len(present)} have come, but they were not made a round {within}. "
+                "See whether the first of them hangs, and whether last_call_timeout "
+                f"({self._timing.last_call_timeout:g} s) is the longer one"
+            )
         # This node came itself, so nobody at all means that the store, and its host, have gone.
         who = f"{len(present)} came" if present else "it cannot be found out any more how many came"
         return RendezvousTimeoutError(
-            f"job {self._run_id!r} needs {attendance.wanted()} nodes, and {who} within {timeout:g} "
-            f"s (--rdzv-conf join_timeout){': ' if here else ''}{here}. See whether the others "
-            f"were started, with the same --rdzv-id and --rdzv-endpoint ({self._endpoint})"
+            f"{job}, and {who} {within}. See whether the others were started, with the same "
+            f"--rdzv-id and --rdzv-endpoint ({self._endpoint})"
         )
 
     def _stay(self) -> None:
