@@ -338,8 +338,9 @@ class Job:
             allowed = {128 + signal.SIGKILL} if failed else {0}
             if failed and self._backend == "c10d" and "pause" in node.done:
                 allowed.add(113)  # the host of the store was gone before it could hear of the end
-            if failed and node.number not in {worker["node"] for worker in self.said()}:
-                allowed |= {112, 113}  # it came when the job was over
+            if node.number not in {worker["node"] for worker in self.said()}:
+                # It came when the job was over; with c10d, the store has gone with its host.
+                allowed |= {112, 113} if failed else {113} if self._backend == "c10d" else set()
             if "leave" in node.done:
                 # Before it has loaded what it needs, a launcher ends as any program does.
                 allowed = {0, 128 + signal.SIGTERM, -signal.SIGTERM, *allowed}
