@@ -207,7 +207,7 @@ class Job:
         """Something happens, of which the job can recover."""
         # The host of a store on one node is the job's one weak point, which is documented.
         first = 1 if self._backend == "c10d" else 0
-        running = [node for node in self.nodes if node.is_running()]
+        running = [n for n in self.nodes if n.is_running() and "leave" not in n.done]
         others = [node for node in running if node.number >= first]
         what = ["start", "pause", "fail", "restart_etcd", "cut"]
         if len(running) > self.least and others:
@@ -290,11 +290,17 @@ class Job:
             Finding: something is not.
         """
         said = self.said()
-        by_round = defaultdict(list)
+        worlds = defaultdict(list)
         for worker in said:
-            by_round[worker["PLAUNCH_ROUND"]].append(worker)
-        attempt = 0
-        for number, workers in sorted(by_round.items()):
+            worlds[worker["PLAUNCH_ROUND"], worker["store"]].append(worker)
+        attempt = last = 0
+        for (number, _), workers in worlds.items():
+            if number <= last and len(worlds) > 1 and workers[0] is not said[0]:
+                # Whoever comes when all others have gone begins the job anew.
+                if not any("begins anew" in node.log.read_text() for node in self.nodes):
+                    raise Finding(f"round {number} comes after round {last}: {workers}")
+                attempt = 0
+            last = number
             ranks = Counter(worker["RANK"] for worker in workers)
             for name in ("WORLD_SIZE", "GROUP_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):
                 if len({worker[name] for worker in workers}) != 1:
