@@ -64,6 +64,7 @@ def worker(rank, round_=0, attempt=0, world=2, **other):
         "GROUP_WORLD_SIZE": world,
         "TORCHELASTIC_RESTART_COUNT": attempt,
         "PLAUNCH_ROUND": round_,
+        "store": f"store of round {round_}",
         "pid": GONE,
         "node": rank,
         **other,
@@ -106,12 +107,26 @@ def test_a_job_as_it_must_be(job):
         ([worker(0, attempt=1), worker(0, 1, 0)], "attempt 0, after attempt 1"),
         ([worker(0, attempt=2)], "attempt 2"),
         ([worker(0, attempt=1)], "1 restarts after 0 failures"),
+        ([*FINE, worker(0, world=1, store="another")], "round 0 comes after round 0"),
     ],
 )
 def test_workers_that_must_not_be(job, workers, found):
     say(job, *workers)
     with pytest.raises(Finding, match=found):
         job.check()
+
+
+def test_a_job_that_everybody_has_left_begins_anew(job):
+    job.failures = 1
+    say(job, worker(0, 1, 1, 1), worker(0, world=1, store="another"))
+    job.nodes[1].log.write_text("job 'x' begins anew: the 1 nodes that knew it are gone: vm")
+    job.check()
+
+
+def test_a_spare_that_comes_when_the_job_is_over(job):
+    say(job, worker(0, world=1))
+    job.nodes[1].process.returncode = 113
+    job.check()
 
 
 def test_a_worker_that_is_left(job):
