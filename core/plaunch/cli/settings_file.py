@@ -67,8 +67,8 @@ def _read(path: str) -> Mapping[str, Any]:
         toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     except ImportError:
         raise UsageError(
-            f"the settings file {path} cannot be read with Python 3.10 alone: pip install tomli, "
-            "or give --config= to go without the file"
+            f"the settings file {path} cannot be read with Python 3.10 alone: pip install "
+            "'plaunch[toml]', or give --config= to go without the file"
         ) from None
     try:
         with open(path, "rb") as file:
