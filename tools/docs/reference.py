@@ -64,10 +64,10 @@ metrics-port = 9400
 ```
 
 A key is the name of an option, with dashes or underscores; options of a plugin may stand in a table
-of its name. The command line comes first, then variables, then the file, then what a scheduler says,
-then the default: `--dry-run` shows where each value is from. A key that is no option is refused, with
-the nearest one that is. Options that print something instead of launching cannot stand in a file.
-With Python 3.10, `pip install 'plaunch[toml]'`.
+of its name. The command line comes first, then variables, then the file, then what a scheduler
+says, then the default: `--dry-run` shows where each value is from. A key that is no option is
+refused, with the nearest one that is. Options that print something instead of launching cannot
+stand in a file. With Python 3.10, `pip install 'plaunch[toml]'`.
 """
 _HOOKS = f"""\
 # Hooks
