@@ -25,7 +25,7 @@ from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.rounds import longest_stop
 from plaunch.agent.wait_reporter import WaitReporter
-from plaunch.agent.worker import WorkerSpec
+from plaunch.agent.worker import WorkerSpec, name_entrypoint
 from plaunch.config import make_run_id
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.answers import checked_handler, checked_policy
@@ -130,18 +130,6 @@ def launch_agent(
     return _Launch(config, entrypoint, args, manager, show, health_check_server).run()
 
 
-def entrypoint_name(entrypoint: Callable[..., Any] | str, args: Sequence[Any]) -> str:
-    """What users call the thing that is launched: a function's name, a program, or a script."""
-    import sys  # noqa: PLC0415
-
-    if not isinstance(entrypoint, str):
-        name: str = getattr(entrypoint, "__qualname__", repr(entrypoint))
-        return name
-    if entrypoint in (sys.executable, os.environ.get("PYTHON_EXEC")):
-        return next((str(arg) for arg in args if not str(arg).startswith("-")), entrypoint)
-    return entrypoint
-
-
 class _Launch:
     """One launch: the components, chosen and created in the order in which users expect errors."""
 
@@ -160,7 +148,7 @@ class _Launch:
         self._manager = manager
         self._entrypoint = entrypoint
         self._args = args
-        self._name = entrypoint_name(entrypoint, args)
+        self._name = name_entrypoint(entrypoint, args)
         self._traffic = Traffic()
         self._alive = Alive(
             _seconds(config.shutdown_timeout) + TURN_BOUND, progress=self._last_progress
@@ -254,6 +242,9 @@ class _Launch:
         handler = self._create_rendezvous()
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
         succeeded = False
+        template = config.log_line_prefix_template
+        if template is None:
+            template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         try:
             notify = self._notify(stream, queues)
             self._agent = agent = LocalElasticAgent(
@@ -261,7 +252,7 @@ class _Launch:
                 logs_specs=logs_specs,
                 start_method=config.start_method,
                 exit_barrier_timeout=config.exit_barrier_timeout,
-                log_line_prefix_template=_prefix_template(config),
+                log_line_prefix_template=template,
                 shutdown_timeout=_seconds(config.shutdown_timeout),
                 health_check_server=self._health_check_server,
                 signal_policy=policy,
@@ -400,12 +391,6 @@ class _Launch:
                 counted=result.counted,
             )
         return result.return_values
-
-
-def _prefix_template(config: LaunchConfig) -> str | None:
-    if config.log_line_prefix_template is not None:
-        return config.log_line_prefix_template
-    return os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 
 
 def _seconds(value: float | None) -> float:

@@ -23,6 +23,7 @@ def listed(site, *words: str, plugins=(), **environ: str) -> dict[str, PluginSta
 def test_first_party_plugins_are_ready(site) -> None:
     rows = list_plugins(environ={}, path=site.path)
     assert [(row.kind, row.name) for row in rows] == [
+        ("options", "completion"),
         ("options", "devices"),
         ("options", "doctor"),
         ("options", "status"),

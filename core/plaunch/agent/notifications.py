@@ -25,7 +25,7 @@ from plaunch.rendezvous.api import ChangeKind, MembershipChange
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch.agent.rounds import Round
+    from plaunch.agent.ranks import Round
     from plaunch.agent.states import Requested, State
     from plaunch.agent.worker import WorkerGroup
     from plaunch.process.failures.failure import ProcessFailure

@@ -10,14 +10,32 @@ from typing import TYPE_CHECKING
 
 from plaunch.agent.worker import Worker
 from plaunch.errors import RendezvousStateError
-from plaunch.rendezvous.job import WorldRanks, world_ranks
+from plaunch.rendezvous.job import JobRound, WorldRanks, world_ranks
 
 if TYPE_CHECKING:
-    from plaunch.rendezvous.api import Store
+    from plaunch.rendezvous.api import RendezvousInfo, Store
 
 _ROLE_INFO = "torchelastic/role_info/"
 _ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
 _DONE = "torchelastic/agent/terminal_state"
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a rendezvous brought: the round, and this node's workers with their ranks."""
+
+    info: RendezvousInfo
+    workers: list[Worker]
+
+    @property
+    def attempt(self) -> int | None:
+        """The job's attempt, where the rendezvous knows it."""
+        return self.info.attempt if isinstance(self.info, JobRound) else None
+
+    @property
+    def number(self) -> int | None:
+        """How many worlds the job has formed before, where the rendezvous knows it."""
+        return self.info.round if isinstance(self.info, JobRound) else None
 
 
 @dataclass(frozen=True)

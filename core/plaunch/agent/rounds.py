@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.agent import notifications
 from plaunch.agent.messages import describe_round
 from plaunch.agent.poller import BackgroundCall
-from plaunch.agent.ranks import NodeInfo, assign_alike, assign_through_store, create_workers
+from plaunch.agent.ranks import NodeInfo, Round, assign_alike, assign_through_store, create_workers
 from plaunch.agent.states import RoundFailed, RoundFormed
 from plaunch.durations import bounded
 from plaunch.errors import PluginError
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from plaunch.agent.poller import Poller
     from plaunch.agent.states import Event, State
     from plaunch.agent.wait_reporter import WaitReporter
-    from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec
-    from plaunch.rendezvous.api import RendezvousInfo
+    from plaunch.agent.worker import WorkerGroup, WorkerSpec
     from plaunch.rendezvous.job import WorldRanks
 
 logger = logging.getLogger("plaunch")
@@ -62,24 +60,6 @@ def prepare_rendezvous(spec: WorkerSpec, shutdown_timeout: float) -> None:
             local_addr=spec.local_addr,
         )
     )
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a rendezvous brought: the round, and this node's workers with their ranks."""
-
-    info: RendezvousInfo
-    workers: list[Worker]
-
-    @property
-    def attempt(self) -> int | None:
-        """The job's attempt, where the rendezvous knows it."""
-        return self.info.attempt if isinstance(self.info, JobRound) else None
-
-    @property
-    def number(self) -> int | None:
-        """How many worlds the job has formed before, where the rendezvous knows it."""
-        return self.info.round if isinstance(self.info, JobRound) else None
 
 
 def join_round(spec: WorkerSpec) -> Round:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+import os
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.streams.std import Std
@@ -147,6 +149,16 @@ class WorkerSpec:
             return self.entrypoint.rpartition("/")[2]
         name: str = getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
         return name
+
+
+def name_entrypoint(entrypoint: Callable[..., Any] | str, args: Sequence[Any]) -> str:
+    """What users call the thing that is launched: a function's name, a program, or a script."""
+    if not isinstance(entrypoint, str):
+        name: str = getattr(entrypoint, "__qualname__", repr(entrypoint))
+        return name
+    if entrypoint in (sys.executable, os.environ.get("PYTHON_EXEC")):
+        return next((str(arg) for arg in args if not str(arg).startswith("-")), entrypoint)
+    return entrypoint
 
 
 class Worker:

@@ -314,14 +314,6 @@ HELP = (
         has_variable=False,
         command="plaunch.cli.invocation:show_plugins",
     ),
-    Option(
-        ("--print-completion",),
-        "print what makes a shell complete options and names: bash, zsh, tcsh or fish",
-        metavar="SHELL",
-        choices=("bash", "zsh", "tcsh", "fish"),
-        has_variable=False,
-        command="plaunch.cli.completion:run_completion",
-    ),
 )
 HELP_GROUP = "plugins and help"
 GROUPS = (

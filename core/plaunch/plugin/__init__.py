@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.event_handlers import parse_event_conf as parse_event_conf
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
     from plaunch.plugin.listing import PluginStatus as PluginStatus
+    from plaunch.plugin.listing import installed_names as installed_names
     from plaunch.plugin.listing import list_plugins as list_plugins
     from plaunch.plugin.loading import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.manager import PluginManager as PluginManager
@@ -41,7 +42,7 @@ __getattr__, __dir__, __all__ = attach(
         ".context": "PluginContext",
         ".event_handlers": "find_event_handlers parse_event_conf",
         ".hookspecs": "hookimpl",
-        ".listing": "PluginStatus list_plugins",
+        ".listing": "PluginStatus installed_names list_plugins",
         ".loading": "LoadedPlugin",
         ".manager": "PluginManager",
         ".registry": (

@@ -106,6 +106,22 @@ def list_plugins(
     return rows
 
 
+def installed_names(
+    kind: str, path: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
+) -> list[str]:
+    """The names of the plugins of one kind that could be selected, sorted; imports none of them.
+
+    Args:
+        kind: the name of a kind; `all` for all of them.
+        path: folders to look for installed plugins in; by default `sys.path`.
+        environ: the environment variables; by default this process's.
+    """
+    catalogue = Catalogue(scan(GROUPS, path), Words((), os.environ if environ is None else environ))
+    if kind == "all":
+        return catalogue.all_names()
+    return sorted({e.name for k in ALL_KINDS if k.name == kind for e in catalogue.usable(k)})
+
+
 def format_plugins(rows: Sequence[PluginStatus]) -> str:
     """Lay `rows` out as a table with one line for each, headings first."""
     table = [("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS")]

@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING
 from plaunch.errors import PluginLoadError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from plaunch.cli import Invocation, OptionTable
 
-    from plaunch.cli.invocation import Invocation
-    from plaunch.cli.table import OptionTable
-
-_ALL = "all"  # instead of a kind: what `-p` takes
 _DETAILS_END = " (default"  # the rest of an option's help is too long for a list of choices
 
 
@@ -55,25 +51,6 @@ def completion_script(shell: str, table: OptionTable) -> str:
     if shell == "bash":
         return script + _bash_with_equals_signs(table)
     return _zsh_with_equals_signs(script, table) if shell == "zsh" else script
-
-
-def installed_names(
-    kind: str, path: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
-) -> list[str]:
-    """The names of the plugins of one kind that could be selected, sorted; `all` for every kind.
-
-    A name that several distributions offer is written `distribution:name`.
-    """
-    from plaunch.plugin.catalogue import Catalogue  # noqa: PLC0415 - at completion time only
-    from plaunch.plugin.groups import GROUPS  # noqa: PLC0415
-    from plaunch.plugin.metadata import scan  # noqa: PLC0415
-    from plaunch.plugin.registry import ALL_KINDS  # noqa: PLC0415
-    from plaunch.plugin.words import Words  # noqa: PLC0415
-
-    catalogue = Catalogue(scan(GROUPS, path), Words((), os.environ if environ is None else environ))
-    if kind == _ALL:
-        return catalogue.all_names()
-    return sorted({e.name for k in ALL_KINDS if k.name == kind for e in catalogue.usable(k)})
 
 
 def _parser(shtab: object, shell: str, table: OptionTable) -> argparse.ArgumentParser:
@@ -212,7 +189,7 @@ def _metavar(metavar: str | None, shell: str) -> str | None:
 
 def _completer(shtab: object, plugins: str, path: str, dest: str) -> object:
     if dest == "plugins":
-        plugins = _ALL
+        plugins = "all"
     if plugins:
         return shtab.cmd(_names_command(plugins))  # type: ignore[attr-defined]
     if path:
@@ -231,5 +208,7 @@ def _names_command(kind: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.path[:1] = []  # this folder, whose modules are those of plaunch.cli
+    sys.path[:1] = []  # this folder, whose modules are not to be found first
+    from plaunch.plugin import installed_names
+
     sys.stdout.write("".join(f"{name}\n" for name in installed_names(sys.argv[1])))

@@ -12,12 +12,12 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.cli import completion
-from plaunch.cli.completion import installed_names
 from plaunch.cli.options import OPTIONS
 from plaunch.cli.program import main, run
 from plaunch.cli.table import OptionTable, installed_table
 from plaunch.errors import PluginLoadError, UsageError
+from plaunch.plugin import installed_names
+from plaunch_completion import script as completion
 
 SHELLS = ("bash", "zsh", "tcsh", "fish")
 PACKAGE = """\
