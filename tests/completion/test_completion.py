@@ -14,11 +14,12 @@ import sys
 import pytest
 from plaunch.cli.options import OPTIONS
 from plaunch.cli.program import main, run
-from plaunch.cli.table import OptionTable, installed_table
+from plaunch.cli.table import installed_table
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.plugin import installed_names
 from plaunch_completion import script as completion
 
+FIRST_PARTY_ONLY = {"PLAUNCH_DISABLE_PLUGIN_AUTOLOAD": "1"}
 SHELLS = ("bash", "zsh", "tcsh", "fish")
 PACKAGE = """\
 [plaunch.rendezvous]
@@ -31,7 +32,7 @@ broken = acme_of_tests:there_is_no_such_module
 
 
 def completion_script(shell):
-    return completion.completion_script(shell, OptionTable())
+    return completion.completion_script(shell, installed_table((), FIRST_PARTY_ONLY))
 
 
 @pytest.fixture
