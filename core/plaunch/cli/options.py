@@ -20,7 +20,7 @@ NODES = (
     Option(
         ("--nproc-per-node",),
         "workers on this node: a number, or a device counter such as cpu, gpu, xpu, auto "
-        "(at most 65536; default: 1, or one for each of --devices)",
+        "(at most 65536; default: 1)",
         default="1",
         metavar="N or NAME",
         plugins="device_counts",

@@ -16,7 +16,8 @@ def _devices(text: str) -> list[str]:
 OPTIONS = (
     Option(
         ("--devices",),
-        "numbers of the devices that the workers of this node may see, as in 2,4-7",
+        "numbers of the devices that the workers of this node may see, as in 2,4-7; there is one "
+        "worker for each, unless --nproc-per-node says how many",
         metavar="LIST",
         read=_devices,
         is_shared=True,
