@@ -6,6 +6,7 @@ Sphinx warns of links, anchors and names that lead nowhere, and `-W` makes error
 from __future__ import annotations
 
 import html
+import json
 import re
 import subprocess
 import sys
@@ -25,6 +26,7 @@ TIMEOUT = 110.0  # seconds for a build
 sys.path.insert(0, str(ROOT / "tools/docs"))
 try:
     import architecture
+    import blocks
     import names
     import navigation
     import reference
@@ -58,6 +60,15 @@ class Site:
 
     def anchors(self, page):
         return set(re.findall(r'\bid="([^"]+)"', self.source(page)))
+
+    def found(self, table, word):
+        """The pages that the search has for one word, in one of its tables."""
+        text = self.source("searchindex.js").removeprefix("Search.setIndex(").removesuffix(")")
+        index = json.loads(text)
+        places = index[table].get(word, [])
+        places = [places] if isinstance(places, int) else places
+        numbers = [place if isinstance(place, int) else place[0] for place in places]
+        return [index["docnames"][number] for number in numbers]
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +135,22 @@ class TestSite:
             "index.html",
             *links,
         }
+
+    @pytest.mark.parametrize("code", plaunch.errors.ExitCode)
+    def test_search_finds_an_exit_code(self, site, code):
+        # A number is not a word to the search; it is found if it is an entry of the index.
+        assert site.found("indexentries", str(code.value)) == ["docs/errors"]
+
+    def test_search_finds_multi_node_in_a_title(self, site):
+        for word in ("multi", "node"):  # as the search splits it
+            assert "docs/multi-node" in site.found("titleterms", word)
+
+    def test_code_blocks_have_names_of_files_and_copy_buttons(self, site):
+        page = site.source("docs/tutorial.html")
+        assert re.findall(r'class="caption-text">([^<]+\.\w+)<', page) == [
+            *re.findall("<!-- file: (.+) -->", (ROOT / "docs/tutorial.md").read_text())
+        ]
+        assert "copybutton.js" in page
 
     def test_needs_no_network(self, site):
         for page in site.folder.rglob("*.html"):
@@ -219,6 +246,27 @@ def test_every_variable_of_the_code_is_listed():
 )
 def test_docstrings_are_read_as_markdown(markdown, rst):
     assert names.to_rst(markdown) == rst
+
+
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("<!-- file: a.py -->\n```python\n", "```{code-block} python\n:caption: a.py\n\n"),
+        ("<!-- file: a.py -->\n\n```sh\n", "```{code-block} sh\n:caption: a.py\n\n"),
+        ('```toml title="b/c.toml"\n', "```{code-block} toml\n:caption: b/c.toml\n\n"),
+        ("<!-- run -->\n```sh\n", "<!-- run -->\n```sh\n"),
+    ],
+)
+def test_names_of_files_become_captions(page, shown):
+    assert blocks.with_captions(f"text\n\n{page}code\n```\n") == f"text\n\n{shown}code\n```\n"
+
+
+def test_exit_codes_are_those_of_the_table():
+    page = (
+        "# E\n\n## Exit codes\n\n| code |\n|---|\n| 0 | 7 |\n| 113 | 99 s |\n"
+        "| 128 + n | 130 for Ctrl-C, 5 times |\n\n## More\n\n| 4 |\n"
+    )
+    assert blocks.exit_codes(page) == [0, 113, 130]
 
 
 def test_a_page_is_in_the_navigation_where_it_is_named_first():

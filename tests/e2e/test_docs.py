@@ -146,7 +146,7 @@ def test_every_exception_is_listed_with_its_bases_and_exit_code():
 
 @pytest.mark.parametrize("option", dataclasses.fields(Timing), ids=lambda option: option.name)
 def test_every_time_of_a_rendezvous_is_listed_with_its_default(option):
-    page = (ROOT / "docs/rendezvous.md").read_text()
+    page = (ROOT / "docs/multi-node.md").read_text()
     # Where there is no number, the default is another option's value.
     default = r"`\w+`" if option.default is None else f"{option.default:g}"
     row = rf"^\| `{option.name}` \| (s|heartbeats) \| .* \| {default} \|$"
@@ -154,7 +154,7 @@ def test_every_time_of_a_rendezvous_is_listed_with_its_default(option):
 
 
 def test_every_option_of_c10d_is_listed():
-    page = (ROOT / "docs/rendezvous.md").read_text()
+    page = (ROOT / "docs/multi-node.md").read_text()
     own = page.partition("These are `c10d`'s own:")[2].partition("##")[0]
     listed = re.findall(r"^\| `(\w+)` \|", own, re.MULTILINE)
     assert sorted(listed) == sorted(plaunch_rendezvous_c10d.backend._OPTIONS)

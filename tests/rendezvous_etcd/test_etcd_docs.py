@@ -86,7 +86,7 @@ def messages(*modules):
 
 def listed():
     """The messages on the page, with holes."""
-    quoted = [re.fullmatch(r"`(.+)`", cells[0]) for cells in rows(section("Troubleshooting"))]
+    quoted = [re.fullmatch(r"`(.+)`", cells[0]) for cells in rows(section("etcd error messages"))]
     return [found[1].replace("...", HOLE) for found in quoted if found]
 
 

@@ -19,7 +19,15 @@ author = "The plaunch developers"
 copyright = author
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "navigation", "names"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "blocks",
+    "names",
+    "navigation",
+]
 root_doc = "docs/index"
 include_patterns = ["README.md", "docs/*.md", "benchmarks/README.md", "examples/*/README.md"]
 exclude_patterns = [".*", "build", "core", "dist", "plugins", "tests"]
@@ -42,6 +50,9 @@ autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
+
+# A button copies the commands of a console, without prompts and without what they print.
+copybutton_prompt_text = "$ "
 
 html_theme = "furo"
 html_static_path = ["static"]

@@ -1,0 +1,58 @@
+"""What Markdown cannot say of a page: names of files above code blocks, and numbers to search for.
+
+Pages stay plain Markdown, as they are read in the repository; the site shows more of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+_FILE = re.compile(
+    r"^<!-- file: (?P<mark>\S+) -->\n+```(?P<marked>\w+)$"
+    r"|^```(?P<titled>\w+) title=\"(?P<title>[^\"]+)\"$",
+    re.MULTILINE,
+)
+# The search of Sphinx leaves out words that are numbers, unless they are in the index.
+_CODES_PAGE = "docs/errors"
+_CODES_HEADING = "## Exit codes\n"
+
+
+def with_captions(page: str) -> str:
+    """The page with the name of each file above its code block."""
+
+    def block(found: re.Match[str]) -> str:
+        language, name = found["marked"] or found["titled"], found["mark"] or found["title"]
+        return f"```{{code-block}} {language}\n:caption: {name}\n"
+
+    return _FILE.sub(block, page)
+
+
+def exit_codes(page: str) -> list[int]:
+    """The numbers in the table of exit codes, and those of signals that it has as examples."""
+    _, _, rest = page.partition(_CODES_HEADING)
+    table, _, _ = rest.partition("\n\n## ")
+    found = re.findall(r"^\| (\d+) \||\b(\d{3}) for\b", table, re.MULTILINE)
+    return sorted(int(code or example) for code, example in found)
+
+
+def with_index(page: str) -> str:
+    """The page of exit codes, with an entry of the index for each code."""
+    entries = "".join(f"   single: {code}\n" for code in exit_codes(page))
+    index = f"```{{eval-rst}}\n.. index::\n{entries}```\n"
+    return page.replace(_CODES_HEADING, f"{_CODES_HEADING}\n{index}", 1)
+
+
+def _add(_app: Sphinx, docname: str, source: list[str]) -> None:
+    source[0] = with_captions(source[0])
+    if docname == _CODES_PAGE:
+        source[0] = with_index(source[0])
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Tell Sphinx."""
+    app.connect("source-read", _add)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
