@@ -1,214 +1,329 @@
-"""Draws docs/architecture.svg: `python tools/docs/architecture.py`; a test compares the two.
+"""Draws docs/architecture.svg from the imports: `python tools/docs/architecture.py`.
 
-The picture has its own background, so that it can be read on a dark page too.
+Boxes are the rooms of the core and the packages in `plugins/`; arrows are imports between them, in
+functions and for type checkers as well. What follows from other arrows is left out. A test compares
+the picture with the code. It has its own background, so that it can be read on a dark page too.
 """
 
 from __future__ import annotations
 
+import ast
+from collections import defaultdict
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-TARGET = Path(__file__).parents[2] / "docs" / "architecture.svg"
+import plaunch
 
-_WIDTH, _HEIGHT = 960, 616
-_LINE = 17  # pixels from one line of text to the next
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+ROOT = Path(__file__).parents[2]
+TARGET = ROOT / "docs" / "architecture.svg"
+
+# What a room is for; the other modules of the core are the ground that the rooms stand on.
+ROOMS = {
+    "cli": ("the command line", "and its options"),
+    "launch": ("puts a launch together",),
+    "config": ("the settings of a launch",),
+    "testing": ("fakes, for tests",),
+    "plugin": ("finds, loads and", "calls plugins"),
+    "agent": ("runs the workers of", "one node: a table", "and a loop"),
+    "process": ("starts, watches and", "stops processes"),
+    "rendezvous": ("the contract of", "backends"),
+    "events": ("what happened,", "as data"),
+}
+GROUND = "ground"
+# A library is a box of its own; plugins that import the same rooms share one.
+LIBRARIES = ("plaunch_membership", "plaunch_testing")
+
+_WIDTH, _MARGIN = 1080, 20
+_BOX, _DUMMY = 168, 12  # widths: of a box, and of an arrow that passes between boxes
+_LINE, _HEAD = 16, 22  # heights: of a line of text, and of a title
+_GAP = 62  # between two rows
 _FONT = "font-family='DejaVu Sans, Verdana, sans-serif'"
 _COLOURS = {
-    "node": ("#f4f6f8", "#9aa5b1"),
-    "launcher": ("#ffffff", "#52606d"),
     "core": ("#e3f0fc", "#3d7ab8"),
+    "library": ("#e2f3e4", "#4c9a58"),
     "plugin": ("#fdf0d9", "#c08a28"),
-    "worker": ("#e2f3e4", "#4c9a58"),
-    "outside": ("#f3e8f7", "#8e5ba6"),
 }
+_LEGEND = {"core": "core/plaunch", "plugin": "plugins", "library": "libraries for plugins"}
+
+Graph = dict[str, set[str]]
 
 
 @dataclass(frozen=True)
 class Box:
     """A rectangle with a title, and lines below it."""
 
-    x: int
-    y: int
-    width: int
-    height: int
     kind: str
     title: str
     lines: tuple[str, ...] = ()
 
-    def draw(self) -> str:
-        """The rectangle and its text."""
+    @property
+    def height(self) -> int:
+        """The height in pixels."""
+        return _HEAD + _LINE * len(self.lines) + 10
+
+    def draw(self, x: int, y: int) -> str:
+        """The rectangle and its text, with the top left corner at a place."""
         fill, stroke = _COLOURS[self.kind]
-        dash = " stroke-dasharray='5 4'" if self.kind == "node" else ""
-        parts = [
-            f"<rect x='{self.x}' y='{self.y}' width='{self.width}' height='{self.height}' rx='6' "
-            f"fill='{fill}' stroke='{stroke}' stroke-width='1.5'{dash}/>",
-            _text(self.x + 10, self.y + 20, self.title, weight="bold"),
+        rows = [_text(x + 8, y + 18, self.title, weight="bold")]
+        weight = "bold" if self.kind == "plugin" else "normal"  # each line of which is a name
+        rows += [
+            _text(x + 8, y + 18 + _LINE * number, line, weight=weight)
+            for number, line in enumerate(self.lines, 1)
         ]
-        parts += [
-            _text(self.x + 10, self.y + 20 + _LINE * number, line)
-            for number, line in enumerate(self.lines, start=1)
-        ]
-        return "\n".join(parts)
-
-
-@dataclass(frozen=True)
-class Arrow:
-    """A line with a head at its end, or at both; what it says stands at a place of its own."""
-
-    points: tuple[tuple[int, int], ...]
-    label: str = ""
-    at: tuple[int, int] = (0, 0)
-    both: bool = False
-
-    def draw(self) -> str:
-        """The line and its text."""
-        points = " ".join(f"{x},{y}" for x, y in self.points)
-        start = " marker-start='url(#head)'" if self.both else ""
-        line = (
-            f"<polyline points='{points}' fill='none' stroke='#323f4b' stroke-width='1.5' "
-            f"marker-end='url(#head)'{start}/>"
+        return "\n".join(
+            (
+                f"<rect x='{x}' y='{y}' width='{_BOX}' height='{self.height}' rx='6' "
+                f"fill='{fill}' stroke='{stroke}' stroke-width='1.5'/>",
+                *rows,
+            )
         )
-        return f"{line}\n{_text(*self.at, self.label, size=11)}" if self.label else line
 
 
-def _text(x: int, y: int, text: str, *, weight: str = "normal", size: int = 12) -> str:
+def _text(x: int, y: int, text: str, *, weight: str = "normal") -> str:
     return (
-        f"<text x='{x}' y='{y}' font-size='{size}' font-weight='{weight}' fill='#1f2933' {_FONT}>"
+        f"<text x='{x}' y='{y}' font-size='12' font-weight='{weight}' fill='#1f2933' {_FONT}>"
         f"{escape(text)}</text>"
     )
 
 
-BOXES = (
-    Box(16, 16, 606, 530, "node", "a node"),
-    Box(32, 48, 574, 310, "launcher", "the launcher: one process, without torch"),
-    Box(
-        48, 84, 150, 92, "core", "cli, launch", ("options, variables,", "what a scheduler", "says")
-    ),
-    Box(
-        246,
-        84,
-        170,
-        92,
-        "core",
-        "agent",
-        ("one loop, which waits", "in poll; decisions are", "a table"),
-    ),
-    Box(
-        440,
-        84,
-        150,
-        92,
-        "plugin",
-        "plugins",
-        ("hooks: offer, add,", "are told"),
-    ),
-    Box(
-        48,
-        238,
-        170,
-        104,
-        "core",
-        "process context",
-        ("starts, watches and", "stops the workers;", "a thread reads what", "they write"),
-    ),
-    Box(
-        246,
-        238,
-        170,
-        104,
-        "plugin",
-        "logs spec, events,",
-        ("signal policy,", "device counter", "chosen by name"),
-    ),
-    Box(
-        440,
-        238,
-        150,
-        104,
-        "plugin",
-        "rendezvous",
-        ("backend: the store;", "membership is a", "library's, on", "threads of its own"),
-    ),
-    Box(36, 420, 122, 66, "worker", "worker", ("RANK=0", "LOCAL_RANK=0")),
-    Box(166, 420, 122, 66, "worker", "worker", ("RANK=1", "LOCAL_RANK=1")),
-    Box(
-        304, 420, 136, 66, "outside", "files, console", ("one folder for each", "attempt and rank")
-    ),
-    Box(446, 420, 160, 66, "core", "guard", ("ends the workers if", "the launcher is killed")),
-    Box(656, 16, 288, 180, "node", "another node"),
-    Box(672, 48, 256, 56, "launcher", "its launcher", ("the same program",)),
-    Box(672, 124, 120, 56, "worker", "worker", ("RANK=2",)),
-    Box(808, 124, 120, 56, "worker", "worker", ("RANK=3",)),
-    Box(
-        656,
-        250,
-        288,
-        92,
-        "outside",
-        "store",
-        (
-            "one record that all follow: who takes",
-            "part, attempt, verdict. In a launcher",
-            "(c10d), or a service (etcd)",
-        ),
-    ),
-    Box(
-        656,
-        420,
-        288,
-        66,
-        "outside",
-        "the workers' own store and network",
-        ("torch, NCCL, gloo: plaunch only says", "where rank 0 is"),
-    ),
-)
-ARROWS = (
-    Arrow(((198, 130), (244, 130))),
-    Arrow(((416, 130), (438, 130))),
-    Arrow(((290, 176), (290, 206), (133, 206), (133, 236)), "start, stop, exits", (146, 200), True),
-    Arrow(((331, 176), (331, 236))),
-    Arrow(((372, 176), (372, 206), (515, 206), (515, 236)), "rounds, changes", (386, 200), True),
-    Arrow(((590, 290), (654, 290)), both=True),
-    Arrow(((928, 76), (936, 76), (936, 222), (800, 222), (800, 248)), both=True),
-    Arrow(((100, 342), (100, 418))),
-    Arrow(((160, 342), (160, 380), (218, 380), (218, 418)), "environment, signals", (226, 402)),
-    Arrow(((205, 342), (205, 368), (370, 368), (370, 418)), "output", (378, 396)),
-    Arrow(((218, 326), (232, 326), (232, 350), (530, 350), (530, 418))),
-    Arrow(((227, 486), (227, 516), (800, 516), (800, 488)), "gradients and data", (300, 510), True),
-)
-_LEGEND = (
-    ("core", "the core"),
-    ("plugin", "chosen by name, or added: plugins"),
-    ("worker", "your script"),
-    ("outside", "outside the launcher"),
-)
+# --- imports --------------------------------------------------------------------------------------
 
 
-def draw() -> str:
+def imports() -> Graph:
+    """Which room or package imports which others."""
+    core = ROOT / "core" / "plaunch"
+    members = {path.stem for path in core.iterdir() if path.suffix == ".py" or path.is_dir()}
+    graph: Graph = defaultdict(set)
+    for base in (ROOT / "core", *sorted((ROOT / "plugins").iterdir())):
+        for path in sorted(base.rglob("*.py")):
+            module = path.relative_to(base).with_suffix("").parts
+            if module != ("plaunch", "__init__"):  # names of the rooms, loaded on first use
+                place = _place(module, members)
+                graph[place] |= {_place(name, members) for name in _names(path)} - {place}
+    return graph
+
+
+def _names(path: Path) -> Iterator[tuple[str, ...]]:
+    """The dotted names of ours that a file imports, or takes out of `plaunch` itself."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        found: list[str] = []
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found = [f"{node.value.id}.{node.attr}"]
+        for name in found:
+            if name.startswith("plaunch") and name != "plaunch":
+                yield tuple(name.split("."))
+
+
+def _place(name: tuple[str, ...], members: set[str]) -> str:
+    """The room or package that a dotted name is in."""
+    if name[0] != "plaunch":
+        return name[0]
+    room = name[1]
+    if room not in members:
+        # A name that the package itself has from one of its rooms.
+        home = getattr(getattr(plaunch, room, plaunch), "__module__", "plaunch._version")
+        room = home.split(".")[1]
+    if room == "__main__":
+        return "cli"
+    return room if room in ROOMS else GROUND
+
+
+def reduced(graph: Graph) -> Graph:
+    """The graph without what follows from the rest of it.
+
+    Raises:
+        ValueError: some import each other in a circle.
+    """
+    reached: Graph = {}
+
+    def reach(place: str, way: tuple[str, ...]) -> set[str]:
+        if place in way:
+            raise ValueError(f"imports in a circle: {' -> '.join((*way, place))}")
+        if place not in reached:
+            ways = (reach(other, (*way, place)) for other in graph.get(place, ()))
+            reached[place] = set(graph.get(place, ())).union(*ways)
+        return reached[place]
+
+    for place in graph:
+        reach(place, ())
+    return {
+        place: {
+            other
+            for other in others
+            if not any(other in reached[between] for between in others if between != other)
+        }
+        for place, others in graph.items()
+    }
+
+
+def boxes(graph: Graph) -> tuple[dict[str, Box], Graph]:
+    """What is drawn of a graph: a box for each room, library, and group of plugins."""
+    found = {room: Box("core", room, lines) for room, lines in ROOMS.items()}
+    core = ROOT / "core" / "plaunch"
+    single = {path.stem for path in core.glob("[a-z]*.py")} - {*ROOMS}
+    found[GROUND] = Box("core", "modules", tuple(_wrapped(sorted(single))))
+    imported = set().union(*graph.values())
+    groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for place, others in graph.items():
+        if place not in found:
+            is_alone = place in LIBRARIES or place in imported
+            groups[(place,) if is_alone else ("", *sorted(others))].append(place)
+    arrows: Graph = {place: graph.get(place, set()) for place in found}
+    for group in groups.values():
+        kind = "library" if group[0] in LIBRARIES else "plugin"
+        names = sorted(group)
+        if kind == "plugin":
+            names = [name.removeprefix("plaunch_") for name in names]
+        found[group[0]] = Box(kind, names[0], tuple(names[1:]))
+        arrows[group[0]] = graph[group[0]]
+    return found, arrows
+
+
+def _wrapped(words: Iterable[str]) -> list[str]:
+    lines = [""]
+    for word in words:
+        if len(lines[-1]) + len(word) > 18:
+            lines.append("")
+        lines[-1] += f"{', ' if lines[-1] else ''}{word}"
+    return lines
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+
+def _rows(arrows: Graph) -> dict[str, int]:
+    """The row of each box, counted from the lowest; arrows lead down."""
+    rows: dict[str, int] = {}
+
+    def row(place: str) -> int:
+        if place not in rows:
+            rows[place] = 1 + max((row(other) for other in arrows[place]), default=-1)
+        return rows[place]
+
+    for place in arrows:
+        row(place)
+    for place in sorted(rows, key=rows.__getitem__):  # what imports nothing stands near its users
+        users = [rows[user] for user, others in arrows.items() if place in others]
+        if users and not arrows[place] and place != GROUND:
+            rows[place] = min(users) - 1
+    return rows
+
+
+Node = tuple[str, str, int]  # a box, or where the arrow between two boxes passes a row
+
+
+def _layers(arrows: Graph, rows: dict[str, int]) -> tuple[list[list[Node]], dict[Node, set[Node]]]:
+    """The nodes of each row in order, and which of the row below each one leads to."""
+    layers: list[list[Node]] = [[] for _ in range(1 + max(rows.values()))]
+    for place in arrows:
+        layers[rows[place]].append((place, place, rows[place]))
+    below: dict[Node, set[Node]] = defaultdict(set)
+    for place, others in arrows.items():
+        for other in sorted(others):
+            upper: Node = (place, place, rows[place])
+            for row in range(rows[place] - 1, rows[other], -1):
+                passing: Node = (place, other, row)
+                layers[row].append(passing)
+                below[upper].add(passing)
+                upper = passing
+            below[upper].add((other, other, rows[other]))
+    above: dict[Node, set[Node]] = defaultdict(set)
+    for upper, lowers in below.items():
+        for lower in lowers:
+            above[lower].add(upper)
+    for sweep in range(24):  # each row in the order of the middles of its neighbours
+        for layer in layers if sweep % 2 else reversed(layers):
+            _sort(layer, layers, below if sweep % 2 else above)
+    return layers, below
+
+
+def _sort(layer: list[Node], layers: list[list[Node]], neighbours: dict[Node, set[Node]]) -> None:
+    place_of = {node: x for other in layers for node, x in _places(other).items()}
+
+    def middle(node: Node) -> float:
+        near = [place_of[other] for other in neighbours[node]]
+        return sum(near) / len(near) if near else place_of[node]
+
+    layer.sort(key=middle)
+
+
+def _places(layer: list[Node]) -> dict[Node, int]:
+    """The horizontal middle of each node of a row."""
+    widths = [_BOX if node[0] == node[1] else _DUMMY for node in layer]
+    gap = (_WIDTH - 2 * _MARGIN - sum(widths)) / (len(layer) + 1)
+    places, x = {}, float(_MARGIN)
+    for node, width in zip(layer, widths, strict=True):
+        x += gap
+        places[node] = round(x + width / 2)
+        x += width
+    return places
+
+
+def draw(graph: Graph | None = None) -> str:
     """The whole picture."""
+    found, arrows = boxes(reduced(imports() if graph is None else graph))
+    layers, below = _layers(arrows, _rows(arrows))
+    place_of = {node: x for layer in layers for node, x in _places(layer).items()}
+    tops: dict[int, int] = {}
+    bottoms: dict[int, int] = {}
+    y = _MARGIN
+    for row in range(len(layers) - 1, -1, -1):
+        tops[row] = y
+        bottoms[row] = y + max(found[a].height for a, b, _ in layers[row] if a == b)
+        y = bottoms[row] + _GAP
+    height = y - _GAP + 50
+    lines, rectangles = [], []
+    for upper, lowers in below.items():
+        for lower in sorted(lowers):
+            is_end = lower[0] == lower[1]
+            start = bottoms[upper[2]]
+            if upper[0] == upper[1]:
+                start = tops[upper[2]] + found[upper[0]].height
+            points = [(place_of[upper], start), (place_of[lower], tops[lower[2]])]
+            if not is_end:
+                points.append((place_of[lower], bottoms[lower[2]]))
+            path = " ".join(f"{x},{y}" for x, y in points)
+            head = " marker-end='url(#head)'" if is_end else ""
+            lines.append(
+                f"<polyline points='{path}' fill='none' stroke='#52606d' stroke-width='1.3'{head}/>"
+            )
+    for layer in layers:
+        for node in layer:
+            if node[0] == node[1]:
+                rectangles.append(found[node[0]].draw(place_of[node] - _BOX // 2, tops[node[2]]))
     legend = []
-    x = 24
-    for kind, text in _LEGEND:
+    for number, (kind, text) in enumerate(_LEGEND.items()):
         fill, stroke = _COLOURS[kind]
+        x = _MARGIN + 180 * number
         legend.append(
-            f"<rect x='{x}' y='572' width='18' height='14' rx='3' fill='{fill}' stroke='{stroke}'/>"
+            f"<rect x='{x}' y='{height - 28}' width='18' height='14' rx='3' fill='{fill}' "
+            f"stroke='{stroke}'/>"
         )
-        legend.append(_text(x + 26, 584, text))
-        x += 60 + 7 * len(text)
-    parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {_HEIGHT}' "
-        f"width='{_WIDTH}' height='{_HEIGHT}' role='img' aria-label='The parts of plaunch'>",
-        "<defs><marker id='head' viewBox='0 0 10 10' refX='9' refY='5' markerWidth='7' "
-        "markerHeight='7' orient='auto-start-reverse'>"
-        "<path d='M0,0 L10,5 L0,10 z' fill='#323f4b'/></marker></defs>",
-        f"<rect width='{_WIDTH}' height='{_HEIGHT}' fill='#ffffff'/>",
-        *(box.draw() for box in BOXES),
-        *(arrow.draw() for arrow in ARROWS),
-        *legend,
-        "</svg>\n",
-    ]
-    return "\n".join(parts)
+        legend.append(_text(x + 26, height - 16, text))
+    legend.append(_text(_MARGIN + 560, height - 16, "an arrow: imports"))
+    return "\n".join(
+        (
+            f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {height}' "
+            f"width='{_WIDTH}' height='{height}' role='img' aria-label='Which room imports which'>",
+            "<defs><marker id='head' viewBox='0 0 10 10' refX='9' refY='5' markerWidth='7' "
+            "markerHeight='7' orient='auto'><path d='M0,0 L10,5 L0,10 z' fill='#52606d'/></marker>"
+            "</defs>",
+            f"<rect width='{_WIDTH}' height='{height}' fill='#ffffff'/>",
+            *lines,
+            *rectangles,
+            *legend,
+            "</svg>\n",
+        )
+    )
 
 
 if __name__ == "__main__":
