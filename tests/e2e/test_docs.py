@@ -217,8 +217,8 @@ def test_every_setting_of_the_conformance_suites_is_listed():
 )
 def test_every_module_of_the_rendezvous_is_named(page, room):
     modules = {path.name for path in (ROOT / room).glob("[a-z]*.py")}
-    table = (ROOT / page).read_text().partition("to the ground that it stands on")[2]
-    table = "\n".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE))
+    table = (ROOT / page).read_text().partition("\n| module | ")[2]
+    table = "\n".join(re.findall(r"^\| (.*?) \|", table.partition("\n\n")[0], re.MULTILINE))
     assert modules == set(re.findall(r"`(\w+\.py)`", table))
 
 
