@@ -75,7 +75,7 @@ _HOOKS = f"""\
 Every hook, with its exact arguments, as the specifications in `plaunch.plugin.hookspecs` have them.
 [Plugins](plugins.md#hooks) says how implementations are called, and
 [Writing plugins](writing-plugins.md) has examples. The types of arguments and results are described
-in [Python names](api.md).
+in [Python API](api.md).
 
 This page is made of the code by `{COMMAND}`.
 """
