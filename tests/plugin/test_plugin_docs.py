@@ -16,23 +16,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 
 
 def test_every_hook_is_documented_with_exactly_its_arguments() -> None:
-    documented = re.findall(r"^#### `(\w+)\((.*)\)`$", PAGE, re.MULTILINE)
+    documented = re.findall(r"^\| `(\w+)\((.*)\)` \|", PAGE, re.MULTILINE)
     specified = [
         (name, ", ".join(inspect.signature(function).parameters))
         for name, function in vars(hookspecs).items()
         if name.startswith("plaunch_")
     ]
     assert documented == specified
-
-
-def test_every_hook_has_a_text() -> None:
-    sections = re.split(r"^#### ", PAGE, flags=re.MULTILINE)[1:]
-    for section in sections:
-        heading, _, text = section.partition("\n")
-        for argument in re.findall(r"\w+", heading.partition("(")[2]):
-            if argument != "group":  # explained once for all hooks that tell
-                assert f"`{argument}`" in text, heading
-        assert len(text.split()) > 10, heading
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

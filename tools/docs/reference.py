@@ -29,26 +29,26 @@ _COMMAND_LINE = f"""\
 
     plaunch [options] script [arguments of the script]
 
-The script is the first word that is neither an option nor an option's value, or the first word
-after `--`; what follows it is the script's own. An option that only a launcher has, such as
-`--nproc-per-node`, is named in a warning if it stands there; with `--` in front of the script it is
-taken to be meant for that. `python -m plaunch` does the same as `plaunch`.
+The script is the first word that is neither an option nor a value of an option, or the first word
+after `--`. All words after it belong to the script. If one of them is an option that only a
+launcher has, such as `--nproc-per-node`, plaunch prints a warning; write `--` before the script if
+you mean it for the script. `python -m plaunch` is the same as `plaunch`.
 
-Options may be written with dashes or with underscores, and are never abbreviated. Most have a
-variable `PET_...` as their default; the command line overrules it. A variable of an option that
-takes no value is 1 or true to switch it on, 0 or false to leave it off. One that belongs to no
-option, but is nearly the name of another, is named in a warning. `--help` shows all options,
-`--version` the version, and `--dry-run` where each value comes from. What becomes of a launch is in
-[Exit codes and errors](errors.md).
+Write options with dashes or with underscores. There are no abbreviations. Most options have a
+variable `PET_...` as their default, which the command line overrides. For an option without a
+value, the variable is 1 or true to turn it on, 0 or false to leave it off. A variable that belongs
+to no option, but is similar to one that does, gets a warning. `--help` lists all options,
+`--version` prints the version, and `--dry-run` shows where each value comes from.
+[Exit codes and errors](errors.md) describes how a launch can end.
 
-This page is made of the code by `{COMMAND}`.
+`{COMMAND}` generates this page from the code.
 """
 _SETTINGS_FILE = """\
 ## Settings file
 
-Options that are always the same can stand in a file: `plaunch.toml` in the working folder, else the
-table `[tool.plaunch]` of `pyproject.toml` there. `--config` (`PET_CONFIG`) names another one, and
-`--config=` is for none. The start line says which one was read.
+Put options that are always the same into a file: `plaunch.toml` in the working folder, else the
+table `[tool.plaunch]` of `pyproject.toml` there. `--config` (`PET_CONFIG`) names another file, and
+`--config=` turns the file off. The start line says which file was read.
 
 ```toml title="plaunch.toml"
 nproc-per-node = "gpu"
@@ -63,26 +63,25 @@ join_timeout = 120
 metrics-port = 9400
 ```
 
-A key is the name of an option, with dashes or underscores; options of a plugin may stand in a table
-of its name. The command line comes first, then variables, then the file, then what a scheduler
-says, then the default: `--dry-run` shows where each value is from. A key that is no option is
-refused, with the nearest one that is. Options that print something instead of launching cannot
-stand in a file. With Python 3.10, `pip install 'plaunch[toml]'`.
+A key is the name of an option, with dashes or underscores. Options of a plugin may be in a table
+with its name. The command line has priority, then variables, then the file, then the scheduler,
+then the default; `--dry-run` shows where each value comes from. An unknown key is an error that
+names the closest option. Options that print something instead of launching are not allowed in the
+file. Python 3.10 needs `pip install 'plaunch[toml]'`.
 """
 _HOOKS = f"""\
 # Hooks
 
-Every hook, with its exact arguments, as the specifications in `plaunch.plugin.hookspecs` have them.
-[Plugins](plugins.md#hooks) says how implementations are called, and
-[Writing plugins](writing-plugins.md) has examples. The types of arguments and results are described
-in [Python API](api.md).
+Every hook with its exact arguments. [Plugins](plugins.md#hooks) describes how plaunch calls
+implementations, and [Writing plugins](writing-plugins.md) has examples. The types of arguments and
+results are in the [Python API](api.md).
 
-This page is made of the code by `{COMMAND}`.
+`{COMMAND}` generates this page from `plaunch.plugin.hookspecs`.
 """
 _SORTS = (
-    ("Hooks that offer", "_backends _specs _handlers _counts _policies _schedulers"),
-    ("Hooks that contribute", "_worker_env _worker_binder _doctor_checks _extensions"),
-    ("Hooks that tell", ""),
+    ("Offer hooks", "_backends _specs _handlers _counts _policies _schedulers"),
+    ("Contribution hooks", "_worker_env _worker_binder _doctor_checks _extensions"),
+    ("Notification hooks", ""),
 )
 # In the help of options: options, variables, and what is replaced in a template.
 _WORDS_OF_CODE = re.compile(
