@@ -24,13 +24,13 @@ def test_every_suite_has_a_row():
 
 @pytest.mark.parametrize("name", [name for name in SUITES if name not in OTHER_PAGE])
 def test_every_attribute_of_a_suite_is_in_the_table(name):
-    table = PAGE.partition("What may be set on the classes")[2].partition("\n## ")[0]
+    table = PAGE.partition("\n### Attributes of the suites\n")[2].partition("\n## ")[0]
     listed = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.+?) \|", table, re.M))))
     attributes = {
         key
         for base in SUITES[name].__mro__
         for key, value in vars(base).items()
-        if base.__module__.startswith("plaunch.")
+        if base.__module__.startswith("plaunch_testing.")
         and not key.startswith(("_", "test_"))
         and not callable(value)
         and not hasattr(value, "func")  # what is looked up once in a test
@@ -44,7 +44,7 @@ def test_the_modules_of_the_plugin_api_are_those_of_the_snapshot():
     )
     api = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(api)
-    table = PAGE.partition("The plugin API is these names")[2].partition("\n\nEntry-point")[0]
+    table = PAGE.partition("The plugin API consists of these names")[2].partition("\n\nEntry-point")[0]
     rows = re.findall(r"^\| (`plaunch.+?) \| (.+) \|$", table, re.M)
     listed = {module: row for modules, row in rows for module in re.findall(r"`(.+?)`", modules)}
     assert set(listed) == set(api.MODULES)
