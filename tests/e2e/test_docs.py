@@ -196,7 +196,7 @@ def test_every_argument_of_the_handler_over_a_store_is_listed():
 
 def test_every_setting_of_the_conformance_suites_is_listed():
     page = (ROOT / "docs/writing-a-backend.md").read_text()
-    table = page.partition("What may be set on the classes:")[2].partition("###")[0]
+    table = page.partition("You can set these attributes on the classes:")[2].partition("###")[0]
     listed = re.findall(r"`(\w+)`", re.sub(r"\| [^|]* \|$", "", table, flags=re.MULTILINE))
     settings = {
         name
