@@ -203,17 +203,22 @@ def test_pages_that_are_made_of_the_code_are_up_to_date(page):
     assert (ROOT / "docs" / page).read_text() == text, f"run {reference.COMMAND}"
 
 
-def test_the_diagram_shows_the_imports_of_today():
-    assert architecture.TARGET.read_text() == architecture.draw(), (
+@pytest.fixture(scope="module")
+def imports():
+    return architecture.imports()
+
+
+def test_the_diagram_shows_the_imports_of_today(imports):
+    assert architecture.TARGET.read_text() == architecture.draw(imports), (
         "run python tools/docs/architecture.py"
     )
 
 
-def test_the_diagram_has_every_folder_of_the_core_and_every_plugin():
+def test_the_diagram_has_every_folder_of_the_core_and_every_plugin(imports):
     folders = {path.name for path in (ROOT / "core/plaunch").iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} <= set(architecture.ROOMS)
     packages = {path.name for path in (ROOT / "plugins").glob("*/plaunch_*")}
-    found, arrows = architecture.boxes(architecture.reduced(architecture.imports()))
+    found, arrows = architecture.boxes(architecture.reduced(imports))
     names = {line for box in found.values() for line in (box.title, *box.lines)}
     assert {name.removeprefix("plaunch_") for name in packages} <= {
         name.removeprefix("plaunch_") for name in names
@@ -242,8 +247,8 @@ def test_the_modules_of_the_architecture_exist():
         assert (ROOT / "core/plaunch" / module).exists(), module
 
 
-def test_the_text_of_the_diagram_is_inside_its_boxes():
-    for box in architecture.boxes(architecture.reduced(architecture.imports()))[0].values():
+def test_the_text_of_the_diagram_is_inside_its_boxes(imports):
+    for box in architecture.boxes(architecture.reduced(imports))[0].values():
         for line in (box.title, *box.lines):
             assert 8 + len(line) * 6.6 < architecture._BOX, line
 

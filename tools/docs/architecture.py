@@ -268,9 +268,9 @@ def _places(layer: list[Node]) -> dict[Node, int]:
     return places
 
 
-def draw(graph: Graph | None = None) -> str:
+def draw(graph: Graph) -> str:
     """The whole picture."""
-    found, arrows = boxes(reduced(imports() if graph is None else graph))
+    found, arrows = boxes(reduced(graph))
     layers, below = _layers(arrows, _rows(arrows))
     place_of = {node: x for layer in layers for node, x in _places(layer).items()}
     tops: dict[int, int] = {}
@@ -327,4 +327,4 @@ def draw(graph: Graph | None = None) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(draw(), encoding="utf-8")
+    TARGET.write_text(draw(imports()), encoding="utf-8")
