@@ -9,10 +9,12 @@ loop-back are replaced by free ones. What a script leaves running ends with the 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import inspect
 import os
+import pkgutil
 import re
 import signal
 import subprocess
@@ -25,6 +27,7 @@ import plaunch.rendezvous
 import plaunch_membership
 import plaunch_rendezvous_c10d.backend
 import pytest
+from plaunch.plugin import KINDS, LIFECYCLE
 from plaunch_membership.timing import Timing
 from plaunch_rendezvous_etcd.testing import EtcdUnavailableError, find_etcd, free_ports
 from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreConformance
@@ -234,6 +237,30 @@ def test_links_between_pages_lead_somewhere():
 def anchors(page):
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+NO_MODULES = {*plaunch.events.SCHEMA, *LIFECYCLE.groups, *(g for k in KINDS for g in k.groups)}
+
+
+def python_names(page):
+    """The dotted names of ours in a page: in the text, and in the imports of its examples."""
+    text = page.read_text()
+    yield from re.findall(r"`(plaunch\w*(?:\.\w+)+)(?:\([^`]*\))?`", text)
+    for block in re.findall(r"^```python.*?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("plaunch"):
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in ROOT.glob("docs/*.md") if page.name not in ("changelog.md", "hooks.md")],
+    ids=lambda page: page.name,
+)
+def test_every_python_name_of_a_page_exists(page):
+    for name in {*python_names(page)} - NO_MODULES - {"plaunch.toml"}:
+        if not name.startswith("plaunch_example_"):
+            assert pkgutil.resolve_name(name) is not None, name
 
 
 def test_every_page_is_in_the_index():
