@@ -51,16 +51,16 @@ _SHOWN = 3  # differences of one name; the link leads to the reason
 _INTRODUCTION = f"""\
 # Compatibility with torchrun
 
-What torchrun has, and whether plaunch has the same. *Different* things are different on purpose,
-and the link says how. This page is made from the source of plaunch and torch {{version}}, by
-`{COMMAND}`, and a test compares it with both.
+Every option, variable and public name of torchrun, and whether plaunch has the same. If the status
+is *different*, the link explains why and how. `{COMMAND}`
+generates this page from the source of plaunch and torch {{version}}; a test compares it with both.
 """
 _NAMES = """\
 ## Public names
 
-`plaunch_torchrun` has them: its modules are called as torch's, without `torch.distributed`, and
-each room below `elastic` is one module. Many are plaunch's own, as the second column says. Names
-that a module of torch takes from another one are listed where they are defined.
+They are in `plaunch_torchrun`. Its modules have the names of torch's, without `torch.distributed`;
+each package below `elastic` is one module. Many names are also plaunch's own, as the second column
+shows. A name that one module of torch imports from another is listed where it is defined.
 """
 
 
@@ -77,8 +77,8 @@ class Page:
         version = str(torch.__version__).partition("+")[0]
         parts = [
             _INTRODUCTION.format(version=version),
-            "## Options\n\nEach option can be written with dashes or underscores, and has its "
-            "default from the\nvariable if that is set.\n",
+            "## Options\n\nWrite each option with dashes or underscores. If its variable is set, "
+            "that is its default.\n",
             _table(
                 ("option", "variable", "default", "type", "status"),
                 self._options(),

@@ -37,11 +37,9 @@ DIFFERENT: dict[str, str] = dict.fromkeys(
     "python-names",
 )
 
-_ETCD = (
-    "speaks etcd's API v2, which is gone from etcd 3.6; the backends `etcd` and `etcd-v2` speak v3"
-)
-_TRAINING = "training code's own, which does not launch; torch's works in workers as it is"
-_ALGORITHM = "a part of torch's algorithm for meeting; ours is [over a store](writing-a-backend.md)"
+_ETCD = "uses etcd's API v2, which etcd 3.6 does not have; the backends `etcd` and `etcd-v2` use v3"
+_TRAINING = "is for training code and does not launch; torch's works in workers unchanged"
+_ALGORITHM = "a part of torch's rendezvous algorithm; ours is [over a store](writing-a-backend.md)"
 _BACKEND = "`get_rendezvous_handler` makes the handler of any backend, `static` among them"
 
 # torch's name, or all names of a module: why there is none.
@@ -51,14 +49,14 @@ MISSING: dict[str, str] = {
     f"{ELASTIC}.rendezvous.etcd_rendezvous.*": _ETCD,
     f"{ELASTIC}.rendezvous.etcd_rendezvous_backend.*": _ETCD,
     f"{ELASTIC}.rendezvous.etcd_server.*": (
-        "starts an etcd for tests; `plaunch.testing` has one for pytest"
+        "starts an etcd for tests; `plaunch_rendezvous_etcd.testing` has one for pytest"
     ),
     f"{ELASTIC}.rendezvous.etcd_store.*": (
         "a store for workers in etcd; they have a TCPStore with every backend"
     ),
     f"{ELASTIC}.rendezvous.static_tcp_rendezvous.*": _BACKEND,
     f"{ELASTIC}.timer.debug_info_logging.log_debug_info_for_expired_timers": (
-        "does nothing in torch but to be replaced; `FileTimerServer` takes `log_event`"
+        "does nothing in torch and can only be replaced; `FileTimerServer` takes `log_event`"
     ),
     f"{ELASTIC}.utils.data.cycling_iterator.CyclingIterator": _TRAINING,
     f"{ELASTIC}.utils.data.elastic_distributed_sampler.ElasticDistributedSampler": _TRAINING,
@@ -94,7 +92,7 @@ VARIABLES: dict[str, tuple[str, str, str]] = {  # name: what torchrun does, stat
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": (
         _READ,
         "missing",
-        "every round has a fresh store, which is what 1 asks for; with `--worker-store=rank0` "
+        "every round has a new store, as with 1; with `--worker-store=rank0` "
         "the worker of rank 0 hosts it",
     ),
     "TORCHELASTIC_ENABLE_FILE_TIMER": (_READ, "same", ""),
