@@ -1,8 +1,7 @@
-"""docs/compatibility.md, made by comparing plaunch with the torch that is installed.
+"""Generates docs/compatibility.md by comparing plaunch with the installed torch.
 
-`python tools/docs/compatibility.py docs/compatibility.md` writes it; without an argument it is
-printed. What is wrong with the tables of `torchrun_names` is said on stderr, and the exit code is
-1.
+`python tools/docs/compatibility.py docs/compatibility.md` writes it; without an argument it prints
+it. Errors in the tables of `torchrun_names` are printed on stderr, and the exit code is then 1.
 """
 
 from __future__ import annotations

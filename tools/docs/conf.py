@@ -1,8 +1,8 @@
-"""Makes a site of docs/: `python -m sphinx -c tools/docs -W --keep-going . build/docs`.
+"""Builds a site from docs/: `python -m sphinx -c tools/docs -W --keep-going . build/docs`.
 
-The source folder is that of the repository, so that links to examples lead somewhere on the site as
-well. Warnings, which `-W` makes errors, are about links, anchors and names that do not exist. The
-network is not needed, neither to build the site nor to read it.
+The source folder is the repository, so that links to examples work on the site as well. Warnings,
+which `-W` turns into errors, are about links, anchors and names that do not exist. Neither building
+nor reading the site needs the network.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The reference of public names: signatures and docstrings, below each `<!-- names: PACKAGE -->`.
 
-The docstrings are Markdown, as the pages are; Sphinx wants them in its own language.
+Docstrings are Markdown, as the pages are; this translates them for Sphinx.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _directives(package: str, homes: dict[int, str]) -> Iterator[str]:
         else:
             yield f".. py:data:: {path}\n{_value(found)}"
     if elsewhere:
-        yield "\n".join(["Described in another place:", "", *elsewhere, ""])
+        yield "\n".join(["Described elsewhere on this page:", "", *elsewhere, ""])
 
 
 def _value(found: object) -> str:

@@ -1,4 +1,4 @@
-"""Writes the pages that are made of the code: docs/command-line.md and docs/hooks.md.
+"""Generates docs/command-line.md and docs/hooks.md from the code.
 
 `python tools/docs/reference.py` writes them; a test compares them with the code.
 """

@@ -1,7 +1,7 @@
 """Where the public names of torch's launcher are, what is different, and what is missing.
 
-`compatibility.py` compares this with the torch that is installed, and makes
-docs/compatibility.md of it. A name that torch gets needs a row here.
+`compatibility.py` compares this with the installed torch, and generates docs/compatibility.md. When
+torch adds a name, add a row here.
 """
 
 from __future__ import annotations
