@@ -1,6 +1,7 @@
-"""What Markdown cannot say of a page: names of files above code blocks, and numbers to search for.
+"""What plain Markdown lacks: names of files above code blocks, and words for the search.
 
-Pages stay plain Markdown, as they are read in the repository; the site shows more of them.
+`<!-- search: WORD, WORD -->` below a title lets the search find the page by words that it does not
+contain, and find it first.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ _FILE = re.compile(
     r"|^```(?P<titled>\w+) title=\"(?P<title>[^\"]+)\"$",
     re.MULTILINE,
 )
+_SEARCH = re.compile(r"^<!-- search: (.+) -->$", re.MULTILINE)
 # The search of Sphinx leaves out words that are numbers, unless they are in the index.
 _CODES_PAGE = "docs/errors"
 _CODES_HEADING = "## Exit codes\n"
@@ -40,16 +42,25 @@ def exit_codes(page: str) -> list[int]:
 
 
 def with_index(page: str) -> str:
+    """The page with entries of the index for its words to search for."""
+    return _SEARCH.sub(lambda found: _index(found[1].split(", ")), page)
+
+
+def with_codes(page: str) -> str:
     """The page of exit codes, with an entry of the index for each code."""
-    entries = "".join(f"   single: {code}\n" for code in exit_codes(page))
-    index = f"```{{eval-rst}}\n.. index::\n{entries}```\n"
-    return page.replace(_CODES_HEADING, f"{_CODES_HEADING}\n{index}", 1)
+    index = _index([str(code) for code in exit_codes(page)])
+    return page.replace(_CODES_HEADING, f"{_CODES_HEADING}\n{index}\n", 1)
+
+
+def _index(words: list[str]) -> str:
+    entries = "".join(f"   single: {word}\n" for word in words)
+    return f"```{{eval-rst}}\n.. index::\n{entries}```"
 
 
 def _add(_app: Sphinx, docname: str, source: list[str]) -> None:
-    source[0] = with_captions(source[0])
+    source[0] = with_index(with_captions(source[0]))
     if docname == _CODES_PAGE:
-        source[0] = with_index(source[0])
+        source[0] = with_codes(source[0])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
