@@ -53,7 +53,7 @@ def with_codes(page: str) -> str:
 
 
 def _index(words: list[str]) -> str:
-    entries = "".join(f"   single: ! {word}\n" for word in words)  # `!`: shown before others
+    entries = "".join(f"   ! single: {word}\n" for word in words)  # `!`: shown before others
     return f"```{{eval-rst}}\n.. index::\n{entries}```"
 
 
