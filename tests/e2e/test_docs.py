@@ -34,7 +34,7 @@ from plaunch_testing.conformance import RendezvousConformance, RendezvousStoreCo
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
-    r"^<!-- (?P<mark>.+?) -->\n+```\w*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^<!-- (?P<mark>[^\n]+?) -->\n+```\w*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 PAGES = sorted(
     path for path in [ROOT / "README.md", *ROOT.glob("docs/*.md")] if BLOCK.search(path.read_text())
