@@ -186,7 +186,7 @@ class _Launch:
         self._binder = self._manager.worker_binder(context, self._has_stop)
         queues = self._create_queues(context, logs_specs)
         queues += [
-            EventQueue(item.who, item, who=f"an extension of {item.who}")
+            EventQueue(item.who, item, who=f"an extension of {item.who}", head_start=None)
             for item in self._extending
         ]
         for queue in queues:
@@ -294,8 +294,10 @@ class _Launch:
     ) -> None:
         if self._extending:
             view = LaunchView(handler, self._alive, self._traffic, queues)
-            for item in self._extending:
+            # Theirs are the last ones; what has come until now waits there.
+            for item, queue in zip(self._extending, queues[-len(self._extending) :], strict=True):
                 item.start(AgentControl(agent, item.who, view.complete))
+                queue.release()
 
     def _notify(self, stream: EventStream, queues: list[EventQueue]) -> Notify:
         """Who is notified of what the agent does."""

@@ -157,7 +157,7 @@ class LocalElasticAgent(SimpleElasticAgent):
     @prof
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
-        info = self._notifier.group_info()
+        state = self._notifier.state
         args: dict[int, tuple[Any, ...]] = {}
         envs: dict[int, dict[str, str]] = {}
         prefixes: dict[int, str] = {}
@@ -167,8 +167,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             envs[rank] = env = worker_environment(
                 worker_group,
                 worker,
-                attempt=info.attempt,
-                round=info.round,
+                attempt=state.attempt,
+                round=state.round,
                 environ=os.environ,
                 binder=self._binder,
             )
@@ -179,7 +179,7 @@ class LocalElasticAgent(SimpleElasticAgent):
                 rank=worker.global_rank,
                 local_rank=rank,
                 hostname=self._host,
-                attempt=info.attempt,
+                attempt=state.attempt,
             )
         entrypoint = spec.entrypoint
         if entrypoint is None:

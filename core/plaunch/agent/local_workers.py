@@ -64,7 +64,7 @@ class LocalWorkers(Workers):
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
         self._notifier = notifier
         self._host = host
-        self._reasons: dict[int, str] = {}  # why processes were sent signals
+        self._reasons: dict[int, tuple[int, str]] = {}  # the last signal of a process, and why
         self._has_own_monitor = has_own_monitor
         self._has_own_stop = has_own_stop
         self._shutdown_timeout = shutdown_timeout
@@ -88,6 +88,7 @@ class LocalWorkers(Workers):
             start: makes their context, given descriptors that they must not inherit.
         """
         self._exits = Exits(self.group, self._notifier)
+        self._reasons.clear()
         self._lost_store = None
         open_store(self.store, self.group, envs)
         self.context = start(self.store.own_fds())
@@ -233,7 +234,8 @@ class LocalWorkers(Workers):
                 continue
             try:
                 if reason:
-                    self._reasons[self.context.pids()[worker.local_rank]] = reason
+                    pid = self.context.pids()[worker.local_rank]
+                    self._reasons[pid] = signum, reason
                 self.context.send_signal(worker.local_rank, signum)
             except PermissionError:
                 logger.warning(
@@ -256,8 +258,8 @@ class LocalWorkers(Workers):
             failure.global_rank = ranks[rank]
             failure.host = self._host
         for failure in result.failures.values():
-            why = self._reasons.get(failure.pid)
-            if why is not None and not failure.has_reply:
+            signum, why = self._reasons.get(failure.pid, (0, ""))
+            if why and failure.exitcode in (-signum, 128 + signum) and not failure.has_reply:
                 failure.message = f"{failure.exit_sentence()}: {why}"
         failures = {ranks[rank]: failure for rank, failure in result.failures.items()}
         if self._lost_store is not None:
