@@ -12,7 +12,7 @@ import threading
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, notifications
-from plaunch.agent.worker_store.store import WorkerStore
+from plaunch_worker_store.store import WorkerStore
 from plaunch.errors import (
     PlaunchError,
     RendezvousClosedError,

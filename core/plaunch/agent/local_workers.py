@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.exits import Exits
 from plaunch.agent.worker import RunResult, WorkerState
-from plaunch.agent.worker_store.round import lost_store, open_store
-from plaunch.agent.worker_store.store import WorkerStore
+from plaunch_worker_store.round import lost_store, open_store
+from plaunch_worker_store.store import WorkerStore
 from plaunch.agent.workers import Workers
 from plaunch.errors import UnkillableWorkerError, WorkerStoreHostError
 from plaunch.process.contexts.context import RunProcsResult

@@ -9,8 +9,8 @@ import sys
 import time
 
 import pytest
-from plaunch.agent.worker_store.hosting import Interpreter
-from plaunch.agent.worker_store.store import WorkerStore
+from plaunch_worker_store.hosting import Interpreter
+from plaunch_worker_store.store import WorkerStore
 
 from helpers.fake_torch import write_fake_torch
 from helpers.ports import free_port

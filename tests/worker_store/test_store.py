@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 from plaunch._names import is_python
-from plaunch.agent.worker_store import loading, serving
-from plaunch.agent.worker_store import store as store_module
-from plaunch.agent.worker_store.strangers import Doorkeeper
+from plaunch_worker_store import loading
+from plaunch_worker_store import serving
+from plaunch_worker_store import store as store_module
+from plaunch_worker_store.strangers import Doorkeeper
 from plaunch.errors import WorkerStoreError, WorkerStoreHostError
 
 from helpers.clock import Clock

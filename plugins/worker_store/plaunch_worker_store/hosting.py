@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from plaunch.agent.worker_store import serving
+from plaunch_worker_store import serving
 from plaunch.durations import milliseconds
 from plaunch.process.failures.failure import describe_exit
 from plaunch.process.kernel.pidfd import open_pidfd

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Collection
 
-    from plaunch.agent.worker_store.hosting import Interpreter, StoreHost
-    from plaunch.agent.worker_store.loading import TorchWatch
-    from plaunch.agent.worker_store.strangers import Doorkeeper
+    from plaunch_worker_store.hosting import Interpreter, StoreHost
+    from plaunch_worker_store.loading import TorchWatch
+    from plaunch_worker_store.strangers import Doorkeeper
     from plaunch.process.stopping.reaper import Reaper
 
 _log = logging.getLogger("plaunch")
@@ -86,7 +86,7 @@ class WorkerStore:
         Raises:
             WorkerStoreError: another program listens there, or this user may not.
         """
-        from plaunch.agent.worker_store.listening import (  # noqa: PLC0415 - the node of rank 0 only
+        from plaunch_worker_store.listening import (  # noqa: PLC0415 - the node of rank 0 only
             listen,
             own_address,
         )
@@ -215,7 +215,7 @@ class WorkerStore:
         if self.due() != 0.0 or self._watched_since is None:
             return False
         if self._watch is None:
-            from plaunch.agent.worker_store.loading import (  # noqa: PLC0415 - not in an empty job
+            from plaunch_worker_store.loading import (  # noqa: PLC0415 - not in an empty job
                 TorchWatch,
             )
 
@@ -224,7 +224,7 @@ class WorkerStore:
         return self._watch.look()
 
     def _start(self, *, is_lean: bool) -> None:
-        from plaunch.agent.worker_store.hosting import StoreHost  # noqa: PLC0415 - once it is needed
+        from plaunch_worker_store.hosting import StoreHost  # noqa: PLC0415 - once it is needed
 
         if self._listener is None or self._find_interpreter is None:
             raise RuntimeError("a store host is started for a store that is not open")
@@ -257,7 +257,7 @@ class WorkerStore:
             host.bind()
 
     def _answer_end(self, host: StoreHost, exitcode: int) -> None:
-        from plaunch.agent.worker_store.serving import (  # noqa: PLC0415 - trouble only
+        from plaunch_worker_store.serving import (  # noqa: PLC0415 - trouble only
             NO_TORCH,
             START_TIMEOUT,
         )
@@ -291,14 +291,14 @@ class WorkerStore:
         if not self._is_workers and self._take_workers_interpreter(self._interpreter):
             return
         _log.info("%s has no torch to host %s", self._interpreter.python, self._name)
-        from plaunch.agent.worker_store.strangers import Doorkeeper  # noqa: PLC0415 - as above
+        from plaunch_worker_store.strangers import Doorkeeper  # noqa: PLC0415 - as above
 
         self._doorkeeper = Doorkeeper(self._listener, clock=self._clock)
 
     def _take_workers_interpreter(self, own: Interpreter) -> bool:
         """Start a host with the interpreter of a worker that has loaded torch, if there is one."""
-        from plaunch.agent.worker_store.hosting import Interpreter  # noqa: PLC0415 - trouble only
-        from plaunch.agent.worker_store.loading import find_torch  # noqa: PLC0415 - as above
+        from plaunch_worker_store.hosting import Interpreter  # noqa: PLC0415 - trouble only
+        from plaunch_worker_store.loading import find_torch  # noqa: PLC0415 - as above
 
         self._searched_at = self._clock()
         found = find_torch(self._workers)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plaunch.agent.worker import WorkerGroup
-    from plaunch.agent.worker_store.hosting import Interpreter
-    from plaunch.agent.worker_store.store import WorkerStore
+    from plaunch_worker_store.hosting import Interpreter
+    from plaunch_worker_store.store import WorkerStore
     from plaunch.errors import WorkerStoreError
 
 LAUNCHER = -1  # the "rank" of a failure that is no worker's; its launcher's, in reports
@@ -45,7 +45,7 @@ def open_store(
 
 def find_interpreter(entrypoint: object, env: Mapping[str, str]) -> Interpreter:
     """The interpreter that runs `entrypoint`, or if that cannot be told, scripts in general."""
-    from plaunch.agent.worker_store.hosting import Interpreter  # noqa: PLC0415 - once it is needed
+    from plaunch_worker_store.hosting import Interpreter  # noqa: PLC0415 - once it is needed
 
     environ = {**os.environ, **env}
     if isinstance(entrypoint, str):
