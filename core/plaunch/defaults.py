@@ -24,6 +24,10 @@ BINDER = "plaunch_devices.binder:create_binder"
 # The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and
 # `virtual_local_rank`; the one name here that is looked up as those of users are.
 DEVICES = "devices"
+# Opens the store of a round of workers, outside of them, where no agent brings one; and the plugin
+# with options that does so in a launch, unless it is blocked or another one does.
+OPEN_WORKER_STORE = "plaunch_worker_store:open_store"
+WORKER_STORE = "worker_store"
 # Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 

@@ -7,9 +7,10 @@ import errno
 import socket
 
 import pytest
-from plaunch_worker_store.listening import listen, own_address
+from plaunch import rendezvous
 from plaunch.errors import RendezvousConnectionError, WorkerStoreError
-from plaunch.rendezvous import HeldPort, SocketAddress, address
+from plaunch.rendezvous import HeldPort, SocketAddress
+from plaunch_worker_store.listening import listen, own_address
 
 from helpers.ports import free_port
 
@@ -34,7 +35,7 @@ def names(monkeypatch):
                 for one in hosts
             )
 
-        monkeypatch.setattr(address, "resolve_host", resolve)
+        monkeypatch.setattr(rendezvous, "resolve_host", resolve)
 
     return say
 

@@ -148,6 +148,8 @@ def _workers(
     entrypoint_args: list[str],
     manager: PluginManager,
 ) -> list[dict[str, Any]]:
+    host = os.uname().nodename
+    context = PluginContext(config.run_id, config.role, host, settings=config.settings())
     spec = WorkerSpec(
         role=config.role,
         local_world_size=config.nproc_per_node,
@@ -155,15 +157,13 @@ def _workers(
         entrypoint=entrypoint,
         args=tuple(entrypoint_args),
         max_restarts=config.max_restarts,
-        worker_store=config.worker_store,
+        worker_store="rank0" if manager.worker_store(context) is None else "agent",
         job_id=config.job_id,
     )
     group = WorkerGroup(spec)
     traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
     is_known = _place(group, config, is_given=traits.has_given_ranks)
     logs = _logs(config)
-    host = os.uname().nodename
-    context = PluginContext(config.run_id, config.role, host, settings=config.settings())
     binder = manager.worker_binder(context)
     bindings = {} if binder is None else binder.plan(spec.local_world_size)
     found: list[dict[str, Any]] = []

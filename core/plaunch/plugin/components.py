@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection, Mapping
 
+    from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore
     from plaunch.process.binding import Binder, Binding
     from plaunch.process.stopping.signals import SignalPolicy
 
@@ -192,6 +193,37 @@ class BoundedBinder:
 
     def _call(self, method: str, function: Callable[[], object]) -> Any:
         return _for_a_start("binder", self._who, method, function, self._is_unwanted)
+
+
+class BoundedStore:
+    """Opens a third party's store on a thread.
+
+    Args:
+        open_store: opens it.
+        who: the plugin, for messages.
+        is_unwanted: asked while it takes its time: whether the launch is to stop.
+    """
+
+    def __init__(self, open_store: OpenStore, who: str, is_unwanted: Callable[[], bool]) -> None:
+        self._open = open_store
+        self._who = who
+        self._is_unwanted = is_unwanted
+
+    def __call__(self, store_round: StoreRound, /) -> WorkerStore:
+        """The store.
+
+        Raises:
+            PluginError: it has not been opened in time, or by the time that the launch was to stop;
+                it ends the process.
+        """
+        store: WorkerStore = _for_a_start(
+            "worker-store",
+            self._who,
+            "opening a store",
+            lambda: self._open(store_round),
+            self._is_unwanted,
+        )
+        return store
 
 
 def _for_a_start(

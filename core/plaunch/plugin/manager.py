@@ -8,14 +8,15 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from plaunch.defaults import DEVICES
+from plaunch.agent.worker_store import open_default_store
+from plaunch.defaults import DEVICES, WORKER_STORE
 from plaunch.errors import (
     DuplicateNameError,
     PlaunchError,
     PluginLoadError,
     UsageError,
 )
-from plaunch.plugin import binder, environment, extensions
+from plaunch.plugin import environment, extensions
 from plaunch.plugin.blame import blamed
 from plaunch.plugin.catalogue import Catalogue
 from plaunch.plugin.groups import GROUPS
@@ -35,6 +36,7 @@ from plaunch.plugin.registration import (
     is_ours,
 )
 from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, SIGNAL_POLICIES, WITH_OPTIONS, Kind, T
+from plaunch.plugin.sole_answers import BINDER, STORE, SoleHook, find_sole_answer
 from plaunch.plugin.telling import Teller
 from plaunch.plugin.words import Words
 from plaunch.process.binding import is_asked_for
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import WorkerInfo
+    from plaunch.agent.worker_store import OpenStore
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
@@ -274,23 +277,58 @@ class PluginManager:
             UsageError: the settings ask for what cannot be.
             PluginError: a plugin fails, does not return, or is not the only one that answers.
         """
-        asked = map(context.settings.get, ("numa_options", "devices", "virtual_local_rank"))
-        is_asked = is_asked_for(*asked)
+        names = ("numa_options", "devices", "virtual_local_rank")
+        is_asked = is_asked_for(*map(context.settings.get, names))
         if is_asked:
             self.load_named(WITH_OPTIONS, DEVICES)
-        found = binder.find_binder(
-            self._implementations(binder.HOOK), self._who, self._contexts(context), is_unwanted
-        )
+        asked = self._implementations(BINDER.name)
+        found: Binder | None
+        found, by = self._sole_answer(BINDER, asked, context, is_unwanted)
         if found is None and is_asked:
             raise UsageError(
                 "devices, numa_options or virtual_local_rank is set, and no plugin gives workers "
                 f"their devices; do not block {DEVICES!r}"
             )
-        if found is None or self._registrations[found.plugin].is_ours:
-            return found and found.binder
+        if found is None or self._registrations[by].is_ours:
+            return found
         from plaunch.plugin.components import BoundedBinder  # noqa: PLC0415 - third parties' only
 
-        return BoundedBinder(found.binder, self._who(found.plugin), is_unwanted)
+        return BoundedBinder(found, self._who(by), is_unwanted)
+
+    def worker_store(
+        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
+    ) -> OpenStore | None:
+        """What hosts the store in which the workers meet; None if one of them does.
+
+        It is plaunch's own if no other plugin answers.
+
+        Raises:
+            PluginError: a plugin fails, does not return, or is not the only one that answers.
+        """
+        if context.settings.get("worker_store", "agent") != "agent":
+            return None
+        asked = self._implementations(STORE.name)
+        found: OpenStore | None
+        found, by = self._sole_answer(STORE, asked, context, is_unwanted)
+        if found is None and f"{WITH_OPTIONS.name}:{WORKER_STORE}" not in self._registrations:
+            # Its answer is known, and its code only wanted on the node of rank 0.
+            is_there = self._catalogue.find(WITH_OPTIONS, WORKER_STORE) is not None
+            return open_default_store if is_there else None
+        if found is None or self._registrations[by].is_ours:
+            return found
+        from plaunch.plugin.components import BoundedStore  # noqa: PLC0415 - third parties' only
+
+        return BoundedStore(found, self._who(by), is_unwanted)
+
+    def _sole_answer(
+        self,
+        hook: SoleHook,
+        implementations: Iterable[pluggy.HookImpl],
+        context: PluginContext,
+        is_unwanted: Callable[[], bool],
+    ) -> tuple[Any, str]:
+        own = self._contexts(context)
+        return find_sole_answer(hook, implementations, self._who, own, is_unwanted)
 
     def doctor_checks(self) -> dict[str, Callable[[DoctorContext], Iterable[Finding]]]:
         """What plugins look at when `--doctor` asks, by the plugin's name.

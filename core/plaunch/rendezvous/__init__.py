@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.parameters import NodeSettings as NodeSettings
     from plaunch.rendezvous.parameters import RendezvousParameters as RendezvousParameters
     from plaunch.rendezvous.ports import HeldPort as HeldPort
+    from plaunch.rendezvous.ports import count_connections as count_connections
     from plaunch.rendezvous.ports import port_owner as port_owner
     from plaunch.rendezvous.token import TOKEN_OPTION as TOKEN_OPTION
     from plaunch.rendezvous.token import TOKEN_VARIABLE as TOKEN_VARIABLE
@@ -73,7 +74,7 @@ __getattr__, __dir__, __all__ = attach(
         ".job": "FailureGroup JobFailure JobRendezvous JobRound Verdict WorldRanks world_ranks",
         ".endpoint": "parse_rendezvous_endpoint",
         ".parameters": "JobSettings NodeSettings RendezvousParameters",
-        ".ports": "HeldPort port_owner",
+        ".ports": "HeldPort count_connections port_owner",
         ".traits": "BackendTraits backend_traits traits_of",
         ".token": "TOKEN_OPTION TOKEN_VARIABLE",
     },
