@@ -289,16 +289,6 @@ HELP = (
         is_shared=True,
     ),
     Option(
-        ("--dry-run",),
-        "print what would run, and where each setting comes from, without starting anything; "
-        "--dry-run=json is for programs",
-        metavar="FORM",
-        choices=("text", "json"),
-        has_variable=False,
-        bare="text",
-        is_shared=True,
-    ),
-    Option(
         ("-p", "--plugins"),
         "load plugin NAME; no:NAME blocks it (also in PLAUNCH_PLUGINS)",
         metavar="NAME",
