@@ -6,16 +6,16 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from plaunch.cli.parser import COMMAND_LINE, as_given
+from plaunch.cli.arguments import COMMAND_LINE
 from plaunch.cli.stdout import STDOUT
 from plaunch.cli.table import installed_table
 from plaunch.errors import PlaunchError, PluginError, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TextIO
 
+    from plaunch.cli.arguments import Arguments
     from plaunch.cli.table import OptionTable
     from plaunch.config import LaunchConfig
     from plaunch.options import Option
@@ -35,7 +35,7 @@ class Invocation:
 
     def __init__(
         self,
-        args: argparse.Namespace | None,
+        args: Arguments | None,
         table: OptionTable,
         environ: Mapping[str, str],
         plugins: Sequence[object] = (),
@@ -63,7 +63,7 @@ class Invocation:
         """
         STDOUT.write(text)
 
-    def parsed(self) -> argparse.Namespace:
+    def parsed(self) -> Arguments:
         """The options.
 
         Raises:
@@ -159,7 +159,7 @@ class Invocation:
 
     def as_given(self, text: str) -> str:
         """A message about options, with the variable or file that has given them."""
-        return text if self.args is None else as_given(text, self.args)
+        return text if self.args is None else self.args.as_given(text)
 
 
 def show_plugins(invocation: Invocation) -> int:
@@ -171,7 +171,7 @@ def show_plugins(invocation: Invocation) -> int:
     return 0
 
 
-def given_command(args: argparse.Namespace) -> Option | None:
+def given_command(args: Arguments) -> Option | None:
     """The option that asks for something else than a launch, if one is given."""
     commands = (option for option in args.table if option.command)
     return next((o for o in commands if args.sources[o.dest] == COMMAND_LINE), None)

@@ -15,10 +15,10 @@ from plaunch.cli.stdout import STDOUT
 from plaunch.errors import ExitCode, PlaunchError, SignalException, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     import logging
     from collections.abc import Callable, Sequence
 
+    from plaunch.cli.arguments import Arguments
     from plaunch.config import LaunchConfig
     from plaunch.options import Option
 
@@ -45,7 +45,7 @@ def concluded(launch: Callable[[], object]) -> int:
     try:
         launch()
     except SystemExit as exit_request:
-        # argparse, after --help and --version.
+        # What has been done instead of a launch.
         return _exit_code(exit_request.code if isinstance(exit_request.code, int) else 1)
     except KeyboardInterrupt:
         _say("interrupted while no worker was running")
@@ -68,12 +68,12 @@ def concluded(launch: Callable[[], object]) -> int:
 def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any]:
     """Run a command line and return each worker's value by global rank.
 
-    Options such as `--list-plugins` and `--doctor` print something instead and return nothing.
+    Options such as `--help` and `--doctor` print something instead and return nothing.
 
     Raises:
         PlaunchError: what `launch_agent` raises, and `UsageError` for the command line.
-        SystemExit: after `--help` and `--version`, with code 0; after an option that does something
-            instead of launching, with its code, if that is not 0.
+        SystemExit: after an option that does something instead of launching, with its code, if that
+            is not 0.
     """
     command: Option | None
     try:
@@ -125,7 +125,7 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
         return launch_agent(config, entrypoint, arguments, manager=manager, show=live_line(STDERR))
 
 
-def _introduce(args: argparse.Namespace, config: LaunchConfig, taken: str) -> None:
+def _introduce(args: Arguments, config: LaunchConfig, taken: str) -> None:
     """Say in one line what is started, with what, and how nodes meet; then what was `taken`.
 
     And what is odd about who has started this launcher.
