@@ -45,7 +45,7 @@ class LaunchConfig:
         log_line_prefix_template: the prefix of teed lines, with `${role_name}`, `${local_rank}`,
             `${rank}`, `${hostname}`, `${attempt}` and `${time}`; None takes it from
             `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
-        metrics_cfg: has no effect, as in torchrun; see `plaunch.metrics.configure`.
+        metrics_cfg: has no effect, as in torchrun; see docs/metrics.md.
         local_addr: the address of this node, or None.
         event_log_handler: the name of the event handler, or several between commas.
         numa_options: how workers are bound to processors near their devices, as `NumaOptions` or

@@ -40,7 +40,6 @@ _OWN = (
     "plaunch.agent",
     "plaunch.cli",
     "plaunch.events",
-    "plaunch.metrics",
     "plaunch.process",
     "plaunch.rendezvous",
     "plaunch_devices",

@@ -16,7 +16,6 @@ from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, describe_wo
 from plaunch.agent.worker_store import open_default_store
 from plaunch.durations import PATIENCE
 from plaunch.errors import UsageError
-from plaunch.metrics import prof
 from plaunch.process.binding import default_binder
 from plaunch.process.contexts.start import start_processes
 from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
@@ -161,7 +160,6 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _get_alive_time(self) -> int:
         return int(self._poller.alive.last_progress())
 
-    @prof
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
         state = self._notifier.state
@@ -212,12 +210,10 @@ class LocalElasticAgent(SimpleElasticAgent):
             ),
         )
 
-    @prof
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         del worker_group
         self._local.stop()
 
-    @prof
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         del worker_group
         return self._local.monitor()

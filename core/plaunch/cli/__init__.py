@@ -12,6 +12,7 @@ from plaunch.lazy import attach
 TYPE_CHECKING = False  # as in plaunch itself
 if TYPE_CHECKING:
     from plaunch.cli.allocation import allocate as allocate
+    from plaunch.cli.arguments import Arguments as Arguments
     from plaunch.cli.command import run_script_path as run_script_path
     from plaunch.cli.command import worker_command as worker_command
     from plaunch.cli.entry import entry_point as entry_point
@@ -32,6 +33,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".allocation": "allocate",
+        ".arguments": "Arguments",
         ".command": "run_script_path worker_command",
         ".entry": "entry_point",
         ".invocation": "Invocation",

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch import defaults
-from plaunch.cli.parser import DEFAULT
+from plaunch.cli.arguments import DEFAULT
 from plaunch.cli.settings import parse_min_max_nnodes
 from plaunch.errors import UsageError
 from plaunch.plugin.answers import checked_allocation
@@ -16,9 +16,9 @@ from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
 from plaunch.rendezvous.traits import traits_of
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
 
+    from plaunch.cli.arguments import Arguments
     from plaunch.plugin.manager import PluginManager
     from plaunch.scheduling import Allocation
 
@@ -26,7 +26,7 @@ logger = logging.getLogger("plaunch")
 
 
 def allocate(
-    args: argparse.Namespace, manager: PluginManager, environ: Mapping[str, str] | None = None
+    args: Arguments, manager: PluginManager, environ: Mapping[str, str] | None = None
 ) -> str:
     """Fill in from the scheduler what the user has not said; called before anything reads `args`.
 
@@ -56,7 +56,7 @@ def allocate(
 
 
 def apply_allocation(
-    args: argparse.Namespace, allocation: Allocation, scheduler: str, manager: PluginManager
+    args: Arguments, allocation: Allocation, scheduler: str, manager: PluginManager
 ) -> str:
     """Fill in `args` and its `sources` from `allocation`; returns what `allocate` returns.
 
@@ -122,7 +122,7 @@ def _fill_meeting(filling: _Filling, max_nodes: int, manager: PluginManager) -> 
 class _Filling:
     """Options that are being filled in, and what to say of it."""
 
-    def __init__(self, args: argparse.Namespace, allocation: Allocation, scheduler: str) -> None:
+    def __init__(self, args: Arguments, allocation: Allocation, scheduler: str) -> None:
         self.args = args
         self.allocation = allocation
         self._scheduler = scheduler

@@ -280,16 +280,6 @@ HELP = (
         is_shared=True,
     ),
     Option(
-        ("--dry-run",),
-        "print what would run, and where each setting comes from, without starting anything; "
-        "--dry-run=json is for programs",
-        metavar="FORM",
-        choices=("text", "json"),
-        has_variable=False,
-        bare="text",
-        is_shared=True,
-    ),
-    Option(
         ("-p", "--plugins"),
         "load plugin NAME; no:NAME blocks it (also in PLAUNCH_PLUGINS)",
         metavar="NAME",
@@ -305,14 +295,31 @@ HELP = (
         has_variable=False,
         command="plaunch.cli.invocation:show_plugins",
     ),
+    Option(
+        ("-h", "--help"),
+        "show this help message and exit",
+        read=None,
+        default=False,
+        has_variable=False,
+        is_shared=True,
+        command="plaunch.cli.help:show_help",
+    ),
+    Option(
+        ("--version",),
+        "show the version and exit",
+        read=None,
+        default=False,
+        has_variable=False,
+        is_shared=True,
+        command="plaunch.cli.help:show_version",
+    ),
 )
-HELP_GROUP = "plugins and help"
 GROUPS = (
     ("nodes and workers", NODES),
     ("rendezvous", RENDEZVOUS),
     ("the script", SCRIPT),
     ("supervision", SUPERVISION),
     ("logs and events", LOGS),
-    (HELP_GROUP, HELP),
+    ("plugins and help", HELP),
 )
 OPTIONS = tuple(option for _, group in GROUPS for option in group)

@@ -11,19 +11,18 @@ from plaunch.errors import UsageError
 from plaunch.numbers import quote
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator, Mapping
 
+    from plaunch.cli.arguments import Arguments
     from plaunch.cli.table import OptionTable
     from plaunch.options import Option
 
 FILE = "plaunch.toml"
 PROJECT = "pyproject.toml"
 _TABLE = b"[tool.plaunch"
-_DEFAULT = "default"
 
 
-def apply_settings(args: argparse.Namespace, table: OptionTable) -> str:
+def apply_settings(args: Arguments) -> str:
     """Fill in from the settings file the options that have their default; changes `args`.
 
     It is what `--config` names, else `plaunch.toml` or the table `[tool.plaunch]` of
@@ -44,10 +43,9 @@ def apply_settings(args: argparse.Namespace, table: OptionTable) -> str:
         if path is None:
             return ""
     settings = _read(path)
-    for option, key, value in _given(settings, path, table):
-        if args.sources[option.dest] == _DEFAULT:
-            setattr(args, option.dest, _value(option, value, f"{path}, {key}"))
-            args.sources[option.dest] = path
+    for option, key, value in _given(settings, path, args.table):
+        if not args.is_given(option.dest):
+            args.give(option.dest, _value(option, value, f"{path}, {key}"), path)
     return path
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.cli.parser import DEFAULT
+from plaunch.cli.arguments import DEFAULT
 from plaunch.numbers import digits
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping
+
+    from plaunch.cli.arguments import Arguments
 
 # Who gives one of these has said how nodes meet.
 _MEETING = (
@@ -35,7 +36,7 @@ _PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 _DEFAULT_SIGKILL_TIMEOUT = 1  # seconds
 
 
-def offer_scheduler(args: argparse.Namespace, environ: Mapping[str, str]) -> str:
+def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
     """How the launchers beside this one would become one job with it, if there are any.
 
     It stays an offer: under torchrun each of them is a job of its own, and a sweep means just that.

@@ -15,6 +15,19 @@ if TYPE_CHECKING:
     from plaunch.plugin.options import PluginOptions
 
 OURS = "plaunch itself"
+# Attributes of `plaunch.cli.Arguments` beside those of options.
+RESERVED = (
+    "as_given",
+    "give",
+    "is_divided",
+    "is_given",
+    "settings_file",
+    "sources",
+    "table",
+    "training_script",
+    "training_script_args",
+    "unknown_variables",
+)
 
 
 class Group(NamedTuple):
@@ -47,9 +60,8 @@ class OptionTable:
         self.plugin_of: dict[str, str] = {}  # names of plugins by the attribute of their options
         self._clashes: dict[str, str] = {}
         plugins = list(plugins)
-        owners: dict[str, list[str]] = {}
-        for word in (word for _, options in GROUPS for o in options for word in _words(o)):
-            owners[word] = [OURS]
+        ours = (word for _, options in GROUPS for option in options for word in _words(option))
+        owners = {word: [OURS] for word in (*RESERVED, *ours)}
         for plugin in plugins:
             who = f"plugin {plugin.name!r} of {plugin.owner}"
             for word in dict.fromkeys(word for o in plugin.options for word in _words(o)):

@@ -131,7 +131,8 @@ class _Resolved:
         findings = []
         invocation = self._invocation
         try:
-            invocation.check_command()
+            if invocation.options["training_script"] is not None:
+                invocation.command()
         except PlaunchError as error:
             findings.append(_usage(error, invocation, "script"))
         try:

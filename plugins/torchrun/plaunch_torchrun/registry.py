@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import UsageError
 from plaunch.plugin import RENDEZVOUS, PluginManager, bridge_creator, hookimpl
 
+from plaunch_torchrun import measures
+from plaunch_torchrun.elastic.metrics import is_configured
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -96,9 +99,11 @@ def create_manager(
 ) -> PluginManager:
     """A plugin manager for a launch with `backend`, which may be a registered one.
 
-    torch's own registry is looked at as well, if torch has one in this process. `words` are the
-    arguments of `-p`.
+    torch's own registry is looked at as well, if torch has one in this process. Metrics are
+    reported if somebody takes them. `words` are the arguments of `-p`.
     """
+    if is_configured():
+        plugins = [*plugins, measures]
     manager = PluginManager.create(plugins, words=words)
     if backend in manager.names(RENDEZVOUS):
         return manager

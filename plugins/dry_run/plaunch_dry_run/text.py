@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from plaunch.cli.plan import OPEN
-
+OPEN = "<decided when the nodes meet>"
 # What a plan says of every worker; the rest is what it is bound to.
 _ALWAYS = ("local_rank", "rank", "command", "environment", "logs")
 

@@ -5,33 +5,29 @@ Nothing is started and no socket is opened; what only the meeting of the nodes d
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent.env import macros, worker_environment
-from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
-from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
-from plaunch.cli.invocation import load_chosen
-from plaunch.plugin.context import PluginContext
-from plaunch.plugin.registry import RENDEZVOUS
-from plaunch.rendezvous.api import RendezvousHandler
-from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
-from plaunch.rendezvous.traits import traits_of
+from plaunch import __version__
+from plaunch.agent import Worker, WorkerGroup, WorkerInfo, WorkerSpec, macros, worker_environment
+from plaunch.plugin import RENDEZVOUS, PluginContext
+from plaunch.rendezvous import RendezvousHandler, parse_rendezvous_endpoint, traits_of
+
+from plaunch_dry_run.text import OPEN, format_plan
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from plaunch.config import LaunchConfig
-    from plaunch.plugin.manager import PluginManager
-    from plaunch.rendezvous.api import RendezvousInfo
+    from plaunch import LaunchConfig
+    from plaunch.cli import Invocation
+    from plaunch.plugin import PluginManager
+    from plaunch.rendezvous import RendezvousInfo
 
 VERSION = 1  # of the form that programs read
-OPEN = "<decided when the nodes meet>"
 FREE_PORT = "<a free port>"
-RANDOM = "<random>"
 LOOP_BACK = "127.0.0.1"
 # What a worker's environment holds of ranks and of the place to meet.
 _DECIDED_LATER = (
@@ -73,31 +69,42 @@ class _NoRendezvous(RendezvousHandler):
         return True
 
 
-def make_plan(
-    args: argparse.Namespace,
-    config: LaunchConfig,
-    entrypoint: Callable[..., Any] | str,
-    entrypoint_args: list[str],
-    manager: PluginManager,
-) -> dict[str, Any]:
+def show_plan(invocation: Invocation) -> int:
+    """Print what the launch would do.
+
+    Raises:
+        PlaunchError: the launch would not start.
+    """
+    plan = make_plan(invocation)
+    is_json = invocation.options["dry_run"] == "json"
+    text = json.dumps(plan, indent=2) + "\n" if is_json else format_plan(plan)
+    # Some of it may have come as bytes that are no text.
+    encoding = invocation.stream.encoding or "utf-8"
+    invocation.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    return 0
+
+
+def make_plan(invocation: Invocation) -> dict[str, Any]:
     """What the launch would do, as plain values that JSON can hold.
 
     Raises:
-        PluginError: a selected plugin cannot be loaded.
+        PlaunchError: the launch would not start.
     """
-    from plaunch._version import __version__  # noqa: PLC0415
-
-    load_chosen(manager, config)
+    args = invocation.parsed()
+    entrypoint, entrypoint_args = invocation.command()
+    manager = invocation.create_manager()
+    config, _ = invocation.configure(manager)
+    invocation.load_chosen(manager, config)
     return {
         "version": VERSION,
         "plaunch": __version__,
         "python": {"version": ".".join(map(str, sys.version_info[:3])), "path": sys.executable},
         "settings": {
             option.dest: {
-                "value": _resolved(option.dest, args, config),
+                "value": _resolved(option.dest, invocation.options, config),
                 "source": args.sources[option.dest],
             }
-            for option in args.table
+            for option in invocation.table
             if option.has_variable
         },
         "job": {
@@ -123,7 +130,7 @@ def make_plan(
     }
 
 
-def _resolved(dest: str, args: argparse.Namespace, config: LaunchConfig) -> Any:
+def _resolved(dest: str, options: Mapping[str, Any], config: LaunchConfig) -> Any:
     """What an option has come to; those that name a component keep its name."""
     if dest == "rdzv_id":
         return config.run_id
@@ -131,7 +138,7 @@ def _resolved(dest: str, args: argparse.Namespace, config: LaunchConfig) -> Any:
         return config.job_id or config.run_id
     if dest in ("nproc_per_node", "rdzv_endpoint", "shutdown_timeout", "node_rank"):
         return _plain(getattr(config, dest))
-    return _plain(getattr(args, dest))
+    return _plain(options[dest])
 
 
 def _plain(value: object) -> Any:
@@ -174,7 +181,7 @@ def _workers(
         env.update(config.worker_env)
         if is_known:
             # Plugins may count with ranks, so they are asked only where there are some.
-            env.update(manager.worker_env(describe_worker(worker), env))
+            env.update(manager.worker_env(_described(worker), env))
         else:
             env.update(dict.fromkeys(_DECIDED_LATER, OPEN))
         files = logs(worker)
@@ -213,11 +220,20 @@ def _place(group: WorkerGroup, config: LaunchConfig, *, is_given: bool) -> bool:
     group.group_rank, group.group_world_size = rank, config.max_nodes
     group.master_addr = host or config.local_addr or LOOP_BACK
     group.master_port = port if port >= 0 else FREE_PORT  # type: ignore[assignment]
-    node = NodeInfo(config.role, spec.local_world_size)
-    group.workers = create_workers(
-        assign_alike(node, rank, config.max_nodes), spec.local_world_size
-    )
+    here = spec.local_world_size
+    world = here * config.max_nodes
+    group.workers = [Worker(i, rank * here + i, rank * here + i, world, world) for i in range(here)]
     return True
+
+
+def _described(worker: Worker) -> WorkerInfo:
+    return WorkerInfo(
+        worker.local_rank,
+        worker.global_rank,
+        worker.role_rank,
+        worker.world_size,
+        worker.role_world_size,
+    )
 
 
 def _logs(config: LaunchConfig) -> Callable[[Worker], dict[str, str]]:
