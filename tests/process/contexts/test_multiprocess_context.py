@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import logging
@@ -523,6 +524,18 @@ def test_a_system_that_refuses_is_passed_on(functions, monkeypatch):
         WorkerStartError, match=r"cannot start local rank 0 of 't': .* no more processes"
     ):
         start_processes("t", functions.add, {0: ()}, start_method="fork", handle_signals=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "who"), [("ResultPipe", "local rank 0"), ("SiblingGate", "the workers")]
+)
+def test_no_descriptor_for_what_workers_return(functions, monkeypatch, name, who):
+    def refuse():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(f"{ReturnValues.__module__}.{name}", refuse)
+    with pytest.raises(WorkerStartError, match=f"cannot start {who} of 'w': .*Too many open files"):
+        start_processes("w", functions.add, {0: (1,), 1: (2,)}, start_method="fork")
 
 
 def test_the_class_has_torchruns_arguments(functions):

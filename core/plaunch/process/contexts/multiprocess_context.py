@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import PlaunchError, UsageError, WorkerStartError
+from plaunch.errors import UsageError
 from plaunch.process.binding import while_bound
 from plaunch.process.contexts.return_values import ReturnValues
 from plaunch.process.contexts.supervised import SupervisedContext
@@ -73,8 +73,6 @@ class MultiprocessContext(SupervisedContext):
     def _start_worker(
         self, local_rank: int, stdout: int | None, stderr: int | None
     ) -> ProcessHandle:
-        if self._watch is not None:
-            self._values.begin(self.nprocs, self._watch)
         pipe = self._values.open_pipe(local_rank)
         call = Call(self._function, self.args[local_rank])
         task = Task(local_rank, call, InheritedFd(pipe.child_fd))
@@ -84,14 +82,6 @@ class MultiprocessContext(SupervisedContext):
         env[JOBS_VARIABLE] = self._tags(local_rank)
         try:
             worker = self._start_process(task, env, stdout, stderr)
-        except PlaunchError:
-            raise
-        except (OSError, EOFError) as error:
-            from plaunch.capacity import explain  # noqa: PLC0415 - errors only
-
-            raise WorkerStartError(
-                f"cannot start local rank {local_rank} of {self.name!r}: {explain(error)}"
-            ) from error
         finally:
             call.close()
             pipe.close_child_end()
@@ -113,8 +103,8 @@ class MultiprocessContext(SupervisedContext):
             spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, bound=bound)
             return ProcessHandle(spawned, spawned.close)
         task.env = env
-        if self._job is not None and self._job.guard_fd is not None:
-            task.guard_line = InheritedFd(self._job.guard_fd)
+        guard_fd = None if self._job is None else self._job.guard_fd()
+        task.guard_line = None if guard_fd is None else InheritedFd(guard_fd)
         if self.start_method == "forkserver":
             from plaunch.process.functions.fork_server import fork_in_server  # noqa: PLC0415 - as above
 

@@ -30,7 +30,7 @@ class ReturnValues(Returns):
     def begin(self, nprocs: int, watch: ExitWatch) -> None:
         """Get ready for so many workers; the watch is to be woken by what comes."""
         self._nprocs, self._watch = nprocs, watch
-        if nprocs > 1 and self.gate is None:
+        if nprocs > 1:
             self.gate = SiblingGate()
 
     def open_pipe(self, local_rank: int) -> ResultPipe:

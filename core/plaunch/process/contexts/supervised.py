@@ -14,7 +14,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import UnkillableWorkerError, UsageError, WorkerStartError
+from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext, RunProcsResult
 from plaunch.process.contexts.exits import Exits
 from plaunch.process.contexts.returns import Returns
@@ -155,33 +155,48 @@ class SupervisedContext(PContext):
 
     def _start(self) -> None:
         _restore_sigchld()
+        with self._held_signals():
+            try:
+                self._start_all()
+            except PlaunchError:
+                raise
+            except (OSError, EOFError) as error:
+                from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+
+                is_one = self._streams is not None and len(self._exits.workers) < self.nprocs
+                who = f"local rank {len(self._exits.workers)}" if is_one else "the workers"
+                raise WorkerStartError(
+                    f"cannot start {who} of {self.name!r}: {explain(error)}"
+                ) from error
+
+    def _start_all(self) -> None:
         # A temporary folder that nobody needs once the launcher is gone, if there is one.
         folder = getattr(self._logs_specs, "temporary_dir", None)
-        with self._held_signals():
-            self._watch = ExitWatch()
-            self._exits.begin()
-            self._job = self._reaper.begin(
-                has_forked=self._has_forked,
-                folder=folder if isinstance(folder, str) else None,
-                watch=self._watch,
-            )
-            self._streams = Streams(
-                self._logs_dest,
-                self.nprocs,
-                prefixes=self._log_line_prefixes,
-                stdout_filters=self._stdout_filters,
-                stderr_filters=self._stderr_filters,
-                capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
-                traffic=self._traffic,
-                keeps_daemons=self._reaper.keep_daemons,
-            )
-            for rank in range(self.nprocs):
-                worker = self._start_worker(rank, *self._streams.child_fds(rank))
-                self._exits.workers[rank] = worker
-                descriptor_limit().give_back(worker.pid)
-                self._job.started(rank, worker.pid)
-                self._watch.add(rank, worker.pid, _end_of(worker), fd=worker.exit_fd())
-            self._streams.start()
+        self._watch = ExitWatch()
+        self._exits.begin()
+        self._returns.begin(self.nprocs, self._watch)
+        self._job = self._reaper.begin(
+            has_forked=self._has_forked,
+            folder=folder if isinstance(folder, str) else None,
+            watch=self._watch,
+        )
+        self._streams = Streams(
+            self._logs_dest,
+            self.nprocs,
+            prefixes=self._log_line_prefixes,
+            stdout_filters=self._stdout_filters,
+            stderr_filters=self._stderr_filters,
+            capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
+            traffic=self._traffic,
+            keeps_daemons=self._reaper.keep_daemons,
+        )
+        for rank in range(self.nprocs):
+            worker = self._start_worker(rank, *self._streams.child_fds(rank))
+            self._exits.workers[rank] = worker
+            descriptor_limit().give_back(worker.pid)
+            self._job.started(rank, worker.pid)
+            self._watch.add(rank, worker.pid, _end_of(worker), fd=worker.exit_fd())
+        self._streams.start()
 
     def _start_tails(self) -> None:
         """Nothing to do: teed streams pass through the launcher."""
