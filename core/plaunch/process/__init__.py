@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
     from plaunch.process.contexts.handler import SubprocessHandler as SubprocessHandler
     from plaunch.process.contexts.handler import get_subprocess_handler as get_subprocess_handler
-    from plaunch.process.contexts.multiprocess_context import (
+    from plaunch_functions.context import (
         MultiprocessContext as MultiprocessContext,
     )
     from plaunch.process.contexts.start import start_processes as start_processes

@@ -99,7 +99,7 @@ def start_processes(
     if isinstance(entrypoint, (str, os.PathLike)):
         context = SubprocessContext(entrypoint=os.fspath(entrypoint), **common)
     else:
-        from plaunch.process.contexts.multiprocess_context import (  # noqa: PLC0415 - functions only
+        from plaunch_functions.context import (  # noqa: PLC0415 - functions only
             MultiprocessContext,
         )
 

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.process.contexts.returns import Returns
-from plaunch.process.functions.results import ResultPipe
-from plaunch.process.functions.siblings import SiblingGate
+from plaunch_functions.results import ResultPipe
+from plaunch_functions.siblings import SiblingGate
 
 if TYPE_CHECKING:
     from plaunch.process.kernel.watch import ExitWatch

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
 from plaunch.process.binding import while_bound
-from plaunch.process.contexts.return_values import ReturnValues
+from plaunch_functions.return_values import ReturnValues
 from plaunch.process.contexts.supervised import SupervisedContext
-from plaunch.process.functions.payload import Call, InheritedFd
-from plaunch.process.functions.worker import Task, run
+from plaunch_functions.payload import Call, InheritedFd
+from plaunch_functions.worker import Task, run
 from plaunch.process.kernel.handle import ForkServerHandle, ProcessHandle
 from plaunch.process.launcher_variables import inheritable
 from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
@@ -97,7 +97,7 @@ class MultiprocessContext(SupervisedContext):
             .Process(target=run, args=(task,), name=f"{self.name}{task.local_rank}", daemon=False)
         )
         if self.start_method == "spawn":
-            from plaunch.process.functions.spawned import SpawnPopen  # noqa: PLC0415 - this start method only
+            from plaunch_functions.spawned import SpawnPopen  # noqa: PLC0415 - this start method only
 
             bound = while_bound(self._bindings.get(task.local_rank))
             spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, bound=bound)
@@ -106,7 +106,7 @@ class MultiprocessContext(SupervisedContext):
         guard_fd = None if self._job is None else self._job.guard_fd()
         task.guard_line = None if guard_fd is None else InheritedFd(guard_fd)
         if self.start_method == "forkserver":
-            from plaunch.process.functions.fork_server import fork_in_server  # noqa: PLC0415 - as above
+            from plaunch_functions.fork_server import fork_in_server  # noqa: PLC0415 - as above
 
             # The server is older than this start: it has other streams and another environment.
             task.stdout = _inherit(stdout, 1)

@@ -17,7 +17,7 @@ import time
 import pytest
 from plaunch.errors import RankMappingError, UsageError, WorkerStartError
 from plaunch.process import LogsDest, LogsSpecs, MultiprocessContext, Std, start_processes
-from plaunch.process.contexts.return_values import ReturnValues
+from plaunch_functions.return_values import ReturnValues
 
 from helpers.processes import is_gone
 from helpers.waiting import wait_for_files, wait_until
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture
 def functions(monkeypatch):
     """The module of worker functions, where a new process finds it too."""
-    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "..", "modules"))
+    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "modules"))
     return importlib.import_module("worker_functions")
 
 
@@ -579,7 +579,7 @@ def test_a_temporary_folder_does_not_stay_behind(spawned, functions, tmp_path, m
 def output_of(tmp_path, script, method):
     """Run a script of its own, which is what `__main__` is in the workers."""
     path = tmp_path / "script.py"
-    folder = os.path.join(os.path.dirname(__file__), "..", "modules")
+    folder = os.path.join(os.path.dirname(__file__), "modules")
     path.write_text(script.format(folder=folder, method=method, log_dir=str(tmp_path / "logs")))
     done = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, timeout=110, check=False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PlaunchError
-from plaunch.process.functions.siblings import SiblingWait
+from plaunch_functions.siblings import SiblingWait
 from plaunch.process.kernel.processes import find_identity
 from plaunch.process.kernel.subreaper import become_subreaper
 from plaunch.process.kernel.title import blank_variables, set_title
@@ -22,7 +22,7 @@ from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch.process.functions.payload import Call, InheritedFd, PickledCall
+    from plaunch_functions.payload import Call, InheritedFd, PickledCall
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Task:
         siblings = None if self.siblings is None else SiblingWait(self.siblings.fd)
         self._become_worker()
         from plaunch.process.failures.error_handler import record  # noqa: PLC0415 - the streams are in place now
-        from plaunch.process.functions.results import send_result  # noqa: PLC0415 - as above
+        from plaunch_functions.results import send_result  # noqa: PLC0415 - as above
 
         try:
             data = record(self._call_function)()

@@ -1,4 +1,4 @@
-"""What all tests of processes share."""
+"""What all tests of function workers share."""
 
 from __future__ import annotations
 

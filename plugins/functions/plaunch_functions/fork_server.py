@@ -12,7 +12,7 @@ import signal
 from multiprocessing import forkserver, popen_forkserver, util
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process.functions.payload import make_payload
+from plaunch_functions.payload import make_payload
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
