@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process.contexts.returns import Returns
+from plaunch.process import Returns
+
 from plaunch_functions.results import ResultPipe
 from plaunch_functions.siblings import SiblingGate
 
 if TYPE_CHECKING:
-    from plaunch.process.kernel.watch import ExitWatch
+    from plaunch.process import ExitWatch
 
 _BUDGET = 0.05  # seconds that one look may spend on large values that are coming
 

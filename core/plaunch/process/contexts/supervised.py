@@ -15,12 +15,15 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
+from plaunch.process.binding import while_bound
 from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext, RunProcsResult
 from plaunch.process.contexts.exits import Exits
 from plaunch.process.contexts.returns import Returns
 from plaunch.process.kernel.descriptor_limit import descriptor_limit
 from plaunch.process.kernel.watch import ExitWatch
+from plaunch.process.launcher_variables import inheritable
 from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 from plaunch.process.stopping.session import WorkerSession
 from plaunch.process.stopping.stop import Stop
 from plaunch.process.stopping.stop_sequence import StopSequence
@@ -147,11 +150,32 @@ class SupervisedContext(PContext):
         """
         self._abandoned.add(local_rank)
 
-    def _tags(self, local_rank: int) -> str:
-        """By what the processes of this worker are known, in their environment."""
+    # --- what a subclass starts a worker with -------------------------------------------------
+
+    def _environment(self, local_rank: int) -> dict[str, str]:
+        """The whole environment of this worker."""
+        return inheritable({**os.environ, **self.envs[local_rank], **self._tags(local_rank)})
+
+    def _tags(self, local_rank: int) -> dict[str, str]:
+        """The variable by which the processes of this worker are known."""
         if self._job is None:
             raise RuntimeError("a worker is started before its job has begun")
-        return self._job.tags(local_rank)
+        return {JOBS_VARIABLE: self._job.tags(local_rank)}
+
+    def _bound(self, local_rank: int) -> AbstractContextManager[None]:
+        """Binds what this thread starts to the processors and devices of this worker."""
+        return while_bound(self._bindings.get(local_rank))
+
+    def _guard_fd(self) -> int | None:
+        """The descriptor for `WorkerSetup` by which a worker makes itself known to the guard."""
+        return None if self._job is None else self._job.guard_fd()
+
+    def _launcher_fds(self) -> list[int]:
+        """What a forked worker has of the launcher, and must not keep."""
+        owners = [owner for owner in (self._watch, self._job) if owner is not None]
+        return [*self._private_fds, *(fd for owner in owners for fd in owner.own_fds())]
+
+    # --- start, look, stop ------------------------------------------------------------------------
 
     def _start(self) -> None:
         _restore_sigchld()
