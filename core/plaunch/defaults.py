@@ -21,6 +21,10 @@ SCHEDULED_RENDEZVOUS = "c10d"
 
 # Makes a `Binder` of what a `WorkerSpec` says of devices and processors, where no agent brings one.
 BINDER = "plaunch_devices.binder:create_binder"
+# The context of workers that are functions.
+FUNCTIONS = "plaunch_functions.context:MultiprocessContext"
+# Makes signals raise `SignalException` while a context is used without an agent, as in torchrun.
+STOP_SIGNALS = "plaunch_torchrun.stop_signals:StopSignals"
 # The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and
 # `virtual_local_rank`; the one name here that is looked up as those of users are.
 DEVICES = "devices"

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
     from plaunch.process.contexts.handler import SubprocessHandler as SubprocessHandler
     from plaunch.process.contexts.handler import get_subprocess_handler as get_subprocess_handler
-    from plaunch.process.contexts.multiprocess_context import (
-        MultiprocessContext as MultiprocessContext,
-    )
+    from plaunch.process.contexts.returns import Returns as Returns
     from plaunch.process.contexts.start import start_processes as start_processes
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
+    from plaunch.process.contexts.supervised import SupervisedContext as SupervisedContext
+    from plaunch.process.contexts.worker_setup import WorkerSetup as WorkerSetup
     from plaunch.process.failures.child_failed import ChildFailedError as ChildFailedError
     from plaunch.process.failures.error_handler import ErrorHandler as ErrorHandler
     from plaunch.process.failures.error_handler import get_error_handler as get_error_handler
@@ -33,11 +33,13 @@ if TYPE_CHECKING:
         raise_descriptor_limit as raise_descriptor_limit,
     )
     from plaunch.process.kernel.details import read_environ as read_environ
+    from plaunch.process.kernel.handle import ProcessHandle as ProcessHandle
     from plaunch.process.kernel.pidfd import open_pidfd as open_pidfd
     from plaunch.process.kernel.pidfd import wait_for_end as wait_for_end
     from plaunch.process.kernel.processes import Process as Process
     from plaunch.process.kernel.processes import read_process as read_process
     from plaunch.process.kernel.processes import read_table as read_table
+    from plaunch.process.kernel.watch import ExitWatch as ExitWatch
     from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE as JOBS_VARIABLE
     from plaunch.process.stopping.signals import DEFAULT_SIGNALS as DEFAULT_SIGNALS
     from plaunch.process.stopping.signals import SignalAction as SignalAction
@@ -70,12 +72,16 @@ __getattr__, __dir__, __all__ = attach(
         ".contexts.handler": "SubprocessHandler get_subprocess_handler",
         ".streams.log_folders": "TemporaryFolder create_log_folder find_stale_folders folder_name",
         ".streams.logs": "LogsDest LogsSpecs",
-        ".contexts.multiprocess_context": "MultiprocessContext",
         ".stopping.signals": (
             "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"
         ),
         ".contexts.start": "start_processes",
         ".streams.std": "Std to_map",
+        ".contexts.returns": "Returns",
         ".contexts.subprocess_context": "SubprocessContext",
+        ".contexts.supervised": "SupervisedContext",
+        ".contexts.worker_setup": "WorkerSetup",
+        ".kernel.handle": "ProcessHandle",
+        ".kernel.watch": "ExitWatch",
     },
 )

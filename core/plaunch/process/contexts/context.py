@@ -12,8 +12,9 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from plaunch.defaults import STOP_SIGNALS, load_default
 from plaunch.durations import PATIENCE, PERIOD
 from plaunch.errors import SignalException, UsageError
 from plaunch.process.binding import default_binder
@@ -22,9 +23,9 @@ from plaunch.process.streams.logs import paths_by_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from plaunch.process.binding import Binder, Binding
-    from plaunch.process.contexts.stop_signals import StopSignals
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.process.streams.worker_streams import Streams
@@ -68,6 +69,19 @@ class ProcessExit:
     exitcode: int
     timestamp: float
     stopped: bool
+
+
+class StopSignals(Protocol):
+    """The signal handlers of a context that is used without an agent."""
+
+    def install(self) -> None:
+        """Install them, on the main thread."""
+
+    def restore(self) -> None:
+        """Put the previous ones back."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Holds a signal back until the block ends, and then raises `SignalException`."""
 
 
 class PContext(abc.ABC):
@@ -162,10 +176,9 @@ class PContext(abc.ABC):
             )
         self._is_started = True
         if self._handle_signals:
-            from plaunch.process.contexts.stop_signals import StopSignals  # noqa: PLC0415 - direct use only
-
-            self._stop_signals = StopSignals(self.escalate)
-            self._stop_signals.install()
+            stop_signals: StopSignals = load_default(STOP_SIGNALS)(self.escalate)
+            self._stop_signals = stop_signals
+            stop_signals.install()
         try:
             if self._binder is not None:
                 self._bindings = self._binder.plan(self.nprocs)

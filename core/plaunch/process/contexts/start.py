@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from plaunch.defaults import FUNCTIONS, load_default
 from plaunch.errors import UsageError
 from plaunch.process.contexts.arguments import worker_args, worker_envs
 from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext
@@ -99,10 +100,8 @@ def start_processes(
     if isinstance(entrypoint, (str, os.PathLike)):
         context = SubprocessContext(entrypoint=os.fspath(entrypoint), **common)
     else:
-        from plaunch.process.contexts.multiprocess_context import (  # noqa: PLC0415 - functions only
-            MultiprocessContext,
+        context = load_default(FUNCTIONS)(
+            entrypoint=entrypoint, start_method=start_method, **common
         )
-
-        context = MultiprocessContext(entrypoint=entrypoint, start_method=start_method, **common)
     context.start()
     return context

@@ -14,13 +14,16 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import UnkillableWorkerError, UsageError, WorkerStartError
+from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
+from plaunch.process.binding import while_bound
 from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext, RunProcsResult
 from plaunch.process.contexts.exits import Exits
 from plaunch.process.contexts.returns import Returns
 from plaunch.process.kernel.descriptor_limit import descriptor_limit
 from plaunch.process.kernel.watch import ExitWatch
+from plaunch.process.launcher_variables import inheritable
 from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 from plaunch.process.stopping.session import WorkerSession
 from plaunch.process.stopping.stop import Stop
 from plaunch.process.stopping.stop_sequence import StopSequence
@@ -147,41 +150,77 @@ class SupervisedContext(PContext):
         """
         self._abandoned.add(local_rank)
 
-    def _tags(self, local_rank: int) -> str:
-        """By what the processes of this worker are known, in their environment."""
+    # --- what a subclass starts a worker with -------------------------------------------------
+
+    def _environment(self, local_rank: int) -> dict[str, str]:
+        """The whole environment of this worker."""
+        return inheritable({**os.environ, **self.envs[local_rank], **self._tags(local_rank)})
+
+    def _tags(self, local_rank: int) -> dict[str, str]:
+        """The variable by which the processes of this worker are known."""
         if self._job is None:
             raise RuntimeError("a worker is started before its job has begun")
-        return self._job.tags(local_rank)
+        return {JOBS_VARIABLE: self._job.tags(local_rank)}
+
+    def _bound(self, local_rank: int) -> AbstractContextManager[None]:
+        """Binds what this thread starts to the processors and devices of this worker."""
+        return while_bound(self._bindings.get(local_rank))
+
+    def _guard_fd(self) -> int | None:
+        """The descriptor for `WorkerSetup` by which a worker makes itself known to the guard."""
+        return None if self._job is None else self._job.guard_fd()
+
+    def _launcher_fds(self) -> list[int]:
+        """What a forked worker has of the launcher, and must not keep."""
+        owners = [owner for owner in (self._watch, self._job) if owner is not None]
+        return [*self._private_fds, *(fd for owner in owners for fd in owner.own_fds())]
+
+    # --- start, look, stop ------------------------------------------------------------------------
 
     def _start(self) -> None:
         _restore_sigchld()
+        with self._held_signals():
+            try:
+                self._start_all()
+            except PlaunchError:
+                raise
+            except (OSError, EOFError) as error:
+                from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+
+                is_one = self._streams is not None and len(self._exits.workers) < self.nprocs
+                who = f"local rank {len(self._exits.workers)}" if is_one else "the workers"
+                raise WorkerStartError(
+                    f"cannot start {who} of {self.name!r}: {explain(error)}"
+                ) from error
+
+    def _start_all(self) -> None:
         # A temporary folder that nobody needs once the launcher is gone, if there is one.
         folder = getattr(self._logs_specs, "temporary_dir", None)
-        with self._held_signals():
-            self._watch = ExitWatch()
-            self._exits.begin()
-            self._job = self._reaper.begin(
-                has_forked=self._has_forked,
-                folder=folder if isinstance(folder, str) else None,
-                watch=self._watch,
-            )
-            self._streams = Streams(
-                self._logs_dest,
-                self.nprocs,
-                prefixes=self._log_line_prefixes,
-                stdout_filters=self._stdout_filters,
-                stderr_filters=self._stderr_filters,
-                capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
-                traffic=self._traffic,
-                keeps_daemons=self._reaper.keep_daemons,
-            )
-            for rank in range(self.nprocs):
-                worker = self._start_worker(rank, *self._streams.child_fds(rank))
-                self._exits.workers[rank] = worker
-                descriptor_limit().give_back(worker.pid)
-                self._job.started(rank, worker.pid)
-                self._watch.add(rank, worker.pid, _end_of(worker), fd=worker.exit_fd())
-            self._streams.start()
+        self._watch = ExitWatch()
+        self._exits.begin()
+        self._returns.begin(self.nprocs, self._watch)
+        self._job = self._reaper.begin(
+            has_forked=self._has_forked,
+            folder=folder if isinstance(folder, str) else None,
+            watch=self._watch,
+        )
+        self._streams = Streams(
+            self._logs_dest,
+            self.nprocs,
+            prefixes=self._log_line_prefixes,
+            stdout_filters=self._stdout_filters,
+            stderr_filters=self._stderr_filters,
+            capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
+            traffic=self._traffic,
+            keeps_daemons=self._reaper.keep_daemons,
+        )
+        for rank in range(self.nprocs):
+            worker = self._start_worker(rank, *self._streams.child_fds(rank))
+            self._exits.workers[rank] = worker
+            descriptor_limit().give_back(worker.pid)
+            self._job.started(rank, worker.pid)
+            self._watch.add(rank, worker.pid, _end_of(worker), fd=worker.exit_fd())
+        self._streams.start()
 
     def _start_tails(self) -> None:
         """Nothing to do: teed streams pass through the launcher."""

@@ -57,7 +57,6 @@ class Job:
         """The value of `PLAUNCH_JOBS` in the environment of a worker, or of a helper."""
         return make_tags(self._name, rank, os.environ.get(JOBS_VARIABLE))
 
-    @property
     def guard_fd(self) -> int | None:
         """The descriptor through which a worker makes itself known to the guard, if there is one.
 

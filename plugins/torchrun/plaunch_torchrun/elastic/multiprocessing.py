@@ -9,7 +9,6 @@ from plaunch.process import ChildFailedError as ChildFailedError
 from plaunch.process import ErrorHandler as ErrorHandler
 from plaunch.process import LogsDest as LogsDest
 from plaunch.process import LogsSpecs as LogsSpecs  # noqa: TC002 - is exported
-from plaunch.process import MultiprocessContext as MultiprocessContext
 from plaunch.process import PContext as PContext
 from plaunch.process import ProcessFailure as ProcessFailure
 from plaunch.process import RunProcsResult as RunProcsResult
@@ -22,6 +21,7 @@ from plaunch.process import get_subprocess_handler as get_subprocess_handler
 from plaunch.process import record as record
 from plaunch.process import start_processes as start_processes
 from plaunch.process import to_map as to_map
+from plaunch_functions import MultiprocessContext as MultiprocessContext
 
 from plaunch_torchrun.redirects import get_libc as get_libc
 from plaunch_torchrun.redirects import get_std_cm as get_std_cm

@@ -13,7 +13,6 @@ from plaunch.process.kernel.processes import (
     read_children,
     read_process,
     read_table,
-    send,
 )
 from plaunch.process.stopping.reaping.evidence import Origin
 from plaunch.process.stopping.reaping.groups import GroupTree
@@ -627,8 +626,8 @@ def test_a_signal_goes_to_the_very_process_only(run_program, monkeypatch, has_pi
     program = run_program("-c", "input()", stdin=-1)
     process = read_process(program.pid)
     stranger = Process(program.pid, start=process.start - 1)
-    assert not send(stranger, 9)
+    assert not stranger.send_signal(9)
     assert program.poll() is None
-    assert send(process, 9)
+    assert process.send_signal(9)
     assert program.wait(60) == -9
-    assert not send(process, 9)
+    assert not process.send_signal(9)

@@ -18,7 +18,6 @@ from plaunch.process.kernel.processes import (
     read_children,
     read_process,
     read_table,
-    send,
 )
 from plaunch.process.stopping.reaping.evidence import Evidence, Origin
 from plaunch.process.stopping.reaping.groups import GroupTree
@@ -208,7 +207,7 @@ class ProcTree(GroupTree):
         return self._evidence.is_launchers(process)
 
     def _send(self, process: Process, signum: signal.Signals) -> None:
-        send(process, signum, self._proc)
+        process.send_signal(signum, self._proc)
 
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
         """Send a signal to what `look` has found; returns those that this user may not signal.

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 from plaunch.errors import SignalException
-from plaunch.process.contexts.stop_signals import StopSignals
+from plaunch_torchrun.stop_signals import StopSignals
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 

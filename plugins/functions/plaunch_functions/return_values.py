@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process.contexts.returns import Returns
-from plaunch.process.functions.results import ResultPipe
-from plaunch.process.functions.siblings import SiblingGate
+from plaunch.process import Returns
+
+from plaunch_functions.results import ResultPipe
+from plaunch_functions.siblings import SiblingGate
 
 if TYPE_CHECKING:
-    from plaunch.process.kernel.watch import ExitWatch
+    from plaunch.process import ExitWatch
 
 _BUDGET = 0.05  # seconds that one look may spend on large values that are coming
 
@@ -30,7 +31,7 @@ class ReturnValues(Returns):
     def begin(self, nprocs: int, watch: ExitWatch) -> None:
         """Get ready for so many workers; the watch is to be woken by what comes."""
         self._nprocs, self._watch = nprocs, watch
-        if nprocs > 1 and self.gate is None:
+        if nprocs > 1:
             self.gate = SiblingGate()
 
     def open_pipe(self, local_rank: int) -> ResultPipe:

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from plaunch.process.functions.results import ResultPipe, send_result
+from plaunch_functions.results import ResultPipe, send_result
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import select
 import signal
 from typing import Any
 
-from plaunch.process.stopping.signals import DEFAULT_SIGNALS, parse_signals
+from plaunch.process import DEFAULT_SIGNALS, parse_signals
 
 
 class SiblingGate:

@@ -19,7 +19,7 @@ from helpers.waiting import wait_until
 
 BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
 
-FUNCTIONS = os.path.join(os.path.dirname(__file__), "..", "modules")
+FUNCTIONS = os.path.join(os.path.dirname(__file__), "modules")
 
 pytestmark = pytest.mark.filterwarnings(
     # Python 3.12 on; the threads are those of the test runner's own time-out.

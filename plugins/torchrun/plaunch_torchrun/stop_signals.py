@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from plaunch.errors import SignalException, UsageError
-from plaunch.process.stopping.signals import DEFAULT_SIGNALS, parse_signals
+from plaunch.process import DEFAULT_SIGNALS, parse_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -143,7 +143,7 @@ def die_while_sending(count):
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Timer(0.02, kill_soon).start()
-    from plaunch.process.functions import results
+    from plaunch_functions import results
 
     def trickle(fd, data):
         os.write(fd, results._HEADER.pack(results._MAGIC, len(data)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import logging
@@ -15,8 +16,9 @@ import time
 
 import pytest
 from plaunch.errors import RankMappingError, UsageError, WorkerStartError
-from plaunch.process import LogsDest, LogsSpecs, MultiprocessContext, Std, start_processes
-from plaunch.process.contexts.return_values import ReturnValues
+from plaunch.process import LogsDest, LogsSpecs, Std, start_processes
+from plaunch_functions import MultiprocessContext
+from plaunch_functions.return_values import ReturnValues
 
 from helpers.processes import is_gone
 from helpers.waiting import wait_for_files, wait_until
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture
 def functions(monkeypatch):
     """The module of worker functions, where a new process finds it too."""
-    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "..", "modules"))
+    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "modules"))
     return importlib.import_module("worker_functions")
 
 
@@ -525,6 +527,18 @@ def test_a_system_that_refuses_is_passed_on(functions, monkeypatch):
         start_processes("t", functions.add, {0: ()}, start_method="fork", handle_signals=False)
 
 
+@pytest.mark.parametrize(
+    ("name", "who"), [("ResultPipe", "local rank 0"), ("SiblingGate", "the workers")]
+)
+def test_no_descriptor_for_what_workers_return(functions, monkeypatch, name, who):
+    def refuse():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(f"{ReturnValues.__module__}.{name}", refuse)
+    with pytest.raises(WorkerStartError, match=f"cannot start {who} of 'w': .*Too many open files"):
+        start_processes("w", functions.add, {0: (1,), 1: (2,)}, start_method="fork")
+
+
 def test_the_class_has_torchruns_arguments(functions):
     """Start method and logs spec in their place."""
 
@@ -566,7 +580,7 @@ def test_a_temporary_folder_does_not_stay_behind(spawned, functions, tmp_path, m
 def output_of(tmp_path, script, method):
     """Run a script of its own, which is what `__main__` is in the workers."""
     path = tmp_path / "script.py"
-    folder = os.path.join(os.path.dirname(__file__), "..", "modules")
+    folder = os.path.join(os.path.dirname(__file__), "modules")
     path.write_text(script.format(folder=folder, method=method, log_dir=str(tmp_path / "logs")))
     done = subprocess.run(
         [sys.executable, str(path)], capture_output=True, text=True, timeout=110, check=False

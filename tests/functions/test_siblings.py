@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture
 def start(monkeypatch, tmp_path, start_method):
     """Starts workers that return when the files `go.<rank>` are there, rank 0 at once."""
-    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "..", "modules"))
+    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "modules"))
     function = importlib.import_module("sibling_functions").return_when
     contexts = []
 

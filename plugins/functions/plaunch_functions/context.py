@@ -8,20 +8,17 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import PlaunchError, UsageError, WorkerStartError
-from plaunch.process.binding import while_bound
-from plaunch.process.contexts.return_values import ReturnValues
-from plaunch.process.contexts.supervised import SupervisedContext
-from plaunch.process.functions.payload import Call, InheritedFd
-from plaunch.process.functions.worker import Task, run
-from plaunch.process.kernel.handle import ForkServerHandle, ProcessHandle
-from plaunch.process.launcher_variables import inheritable
-from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
+from plaunch.errors import UsageError
+from plaunch.process import ProcessHandle, SupervisedContext, WorkerSetup
+
+from plaunch_functions.payload import Call, InheritedFd
+from plaunch_functions.return_values import ReturnValues
+from plaunch_functions.worker import Task, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process import LogsSpecs
 
 _START_METHODS = ("fork", "forkserver", "spawn")
 
@@ -73,25 +70,18 @@ class MultiprocessContext(SupervisedContext):
     def _start_worker(
         self, local_rank: int, stdout: int | None, stderr: int | None
     ) -> ProcessHandle:
-        if self._watch is not None:
-            self._values.begin(self.nprocs, self._watch)
         pipe = self._values.open_pipe(local_rank)
         call = Call(self._function, self.args[local_rank])
-        task = Task(local_rank, call, InheritedFd(pipe.child_fd))
+        task = Task(WorkerSetup(local_rank), call, InheritedFd(pipe.child_fd))
         if self._values.gate is not None:
             task.siblings = InheritedFd(self._values.gate.child_fd)
-        env = inheritable({**os.environ, **self.envs[local_rank]})
-        env[JOBS_VARIABLE] = self._tags(local_rank)
+        process = (
+            _multiprocessing()
+            .get_context(self.start_method)
+            .Process(target=run, args=(task,), name=f"{self.name}{local_rank}", daemon=False)
+        )
         try:
-            worker = self._start_process(task, env, stdout, stderr)
-        except PlaunchError:
-            raise
-        except (OSError, EOFError) as error:
-            from plaunch.capacity import explain  # noqa: PLC0415 - errors only
-
-            raise WorkerStartError(
-                f"cannot start local rank {local_rank} of {self.name!r}: {explain(error)}"
-            ) from error
+            worker = self._start_process(process, task, stdout, stderr)
         finally:
             call.close()
             pipe.close_child_end()
@@ -99,52 +89,38 @@ class MultiprocessContext(SupervisedContext):
         return worker
 
     def _start_process(
-        self, task: Task, env: dict[str, str], stdout: int | None, stderr: int | None
+        self, process: Any, task: Task, stdout: int | None, stderr: int | None
     ) -> ProcessHandle:
-        process = (
-            _multiprocessing()
-            .get_context(self.start_method)
-            .Process(target=run, args=(task,), name=f"{self.name}{task.local_rank}", daemon=False)
-        )
+        setup = task.setup
+        env = self._environment(setup.local_rank)
         if self.start_method == "spawn":
-            from plaunch.process.functions.spawned import SpawnPopen  # noqa: PLC0415 - this start method only
+            from plaunch_functions.spawned import SpawnPopen  # noqa: PLC0415 - this start method only
 
-            bound = while_bound(self._bindings.get(task.local_rank))
+            bound = self._bound(setup.local_rank)
             spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, bound=bound)
             return ProcessHandle(spawned, spawned.close)
-        task.env = env
-        if self._job is not None and self._job.guard_fd is not None:
-            task.guard_line = InheritedFd(self._job.guard_fd)
+        setup.env = env
+        fds = {"stdout": stdout, "stderr": stderr, "guard_fd": self._guard_fd()}
         if self.start_method == "forkserver":
-            from plaunch.process.functions.fork_server import fork_in_server  # noqa: PLC0415 - as above
-
             # The server is older than this start: it has other streams and another environment.
-            task.stdout = _inherit(stdout, 1)
-            task.stderr = _inherit(stderr, 2)
-            forked = fork_in_server(process, self._bindings.get(task.local_rank))
-            return ForkServerHandle(forked, forked.close)
-        task.stdout = None if stdout is None else InheritedFd(stdout)
-        task.stderr = None if stderr is None else InheritedFd(stderr)
-        told_through = -1 if task.guard_line is None else task.guard_line.fd
-        task.close_fds = tuple(fd for fd in self._launcher_fds() if fd != told_through)
+            fds.update(stdout=_stream(stdout, 1), stderr=_stream(stderr, 2))
+        task.fds = {name: InheritedFd(fd) for name, fd in fds.items() if fd is not None}
+        if self.start_method == "forkserver":
+            from plaunch_functions.fork_server import fork_in_server  # noqa: PLC0415 - as above
+
+            return fork_in_server(process, self._bindings.get(setup.local_rank))
+        own_fds = [*self._launcher_fds(), *self._values.own_fds(), *self._stream_fds]
+        setup.close_fds = tuple(fd for fd in own_fds if fd != fds["guard_fd"])
         self._stream_fds += [fd for fd in (stdout, stderr) if fd is not None]
         # Until the worker has its own handlers, the launcher's would take its signals.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        task.signal_mask = frozenset(mask)
+        setup.signal_mask = frozenset(mask)
         try:
-            with while_bound(self._bindings.get(task.local_rank)):
+            with self._bound(setup.local_rank):
                 forked = process._Popen(process)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return ProcessHandle(forked, forked.close)
-
-    def _launcher_fds(self) -> list[int]:
-        """What a forked worker has of the launcher and of earlier workers, and must not keep."""
-        fds = [*self._private_fds, *self._values.own_fds(), *self._stream_fds]
-        for owner in (self._watch, self._job):
-            if owner is not None:
-                fds += owner.own_fds()
-        return fds
 
 
 def _multiprocessing() -> Any:
@@ -159,7 +135,7 @@ def _multiprocessing() -> Any:
     return multiprocessing
 
 
-def _inherit(fd: int | None, own: int) -> InheritedFd | None:
+def _stream(fd: int | None, own: int) -> int | None:
     """What a worker gets as a stream; without one of its own, the launcher's, if that is open."""
     if fd is None:
         try:
@@ -167,4 +143,4 @@ def _inherit(fd: int | None, own: int) -> InheritedFd | None:
         except OSError:
             return None
         fd = own
-    return InheritedFd(fd)
+    return fd

@@ -14,7 +14,7 @@ import subprocess
 from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process.functions.payload import make_payload
+from plaunch_functions.payload import make_payload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
