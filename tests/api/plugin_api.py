@@ -45,6 +45,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.errors": ALL,
     "plaunch.events": ALL,
     "plaunch.options": ALL,
+    "plaunch.lazy": ("attach",),
+    "plaunch.numbers": ("digits", "quote"),
     "plaunch.plugin": ALL,
     "plaunch.plugin.hookspecs": ALL,
     "plaunch.process": (

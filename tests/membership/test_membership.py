@@ -93,6 +93,23 @@ def test_a_late_node_is_admitted_at_once_if_nobody_is_to_wait_for_others(simulat
     assert "arrived" in first.place.reason
 
 
+@pytest.mark.parametrize("early_looks", range(4))
+def test_a_time_that_comes_while_the_writer_looks_is_not_missed(simulate, early_looks):
+    job = simulate(min_nodes=1, max_nodes=3, arrival_delay=3.0, keep_alive_interval=30.0)
+    first = job.add()
+    job.settle(first)
+    late = job.add()
+    job.run(0.5)
+    alarm = late.tasks["writer"].wakes_at  # when it asks for a place
+    assert alarm < job.now + 3.0
+    times = [alarm - 0.001] * early_looks  # what it reads first
+    job.now = alarm
+    late.membership.clock = lambda: times.pop() if times else job.now
+    late.nudge()
+    job.run(1.0, lambda: first.told)
+    assert kinds(first) == ["arrived"]
+
+
 @pytest.mark.parametrize(("stop_timeout", "nodes"), [(0.0, 1), (30.0, 2)])
 def test_survivors_have_time_to_stop_their_workers(simulate, stop_timeout, nodes):
     """Otherwise those who stop would be left out, arrive again, and stop the others, for ever."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from plaunch import __version__
 from plaunch.doctor import Finding, Status
 from plaunch.errors import PlaunchError
-from plaunch.plugin import PluginManager, list_plugins
+from plaunch.plugin import RENDEZVOUS, PluginManager, list_plugins
+from plaunch.rendezvous import BackendTraits, traits_of
 
 from plaunch_doctor.checks import CHECKS
 from plaunch_doctor.context import NodeContext
@@ -62,6 +63,7 @@ def run_doctor(invocation: Invocation) -> int:
         context = NodeContext(
             settings={} if resolved.config is None else resolved.config.settings(),
             options=dict(invocation.options),
+            traits=resolved.traits,
         )
         findings += run_checks(checks, context)
     finally:
@@ -79,6 +81,7 @@ class _Resolved:
         self._rows: list[PluginStatus] | None = None
         self.manager: PluginManager | None = None
         self.config: LaunchConfig | None = None
+        self.traits = BackendTraits()
 
     def rows(self) -> list[PluginStatus]:
         """The state of all plugins."""
@@ -140,6 +143,7 @@ class _Resolved:
             config = self.config
             if taken:
                 findings.append(Finding(Status.OK, "scheduler", taken))
+            self.traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
             invocation.load_chosen(manager, config)
         except PlaunchError as error:
             findings.append(_usage(error, invocation))

@@ -20,6 +20,7 @@ from plaunch.rendezvous import (
     join_host_port,
     parse_rendezvous_endpoint,
 )
+from plaunch_membership import DynamicRendezvousHandler
 
 from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.door import Doorkeeper
@@ -85,8 +86,6 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
         UsageError: an option is unknown or has a bad value, or the port is taken.
         PluginLoadError: torch is missing.
     """
-    from plaunch_membership import DynamicRendezvousHandler  # noqa: PLC0415 - once it is needed
-
     backend = prepare_backend(params)
     try:
         return DynamicRendezvousHandler(

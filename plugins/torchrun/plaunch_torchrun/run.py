@@ -99,7 +99,7 @@ def _read(
 ) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str], PluginManager]:
     """What `config_from_args` returns, and the plugins that have made it, which are to run it."""
     own = own_arguments(args)
-    manager = create_manager(own.rdzv_backend, words=own.plugins)
+    manager = create_manager(own.rdzv_backend, words=own.plugins, entries=own.table.entries)
     taken = cli.allocate(own, manager)
     for text in filter(None, (own.settings_file and f"settings from {own.settings_file}", taken)):
         logger.info("%s", text)
