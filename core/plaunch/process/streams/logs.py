@@ -13,6 +13,8 @@ from plaunch.process.streams.std import Std, std_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
 
 @dataclass
 class LogsDest:
@@ -34,12 +36,17 @@ class LogsDest:
     filtered_stderr: str = ""
 
 
-def paths_by_rank(paths: Mapping[int, str | os.PathLike[str] | None]) -> dict[int, str]:
-    """A map of a third party's `LogsDest`, in which None and any kind of path may stand, as text.
+def path_of(value: _AnyPath | None) -> str:
+    """A path of a third party's `LogsDest`, of any kind, as text.
 
     None is the empty string, for torch opens no file for either.
     """
-    return {rank: "" if path is None else os.fspath(path) for rank, path in paths.items()}
+    return os.fsdecode(value) if value else ""
+
+
+def paths_by_rank(paths: Mapping[int, _AnyPath | None]) -> dict[int, str]:
+    """The same for all ranks."""
+    return {rank: path_of(path) for rank, path in paths.items()}
 
 
 class LogsSpecs(abc.ABC):
