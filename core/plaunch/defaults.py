@@ -19,6 +19,8 @@ SIGNAL_POLICY = "torchrun"
 # The backend of a job of several nodes that a scheduler describes.
 SCHEDULED_RENDEZVOUS = "c10d"
 
+# The logs spec of a call that brings none, and comes without plugins.
+DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
 # Makes a `Binder` of what a `WorkerSpec` says of devices and processors, where no agent brings one.
 BINDER = "plaunch_devices.binder:create_binder"
 # The context of workers that are functions.

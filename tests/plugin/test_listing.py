@@ -26,6 +26,7 @@ def test_first_party_plugins_are_ready(site) -> None:
         ("options", "completion"),
         ("options", "devices"),
         ("options", "doctor"),
+        ("options", "logs_default"),
         ("options", "status"),
         ("options", "testing"),
         ("options", "timer"),

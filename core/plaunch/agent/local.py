@@ -19,6 +19,7 @@ from plaunch.errors import UsageError
 from plaunch.process.binding import default_binder
 from plaunch.process.contexts.start import start_processes
 from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
+from plaunch.process.streams.logs import default_logs_specs
 from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
@@ -236,6 +237,4 @@ def _has_older_arguments(spec: WorkerSpec) -> bool:
 
 
 def _logs_specs_of(spec: WorkerSpec) -> LogsSpecs:
-    from plaunch.process.streams.start_logs import StartLogs  # noqa: PLC0415 - agents built by hand only
-
-    return StartLogs(spec.log_dir, spec.redirects or Std.NONE, spec.tee or Std.NONE)
+    return default_logs_specs(spec.log_dir, spec.redirects or Std.NONE, spec.tee or Std.NONE)

@@ -46,14 +46,11 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.signals import SignalException as SignalException
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
     from plaunch.process.stopping.signals import parse_signals as parse_signals
-    from plaunch.process.streams.log_folders import TemporaryFolder as TemporaryFolder
-    from plaunch.process.streams.log_folders import create_log_folder as create_log_folder
-    from plaunch.process.streams.log_folders import find_stale_folders as find_stale_folders
-    from plaunch.process.streams.log_folders import folder_name as folder_name
     from plaunch.process.streams.logs import LogsDest as LogsDest
     from plaunch.process.streams.logs import LogsSpecs as LogsSpecs
     from plaunch.process.streams.std import Std as Std
     from plaunch.process.streams.std import to_map as to_map
+    from plaunch.process.streams.temporary import remove_temporary as remove_temporary
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -70,7 +67,6 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure describe_exit",
         ".contexts.handler": "SubprocessHandler get_subprocess_handler",
-        ".streams.log_folders": "TemporaryFolder create_log_folder find_stale_folders folder_name",
         ".streams.logs": "LogsDest LogsSpecs",
         ".stopping.signals": (
             "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"
@@ -78,6 +74,7 @@ __getattr__, __dir__, __all__ = attach(
         ".contexts.start": "start_processes",
         ".streams.std": "Std to_map",
         ".contexts.returns": "Returns",
+        ".streams.temporary": "remove_temporary",
         ".contexts.subprocess_context": "SubprocessContext",
         ".contexts.supervised": "SupervisedContext",
         ".contexts.worker_setup": "WorkerSetup",

@@ -7,13 +7,15 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.errors import LogDirectoryError
-from plaunch.process import (
-    LogsDest,
-    LogsSpecs,
-    Std,
+from plaunch.process import LogsDest, LogsSpecs, Std
+
+from plaunch_logs_default.folders import (
     TemporaryFolder,
+    absolute,
     create_log_folder,
+    create_temporary_log_folder,
     folder_name,
+    planned_temporary_folder,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ class DefaultLogsSpecs(LogsSpecs):
         """
         if not envs:
             return LogsDest()
-        self._has_logs |= self.has_logs(envs)
+        self._has_logs |= any(self.to_files(rank) for rank in envs)
         return self.place(envs, self._create_attempt_dir(next(iter(envs.values()))))
 
     def planned(self, run_id: str, local_rank: int) -> dict[str, str]:
@@ -109,7 +111,7 @@ class DefaultLogsSpecs(LogsSpecs):
         if self._root_log_dir == os.devnull:
             return {}
         if self._root_log_dir is None:
-            run_dir = TemporaryFolder.planned(run_id)
+            run_dir = planned_temporary_folder(run_id)
         else:
             run_dir = os.path.join(self._root_log_dir, folder_name(run_id))
         folder = os.path.join(f"{run_dir}_<random>", "attempt_0", str(local_rank))
@@ -150,17 +152,15 @@ class DefaultLogsSpecs(LogsSpecs):
         """Create the folder of one start; empty if there are to be no files."""
         if self._root_log_dir == os.devnull:
             return ""
-        if self._temporary is not None and not os.path.isdir(self._temporary.path):
+        if self._root_log_dir is None and self._run_dir and not os.path.isdir(self._run_dir):
             # Somebody cleans temporary folders; nobody has asked for this one, so none is missed.
-            self._temporary.remove()
+            if self._temporary is not None:
+                self._temporary.discard()
             self._run_dir = self._temporary = None
         if self._run_dir is None:
             run_id = env.get("TORCHELASTIC_RUN_ID") or "run"
-            if self.create_run_dir(run_id) is None:
-                self._temporary = TemporaryFolder.create(run_id, has_logs=self._has_logs)
-                if self._temporary is None:
-                    return ""
-                self._run_dir = self._temporary.path
+            if self.create_run_dir(run_id) is None and not self._create_temporary(run_id):
+                return ""
         attempt = folder_name(env.get("TORCHELASTIC_RESTART_COUNT") or "0")
         name = path = os.path.join(self._run_dir or "", f"attempt_{attempt}")
         for k in itertools.count(1):
@@ -175,6 +175,16 @@ class DefaultLogsSpecs(LogsSpecs):
                 ) from error
         return path
 
+    def _create_temporary(self, run_id: str) -> bool:
+        """Create the folder of this launch where no log directory was given."""
+        if self._has_logs:
+            self._run_dir = create_temporary_log_folder(run_id)
+            return True
+        self._temporary = TemporaryFolder.create(run_id)
+        if self._temporary is not None:
+            self._run_dir = self._temporary.path
+        return self._temporary is not None
+
 
 def _check(log_dir: str) -> None:
     """Tell now, rather than when workers start, that no folder can be created in `log_dir`."""
@@ -185,13 +195,7 @@ def _check(log_dir: str) -> None:
         problem = "has characters that cannot be encoded"
     if problem:
         raise LogDirectoryError(f"log directory {log_dir!r:.60} {problem}; name another one")
-    try:
-        existing = whole = os.path.abspath(log_dir)
-    except FileNotFoundError:
-        raise LogDirectoryError(
-            f"log directory {log_dir!r} is relative to the current folder, which does not exist "
-            "any more; change to another one, or give a path that begins with /"
-        ) from None
+    existing = whole = absolute(log_dir)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
     if not os.path.isdir(existing):

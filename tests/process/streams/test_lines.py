@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch.process.streams.lines import MatchingLines, PrefixedLines
+from plaunch.process.streams.lines import PrefixedLines
 
 P = b"[r0]:"
 
@@ -112,28 +112,3 @@ def test_what_is_unfinished_begins_what_comes_next(pieces: list[bytes]) -> None:
         unfinished = lines.unfinished()
         shown = lines.feed(piece) or lines.unfinished()
         assert shown.startswith(unfinished)
-
-
-def matching(*pieces: bytes, max_line: int = 1 << 20) -> bytes:
-    lines = MatchingLines(make_prefix, [b"loss", b"error"], max_line)
-    return b"".join(lines.feed(piece) for piece in pieces) + lines.close()
-
-
-@pytest.mark.parametrize(
-    ("pieces", "picked"),
-    [
-        ([b"a\nb\n"], b""),
-        ([b"a\nloss=1\nb\n"], b"[r0]:loss=1\n"),
-        ([b"an error\na loss\n"], b"[r0]:an error\n[r0]:a loss\n"),
-        ([b"lo", b"ss", b"=1\nb\n"], b"[r0]:loss=1\n"),
-        ([b"lo\nss\n"], b""),
-        ([b"a\nloss without end"], b"[r0]:loss without end\n"),
-        ([b"\n\nloss\n"], b"[r0]:loss\n"),
-    ],
-)
-def test_lines_with_a_substring_are_picked(pieces: list[bytes], picked: bytes) -> None:
-    assert matching(*pieces) == picked
-
-
-def test_picking_does_not_pile_up_a_line_without_end() -> None:
-    assert matching(b"loss", b"x" * 10, b"yyy\n", max_line=8) == b"[r0]:lossxxxxxxxxxx\n"

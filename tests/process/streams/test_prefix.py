@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from plaunch.process.streams.lines import MatchingLines, Prefix, PrefixedLines
+from plaunch.process.streams.lines import Prefix, PrefixedLines
+from plaunch.process.streams.sinks import MatchesToFile, Sink
 
 from helpers.clock import Clock
 
@@ -42,10 +43,15 @@ def test_a_prefix_with_the_time_is_made_for_each_piece():
 
 
 def test_matching_lines_tell_the_time_too():
-    lines = MatchingLines(Prefix("${time}|"), [b"loss"])
-    (line,) = lines.feed(b"epoch\nloss 1\n").splitlines()
-    stamp, _, text = line.partition(b"|")
-    assert (len(stamp), text) == (len("1970-01-01T00:00:01.000"), b"loss 1")
+    written = []
+
+    class File(Sink):
+        def write(self, data):
+            written.append(data)
+
+    MatchesToFile(Prefix("${time}|"), [b"loss"], File()).write(b"epoch\nloss 1\n")
+    stamp, _, text = written[0].partition(b"|")
+    assert (len(stamp), text) == (len("1970-01-01T00:00:01.000"), b"loss 1\n")
 
 
 def test_a_line_end_in_it_does_not_break_the_line():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plaunch.process.streams.console import Console
-from plaunch.process.streams.lines import MatchingLines, Prefix, PrefixedLines
+from plaunch.process.streams.lines import Prefix, PrefixedLines
 from plaunch.process.streams.sinks import (
     HOLD,
     LONG_HOLD,
@@ -15,6 +15,7 @@ from plaunch.process.streams.sinks import (
     LinesToConsole,
     MatchesToFile,
     RawToConsole,
+    Sink,
 )
 
 from helpers.clock import Clock
@@ -34,7 +35,7 @@ class Screen(Console):
 
     @property
     def content(self) -> bytes:
-        return b"".join(self._blocks)
+        return b"".join(self._backlog._blocks)
 
 
 class Disk:
@@ -165,9 +166,7 @@ class TestFile:
         self, path: Path, open_sink: Callable[..., FileSink]
     ) -> None:
         file = open_sink(os.write)
-        matches = [
-            MatchesToFile(MatchingLines(Prefix(text), [b"loss"]), file) for text in ("0:", "1:")
-        ]
+        matches = [MatchesToFile(Prefix(text), [b"loss"], file) for text in ("0:", "1:")]
         matches[0].write(b"nothing\nloss=1\nlo")
         matches[1].write(b"loss=2\nnothing\n")
         matches[0].write(b"ss=3")
@@ -301,3 +300,42 @@ class TestLines:
         assert lines.due is None
         lines.write(b" done\n")
         assert screen.content.endswith(text.lstrip(b"\r") + b" done\n")
+
+
+class Kept(Sink):
+    """Keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+
+def matching(*pieces: bytes, max_line: int = 1 << 20) -> bytes:
+    file = Kept()
+    sink = MatchesToFile(lambda: b"[r0]:", [b"loss", b"error"], file, max_line)
+    for piece in pieces:
+        sink.write(piece)
+    sink.close()
+    return file.data
+
+
+@pytest.mark.parametrize(
+    ("pieces", "picked"),
+    [
+        ([b"a\nb\n"], b""),
+        ([b"a\nloss=1\nb\n"], b"[r0]:loss=1\n"),
+        ([b"an error\na loss\n"], b"[r0]:an error\n[r0]:a loss\n"),
+        ([b"lo", b"ss", b"=1\nb\n"], b"[r0]:loss=1\n"),
+        ([b"lo\nss\n"], b""),
+        ([b"a\nloss without end"], b"[r0]:loss without end\n"),
+        ([b"\n\nloss\n"], b"[r0]:loss\n"),
+    ],
+)
+def test_lines_with_a_substring_are_picked(pieces: list[bytes], picked: bytes) -> None:
+    assert matching(*pieces) == picked
+
+
+def test_picking_does_not_pile_up_a_line_without_end() -> None:
+    assert matching(b"loss", b"x" * 10, b"yyy\n", max_line=8) == b"[r0]:lossxxxxxxxxxx\n"

@@ -1,4 +1,4 @@
-"""Cutting a stream of bytes into lines, to prefix all of them or to pick some."""
+"""Cutting a stream of bytes into lines, each with a prefix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 MAX_LINE = 1 << 20  # bytes; a longer line is shown in pieces
 TIME_MACRO = "${time}"
@@ -105,46 +105,3 @@ class PrefixedLines:
         self._rest = bytearray()
         self.is_bar = False
         return line + b"\n" if line else b""
-
-
-class MatchingLines:
-    """Picks the lines of one stream that contain one of some substrings, and prefixes them."""
-
-    def __init__(
-        self,
-        make_prefix: Callable[[], bytes],
-        substrings: Sequence[bytes],
-        max_line: int = MAX_LINE,
-    ) -> None:
-        self._make_prefix = make_prefix
-        self._substrings = substrings
-        self._max_line = max_line
-        self._rest = bytearray()
-
-    def feed(self, data: bytes) -> bytes:
-        """Take the next piece of the stream; return the matching lines that it completes."""
-        cut = data.rfind(b"\n") + 1
-        if cut == 0:
-            self._rest += data
-            return self.close() if len(self._rest) > self._max_line else b""
-        whole = bytes(self._rest) + data[:cut]
-        self._rest = bytearray(data[cut:])
-        return self._pick(whole[:-1])
-
-    def close(self) -> bytes:
-        """Take the unfinished line as a whole one; return it if it matches."""
-        line = bytes(self._rest)
-        self._rest = bytearray()
-        return self._pick(line) if line else b""
-
-    def _pick(self, text: bytes) -> bytes:
-        # Most pieces match nothing: three searches of the whole beat thousands of small ones.
-        if not self._matches(text):
-            return b""
-        prefix = self._make_prefix()
-        return b"".join(
-            b"%b%b\n" % (prefix, line) for line in text.split(b"\n") if self._matches(line)
-        )
-
-    def _matches(self, text: bytes) -> bool:
-        return any(substring in text for substring in self._substrings)

@@ -11,7 +11,9 @@ from plaunch.errors import LogDirectoryError
 from plaunch.process.streams.std import Std, std_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
+
+    _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 @dataclass
@@ -34,12 +36,17 @@ class LogsDest:
     filtered_stderr: str = ""
 
 
-def paths_by_rank(paths: Mapping[int, str | os.PathLike[str] | None]) -> dict[int, str]:
-    """A map of a third party's `LogsDest`, in which None and any kind of path may stand, as text.
+def path_of(value: _AnyPath | None) -> str:
+    """A path of a third party's `LogsDest`, of any kind, as text.
 
     None is the empty string, for torch opens no file for either.
     """
-    return {rank: "" if path is None else os.fspath(path) for rank, path in paths.items()}
+    return os.fsdecode(value) if value else ""
+
+
+def paths_by_rank(paths: Mapping[int, _AnyPath | None]) -> dict[int, str]:
+    """The same for all ranks."""
+    return {rank: path_of(path) for rank, path in paths.items()}
 
 
 class LogsSpecs(abc.ABC):
@@ -84,7 +91,7 @@ class LogsSpecs(abc.ABC):
     def temporary_dir(self) -> str | None:
         """The folder that `close` will remove, if there is one; for whoever outlives a launcher.
 
-        Removed only if its name begins with `plaunch_`, as that of a `TemporaryFolder`.
+        Removed only if its name begins with `plaunch_`, with `remove_temporary`.
         """
         return None
 
@@ -118,10 +125,6 @@ class LogsSpecs(abc.ABC):
     def to_files(self, local_rank: int) -> Std:
         """The streams of a rank that are redirected or teed, and so go to files."""
         return std_of(self._redirects, local_rank) | std_of(self._tee, local_rank)
-
-    def has_logs(self, local_ranks: Iterable[int]) -> bool:
-        """Whether any stream of these ranks goes to a file."""
-        return any(self.to_files(rank) for rank in local_ranks)
 
     def place(self, envs: dict[int, dict[str, str]], folder: str) -> LogsDest:
         """What `reify` may return for a start whose files are all in `folder`; creates it.
@@ -157,6 +160,22 @@ class LogsSpecs(abc.ABC):
             dest.error_files[rank] = error_file or os.devnull
             env["TORCHELASTIC_ERROR_FILE"] = error_file
         return dest
+
+
+def default_logs_specs(
+    log_dir: str | os.PathLike[str] | None,
+    redirects: Std | Mapping[int, Std],
+    tee: Std | Mapping[int, Std],
+) -> LogsSpecs:
+    """The logs spec of a call that brings none, from a program that has chosen no plugin.
+
+    Raises:
+        LogDirectoryError: the log directory cannot be used.
+    """
+    from plaunch.defaults import DIRECT_LOGS_SPECS, load_default  # noqa: PLC0415 - direct use only
+
+    specs: LogsSpecs = load_default(DIRECT_LOGS_SPECS)(log_dir, redirects, tee)
+    return specs
 
 
 def _create_rank_folder(path: str) -> None:

@@ -7,11 +7,13 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from plaunch.process.streams.lines import MAX_LINE
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from plaunch.process.streams.console import Console
-    from plaunch.process.streams.lines import MatchingLines, PrefixedLines
+    from plaunch.process.streams.lines import PrefixedLines
     from plaunch.process.streams.notices import Notices
 
 HOLD = 0.05  # seconds that the rest of a line is waited for
@@ -114,19 +116,55 @@ class LinesToConsole(Sink):
 
 
 class MatchesToFile(Sink):
-    """Adds the matching lines of a stream to a file."""
+    """Adds the lines of one stream that contain one of some substrings to a file, prefixed.
 
-    def __init__(self, lines: MatchingLines, file: FileSink) -> None:
-        self._lines = lines
+    Args:
+        make_prefix: the prefix, made anew for each piece.
+        substrings: what is looked for.
+        file: may be that of other streams too; it stays open.
+        max_line: how many bytes of a line are waited for.
+    """
+
+    def __init__(
+        self,
+        make_prefix: Callable[[], bytes],
+        substrings: Sequence[bytes],
+        file: Sink,
+        max_line: int = MAX_LINE,
+    ) -> None:
+        self._make_prefix = make_prefix
+        self._substrings = substrings
         self._file = file
+        self._max_line = max_line
+        self._rest = bytearray()
 
     def write(self, data: bytes) -> None:
         """Add the matching lines that `data` completes."""
-        self._file.write(self._lines.feed(data))
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            whole = bytes(self._rest) + data[:cut]
+            self._rest = bytearray(data[cut:])
+            self._pick(whole[:-1])
+        else:
+            self._rest += data
+            if len(self._rest) > self._max_line:
+                self.close()
 
     def close(self) -> None:
-        """Add the unfinished line if it matches; the file stays open for the other streams."""
-        self._file.write(self._lines.close())
+        """Take the unfinished line as a whole one."""
+        line, self._rest = bytes(self._rest), bytearray()
+        if line:
+            self._pick(line)
+
+    def _pick(self, text: bytes) -> None:
+        # Most pieces match nothing: three searches of the whole beat thousands of small ones.
+        if self._matches(text):
+            prefix = self._make_prefix()
+            lines = (line for line in text.split(b"\n") if self._matches(line))
+            self._file.write(b"".join(b"%b%b\n" % (prefix, line) for line in lines))
+
+    def _matches(self, text: bytes) -> bool:
+        return any(substring in text for substring in self._substrings)
 
 
 class FileSink(Sink):
@@ -155,38 +193,32 @@ class FileSink(Sink):
         self._notices = notices
         self._write = write
         self.lost_lines = 0
-        self._has_gap = False  # what comes next was preceded by something that was lost
         self._ends_in_line = False  # the last byte in the file is not a line end
+        self._repair = b""  # what must come before the next line, after something was lost
         self._skips_to_line = False  # the last byte that was lost is not a line end
 
     def write(self, data: bytes) -> None:
         """Write `data`, or count its lines as lost."""
         if self._skips_to_line:
-            data = self._skip_to_line(data)
+            _, end, data = data.partition(b"\n")
+            if end:
+                self.lost_lines += 1
+                self._skips_to_line = False
         if not data:
             return
-        repair = b"\n" if self._has_gap and self._ends_in_line else b""
-        self._has_gap = False
-        text = repair + data
+        text = self._repair + data
         position = 0
-        while position < len(text):
-            try:
+        try:
+            while position < len(text):
                 position += self._write(self._fd, text[position:])
-            except OSError as error:
-                self._lose(text[max(position, len(repair)) :], error)
-                break
+        except OSError as error:
+            self._count_lost(text[max(position, len(self._repair)) :], error)
         if position:
             self._ends_in_line = text[position - 1 : position] != b"\n"
+        is_whole = position == len(text)
+        self._repair = b"\n" if self._ends_in_line and not is_whole else b""
 
-    def _skip_to_line(self, data: bytes) -> bytes:
-        start = data.find(b"\n") + 1
-        if not start:
-            return b""
-        self.lost_lines += 1
-        self._skips_to_line = False
-        return data[start:]
-
-    def _lose(self, data: bytes, error: OSError) -> None:
+    def _count_lost(self, data: bytes, error: OSError) -> None:
         if not (self.lost_lines or self._skips_to_line):
             self._notices.warn(
                 "cannot write to %r (%s): lines are missing there until it is possible again; "
@@ -195,7 +227,6 @@ class FileSink(Sink):
                 error.strerror or error,
             )
         self.lost_lines += data.count(b"\n")
-        self._has_gap = True
         self._skips_to_line = not data.endswith(b"\n")
 
     def close(self) -> None:

@@ -7,18 +7,18 @@ import tempfile
 from typing import IO, TYPE_CHECKING
 
 import pytest
-from plaunch.process.streams import overflow as overflow_module
-from plaunch.process.streams.overflow import Overflow
+from plaunch.process.streams import backlog as backlog_module
+from plaunch.process.streams.backlog import Backlog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
-def read_all(overflow: Overflow, size: int = 1 << 16) -> bytes:
+def read_all(backlog: Backlog, size: int = 1 << 16) -> bytes:
     pieces = []
-    while overflow.unread:
-        pieces.append(overflow.read(size))
+    while backlog.size:
+        pieces.append(backlog.take(size))
     return b"".join(pieces)
 
 
@@ -46,7 +46,7 @@ class Disk:
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overflow_module, "MIN_SEGMENT", 100)
+    monkeypatch.setattr(backlog_module, "MIN_SEGMENT", 100)
 
 
 def batch(first: int, lines: int = 10) -> bytes:
@@ -54,122 +54,127 @@ def batch(first: int, lines: int = 10) -> bytes:
 
 
 def test_gives_back_what_it_got_in_order() -> None:
-    overflow = Overflow()
+    backlog = Backlog(0)
     written = [batch(n * 10) for n in range(20)]
     for data in written:
-        assert overflow.append(data)
-    assert (overflow.unread, overflow.unread_lines) == (2000, 200)
-    assert read_all(overflow) == b"".join(written)
-    assert (overflow.unread, overflow.unread_lines, overflow.dropped_lines) == (0, 0, 0)
+        backlog.append(data)
+    assert (backlog.size, backlog.count_lines()) == (2000, 200)
+    assert read_all(backlog) == b"".join(written)
+    assert (backlog.size, backlog.count_lines(), backlog.dropped_lines) == (0, 0, 0)
 
 
 def test_reads_whole_lines_where_there_are_line_ends() -> None:
-    overflow = Overflow()
-    overflow.append(b"one\ntwo\nthree, which is long\n")
-    assert overflow.read(6) == b"one\n"
-    assert overflow.read(6) == b"two\n"
-    assert overflow.read(6) == b"three,"
-    assert overflow.read(100) == b" which is long\n"
+    backlog = Backlog(0)
+    backlog.append(b"one\ntwo\nthree, which is long\n")
+    assert backlog.take(6) == b"one\n"
+    assert backlog.take(6) == b"two\n"
+    assert backlog.take(6) == b"three,"
+    assert backlog.take(100) == b" which is long\n"
 
 
 def test_reading_and_writing_take_turns() -> None:
-    overflow = Overflow()
+    backlog = Backlog(0)
     seen, written = b"", b""
     for n in range(50):
         written += batch(n)
-        overflow.append(batch(n))
-        seen += overflow.read(70)
-    assert seen + read_all(overflow) == written
+        backlog.append(batch(n))
+        seen += backlog.take(70)
+    assert seen + read_all(backlog) == written
 
 
 def test_what_has_been_read_gives_its_space_back() -> None:
     disk = Disk(1 << 20)
-    overflow = Overflow(disk.open_file)
+    backlog = Backlog(0, disk.open_file)
     for n in range(20):
-        overflow.append(batch(n))
+        backlog.append(batch(n))
     full = disk.used()
-    while overflow.unread > 500:
-        overflow.read(100)
+    while backlog.size > 500:
+        backlog.take(100)
     assert disk.used() < full / 2
-    read_all(overflow)
+    read_all(backlog)
     assert disk.used() == 0
     assert all(file.closed for file in disk.files)
 
 
 def test_a_full_disk_costs_the_oldest_lines_and_only_those() -> None:
     disk = Disk(1000)
-    overflow = Overflow(disk.open_file, disk.pwrite)
+    backlog = Backlog(0, disk.open_file, disk.pwrite)
     for n in range(30):
-        assert overflow.append(batch(n * 10))
-    rest = read_all(overflow)
+        backlog.append(batch(n * 10))
+    rest = read_all(backlog)
     whole = b"".join(batch(n * 10) for n in range(30))
     assert whole.endswith(rest)
     assert 500 <= len(rest) <= 1000
-    assert overflow.dropped_lines == 300 - rest.count(b"\n")
-    overflow.close()
+    assert backlog.dropped_lines == 300 - rest.count(b"\n")
+    backlog.clear()
 
 
 def test_lines_that_were_read_already_are_not_counted_as_dropped() -> None:
     disk = Disk(200)
-    overflow = Overflow(disk.open_file, disk.pwrite)
-    overflow.append(batch(0))
-    overflow.append(batch(10))
-    assert overflow.read(50) == batch(0, 5)
-    assert overflow.append(batch(20))
-    assert overflow.dropped_lines == 5
-    assert read_all(overflow) == batch(10) + batch(20)
+    backlog = Backlog(0, disk.open_file, disk.pwrite)
+    backlog.append(batch(0))
+    backlog.append(batch(10))
+    assert backlog.take(50) == batch(0, 5)
+    backlog.append(batch(20))
+    assert backlog.dropped_lines == 5
+    assert read_all(backlog) == batch(10) + batch(20)
 
 
-def test_a_disk_that_takes_nothing_is_said_so_and_costs_nothing_that_is_kept() -> None:
+def test_a_disk_that_takes_nothing_costs_the_oldest_lines_in_memory() -> None:
     disk = Disk(10)
-    overflow = Overflow(disk.open_file, disk.pwrite)
-    assert not overflow.append(batch(0))
-    assert (overflow.unread, overflow.unread_lines, overflow.dropped_lines) == (0, 0, 0)
+    backlog = Backlog(200, disk.open_file, disk.pwrite)
+    for n in range(3):
+        backlog.append(batch(n * 10))
+    assert (backlog.size, backlog.count_lines(), backlog.dropped_lines) == (100, 10, 20)
     assert all(file.closed for file in disk.files)
     disk.size = 1000
-    assert overflow.append(batch(10))
-    assert read_all(overflow) == batch(10)
+    for n in range(3, 5):
+        backlog.append(batch(n * 10))
+    assert disk.used() == 300
+    assert read_all(backlog) == b"".join(batch(n * 10) for n in range(2, 5))
+    assert (backlog.size, backlog.dropped_lines) == (0, 20)
 
 
 def test_no_file_can_be_opened() -> None:
     def fail() -> IO[bytes]:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    assert not Overflow(fail).append(b"line\n")
+    backlog = Backlog(0, fail)
+    backlog.append(b"line\n")
+    assert (backlog.size, backlog.dropped_lines) == (0, 1)
 
 
 def test_with_no_more_descriptors_the_last_file_grows() -> None:
     disk = Disk(1 << 20)
-    overflow = Overflow(disk.open_file)
-    overflow.append(batch(0))
+    backlog = Backlog(0, disk.open_file)
+    backlog.append(batch(0))
 
     def fail() -> IO[bytes]:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    overflow._open_file = fail
-    assert overflow.append(batch(10))
-    assert read_all(overflow) == batch(0) + batch(10)
+    backlog._open_file = fail
+    backlog.append(batch(10))
+    assert read_all(backlog) == batch(0) + batch(10)
 
 
 def test_a_disk_that_loses_data_costs_that_part_only() -> None:
     disk = Disk(1 << 20)
-    overflow = Overflow(disk.open_file)
-    overflow.append(batch(0))
-    overflow.append(batch(10))
+    backlog = Backlog(0, disk.open_file)
+    backlog.append(batch(0))
+    backlog.append(batch(10))
     os.ftruncate(disk.files[0].fileno(), 0)
-    with pytest.raises(OSError, match="shorter"):
-        overflow.read(100)
-    assert overflow.dropped_lines == 10
-    assert read_all(overflow) == batch(10)
+    assert backlog.take(100) == b""
+    assert backlog.dropped_lines == 10
+    assert read_all(backlog) == batch(10)
 
 
 def test_the_files_have_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    overflow = Overflow()
-    overflow.append(b"line\n")
+    backlog = Backlog(0)
+    backlog.append(b"line\n")
     assert list(tmp_path.iterdir()) == []
-    assert str(tmp_path) in os.readlink(f"/proc/self/fd/{overflow._segments[0].file.fileno()}")
-    overflow.close()
+    assert str(tmp_path) in os.readlink(f"/proc/self/fd/{backlog._segments[0].file.fileno()}")
+    backlog.clear()
 
 
 @pytest.fixture
@@ -187,11 +192,11 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_real_full_disk(tiny_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tiny_disk))
-    monkeypatch.setattr(overflow_module, "MIN_SEGMENT", 64 << 10)
-    overflow = Overflow()
+    monkeypatch.setattr(backlog_module, "MIN_SEGMENT", 64 << 10)
+    backlog = Backlog(0)
     for n in range(300):
-        assert overflow.append(batch(n * 1000, 1000))
-    rest = read_all(overflow)
+        backlog.append(batch(n * 1000, 1000))
+    rest = read_all(backlog)
     assert 500_000 < len(rest) < 1 << 20
     assert rest.endswith(batch(299_999, 1))
-    assert overflow.dropped_lines == 300_000 - rest.count(b"\n")
+    assert backlog.dropped_lines == 300_000 - rest.count(b"\n")

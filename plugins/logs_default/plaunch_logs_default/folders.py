@@ -1,10 +1,10 @@
 """Folders for log files and error files: never used twice, and some of them temporary.
 
-A temporary folder is removed at the end of its job, or swept if its launcher was killed. A launcher
-holds a lock on its folder, which the kernel takes away when the launcher ends in any way. So a
-folder that nobody has locked is nobody's, or is just being made; who makes it looks once more after
-locking it. A lock means something on this system only, so that the name of the folder says when
-this system was started.
+A temporary folder of error files is removed at the end of its job, or swept if its launcher was
+killed. A launcher holds a lock on its folder, which the kernel takes away when the launcher ends in
+any way. So a folder that nobody has locked is nobody's, or is just being made; who makes it looks
+once more after locking it. A lock means something on this system only, so that the name of the
+folder says when this system was started.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.errors import LogDirectoryError
-from plaunch.folders import absolute
+from plaunch.process import remove_temporary
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Iterator
 
-PREFIX = "plaunch_"
-
+PREFIX = "plaunch_"  # without it, nobody removes a folder
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _MAX_NAME_CHARS = 120  # of a run id inside a folder name; file systems allow 255 bytes
 _DIGITS = 8  # of the name of this start of the system, and of the random end
@@ -31,62 +30,44 @@ _ERROR_FILE = "error.json"
 
 
 class TemporaryFolder:
-    """The folder of a launch that was given no log directory; its name begins with `plaunch_`.
+    """A folder for error files alone, in a launch that was given no log directory.
 
-    Error files alone are nothing to keep: `remove` removes them, and if this process is killed
-    before, the guard or a later launch does. Logs that were asked for stay.
+    They are nothing to keep: `remove` removes them, and if this process is killed before, the guard
+    or a later launch does.
 
     Args:
-        path: the folder.
+        path: the folder; its name begins with `plaunch_`.
         lock_fd: the descriptor that holds it; -1 without one.
-        stays: whether `remove` leaves it.
     """
 
-    def __init__(self, path: str, lock_fd: int, *, stays: bool) -> None:
+    def __init__(self, path: str, lock_fd: int) -> None:
         self.path = path
-        self.stays = stays
         self._lock_fd = lock_fd
 
     @classmethod
-    def create(cls, name: str, *, has_logs: bool) -> TemporaryFolder | None:
-        """Create one with `name` in its own name, for logs, or for error files alone.
+    def create(cls, name: str) -> TemporaryFolder | None:
+        """Create one with `name` in its own name.
 
-        None, with a warning, if there is no place for error files: a read-only container can still
-        train.
-
-        Raises:
-            LogDirectoryError: there is no place for logs.
+        None, with a warning, if there is no place for it: a read-only container can still train.
         """
         try:
             base, stem = temporary_base(), folder_name(PREFIX + name)
-            if has_logs:
-                folder = cls(_create(base, f"{stem}_", 0o700), -1, stays=True)
-                _logger().warning("no log directory was given; logs go to %s", folder.path)
-                return folder
 
             def make(boot: str) -> str:
                 return _create(base, f"{stem}_{boot}-" if boot else f"{stem}_", 0o700)
 
-            return cls(*create_held(make), stays=False)
+            return cls(*create_held(make))
         except LogDirectoryError as error:
-            if has_logs:
-                raise
             _logger().warning("workers get no error files: %s", error)
             return None
 
-    @staticmethod
-    def planned(name: str) -> str:
-        """The beginning of the path that `create` would give a folder of this name.
-
-        Raises:
-            LogDirectoryError: there is no place for it.
-        """
-        return os.path.join(temporary_base(), PREFIX + folder_name(name))
-
     def remove(self) -> None:
-        """Remove it, unless it stays, and those of launchers that were killed."""
-        if self.stays:
-            return
+        """Remove it, and those of launchers that were killed."""
+        self.discard()
+        sweep(os.path.dirname(self.path))
+
+    def discard(self) -> None:
+        """Remove it alone, as somebody may be waiting for workers."""
         try:
             remove_temporary(self.path)
         except FileNotFoundError:
@@ -96,7 +77,6 @@ class TemporaryFolder:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
-        sweep(os.path.dirname(self.path))  # here, where nobody waits for workers
 
 
 def create_log_folder(parent: str, name: str) -> str:
@@ -110,8 +90,28 @@ def create_log_folder(parent: str, name: str) -> str:
     return _create(parent, f"{folder_name(name)}_", 0o777)
 
 
+def create_temporary_log_folder(name: str) -> str:
+    """Create a folder for logs that were asked for without a log directory; it stays.
+
+    Raises:
+        LogDirectoryError: there is no place for it.
+    """
+    path = _create(temporary_base(), f"{folder_name(PREFIX + name)}_", 0o700)
+    _logger().warning("no log directory was given; logs go to %s", path)
+    return path
+
+
+def planned_temporary_folder(name: str) -> str:
+    """The beginning of the path that a temporary folder of this name would have.
+
+    Raises:
+        LogDirectoryError: there is no place for it.
+    """
+    return os.path.join(temporary_base(), folder_name(PREFIX + name))
+
+
 def _create(parent: str, beginning: str, mode: int) -> str:
-    parent = absolute(parent, "log directory")
+    parent = absolute(parent)
     try:
         os.makedirs(parent, exist_ok=True)
     except (OSError, ValueError) as error:  # what no path may contain is a ValueError
@@ -125,6 +125,21 @@ def _create(parent: str, beginning: str, mode: int) -> str:
         except OSError as error:
             raise LogDirectoryError(f"log folder {path!r} cannot be created: {error}") from error
         return path
+
+
+def absolute(log_dir: str) -> str:
+    """The path of a log directory from the root on.
+
+    Raises:
+        LogDirectoryError: it is relative to a current folder that does not exist any more.
+    """
+    try:
+        return os.path.abspath(log_dir)
+    except FileNotFoundError:
+        raise LogDirectoryError(
+            f"log directory {log_dir!r} is relative to the current folder, which does not exist "
+            "any more; change to another one, or give a path that begins with /"
+        ) from None
 
 
 def folder_name(text: str) -> str:
@@ -256,28 +271,6 @@ def _lock(path: str) -> int:
 
 def _has_error_files_only(folder: str) -> bool:
     return all(_ERROR_FILE in name for _, _, files in os.walk(folder) for name in files)
-
-
-def remove_temporary(folder: str) -> None:
-    """Remove a temporary folder and all that is in it; a symbolic link is removed, never followed.
-
-    Anything that does not have the name of such a folder is left alone.
-
-    Raises:
-        OSError: something in it cannot be removed.
-    """
-    if not os.path.basename(folder).startswith(PREFIX) or os.path.islink(folder):
-        return
-    for parent, folders, files in os.walk(folder, topdown=False):
-        for name in files:
-            os.unlink(os.path.join(parent, name))
-        for name in folders:
-            path = os.path.join(parent, name)
-            if os.path.islink(path):
-                os.unlink(path)
-            else:
-                os.rmdir(path)
-    os.rmdir(folder)
 
 
 def _logger() -> logging.Logger:

@@ -10,9 +10,20 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process.streams import log_folders
-from plaunch.process.streams.log_folders import create_held, find_stale_folders, read_boot, sweep
-from plaunch_logs_default import DefaultLogsSpecs
+from plaunch.doctor import DoctorContext, Status
+from plaunch.errors import LogDirectoryError
+from plaunch.testing import plugin_manager
+from plaunch_logs_default import DefaultLogsSpecs, folders
+from plaunch_logs_default.doctor import plaunch_doctor_checks
+from plaunch_logs_default.folders import (
+    TemporaryFolder,
+    create_held,
+    create_temporary_log_folder,
+    find_stale_folders,
+    planned_temporary_folder,
+    read_boot,
+    sweep,
+)
 
 from helpers.waiting import wait_until
 
@@ -177,7 +188,7 @@ def test_a_folder_that_is_swept_while_it_is_locked_is_made_again(base, monkeypat
             shutil.rmtree(lost[0])
         flock(fd, how)
 
-    monkeypatch.setattr(log_folders.fcntl, "flock", lose)
+    monkeypatch.setattr(folders.fcntl, "flock", lose)
     path, fd = create_held(make)
     os.close(fd)
     assert os.path.isdir(path)
@@ -188,11 +199,59 @@ def test_where_folders_cannot_be_locked_they_get_a_name_that_nobody_sweeps(base,
     def refuse(fd, how):
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(log_folders.fcntl, "flock", refuse)
+    monkeypatch.setattr(folders.fcntl, "flock", refuse)
     folder = reify(DefaultLogsSpecs())
     monkeypatch.undo()
     sweep(str(base))
     assert [str(child) for child in base.iterdir()] == [folder]
+
+
+def test_the_doctor_tells_of_folders_of_killed_launchers(tmp_path):
+    boot_id = tmp_path / "proc/sys/kernel/random/boot_id"
+    boot_id.parent.mkdir(parents=True)
+    boot_id.write_text("01234567-89ab-cdef-0123-456789abcdef\n")
+    context = DoctorContext(environ={}, root=str(tmp_path))
+    assert plaunch_doctor_checks(context) == []
+    for name in ("01234567-0a0b0c0d", "76543210-0a0b0c0d", "0a0b0c0d"):
+        (tmp_path / "tmp" / f"plaunch_mine_{name}").mkdir(parents=True)
+    (found,) = plaunch_doctor_checks(context)
+    assert found.status is Status.WARNING
+    assert found.found.startswith("1 temporary folder(s) of launchers that were killed: ")
+    assert found.found.endswith("/tmp/plaunch_mine_01234567-0a0b0c0d")
+
+
+def test_the_doctor_finds_the_check():
+    assert "options:logs_default" in plugin_manager().doctor_checks()
+
+
+def test_nothing_is_swept_while_workers_are_started(base):
+    """Somebody has cleaned up, so that the folder is made anew."""
+    layout = DefaultLogsSpecs()
+    shutil.rmtree(reify(layout))
+    (base / f"plaunch_run_{BOOT}-0a0b0c0d").mkdir()
+    reify(layout)
+    assert len(os.listdir(base)) == 2
+    layout.close(True)
+    assert os.listdir(base) == []
+
+
+@pytest.mark.parametrize("name", ["run", ".a b", "x" * 300])
+def test_a_planned_folder_is_the_one_that_is_made(base, name):
+    planned = planned_temporary_folder(name)
+    folder = TemporaryFolder.create(name)
+    assert folder.path.startswith(f"{planned}_")
+    assert len(folder.path) == len(f"{planned}_{BOOT}-0a0b0c0d")
+    folder.remove()
+    assert create_temporary_log_folder(name).startswith(f"{planned}_")
+
+
+def test_a_current_folder_that_is_gone_is_said(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    layout = DefaultLogsSpecs("logs")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(LogDirectoryError, match="'logs' is relative to the current folder"):
+        layout.reify({0: {}})
 
 
 def test_a_launch_that_is_killed_leaves_nothing_for_long(base):
