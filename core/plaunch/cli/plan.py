@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.env import macros, worker_environment
-from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
+from plaunch.agent.ranks import assign_alike, create_workers
 from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
 from plaunch.cli.invocation import load_chosen
 from plaunch.plugin.context import PluginContext
@@ -213,9 +213,8 @@ def _place(group: WorkerGroup, config: LaunchConfig, *, is_given: bool) -> bool:
     group.group_rank, group.group_world_size = rank, config.max_nodes
     group.master_addr = host or config.local_addr or LOOP_BACK
     group.master_port = port if port >= 0 else FREE_PORT  # type: ignore[assignment]
-    node = NodeInfo(config.role, spec.local_world_size)
     group.workers = create_workers(
-        assign_alike(node, rank, config.max_nodes), spec.local_world_size
+        assign_alike(spec.local_world_size, rank, config.max_nodes), spec.local_world_size
     )
     return True
 
