@@ -6,10 +6,10 @@ import contextlib
 import errno
 import socket
 
+import plaunch_network
 import pytest
-from plaunch import rendezvous
 from plaunch.errors import RendezvousConnectionError, WorkerStoreError
-from plaunch.rendezvous import HeldPort, SocketAddress
+from plaunch_network import HeldPort, SocketAddress
 from plaunch_worker_store.listening import listen, own_address
 
 from helpers.ports import free_port
@@ -35,7 +35,7 @@ def names(monkeypatch):
                 for one in hosts
             )
 
-        monkeypatch.setattr(rendezvous, "resolve_host", resolve)
+        monkeypatch.setattr(plaunch_network, "resolve_host", resolve)
 
     return say
 

@@ -193,7 +193,7 @@ class TorchStore:
         """
         if self._host is None:
             return False
-        from plaunch.rendezvous import count_connections  # noqa: PLC0415 - several nodes only
+        from plaunch_network import count_connections  # noqa: PLC0415 - several nodes only
 
         return not self.is_served or count_connections(self._port) > 1
 
