@@ -16,8 +16,8 @@ RENDEZVOUS = "static"
 LOGS_SPECS = "default"
 EVENT_HANDLER = "null"
 SIGNAL_POLICY = "torchrun"
-# The backend of a job of several nodes that a scheduler describes.
-SCHEDULED_RENDEZVOUS = "c10d"
+# What messages offer where the default one cannot do it: nodes that come and go.
+ELASTIC_RENDEZVOUS = "c10d"
 
 # Makes a `Binder` of what a `WorkerSpec` says of devices and processors, where no agent brings one.
 BINDER = "plaunch_devices.binder:create_binder"

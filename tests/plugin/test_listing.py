@@ -26,6 +26,8 @@ def test_first_party_plugins_are_ready(site) -> None:
         ("options", "completion"),
         ("options", "devices"),
         ("options", "doctor"),
+        ("options", "dry_run"),
+        ("options", "schedulers"),
         ("options", "status"),
         ("options", "testing"),
         ("options", "timer"),

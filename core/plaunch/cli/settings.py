@@ -95,8 +95,30 @@ def _of_plugins(args: Arguments) -> dict[str, object]:
     return {
         option.dest: getattr(args, option.dest)
         for option in args.table
-        if args.table.is_plugins(option) and args.is_given(option.dest)
+        if args.table.is_plugins(option) and args.is_given(option.dest) and not option.fill
     }
+
+
+def fill_in(args: Arguments, manager: PluginManager) -> str:
+    """Have plugins fill in what nobody has said; called before anything reads `args`.
+
+    Args:
+        args: the options, which are changed in place.
+        manager: finds the plugins that they name.
+
+    Returns:
+        What was taken from where, for the user; empty if nothing was.
+
+    Raises:
+        UsageError: what an option of a plugin means cannot be.
+        PluginError: the plugin failed.
+    """
+    lines = []
+    for option in args.table:
+        is_asked = args.is_given(option.dest) or any(n in os.environ for n in option.fill_variables)
+        if option.fill and is_asked:
+            lines.append(args.table.call(option, option.fill, args, manager))
+    return "; ".join(filter(None, lines))
 
 
 def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:

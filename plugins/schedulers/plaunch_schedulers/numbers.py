@@ -27,11 +27,17 @@ def find_number(environ: Mapping[str, str], *variables: str, at_least: int = 0) 
         text = environ.get(variable)
         if not text:
             continue
-        if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) >= at_least):
+        number = digits(text)
+        if number is None or number < at_least:
             raise UsageError(
                 f"variable {variable} is {text!r}, which is not a whole number from {at_least} up; "
                 "the scheduler sets it, so something else has changed it (--scheduler=none goes "
                 "without)"
             )
-        return Number(int(text), variable)
+        return Number(number, variable)
     return None
+
+
+def digits(text: str) -> int | None:
+    """The number that `text` is, if it has nothing but some ASCII digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
