@@ -10,7 +10,7 @@ from plaunch.cli.help import format_help
 from plaunch.cli.options import OPTIONS
 from plaunch.cli.parser import parse
 from plaunch.cli.table import OptionTable
-from plaunch.errors import DuplicateNameError, UsageError
+from plaunch.errors import DuplicateNameError, PluginError, UsageError
 from plaunch.options import Option, integer
 from plaunch.plugin.options import PluginOptions
 
@@ -86,6 +86,15 @@ def test_nor_what_parsed_options_have_beside_them(name):
     assert len(table.problems) == 1
     assert "--acme-level" in format_help(table)
     assert parse(["x.py"], {}, table).table is table
+
+
+def test_what_an_option_calls_is_its_plugins():
+    table = OptionTable([declared("acme", LEVEL)])
+    assert table.call(LEVEL, "math:sqrt", 4.0) == 2.0
+    with pytest.raises(PluginError, match="--acme-level of plugin 'acme' failed: ValueError"):
+        table.call(LEVEL, "math:sqrt", -1.0)
+    with pytest.raises(ValueError, match="math domain"):
+        table.call(table.find("nnodes"), "math:sqrt", -1.0)
 
 
 def test_a_help_text_may_have_a_percent_sign():

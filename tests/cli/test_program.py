@@ -38,17 +38,6 @@ def test_what_a_plugin_raises_names_it(invocation, source):
         acme(source)()
 
 
-def test_what_a_command_raises_is_its_own_but_for_its_exit(invocation):
-    whose = "--act of plugin 'other'"
-    with pytest.raises(PluginError, match=r"^plugin 'acme' failed"), invocation.blaming(whose):
-        acme("raise ValueError(0)")()
-    with pytest.raises(PluginError, match=r"^--act of plugin 'other' failed"):
-        with invocation.blaming(whose):
-            raise ValueError(0)
-    with pytest.raises(SystemExit), invocation.blaming(whose):
-        sys.exit(3)
-
-
 def test_an_error_of_ours_stays_what_it_is(invocation):
     with pytest.raises(ValueError, match="ours"), invocation.blaming():
         raise ValueError("ours")

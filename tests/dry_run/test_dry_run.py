@@ -113,7 +113,7 @@ def test_devices_and_processors(plan_of, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     options = ("--devices=1,3", "--virtual-local-rank", "--numa-binding=node")
     plan = plan_of(*options, "train.py")
-    assert plan["settings"]["nproc_per_node"]["value"] == 2
+    assert plan["settings"]["nproc_per_node"] == {"value": 2, "source": "--devices"}
     first, second = plan["workers"]
     assert first["environment"]["CUDA_VISIBLE_DEVICES"] == "5"
     assert second["environment"]["CUDA_VISIBLE_DEVICES"] == "7"

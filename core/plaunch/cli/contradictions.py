@@ -43,7 +43,7 @@ def check_options(
 
 def _check_given_ranks(args: Arguments, max_nodes: int) -> None:
     elastic = (
-        f"or --rdzv-backend={defaults.SCHEDULED_RENDEZVOUS} and --rdzv-endpoint with the name of "
+        f"or --rdzv-backend={defaults.ELASTIC_RENDEZVOUS} and --rdzv-endpoint with the name of "
         "one node"
     )
     if not args.master_addr:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from plaunch.cli.arguments import COMMAND_LINE
@@ -97,17 +96,17 @@ class Invocation:
         return self._manager
 
     def configure(self, manager: PluginManager) -> tuple[LaunchConfig, str]:
-        """Make the settings of the options, and say what a scheduler has filled in.
+        """Make the settings of the options, and say what plugins have filled in.
 
         Raises:
             PlaunchError: they cannot be made.
         """
-        from plaunch.cli.allocation import allocate  # noqa: PLC0415 - as above
-        from plaunch.cli.settings import config_from_args  # noqa: PLC0415
+        from plaunch.cli.settings import config_from_args, fill_in  # noqa: PLC0415 - as above
 
         args = self.parsed()
-        taken = allocate(args, manager)
-        return config_from_args(args, manager), taken
+        with self.blaming():
+            taken = fill_in(args, manager)
+            return config_from_args(args, manager), taken
 
     def load_chosen(self, manager: PluginManager, config: LaunchConfig) -> None:
         """Load the plugins that the settings name.
@@ -124,17 +123,14 @@ class Invocation:
         manager.use_options(config.options)
 
     @contextlib.contextmanager
-    def blaming(self, otherwise: str = "") -> Iterator[None]:
+    def blaming(self) -> Iterator[None]:
         """Run what calls plugins; what they raise without being asked by name is theirs.
 
         Nor is `sys.exit` of theirs an end of a launch, which nobody else calls in plaunch's own
         process.
 
-        Args:
-            otherwise: whose fault it is if it is no plugin's that was called; it may exit.
-
         Raises:
-            PluginError: something failed, and it is known whose fault it is.
+            PluginError: code of a plugin failed.
         """
         try:
             yield
@@ -146,11 +142,9 @@ class Invocation:
 
             culprits = None if self._manager is None else self._manager.culprits
             who = None if culprits is None else culprits.of_error(error)
-            if who is None and isinstance(error, Exception):
-                who = otherwise
-            if who:
+            if who is not None:
                 raise PluginError(f"{who} failed: {one_line(error)}") from error
-            if otherwise or isinstance(error, Exception) or not owns_process():
+            if isinstance(error, Exception) or not owns_process():
                 raise
             raise PluginError(
                 f"somebody has called sys.exit({error.code!r}) in the launcher; PLAUNCH_DEBUG=1 "
@@ -189,18 +183,3 @@ def command_in_spite(
         if word == "--" or word.endswith(".py"):
             return None
     return None
-
-
-def call_command(option: Option, invocation: Invocation) -> int:
-    """Call what an option names; returns the exit code.
-
-    Raises:
-        PluginError: it cannot be found, or failed.
-    """
-    name = invocation.table.plugin_of.get(option.dest)
-    module, _, attribute = option.command.partition(":")
-    with invocation.blaming(f"{option.names[-1]} of plugin {name!r}" if name else ""):
-        command: Callable[[Invocation], int | None] = getattr(
-            importlib.import_module(module), attribute
-        )
-        return command(invocation) or 0

@@ -45,14 +45,6 @@ NODES = (
         metavar="ADDR",
         is_shared=True,
     ),
-    Option(
-        ("--scheduler",),
-        "take nodes, index, endpoint and run id from what a scheduler has set: slurm, kubernetes, "
-        "mpi, none, or a plugin's name (default: none)",
-        metavar="NAME",
-        plugins="schedulers",
-        is_shared=True,
-    ),
 )
 RENDEZVOUS = (
     Option(
@@ -169,6 +161,7 @@ SUPERVISION = (
         "(inf: never; default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
         metavar="SECONDS",
         read=seconds(PATIENCE),
+        variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
     ),
     Option(
         ("--exit-barrier-timeout",),

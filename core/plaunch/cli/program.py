@@ -8,7 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.cli.invocation import Invocation, call_command, command_in_spite, given_command
+from plaunch.cli.invocation import Invocation, command_in_spite, given_command
 from plaunch.cli.parser import parse
 from plaunch.cli.stderr import STDERR
 from plaunch.cli.stdout import STDOUT
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from plaunch.cli.arguments import Arguments
     from plaunch.config import LaunchConfig
     from plaunch.options import Option
-
-
-# One of these is set where there may be something to say of who has started this launcher.
-_STARTED_BY = ("SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
 
 
 def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -> int:
@@ -95,7 +91,7 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
         try:
             if command is None:
                 return _launch(invocation)
-            code = call_command(command, invocation)
+            code = invocation.table.call(command, command.command, invocation)
         except UsageError as error:
             error.args = (invocation.as_given(str(error)),)
             raise
@@ -111,8 +107,7 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
     try:
         entrypoint, arguments = invocation.command()
         manager = invocation.create_manager()
-        with invocation.blaming():
-            config, taken = invocation.configure(manager)
+        config, taken = invocation.configure(manager)
 
         from plaunch.cli.live import live_line  # noqa: PLC0415 - after usage errors
         from plaunch.launch import launch_agent  # noqa: PLC0415
@@ -126,10 +121,7 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
 
 
 def _introduce(args: Arguments, config: LaunchConfig, taken: str) -> None:
-    """Say in one line what is started, with what, and how nodes meet; then what was `taken`.
-
-    And what is odd about who has started this launcher.
-    """
+    """Say in one line what is started, with what, and how nodes meet; then what was `taken`."""
     from plaunch._version import __version__  # noqa: PLC0415 - loaded by now
 
     nodes = f"{config.min_nodes} to {config.max_nodes}"
@@ -149,15 +141,6 @@ def _introduce(args: Arguments, config: LaunchConfig, taken: str) -> None:
     )
     for text in filter(None, (args.settings_file and f"settings from {args.settings_file}", taken)):
         _log().info("%s", text)
-
-    if not any(variable in os.environ for variable in _STARTED_BY):
-        return
-    from plaunch.cli.surroundings import offer_scheduler, warn_of_hasty_stop  # noqa: PLC0415
-
-    if offer := offer_scheduler(args, os.environ):
-        _log().info("%s", offer)
-    if warning := warn_of_hasty_stop(config.shutdown_timeout, os.environ):
-        _log().warning("%s", warning)
 
 
 def _log() -> logging.Logger:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from plaunch.cli.contradictions import check_options
-from plaunch.config import LaunchConfig, make_run_id
+from plaunch.config import LaunchConfig, check_nodes, check_workers, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
-from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
+from plaunch.numbers import MOST_WORKERS, digits, quote, whole
 from plaunch.plugin.answers import checked_count
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process.stopping.signals import parse_signals
@@ -55,9 +56,6 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
     traits = traits_of(manager.get(RENDEZVOUS, args.rdzv_backend))
     check_options(args, max_nodes, traits, is_range=min_nodes != max_nodes)
-    devices = getattr(args, "devices", None)  # an option of a plugin's
-    if devices is not None and not args.is_given("nproc_per_node"):
-        args.nproc_per_node = str(len(devices))
     nproc = determine_local_world_size(args.nproc_per_node, manager)
     rdzv_configs: dict[str, object] = dict(parse_rdzv_conf(args.rdzv_conf))
     if traits.has_given_ranks:
@@ -99,6 +97,28 @@ def _of_plugins(args: Arguments) -> dict[str, object]:
     }
 
 
+def fill_in(args: Arguments, manager: PluginManager) -> str:
+    """Have plugins fill in what nobody has said; called before anything reads `args`.
+
+    Args:
+        args: the options, which are changed in place.
+        manager: finds the plugins that they name.
+
+    Returns:
+        What was taken from where, for the user; empty if nothing was.
+
+    Raises:
+        UsageError: what an option of a plugin means cannot be.
+        PluginError: the plugin failed.
+    """
+    lines = []
+    for option in args.table:
+        is_asked = args.is_given(option.dest) or any(n in os.environ for n in option.fill_variables)
+        if option.fill and is_asked:
+            lines.append(args.table.call(option, option.fill, args, manager))
+    return "; ".join(filter(None, lines))
+
+
 def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
     """Parse `"4"` or `"2:4"`; the name is torchrun's.
 
@@ -113,10 +133,7 @@ def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
         raise NodeRangeError(
             f"--nnodes is {quote(nnodes)}; write a number, or MIN:MAX as in 2:4"
         ) from None
-    if not 0 < min_nodes <= max_nodes:
-        raise NodeRangeError(f"--nnodes is {nnodes!r}; it needs 0 < minimum <= maximum")
-    if max_nodes > MOST_NODES:
-        raise NodeRangeError(f"--nnodes is {nnodes!r}; a job has at most {MOST_NODES} nodes")
+    check_nodes(min_nodes, max_nodes, f"--nnodes is {nnodes!r}")
     return min_nodes, max_nodes
 
 
@@ -129,29 +146,16 @@ def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> i
     try:
         count = whole(nproc_per_node)
     except ValueError:
-        if nproc_per_node.strip("+-").isdecimal():
-            raise _too_many(nproc_per_node) from None
-        count = _count_devices(nproc_per_node, manager)
-        if count < 1:
-            raise UsageError(
-                f"--nproc-per-node={nproc_per_node} found no device on this node; give a number, "
-                "or another device counter"
-            ) from None
-        return count
-    if count < 1:
-        raise UsageError(f"--nproc-per-node is {nproc_per_node}; a node runs at least one worker")
-    if count > MOST_WORKERS:
-        raise _too_many(nproc_per_node)
+        if nproc_per_node.strip("+-").isdecimal():  # with more digits than anybody reads
+            check_workers(math.inf, f"--nproc-per-node is {quote(nproc_per_node)}")
+        return _count_devices(nproc_per_node, manager)
+    check_workers(count, f"--nproc-per-node is {count}")
     return count
 
 
-def _too_many(nproc_per_node: str) -> UsageError:
-    return UsageError(
-        f"--nproc-per-node is {quote(nproc_per_node)}; a node runs at most {MOST_WORKERS} workers"
-    )
-
-
 def _count_devices(name: str, manager: PluginManager) -> int:
+    """How many devices of this name there are, which are some."""
+    option = f"{DEVICE_COUNTS.flag}={name}"
     try:
         counter = manager.get(DEVICE_COUNTS, name)
     except UnknownNameError:
@@ -161,9 +165,14 @@ def _count_devices(name: str, manager: PluginManager) -> int:
         count: int | None = load_default(UNKNOWN_DEVICES)(name)
         if count is None:
             raise
-        return count
-    with _said_of(f"{DEVICE_COUNTS.flag}={name}"), manager.calling(DEVICE_COUNTS, name):
-        return checked_count(counter())
+    else:
+        with _said_of(option), manager.calling(DEVICE_COUNTS, name):
+            count = checked_count(counter())
+    if count < 1:
+        raise UsageError(
+            f"{option} found no device on this node; give a number, or another device counter"
+        )
+    return count
 
 
 def parse_rdzv_conf(text: str) -> dict[str, str]:

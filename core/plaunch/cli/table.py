@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import importlib
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.cli.options import GROUPS
-from plaunch.errors import DuplicateNameError
+from plaunch.errors import DuplicateNameError, PlaunchError, PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -95,6 +96,27 @@ class OptionTable:
         """What is wrong with a name that several plugins claim, or that is the core's own."""
         text = self._clashes.get(name)
         return None if text is None else DuplicateNameError(text)
+
+    def call(self, option: Option, path: str, *args: object) -> Any:
+        """Call the function that an option names, as `module:function`.
+
+        Raises:
+            PluginError: it cannot be found, or failed with something that is not plaunch's.
+        """
+        module, _, name = path.partition(":")
+        try:
+            return getattr(importlib.import_module(module), name)(*args)
+        except PlaunchError:
+            raise
+        except Exception as error:
+            plugin = self.plugin_of.get(option.dest)
+            if plugin is None:
+                raise
+            from plaunch.plugin.blame import one_line  # noqa: PLC0415 - errors only
+
+            raise PluginError(
+                f"{option.names[-1]} of plugin {plugin!r} failed: {one_line(error)}"
+            ) from error
 
     def _note_clash(self, option: Option, owners: list[str]) -> None:
         text = (

@@ -21,6 +21,9 @@ from plaunch_devices.visible import entries_of, select_devices
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from plaunch.cli import Arguments
+    from plaunch.plugin import PluginManager
+
 _MANY = 4096  # devices of a node
 
 _CUDA = "CUDA_VISIBLE_DEVICES"
@@ -39,6 +42,14 @@ _OTHERS = (
     ("dev/cambricon_dev[0-9]*", "MLU_VISIBLE_DEVICES"),
     ("dev/mtgpu.[0-9]*", "MUSA_VISIBLE_DEVICES"),
 )
+
+
+def fill_in(args: Arguments, manager: PluginManager) -> str:
+    """Have one worker for each of the devices, unless somebody has said how many there are."""
+    del manager
+    if not args.is_given("nproc_per_node"):
+        args.give("nproc_per_node", str(len(args.devices)), "--devices")
+    return ""
 
 
 def parse_devices(text: str) -> list[str]:

@@ -186,7 +186,7 @@ def _chosen(invocation: Invocation) -> dict[str, str]:
     """The names of components that the options select, by kind."""
     options = {**dict(zip(_CHOSEN, _OPTIONS, strict=True)), **_ALSO_CHOSEN}
     given = invocation.options
-    return {kind: str(given[option]) for kind, option in options.items() if given}
+    return {kind: str(given[option]) for kind, option in options.items() if option in given}
 
 
 def _title(context: NodeContext) -> str:

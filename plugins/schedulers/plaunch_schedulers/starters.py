@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.cli.arguments import DEFAULT
-from plaunch.numbers import digits
+from plaunch_schedulers.numbers import digits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch.cli.arguments import Arguments
+    from plaunch.cli import Arguments
 
 # Who gives one of these has said how nodes meet.
 _MEETING = (
@@ -34,6 +33,7 @@ _LAST_STEP = 0xFFFFFFF0
 _SIGKILL_TIMEOUT = "odls_base_sigkill_timeout"
 _PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
 _DEFAULT_SIGKILL_TIMEOUT = 1  # seconds
+_DEFAULT_GRACE = 30.0  # seconds, of plaunch's workers
 
 
 def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
@@ -42,7 +42,7 @@ def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
     It stays an offer: under torchrun each of them is a job of its own, and a sweep means just that.
     Empty if the user has said how nodes meet, or nobody else was started.
     """
-    if _WORKER in environ or any(args.sources[dest] != DEFAULT for dest in _MEETING):
+    if _WORKER in environ or any(map(args.is_given, _MEETING)):
         return ""
     mpi = _count(environ, "OMPI_COMM_WORLD_SIZE") or (
         _count(environ, "PMI_SIZE") if "MPI_LOCALNRANKS" in environ else 0
@@ -73,18 +73,19 @@ def warn_of_hasty_stop(shutdown_timeout: float | None, environ: Mapping[str, str
     """What to do about an `mpirun` that kills before workers have had their time; else empty.
 
     Args:
-        shutdown_timeout: the grace of the workers in seconds.
+        shutdown_timeout: the grace of the workers in seconds; None for the default.
         environ: the environment variables of this launcher.
     """
-    if "OMPI_COMM_WORLD_SIZE" not in environ or _WORKER in environ or shutdown_timeout is None:
+    if "OMPI_COMM_WORLD_SIZE" not in environ or _WORKER in environ:
         return ""
+    grace = _DEFAULT_GRACE if shutdown_timeout is None else shutdown_timeout
     told = [digits(environ.get(prefix + _SIGKILL_TIMEOUT, "")) for prefix in _PREFIXES]
     patience = next((number for number in told if number is not None), _DEFAULT_SIGKILL_TIMEOUT)
-    if shutdown_timeout == 0 or patience > shutdown_timeout:
+    if grace == 0 or patience > grace:
         return ""
     return (
         f"Open MPI's mpirun kills what it has started {patience} s after SIGTERM, whatever "
-        f"--shutdown-timeout ({shutdown_timeout:g} s) says, so that workers cannot save; give it "
+        f"--shutdown-timeout ({grace:g} s) says, so that workers cannot save; give it "
         f"--mca {_SIGKILL_TIMEOUT} with more seconds than that"
     )
 

@@ -6,12 +6,12 @@ import logging
 
 import pytest
 from plaunch import hookimpl
-from plaunch.cli.allocation import allocate, apply_allocation
 from plaunch.cli.parser import parse
 from plaunch.errors import PluginError, UnknownNameError, UsageError
 from plaunch.plugin import PluginManager
 from plaunch.scheduling import Allocation
 from plaunch.testing import plugin_manager
+from plaunch_schedulers.filling import apply_allocation, fill_in
 
 FOUR = Allocation(
     nnodes=4,
@@ -270,22 +270,22 @@ STEP = {
 @pytest.mark.parametrize("as_variable", [False, True])
 def test_slurm_is_asked_if_the_user_says_so(as_variable):
     args = options(PET_SCHEDULER="slurm") if as_variable else options("--scheduler=slurm")
-    told = allocate(args, plugin_manager(), STEP)
+    told = fill_in(args, plugin_manager(), STEP)
     assert told.startswith("from slurm: nnodes=2 (SLURM_STEP_NUM_NODES), rdzv_id=slurm-7.0 ")
     assert filled(args, nnodes="2", node_rank=1, rdzv_endpoint="node1:20007", rdzv_id="slurm-7.0")
 
 
-def test_slurm_is_not_asked_otherwise():
+def test_slurm_is_only_offered_otherwise():
     """Each launcher of a sweep that srun has started is a job of its own, as with torchrun."""
     args = options("--nproc-per-node=2")
     before = vars(args) | {"sources": dict(args.sources)}
-    assert allocate(args, plugin_manager(), STEP) == ""
+    assert fill_in(args, plugin_manager(), STEP).startswith("srun has started 2 launchers")
     assert vars(args) == before
 
 
 def test_without_a_scheduler_no_plugin_is_loaded():
     manager = plugin_manager()
-    assert allocate(options(), manager, {}) == ""
+    assert fill_in(options(), manager, {}) == ""
     assert manager.selected() == []
 
 
@@ -297,7 +297,7 @@ def test_a_plugins_scheduler_is_handed_the_environment():
         return FOUR
 
     args = options("--scheduler=acme")
-    assert allocate(args, plugin_manager(Acme(find)), {"A": "b"}).startswith("from acme: ")
+    assert fill_in(args, plugin_manager(Acme(find)), {"A": "b"}).startswith("from acme: ")
     assert seen == [{"A": "b"}]
     assert filled(args)
 
@@ -309,20 +309,20 @@ def test_a_failing_scheduler_is_named():
     manager = plugin_manager(Acme(find))
     for environ, message in [({}, "KeyError: 'NODES'"), ({"NODES": "0"}, "nnodes is 0")]:
         with pytest.raises(PluginError, match=message) as caught:
-            allocate(options("--scheduler=acme"), manager, environ)
-        assert "scheduler 'acme' (--scheduler) of module tests.cli.test_allocation" in str(
+            fill_in(options("--scheduler=acme"), manager, environ)
+        assert "scheduler 'acme' (--scheduler) of module tests.schedulers.test_filling" in str(
             caught.value
         )
 
 
 def test_a_name_that_nobody_has():
     with pytest.raises(UnknownNameError, match=r"'slrum' is unknown .* did you mean 'slurm'\?"):
-        allocate(options("--scheduler=slrum"), plugin_manager(), {})
+        fill_in(options("--scheduler=slrum"), plugin_manager(), {})
 
 
 def test_standalone_is_alone(caplog):
     caplog.set_level(logging.WARNING, "plaunch")
     args = options("--scheduler=slurm", "--standalone")
-    assert allocate(args, plugin_manager(), STEP) == ""
+    assert fill_in(args, plugin_manager(), STEP) == ""
     assert args.nnodes == "1:1"
     assert "--standalone overrides --scheduler=slurm" in caplog.text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from plaunch.cli.parser import parse
-from plaunch.cli.surroundings import offer_scheduler, warn_of_hasty_stop
+from plaunch_schedulers.starters import offer_scheduler, warn_of_hasty_stop
 
 ENVIRONMENTS = Path(__file__).parents[1] / "schedulers/environments"
 

@@ -6,59 +6,67 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from plaunch import defaults
-from plaunch.cli.arguments import DEFAULT
-from plaunch.cli.settings import parse_min_max_nnodes
+from plaunch.cli import parse_min_max_nnodes
 from plaunch.errors import UsageError
-from plaunch.plugin.answers import checked_allocation
-from plaunch.plugin.registry import RENDEZVOUS, SCHEDULERS
-from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint
-from plaunch.rendezvous.traits import traits_of
+from plaunch.plugin import RENDEZVOUS, SCHEDULERS
+from plaunch.rendezvous import parse_rendezvous_endpoint, traits_of
+from plaunch.scheduling import Allocation
+
+from plaunch_schedulers.starters import offer_scheduler, warn_of_hasty_stop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from plaunch.cli.arguments import Arguments
-    from plaunch.plugin.manager import PluginManager
-    from plaunch.scheduling import Allocation
+    from plaunch.cli import Arguments
+    from plaunch.plugin import PluginManager
 
 logger = logging.getLogger("plaunch")
 
 
-def allocate(
+_ELASTIC = "c10d"  # the backend of several nodes, if nobody has chosen one
+
+
+def fill_in(
     args: Arguments, manager: PluginManager, environ: Mapping[str, str] | None = None
 ) -> str:
-    """Fill in from the scheduler what the user has not said; called before anything reads `args`.
+    """Fill in from the scheduler what the user has not said.
 
     Args:
-        args: the options, with `sources`; both are changed in place.
+        args: the options, which are changed in place.
         manager: finds the scheduler that was chosen.
         environ: the environment variables; by default this process's.
 
     Returns:
-        What was taken from where, in one line for the user; empty if nothing was.
+        What was taken from where, in one line for the user; else how a scheduler would be asked, if
+        there seems to be one.
 
     Raises:
         UsageError: the scheduler is unknown, it refuses, or it cannot say what is needed.
         PluginError: the scheduler failed.
     """
     environ = os.environ if environ is None else environ
+    if warning := warn_of_hasty_stop(args.shutdown_timeout, environ):
+        logger.warning("%s", warning)
     name: str | None = args.scheduler
     if name is None:
-        return ""
+        return offer_scheduler(args, environ)
     find = manager.get(SCHEDULERS, name)
     if args.standalone:
         logger.warning("--standalone overrides --scheduler=%s", name)
         return ""
     with manager.calling(SCHEDULERS, name):
-        allocation = checked_allocation(find(environ))
+        allocation = find(environ)
+        if not isinstance(allocation, Allocation):
+            raise TypeError(
+                f"it returned {allocation!r}, which is no plaunch.scheduling.Allocation"
+            )
     return apply_allocation(args, allocation, name, manager)
 
 
 def apply_allocation(
     args: Arguments, allocation: Allocation, scheduler: str, manager: PluginManager
 ) -> str:
-    """Fill in `args` and its `sources` from `allocation`; returns what `allocate` returns.
+    """Fill in `args` and its `sources` from `allocation`; returns what `fill_in` returns.
 
     Options that the user has given stay as they are. Where there is only one node, nothing about
     meeting others is taken; where there are several, the backend becomes `c10d`, unless the user
@@ -69,14 +77,14 @@ def apply_allocation(
         UsageError: something that several nodes need is known to nobody.
     """
     filling = _Filling(args, allocation, scheduler)
-    if allocation.nproc_per_node is not None and not filling.is_given("devices"):
+    if allocation.nproc_per_node is not None and not args.is_given("devices"):
         filling.fill("nproc_per_node", str(allocation.nproc_per_node), "nproc_per_node")
     if allocation.nnodes is not None:
         filling.fill("nnodes", str(allocation.nnodes), "nnodes")
-    elif not filling.is_given("nnodes"):
+    elif not args.is_given("nnodes"):
         filling.refuse_missing("nnodes")
     _, max_nodes = parse_min_max_nnodes(args.nnodes)
-    if allocation.run_id and not filling.is_given("rdzv_id"):
+    if allocation.run_id and not args.is_given("rdzv_id"):
         filling.fill("rdzv_id", allocation.run_id, "run_id")
         if allocation.job_id:
             # Who gives a run id may have several launches in what the scheduler calls one job.
@@ -84,7 +92,7 @@ def apply_allocation(
     if max_nodes == 1:
         return filling.told()
     _fill_meeting(filling, max_nodes, manager)
-    if not filling.is_given("rdzv_id"):
+    if not args.is_given("rdzv_id"):
         filling.refuse_missing("run_id")
     return filling.told()
 
@@ -92,22 +100,22 @@ def apply_allocation(
 def _fill_meeting(filling: _Filling, max_nodes: int, manager: PluginManager) -> None:
     """Fill in how this node meets others."""
     args, allocation = filling.args, filling.allocation
-    is_addressed = filling.is_given("master_addr") or filling.is_given("master_port")
-    if not is_addressed and (allocation.endpoint or filling.is_given("rdzv_endpoint")):
-        filling.fill("rdzv_backend", defaults.SCHEDULED_RENDEZVOUS, "", "several nodes")
+    is_addressed = args.is_given("master_addr") or args.is_given("master_port")
+    if not is_addressed and (allocation.endpoint or args.is_given("rdzv_endpoint")):
+        filling.fill("rdzv_backend", _ELASTIC, "", "several nodes")
     traits = traits_of(manager.get(RENDEZVOUS, args.rdzv_backend))
     is_static = traits.has_given_ranks
     rank = allocation.node_rank
     if rank is None:
-        if is_static and not filling.is_given("node_rank"):
+        if is_static and not args.is_given("node_rank"):
             filling.refuse_missing("node_rank")
     elif is_static or rank < max_nodes:
         # Of a given, smaller number of nodes the others are spares, and have no rank of their own.
         filling.fill("node_rank", rank, "node_rank")
-    if filling.is_given("rdzv_endpoint") or not traits.is_hosted_by_node:
+    if args.is_given("rdzv_endpoint") or not traits.is_hosted_by_node:
         return
     if not allocation.endpoint:
-        if not filling.is_given("master_addr"):
+        if not args.is_given("master_addr"):
             filling.refuse_missing("endpoint")
         return
     if not is_static:
@@ -128,18 +136,12 @@ class _Filling:
         self._scheduler = scheduler
         self._told: list[str] = []
 
-    def is_given(self, dest: str) -> bool:
-        """Whether the option has a value that is not its default."""
-        source: str = self.args.sources.get(dest, DEFAULT)  # a plugin's may not be there
-        return source != DEFAULT
-
     def fill(self, dest: str, value: object, field: str, source: str = "") -> None:
         """Give an option its value, unless the user has done so."""
-        if self.is_given(dest):
+        if self.args.is_given(dest):
             return
         source = self.allocation.sources.get(field, source)
-        setattr(self.args, dest, value)
-        self.args.sources[dest] = f"{source} ({self._scheduler})" if source else self._scheduler
+        self.args.give(dest, value, f"{source} ({self._scheduler})" if source else self._scheduler)
         self._told.append(f"{dest}={value}" + (f" ({source})" if source else ""))
 
     def refuse_missing(self, field: str) -> None:
