@@ -12,11 +12,11 @@ from plaunch.lazy import attach
 if TYPE_CHECKING:
     from plaunch.process.binding import Binder as Binder
     from plaunch.process.binding import Binding as Binding
+    from plaunch.process.binding import default_binder as default_binder
     from plaunch.process.contexts.context import PContext as PContext
     from plaunch.process.contexts.context import ProcessExit as ProcessExit
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
-    from plaunch.process.contexts.handler import SubprocessHandler as SubprocessHandler
-    from plaunch.process.contexts.handler import get_subprocess_handler as get_subprocess_handler
+    from plaunch.process.contexts.programs import start_program as start_program
     from plaunch.process.contexts.returns import Returns as Returns
     from plaunch.process.contexts.start import start_processes as start_processes
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".binding": "Binder Binding",
+        ".binding": "Binder Binding default_binder",
         ".contexts.context": "PContext ProcessExit RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
         ".kernel.processes": "Process read_process read_table",
@@ -63,7 +63,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.error_handler": "ErrorHandler get_error_handler record",
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure",
-        ".contexts.handler": "SubprocessHandler get_subprocess_handler",
+        ".contexts.programs": "start_program",
         ".streams.log_folders": "TemporaryFolder create_log_folder find_stale_folders folder_name",
         ".streams.logs": "LogsDest LogsSpecs",
         ".stopping.signals": (
