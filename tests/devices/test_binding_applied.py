@@ -14,8 +14,9 @@ from multiprocessing import resource_tracker
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch.errors import UsageError, WorkerStartError
-from plaunch.process import SubprocessHandler, start_processes
+from plaunch.process import start_processes
 from plaunch_devices import AffinityMode, DeviceBinder, NumaOptions
+from plaunch_torchrun.elastic.multiprocessing import SubprocessHandler
 
 BOUND = 60.0  # seconds within which everything here has long happened
 

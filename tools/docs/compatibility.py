@@ -43,6 +43,7 @@ _OWN = (
     "plaunch.process",
     "plaunch.rendezvous",
     "plaunch_devices",
+    "plaunch_functions",
     "plaunch_timer",
     "plaunch",
 )

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from plaunch._names import is_python as is_python
     from plaunch.process.binding import Binder as Binder
     from plaunch.process.binding import Binding as Binding
+    from plaunch.process.binding import default_binder as default_binder
     from plaunch.process.contexts.context import PContext as PContext
     from plaunch.process.contexts.context import ProcessExit as ProcessExit
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
-    from plaunch.process.contexts.handler import SubprocessHandler as SubprocessHandler
-    from plaunch.process.contexts.handler import get_subprocess_handler as get_subprocess_handler
+    from plaunch.process.contexts.programs import start_program as start_program
     from plaunch.process.contexts.returns import Returns as Returns
     from plaunch.process.contexts.start import start_processes as start_processes
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
@@ -56,7 +56,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "plaunch._names": "is_python",
-        ".binding": "Binder Binding",
+        ".binding": "Binder Binding default_binder",
         ".contexts.context": "PContext ProcessExit RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
         ".kernel.pidfd": "open_pidfd wait_for_end",
@@ -66,7 +66,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.error_handler": "ErrorHandler get_error_handler record",
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure describe_exit",
-        ".contexts.handler": "SubprocessHandler get_subprocess_handler",
+        ".contexts.programs": "start_program",
         ".streams.logs": "LogsDest LogsSpecs",
         ".stopping.signals": (
             "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"

@@ -626,11 +626,10 @@ def test_it_stays_until_it_can_tell_of_everybody():
             killed.extend(process.pid for process in processes)
             return []
 
+        has_missed = False
+
         def newcomers(self):
             return {}
-
-        def has_missed(self):
-            return False
 
     class State:
         tree = Tree()

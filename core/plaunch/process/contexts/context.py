@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from plaunch.process.binding import Binder, Binding
     from plaunch.process.failures.failure import ProcessFailure
-    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.streams.logs import LogsDest, LogsSpecs
     from plaunch.process.streams.worker_streams import Streams
 
 SHUTDOWN_TIMEOUT = 30.0
@@ -144,10 +144,7 @@ class PContext(abc.ABC):
         self._logs_dest = dest
         self._logs_specs = logs_specs
         self._logs_to_close = logs_specs if close_logs else None
-        self._log_line_prefixes = {
-            rank: (log_line_prefixes or {}).get(rank, f"[{name}{rank}]:")
-            for rank in range(self.nprocs)
-        }
+        self._log_line_prefixes = log_line_prefixes or {}
         self._stdout_filters = tuple(duplicate_stdout_filters or ())
         self._stderr_filters = tuple(duplicate_stderr_filters or ())
         self._handle_signals = handle_signals
@@ -308,19 +305,26 @@ class PContext(abc.ABC):
         dest = self._logs_dest
         if dest.tee_stdouts or dest.tee_stderrs:
             from plaunch.process.streams.logs import LogsDest  # noqa: PLC0415 - torchrun's kind only
-            from plaunch.process.streams.worker_streams import Streams  # noqa: PLC0415
 
-            self._tails = Streams(
-                LogsDest(
-                    tee_stdouts=dest.tee_stdouts,
-                    tee_stderrs=dest.tee_stderrs,
-                    filtered_stdout=dest.filtered_stdout,
-                    filtered_stderr=dest.filtered_stderr,
-                ),
-                self.nprocs,
-                prefixes=self._log_line_prefixes,
-                stdout_filters=self._stdout_filters,
-                stderr_filters=self._stderr_filters,
-                capture_stderr=False,
+            shown = LogsDest(
+                tee_stdouts=dest.tee_stdouts,
+                tee_stderrs=dest.tee_stderrs,
+                filtered_stdout=dest.filtered_stdout,
+                filtered_stderr=dest.filtered_stderr,
             )
+            self._tails = self._open_streams(shown, capture_stderr=False)
             self._tails.start()
+
+    def _open_streams(self, dest: LogsDest, **options: Any) -> Streams:
+        """The streams of all workers; `options` are those of `Streams`."""
+        from plaunch.process.streams.worker_streams import Streams  # noqa: PLC0415 - when they start
+
+        return Streams(
+            dest,
+            self.nprocs,
+            prefixes=self._log_line_prefixes,
+            stdout_filters=self._stdout_filters,
+            stderr_filters=self._stderr_filters,
+            name=self.name,
+            **options,
+        )

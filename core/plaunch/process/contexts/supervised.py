@@ -27,7 +27,6 @@ from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 from plaunch.process.stopping.session import WorkerSession
 from plaunch.process.stopping.stop import Stop
 from plaunch.process.stopping.stop_sequence import StopSequence
-from plaunch.process.streams.worker_streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.process.streams.traffic import Traffic
+    from plaunch.process.streams.worker_streams import Streams
 
 _log = logging.getLogger("plaunch")
 
@@ -54,7 +54,7 @@ class SupervisedContext(PContext):
         private_fds: descriptors of this process that a forked worker must not keep.
         returns: what the workers send back.
 
-    All other arguments are those of `PContext`.
+    All other arguments are those of `PContext`; by position, `numa_options` precedes the filters.
     """
 
     _has_forked = False  # whether workers are forked, and not programs of their own
@@ -68,16 +68,13 @@ class SupervisedContext(PContext):
         logs_specs: LogsSpecs,
         log_line_prefixes: Mapping[int, str] | None = None,
         numa_options: object = None,
-        duplicate_stdout_filters: Sequence[str] | None = None,
-        duplicate_stderr_filters: Sequence[str] | None = None,
-        *,
+        *filters: Sequence[str] | None,
         reaper: Reaper | None = None,
         traffic: Traffic | None = None,
         private_fds: Sequence[int] = (),
         returns: Returns | None = None,
         **kwargs: Any,
     ) -> None:
-        filters = (duplicate_stdout_filters, duplicate_stderr_filters)
         kwargs["numa_options"] = numa_options
         super().__init__(
             name, entrypoint, args, envs, logs_specs, log_line_prefixes, *filters, **kwargs
@@ -204,12 +201,8 @@ class SupervisedContext(PContext):
             folder=folder if isinstance(folder, str) else None,
             watch=self._watch,
         )
-        self._streams = Streams(
+        self._streams = self._open_streams(
             self._logs_dest,
-            self.nprocs,
-            prefixes=self._log_line_prefixes,
-            stdout_filters=self._stdout_filters,
-            stderr_filters=self._stderr_filters,
             capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
             traffic=self._traffic,
             keeps_daemons=self._reaper.keep_daemons,
@@ -298,14 +291,11 @@ class SupervisedContext(PContext):
         return self._stop
 
     def _poll(self) -> RunProcsResult | None:
-        if self._result is not None:
-            return self._result
-        if self.look() is None:
-            return None
-        try:
-            self.close()
-        finally:
-            self._result = self._conclude()
+        if self._result is None and self.look() is not None:
+            try:
+                self.close()
+            finally:
+                self._result = self._conclude()
         return self._result
 
     def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:

@@ -118,7 +118,7 @@ class Job:
             return False
         if self._adopter is not None:
             return self._adopter.inherits_nobody
-        return not any(self._tree.newcomers() or self._tree.has_missed() for _ in range(QUIET))
+        return not any(self._tree.newcomers() or self._tree.has_missed for _ in range(QUIET))
 
     def signal(self, processes: Collection[Process], signum: signal.Signals) -> list[Process]:
         """Send a signal; returns those that this user may not signal.

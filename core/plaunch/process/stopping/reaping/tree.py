@@ -54,7 +54,6 @@ class ProcTree(GroupTree):
         self._known: dict[Identity, int] = {}
         self._sessions = Sessions(origin.clock)
         self._seen: set[int] = set()
-        self._has_missed = False
         # An adopter that has inherited nobody, and has no worker either, will never do so.
         self.inherits_nobody = False
 
@@ -167,7 +166,7 @@ class ProcTree(GroupTree):
         Much cheaper than a look, and so much sooner after the moment that it tells of. The newest
         come first: whoever forks and ends again and again is among them.
         """
-        self._has_missed = False
+        self.has_missed = False
         if self.inherits_nobody:
             return {}
         pids = list_processes(self._proc)
@@ -176,7 +175,7 @@ class ProcTree(GroupTree):
         for pid in sorted(new.difference((os.getpid(),)), reverse=True):
             process = read_process(pid, self._proc)
             if process is None or not process.is_alive:
-                self._has_missed = True
+                self.has_missed = True
                 continue
             if process.identity in self._spared:
                 continue
@@ -188,10 +187,6 @@ class ProcTree(GroupTree):
                 self._sessions.confirm(process)
                 found.setdefault(rank, []).append(process)
         return found
-
-    def has_missed(self) -> bool:
-        """Whether somebody had gone before the last call of `newcomers` could tell whose it was."""
-        return self._has_missed
 
     def ranks_of(self, processes: Collection[Process]) -> set[int]:
         """The local ranks of what `look` has found."""

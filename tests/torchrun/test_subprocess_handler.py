@@ -16,7 +16,7 @@ from plaunch.errors import (
     UsageError,
     WorkerStartError,
 )
-from plaunch.process import SubprocessHandler, get_subprocess_handler
+from plaunch_torchrun.elastic.multiprocessing import SubprocessHandler, get_subprocess_handler
 
 
 def output_of(code, *, env=None, args=()):
