@@ -263,7 +263,7 @@ for n in range(2000):
 """
         streams = files.streams(dest(tee="out err", nprocs=4), 4, stderr_fd=os.dup(files.stdout_fd))
         run(streams, dict.fromkeys(range(4), program))
-        os.close(streams._stderr.console_fd)
+        os.close(streams._stderr.fd)
         seen: dict[tuple[int, int], list[int]] = {}
         for line in files.stdout.splitlines():
             match = re.fullmatch(rb"\[r(\d)\]:(\d+) x* end", line)
