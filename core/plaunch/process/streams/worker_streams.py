@@ -77,7 +77,6 @@ class Streams:
         stdout_fd: the console for stdout; teed lines go to what is in the place of `sys.stdout`
             and `sys.stderr`, where that is something else.
         stderr_fd: the console for stderr; a terminal gets each worker a pseudo-terminal.
-        name: the role, for the prefix of ranks that `prefixes` leaves out.
         traffic: counts what passes.
         keeps_daemons: whether something may be left that writes when the launcher is gone. No
             stream passes through a pipe of the launcher then, so that `capture_stderr` is nothing.
@@ -94,12 +93,11 @@ class Streams:
         capture_stderr: bool = True,
         stdout_fd: int = 1,
         stderr_fd: int = 2,
-        name: str = "",
         traffic: Traffic | None = None,
         keeps_daemons: bool = False,
     ) -> None:
         self._traffic = traffic
-        self._prefixes = {r: prefixes.get(r, f"[{name}{r}]:") for r in range(nprocs)}
+        self._prefixes = prefixes
         self._notices = Notices()
         captures = capture_stderr and not keeps_daemons
 
