@@ -58,7 +58,10 @@ def test_streams_count_what_they_read(tmp_path):
         tee_stdouts={0: str(tmp_path / "0"), 1: str(tmp_path / "1")},
     )
     for _ in range(2):
-        streams = Streams(dest, 2, prefixes={}, stdout_fd=console, stderr_fd=-1, traffic=traffic)
+        prefixes = {0: "[0]:", 1: "[1]:"}
+        streams = Streams(
+            dest, 2, prefixes=prefixes, stdout_fd=console, stderr_fd=-1, traffic=traffic
+        )
         fds = [streams.child_fds(rank)[0] for rank in range(2)]
         for fd in fds:
             os.write(fd, b"12345\n")

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plaunch.process.streams.console import Console
-from plaunch.process.streams.lines import Prefix, PrefixedLines
+from plaunch.process.streams.lines import LinesToConsole, MatchesToFile, Prefix
 from plaunch.process.streams.sinks import (
     HOLD,
     LONG_HOLD,
     MAX_HELD,
     FileSink,
-    LinesToConsole,
-    MatchesToFile,
     RawToConsole,
     Sink,
 )
@@ -256,8 +254,8 @@ class TestRaw:
 class TestLines:
     def test_are_prefixed_and_whole(self) -> None:
         screen = Screen()
-        a = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen)
-        b = LinesToConsole(PrefixedLines(Prefix("[b]:")), screen)
+        a = LinesToConsole(Prefix("[a]:"), screen)
+        b = LinesToConsole(Prefix("[b]:"), screen)
         a.write(b"one\nhal")
         b.write(b"two\n")
         a.write(b"f\nend")
@@ -267,7 +265,7 @@ class TestLines:
 
     def test_the_state_of_a_bar_is_shown_on_a_terminal(self) -> None:
         screen, clock = Screen(is_terminal=True), Clock()
-        bar = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen, clock)
+        bar = LinesToConsole(Prefix("[a]:"), screen, clock)
         bar.write(b"\r10%")
         assert (screen.content, bar.due) == (b"[a]:\r", clock.now + HOLD)
         bar.flush()
@@ -282,8 +280,8 @@ class TestLines:
 
     def test_the_state_of_a_bar_is_shown_again_after_an_interruption(self) -> None:
         screen, clock = Screen(is_terminal=True), Clock()
-        bar = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen, clock)
-        other = LinesToConsole(PrefixedLines(Prefix("[b]:")), screen, clock)
+        bar = LinesToConsole(Prefix("[a]:"), screen, clock)
+        other = LinesToConsole(Prefix("[b]:"), screen, clock)
         bar.write(b"\r10%")
         bar.flush()
         other.write(b"line\n")
@@ -295,7 +293,7 @@ class TestLines:
         self, is_terminal: bool, text: bytes
     ) -> None:
         screen = Screen(is_terminal=is_terminal)
-        lines = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen)
+        lines = LinesToConsole(Prefix("[a]:"), screen)
         lines.write(text)
         assert lines.due is None
         lines.write(b" done\n")

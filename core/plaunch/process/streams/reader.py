@@ -70,15 +70,15 @@ class Source:
         """When the reader is to come back without being called, in monotonic seconds."""
         return min((due for sink in self._sinks if (due := sink.due) is not None), default=None)
 
-    def count_owed(self) -> None:
-        """Note how much is to be read: after the end of the workers, all that they wrote."""
+    def unread(self) -> int:
+        """How many bytes can be read now."""
         from fcntl import ioctl  # noqa: PLC0415 - once, at the end
         from termios import FIONREAD  # noqa: PLC0415
 
         try:
-            self.owed = int.from_bytes(ioctl(self.fd, FIONREAD, bytes(4)), "little")
+            return int.from_bytes(ioctl(self.fd, FIONREAD, bytes(4)), "little")
         except OSError:
-            self.owed = 0  # a terminal whose other side is closed: the next read says so
+            return 0  # a terminal whose other side is closed: the next read says so
 
     def close(self) -> None:
         """Close the sinks and the descriptor."""
@@ -122,7 +122,7 @@ class FollowedFile(Source):
             except OSError as error:
                 self._notices.warn("%s cannot be shown: %s", self._label, error.strerror)
                 return None
-        size = super().read() if self._unread() > 0 else 0
+        size = super().read() if self.unread() > 0 else 0
         if size:
             self._next_look = 0.0  # there may be more
         return size
@@ -133,12 +133,11 @@ class FollowedFile(Source):
         held = super().due
         return self._next_look if held is None else min(held, self._next_look)
 
-    def count_owed(self) -> None:
-        """Note how much there is: who goes on writing is not waited for."""
-        self.owed = self._unread() if self.fd >= 0 else 0
-
-    def _unread(self) -> int:  # of a regular file: what is none may have no end
+    def unread(self) -> int:
+        """The same of a regular file; what is none is not read, as it may have no end."""
         try:
+            if self.fd < 0:
+                return os.stat(self._path).st_size
             return os.fstat(self.fd).st_size - os.lseek(self.fd, 0, os.SEEK_CUR)
         except OSError:
             return 1  # reading it says why
@@ -241,12 +240,11 @@ class Reader:
                         self._note_due(source)
 
     def _read_rest(self) -> None:
-        for source in self._sources:
-            source.count_owed()
+        # Who goes on writing is not waited for.
+        for source in (*self._sources, *self._files):
+            source.owed = source.unread()
         for file in tuple(self._files):
-            self._read(file)  # which may be the first time that it is there
-            file.count_owed()
-            while file.owed > 0 and self._read(file):
+            while self._read(file) and file.owed > 0:
                 pass
         started = self._clock()
         while self._sources:

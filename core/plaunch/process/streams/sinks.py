@@ -1,4 +1,4 @@
-"""Where the bytes of a stream go: files, the console, the lines that were asked for."""
+"""Where the bytes of a stream go as they are: to a file, to the console."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.lines import MAX_LINE
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from plaunch.process.streams.console import Console
-    from plaunch.process.streams.lines import PrefixedLines
     from plaunch.process.streams.notices import Notices
 
 HOLD = 0.05  # seconds that the rest of a line is waited for
@@ -74,97 +71,6 @@ class RawToConsole(Sink):
         self._console.put(held, self, is_raw=True)
 
     close = flush
-
-
-class LinesToConsole(Sink):
-    r"""Shows a stream line by line, each with its prefix.
-
-    On a terminal the current state of a progress bar is shown although nothing says yet that it is
-    complete: its `\r` often comes only with the next state.
-    """
-
-    def __init__(
-        self, lines: PrefixedLines, console: Console, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._lines = lines
-        self._console = console
-        self._clock = clock
-        self._shown = 0  # bytes of the unfinished line that are on the console
-
-    def write(self, data: bytes) -> None:
-        """Show the lines that `data` completes."""
-        self._show(self._lines.feed(data))
-        if self._console.is_terminal and self._lines.is_bar:
-            self.due = self._clock() + HOLD
-
-    def flush(self) -> None:
-        """Show the state of a progress bar."""
-        self.due = None
-        unfinished = self._lines.unfinished()
-        self._console.put(unfinished, self, shown=self._shown)
-        self._shown = len(unfinished)
-
-    def close(self) -> None:
-        """Show what is unfinished, and end its line."""
-        self._show(self._lines.close())
-
-    def _show(self, text: bytes) -> None:
-        if text:
-            self._console.put(text, self, shown=self._shown)
-            self._shown = 0
-            self.due = None
-
-
-class MatchesToFile(Sink):
-    """Adds the lines of one stream that contain one of some substrings to a file, prefixed.
-
-    Args:
-        make_prefix: the prefix, made anew for each piece.
-        substrings: what is looked for.
-        file: may be that of other streams too; it stays open.
-        max_line: how many bytes of a line are waited for.
-    """
-
-    def __init__(
-        self,
-        make_prefix: Callable[[], bytes],
-        substrings: Sequence[bytes],
-        file: Sink,
-        max_line: int = MAX_LINE,
-    ) -> None:
-        self._make_prefix = make_prefix
-        self._substrings = substrings
-        self._file = file
-        self._max_line = max_line
-        self._rest = bytearray()
-
-    def write(self, data: bytes) -> None:
-        """Add the matching lines that `data` completes."""
-        cut = data.rfind(b"\n") + 1
-        if cut:
-            whole = bytes(self._rest) + data[:cut]
-            self._rest = bytearray(data[cut:])
-            self._pick(whole[:-1])
-        else:
-            self._rest += data
-            if len(self._rest) > self._max_line:
-                self.close()
-
-    def close(self) -> None:
-        """Take the unfinished line as a whole one."""
-        line, self._rest = bytes(self._rest), bytearray()
-        if line:
-            self._pick(line)
-
-    def _pick(self, text: bytes) -> None:
-        # Most pieces match nothing: three searches of the whole beat thousands of small ones.
-        if self._matches(text):
-            prefix = self._make_prefix()
-            lines = (line for line in text.split(b"\n") if self._matches(line))
-            self._file.write(b"".join(b"%b%b\n" % (prefix, line) for line in lines))
-
-    def _matches(self, text: bytes) -> bool:
-        return any(substring in text for substring in self._substrings)
 
 
 class FileSink(Sink):

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.process.streams.console import Console
 from plaunch.process.streams.descriptors import StreamsError, close_quietly, open_log, open_pipe
 from plaunch.process.streams.last_lines import Ring, read_last_lines
-from plaunch.process.streams.lines import TIME_MACRO, Prefix, PrefixedLines, encode
+from plaunch.process.streams.lines import (
+    TIME_MACRO,
+    LinesToConsole,
+    MatchesToFile,
+    Prefix,
+    encode,
+)
 from plaunch.process.streams.logs import LogsDest, path_of
 from plaunch.process.streams.notices import Notices
 from plaunch.process.streams.reader import FollowedFile, Reader, Source
 from plaunch.process.streams.replaced import find_replaced, text_writer
 from plaunch.process.streams.routes import Route, Way, choose_route, outliving
-from plaunch.process.streams.sinks import FileSink, LinesToConsole, MatchesToFile, RawToConsole
+from plaunch.process.streams.sinks import FileSink, RawToConsole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,13 +40,21 @@ class _Stream:
     """What all ranks' stdout, or all ranks' stderr, have in common."""
 
     name: str
-    console_fd: int
-    console: Console | None  # None if it is closed: nothing is shown
-    teed: Console | None  # for lines that are teed
+    fd: int
     filters: Sequence[bytes]
     filtered_path: str
-    routes: dict[int, Route] = field(default_factory=dict)
-    matches: FileSink | None = None
+    routes: Mapping[int, Route]
+
+
+def _route(dest: LogsDest, stream: str, rank: int, *, capture: bool) -> Route:
+    path = path_of(getattr(dest, f"{stream}s").get(rank))
+    teed = getattr(dest, f"tee_{stream}s").get(rank)
+    tee_path = None if teed is None else path_of(teed)
+    if path == "" and tee_path == os.devnull and not isinstance(dest, LogsDest):
+        # Torch's own spec says this of every stream when there are to be no files, and torchrun
+        # then leaves the stream alone.
+        tee_path = None
+    return choose_route(path, tee_path, capture=capture)
 
 
 class Streams:
@@ -63,7 +77,6 @@ class Streams:
         stdout_fd: the console for stdout; teed lines go to what is in the place of `sys.stdout`
             and `sys.stderr`, where that is something else.
         stderr_fd: the console for stderr; a terminal gets each worker a pseudo-terminal.
-        name: the role, for the prefix of ranks that `prefixes` leaves out.
         traffic: counts what passes.
         keeps_daemons: whether something may be left that writes when the launcher is gone. No
             stream passes through a pipe of the launcher then, so that `capture_stderr` is nothing.
@@ -80,54 +93,33 @@ class Streams:
         capture_stderr: bool = True,
         stdout_fd: int = 1,
         stderr_fd: int = 2,
-        name: str = "",
         traffic: Traffic | None = None,
         keeps_daemons: bool = False,
     ) -> None:
         self._traffic = traffic
-        self._prefixes = {r: prefixes.get(r, f"[{name}{r}]:") for r in range(nprocs)}
+        self._prefixes = prefixes
         self._notices = Notices()
-        self._consoles: dict[tuple[int, int], Console] = {}
-        self._stdout = self._create("stdout", stdout_fd, stdout_filters, dest)
-        self._stderr = self._create("stderr", stderr_fd, stderr_filters, dest)
-        for stream in (self._stdout, self._stderr):
-            captures = capture_stderr and not keeps_daemons and stream is self._stderr
-            paths, tee_paths = (getattr(dest, f"{tee}{stream.name}s") for tee in ("", "tee_"))
-            for rank in range(nprocs):
-                path, teed = path_of(paths.get(rank)), tee_paths.get(rank)
-                tee_path = None if teed is None else path_of(teed)
-                if path == "" and tee_path == os.devnull and not isinstance(dest, LogsDest):
-                    # Torch's own spec says this of every stream when there are to be no files, and
-                    # torchrun then leaves the stream alone.
-                    tee_path = None
-                route = choose_route(path, tee_path, capture=captures)
-                stream.routes[rank] = outliving(route) if keeps_daemons else route
+        captures = capture_stderr and not keeps_daemons
+
+        def describe(name: str, fd: int, filters: Sequence[str], *, capture: bool) -> _Stream:
+            routes = {rank: _route(dest, name, rank, capture=capture) for rank in range(nprocs)}
+            if keeps_daemons:
+                routes = {rank: outliving(route) for rank, route in routes.items()}
+            path = path_of(getattr(dest, f"filtered_{name}", ""))
+            if path == os.devnull or path.startswith(os.devnull + os.sep):
+                path = ""  # torch's spec puts it "below" /dev/null when there are to be no files
+            return _Stream(name, fd, [encode(text) for text in filters], path, routes)
+
+        self._stdout = describe("stdout", stdout_fd, stdout_filters, capture=False)
+        self._stderr = describe("stderr", stderr_fd, stderr_filters, capture=captures)
         self._child_ends: list[int] = []
         self._sources: list[Source] = []
-        self._used: list[Console] = []  # those that something is shown on
+        self._consoles: dict[object, Console] = {}  # those that something is shown on
+        self._matches: dict[str, FileSink] = {}  # for the filtered lines, by the stream's name
         self._last_lines: dict[int, Callable[[], list[str]]] = {}  # of stderr, by local rank
         self._reader: Reader | None = None
         self._is_finished = False
         self._is_hurried = False
-
-    def _create(self, name: str, fd: int, filters: Sequence[str], dest: LogsDest) -> _Stream:
-        try:
-            status = os.fstat(fd)
-        except OSError:
-            console = None  # the launcher was started with it closed
-        else:
-            # One console for `2>&1`: the order is kept, and lines of the two do not mix.
-            key = (status.st_dev, status.st_ino)
-            console = self._consoles.setdefault(key, Console(fd, name, self._notices))
-        teed, replaced = console, find_replaced(name, fd)
-        if replaced is not None:
-            writer = text_writer(replaced)
-            teed = Console(fd, f"sys.{name}", self._notices, write=writer)
-            teed = self._consoles.setdefault((-1, id(replaced)), teed)
-        path = path_of(getattr(dest, f"filtered_{name}", ""))
-        if path == os.devnull or path.startswith(os.devnull + os.sep):
-            path = ""  # torch's spec puts the file "below" /dev/null when there are to be no files
-        return _Stream(name, fd, console, teed, [encode(text) for text in filters], path)
 
     def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
         """Descriptors that the worker gets as stdout and stderr; None means the launcher's own.
@@ -163,39 +155,52 @@ class Streams:
             source.add(FileSink(open_log(route.file, label), route.file, self._notices))
         if route.way is Way.TEE:
             self._tee(stream, source, self._prefixes[rank])
-        elif route.is_shown and stream.console is not None:
-            source.add(RawToConsole(self._use(stream.console)))
+        elif route.is_shown and (console := self._console(stream)):
+            source.add(RawToConsole(console))
         return child_end
 
     def _tee(self, stream: _Stream, source: Source, text: str) -> None:
         prefix = Prefix(text)
-        if stream.teed is not None:
-            source.add(LinesToConsole(PrefixedLines(prefix), self._use(stream.teed)))
+        if console := self._console(stream, teed=True):
+            source.add(LinesToConsole(prefix, console))
         if stream.filters and stream.filtered_path:
-            if stream.matches is None:
+            if stream.name not in self._matches:
                 fd = open_log(stream.filtered_path, f"the filtered lines of {stream.name}")
-                stream.matches = FileSink(fd, stream.filtered_path, self._notices)
-            source.add(MatchesToFile(prefix, stream.filters, stream.matches))
+                file = FileSink(fd, stream.filtered_path, self._notices)
+                self._matches[stream.name] = file
+            source.add(MatchesToFile(prefix, stream.filters, self._matches[stream.name]))
 
-    def _use(self, console: Console) -> Console:
-        if console not in self._used:
-            self._used.append(console)
-        return console
+    def _console(self, stream: _Stream, *, teed: bool = False) -> Console | None:
+        """The console of a stream, for teed lines or others; None if nothing can be shown."""
+        replaced = find_replaced(stream.name, stream.fd) if teed else None
+        if replaced is not None:
+            if id(replaced) not in self._consoles:
+                name, write = f"sys.{stream.name}", text_writer(replaced)
+                self._consoles[id(replaced)] = Console(stream.fd, name, self._notices, write=write)
+            return self._consoles[id(replaced)]
+        try:
+            status = os.fstat(stream.fd)
+        except OSError:
+            return None  # the launcher was started with it closed
+        # One console for `2>&1`: the order is kept, and lines of the two do not mix.
+        key = (status.st_dev, status.st_ino)
+        if key not in self._consoles:
+            self._consoles[key] = Console(stream.fd, stream.name, self._notices)
+        return self._consoles[key]
 
     def _open_source(self, stream: _Stream, route: Route, label: str) -> tuple[Source, int]:
-        is_shown_raw = route.way is Way.CAPTURE and route.is_shown
-        if is_shown_raw and stream.console is not None and stream.console.is_terminal:
+        if route.way is Way.CAPTURE and route.is_shown and os.isatty(stream.fd):
             from plaunch.process.streams.terminal import SizeKeeper, open_terminal  # noqa: PLC0415 - rare
 
             try:
-                master, slave = open_terminal(stream.console_fd)
+                master, slave = open_terminal(stream.fd)
             except OSError as error:
                 self._notices.warn(
                     "no pseudo-terminal for %s (%s): the worker gets a pipe", label, error
                 )
             else:
                 source = Source(master, label, self._notices)
-                source.add(SizeKeeper(stream.console_fd, master))
+                source.add(SizeKeeper(stream.fd, master))
                 return source, slave
         read_end, write_end = open_pipe(label, is_large=route.way is Way.TEE)
         return Source(read_end, label, self._notices), write_end
@@ -219,11 +224,12 @@ class Streams:
                     self._tee(stream, files[-1], self._prefixes[rank].replace(TIME_MACRO, ""))
         if not (self._sources or files):
             return
-        for console in self._used:
+        for console in self._consoles.values():
             console.start()
         if self._traffic is not None:
-            self._traffic.shows_on(self._used)
-        reader = Reader(self._sources, files=files, shared=self._shared(), traffic=self._traffic)
+            self._traffic.shows_on(self._consoles.values())
+        shared = self._matches.values()
+        reader = Reader(self._sources, files=files, shared=shared, traffic=self._traffic)
         reader.start()
         self._reader = reader
 
@@ -251,12 +257,12 @@ class Streams:
         self._is_finished = True
         with ExitStack() as stack:  # last in, first out; and all of them, whatever interrupts one
             stack.callback(self._notices.flush, timeout=1.0)
-            for console in self._used:
+            for console in self._consoles.values():
                 stack.callback(console.close, timeout, lambda: self._is_hurried)
             if self._reader is not None:
                 stack.callback(self._finish_reader, self._reader, timeout)
             else:  # never read: there was no start
-                for sink in self._shared():
+                for sink in self._matches.values():
                     stack.callback(sink.close)
                 for source in self._sources:
                     stack.callback(source.close)
@@ -267,11 +273,6 @@ class Streams:
             self._notices.warn(
                 "a log file system does not answer; the end of the workers' output may be missing"
             )
-
-    def _shared(self) -> list[FileSink]:
-        """The sinks that several streams have in common."""
-        both = (self._stdout.matches, self._stderr.matches)
-        return [matches for matches in both if matches is not None]
 
     def _close_child_ends(self) -> None:
         while self._child_ends:
