@@ -309,6 +309,19 @@ def simulate():
     return Simulation
 
 
+@pytest.fixture
+def settled():
+    """Make a `Simulation` of nodes that are in a round; by default as many as it takes."""
+
+    def settle(count, *, min_nodes=None, max_nodes=None, **settings):
+        job = Simulation(min_nodes=min_nodes or count, max_nodes=max_nodes or count, **settings)
+        nodes = [job.add() for _ in range(count)]
+        job.settle(*nodes)
+        return job, nodes
+
+    return settle
+
+
 @pytest.fixture(autouse=True)
 def _runners_are_not_touched_under_the_lock_of_a_membership(monkeypatch):
     """Their routines take that lock under the one of their runner; both ways round would hang."""
