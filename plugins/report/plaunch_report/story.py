@@ -154,9 +154,9 @@ class Storyteller:
         return marks
 
     def _failures(self) -> list[Failure]:
-        found: dict[tuple[object, ...], Failure] = {}
+        found: dict[tuple[int, str, int, int], Failure] = {}
         # The last word of each node: what it took for the first is told again if it was not.
-        firsts: dict[tuple[object, ...], dict[int, bool]] = {}
+        firsts: dict[tuple[int, str, int, int], dict[int, bool]] = {}
         told = [
             (self.time(node, record), node, record)
             for node, agent in enumerate(self.agents)

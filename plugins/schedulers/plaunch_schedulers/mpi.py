@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import UsageError
-from plaunch.rendezvous import join_host_port
 from plaunch.scheduling import Allocation
+from plaunch_network import join_host_port
 
 from plaunch_schedulers.numbers import find_number
 

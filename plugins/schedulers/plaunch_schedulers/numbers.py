@@ -37,8 +37,3 @@ def find_number(environ: Mapping[str, str], *variables: str, at_least: int = 0) 
             )
         return Number(number, variable)
     return None
-
-
-def digits(text: str) -> int | None:
-    """The number that `text` is, if it has nothing but some ASCII digits."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None

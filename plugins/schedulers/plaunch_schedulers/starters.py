@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch_schedulers.numbers import digits
+from plaunch.numbers import digits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -144,7 +144,9 @@ class PContext(abc.ABC):
         self._logs_dest = dest
         self._logs_specs = logs_specs
         self._logs_to_close = logs_specs if close_logs else None
-        self._log_line_prefixes = log_line_prefixes or {}
+        self._log_line_prefixes = {
+            rank: (log_line_prefixes or {}).get(rank, f"[{name}{rank}]:") for rank in args
+        }
         self._stdout_filters = tuple(duplicate_stdout_filters or ())
         self._stderr_filters = tuple(duplicate_stderr_filters or ())
         self._handle_signals = handle_signals
@@ -325,6 +327,5 @@ class PContext(abc.ABC):
             prefixes=self._log_line_prefixes,
             stdout_filters=self._stdout_filters,
             stderr_filters=self._stderr_filters,
-            name=self.name,
             **options,
         )
