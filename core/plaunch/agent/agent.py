@@ -234,8 +234,11 @@ class SimpleElasticAgent(ElasticAgent):
             logger.info("this node was not needed: %s", error)
             return RunResult(WorkerState.SUCCEEDED)
         if outcome is Outcome.SIGNALLED:
-            who = describe_asker(loop.state)
-            raise SignalException(f"{who}; the workers were stopped", loop.death_signal)
+            state = loop.state
+            raise SignalException(
+                f"{describe_asker(state)}; the workers were stopped",
+                state.asked_by or signal.SIGTERM,
+            )
         raise error or self._peers.error_of(outcome)
 
 
