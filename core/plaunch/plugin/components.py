@@ -195,8 +195,11 @@ class BoundedBinder:
         return _for_a_start("binder", self._who, method, function, self._is_unwanted)
 
 
-class BoundedStore:
-    """Opens a third party's store on a thread.
+def bounded_store(open_store: OpenStore, who: str, is_unwanted: Callable[[], bool]) -> OpenStore:
+    """What opens a third party's store, on a thread.
+
+    It raises a `PluginError` if that has not returned in time, or by the time that the launch was
+    to stop, or ends the process.
 
     Args:
         open_store: opens it.
@@ -204,26 +207,13 @@ class BoundedStore:
         is_unwanted: asked while it takes its time: whether the launch is to stop.
     """
 
-    def __init__(self, open_store: OpenStore, who: str, is_unwanted: Callable[[], bool]) -> None:
-        self._open = open_store
-        self._who = who
-        self._is_unwanted = is_unwanted
-
-    def __call__(self, store_round: StoreRound, /) -> WorkerStore:
-        """The store.
-
-        Raises:
-            PluginError: it has not been opened in time, or by the time that the launch was to stop;
-                it ends the process.
-        """
-        store: WorkerStore = _for_a_start(
-            "worker-store",
-            self._who,
-            "opening a store",
-            lambda: self._open(store_round),
-            self._is_unwanted,
+    def open_bounded(store_round: StoreRound, /) -> WorkerStore:
+        opened: WorkerStore = _for_a_start(
+            "worker-store", who, "opening a store", lambda: open_store(store_round), is_unwanted
         )
-        return store
+        return opened
+
+    return open_bounded
 
 
 def _for_a_start(

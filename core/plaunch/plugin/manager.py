@@ -316,9 +316,9 @@ class PluginManager:
             return open_default_store if is_there else None
         if found is None or self._registrations[by].is_ours:
             return found
-        from plaunch.plugin.components import BoundedStore  # noqa: PLC0415 - third parties' only
+        from plaunch.plugin.components import bounded_store  # noqa: PLC0415 - third parties' only
 
-        return BoundedStore(found, self._who(by), is_unwanted)
+        return bounded_store(found, self._who(by), is_unwanted)
 
     def _sole_answer(
         self,
