@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from plaunch.options import Option
 
 
+_SILENT = ("help", "version")  # they log nothing, and importing what logs takes longer than they do
+
+
 def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -> int:
     """Run a command line and return the exit code, printing errors to stderr.
 
@@ -80,13 +83,14 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
             raise
         command, table = wanted
         invocation = Invocation(None, table, os.environ, plugins, error)
-        set_up_logging()
     else:
         command = given_command(args)
         invocation = Invocation(args, args.table, os.environ, plugins)
+    problems = [] if invocation.args is None else invocation.table.problems
+    if command is None or command.dest not in _SILENT or problems:
         set_up_logging()
-        for problem in args.table.problems:
-            _log().warning("%s", problem)
+    for problem in problems:
+        _log().warning("%s", problem)
     with STDOUT.reserved(is_launch=command is None):
         try:
             if command is None:
