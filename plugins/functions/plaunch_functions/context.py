@@ -72,7 +72,8 @@ class MultiprocessContext(SupervisedContext):
     ) -> ProcessHandle:
         pipe = self._values.open_pipe(local_rank)
         call = Call(self._function, self.args[local_rank])
-        task = Task(WorkerSetup(local_rank), call, InheritedFd(pipe.child_fd))
+        setup = self._setup(local_rank, stdout, stderr)
+        task = Task(setup, call, InheritedFd(pipe.child_fd))
         if self._values.gate is not None:
             task.siblings = InheritedFd(self._values.gate.child_fd)
         process = (
@@ -88,35 +89,39 @@ class MultiprocessContext(SupervisedContext):
         self._values.expect(local_rank)
         return worker
 
+    def _setup(self, local_rank: int, stdout: int | None, stderr: int | None) -> WorkerSetup:
+        if self.start_method == "spawn":
+            return WorkerSetup(local_rank)
+        if self.start_method == "forkserver":
+            # The server is older than this start: it has other streams and another environment.
+            setup = self._fork_setup(local_rank, _stream(stdout, 1), _stream(stderr, 2))
+            setup.close_fds = ()  # nor has it these
+            return setup
+        setup = self._fork_setup(local_rank, stdout, stderr)
+        setup.close_fds += (*self._values.own_fds(), *self._stream_fds)
+        self._stream_fds += [fd for fd in (stdout, stderr) if fd is not None]
+        return setup
+
     def _start_process(
         self, process: Any, task: Task, stdout: int | None, stderr: int | None
     ) -> ProcessHandle:
-        setup = task.setup
-        env = self._environment(setup.local_rank)
-        if self.start_method == "spawn":
-            from plaunch_functions.spawned import SpawnPopen  # noqa: PLC0415 - this start method only
+        local_rank = task.setup.local_rank
+        if self.start_method == "forkserver":
+            from plaunch_functions.fork_server import fork_in_server  # noqa: PLC0415 - this start method only
 
-            bound = self._bound(setup.local_rank)
+            task.send_fds()
+            return fork_in_server(process, self._bindings.get(local_rank))
+        if self.start_method == "spawn":
+            from plaunch_functions.spawned import SpawnPopen  # noqa: PLC0415 - as above
+
+            env, bound = self._environment(local_rank), self._bound(local_rank)
             spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, bound=bound)
             return ProcessHandle(spawned, spawned.close)
-        setup.env = env
-        fds = {"stdout": stdout, "stderr": stderr, "guard_fd": self._guard_fd()}
-        if self.start_method == "forkserver":
-            # The server is older than this start: it has other streams and another environment.
-            fds.update(stdout=_stream(stdout, 1), stderr=_stream(stderr, 2))
-        task.fds = {name: InheritedFd(fd) for name, fd in fds.items() if fd is not None}
-        if self.start_method == "forkserver":
-            from plaunch_functions.fork_server import fork_in_server  # noqa: PLC0415 - as above
-
-            return fork_in_server(process, self._bindings.get(setup.local_rank))
-        own_fds = [*self._launcher_fds(), *self._values.own_fds(), *self._stream_fds]
-        setup.close_fds = tuple(fd for fd in own_fds if fd != fds["guard_fd"])
-        self._stream_fds += [fd for fd in (stdout, stderr) if fd is not None]
         # Until the worker has its own handlers, the launcher's would take its signals.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        setup.signal_mask = frozenset(mask)
+        task.setup.signal_mask = frozenset(mask)
         try:
-            with self._bound(setup.local_rank):
+            with self._bound(local_rank):
                 forked = process._Popen(process)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError
 
+from plaunch_functions.payload import InheritedFd
 from plaunch_functions.siblings import SiblingWait
 
 if TYPE_CHECKING:
     from plaunch.process import WorkerSetup
 
-    from plaunch_functions.payload import Call, InheritedFd, PickledCall
+    from plaunch_functions.payload import Call, PickledCall
 
 
 @dataclass
@@ -27,8 +28,7 @@ class Task:
         call: the function and its arguments.
         result: where it sends what that returns.
         siblings: where it waits, once it has done so, for the others to come as far.
-        fds: the descriptors of `setup` by the names of its fields, which are other numbers in a
-            process that was not forked.
+        fds: the descriptors of `setup`, by the names of its fields, if they are sent along.
     """
 
     setup: WorkerSetup
@@ -36,6 +36,12 @@ class Task:
     result: InheritedFd
     siblings: InheritedFd | None = None
     fds: dict[str, InheritedFd] = field(default_factory=dict)
+
+    def send_fds(self) -> None:
+        """Send the descriptors of `setup` along, to a process that is no fork of this one."""
+        fields = {"stdout", "stderr", "guard_fd"}
+        found = {name: fd for name, fd in vars(self.setup).items() if name in fields}
+        self.fds = {name: InheritedFd(fd) for name, fd in found.items() if fd is not None}
 
     def run(self) -> None:
         """Become the worker, call the function, send what it returns."""

@@ -15,7 +15,6 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
-from plaunch.process.binding import while_bound
 from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext, RunProcsResult
 from plaunch.process.contexts.exits import Exits
 from plaunch.process.contexts.returns import Returns
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from plaunch.process.contexts.context import ProcessExit
+    from plaunch.process.contexts.worker_setup import WorkerSetup
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.stopping.job import Job
@@ -161,16 +161,25 @@ class SupervisedContext(PContext):
 
     def _bound(self, local_rank: int) -> AbstractContextManager[None]:
         """Binds what this thread starts to the processors and devices of this worker."""
-        return while_bound(self._bindings.get(local_rank))
+        binding = self._bindings.get(local_rank)
+        return contextlib.nullcontext() if binding is None else binding.applied()
 
-    def _guard_fd(self) -> int | None:
-        """The descriptor for `WorkerSetup` by which a worker makes itself known to the guard."""
-        return None if self._job is None else self._job.guard_fd()
+    def _fork_setup(self, local_rank: int, stdout: int | None, stderr: int | None) -> WorkerSetup:
+        """What makes a fork of this process the worker."""
+        from plaunch.process.contexts.worker_setup import WorkerSetup  # noqa: PLC0415 - forks only
 
-    def _launcher_fds(self) -> list[int]:
-        """What a forked worker has of the launcher, and must not keep."""
-        owners = [owner for owner in (self._watch, self._job) if owner is not None]
-        return [*self._private_fds, *(fd for owner in owners for fd in owner.own_fds())]
+        if self._watch is None or self._job is None:
+            raise self._not_started()
+        guard_fd = self._job.guard_fd()
+        fds = (*self._private_fds, *self._watch.own_fds(), *self._job.own_fds())
+        return WorkerSetup(
+            local_rank,
+            env=self._environment(local_rank),
+            stdout=stdout,
+            stderr=stderr,
+            guard_fd=guard_fd,
+            close_fds=tuple(fd for fd in fds if fd != guard_fd),
+        )
 
     # --- start, look, stop ------------------------------------------------------------------------
 
