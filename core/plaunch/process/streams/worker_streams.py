@@ -46,7 +46,7 @@ class _Stream:
     routes: Mapping[int, Route]
 
 
-def _route(dest: LogsDest, stream: str, rank: int, *, capture: bool) -> Route:
+def _choose(dest: LogsDest, stream: str, rank: int, *, capture: bool) -> Route:
     path = path_of(getattr(dest, f"{stream}s").get(rank))
     teed = getattr(dest, f"tee_{stream}s").get(rank)
     tee_path = None if teed is None else path_of(teed)
@@ -102,7 +102,7 @@ class Streams:
         captures = capture_stderr and not keeps_daemons
 
         def describe(name: str, fd: int, filters: Sequence[str], *, capture: bool) -> _Stream:
-            routes = {rank: _route(dest, name, rank, capture=capture) for rank in range(nprocs)}
+            routes = {rank: _choose(dest, name, rank, capture=capture) for rank in range(nprocs)}
             if keeps_daemons:
                 routes = {rank: outliving(route) for rank, route in routes.items()}
             path = path_of(getattr(dest, f"filtered_{name}", ""))
