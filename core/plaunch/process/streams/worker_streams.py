@@ -215,21 +215,21 @@ class Streams:
             RuntimeError: the system gives no more threads.
         """
         self._close_child_ends()
-        files = []
         for stream in (self._stdout, self._stderr):
             for rank, route in stream.routes.items():
                 if route.tail:
-                    files.append(FollowedFile(route.tail, self._notices))
+                    file = FollowedFile(route.tail, self._notices)
+                    self._sources.append(file)
                     # The lines are read long after they were written.
-                    self._tee(stream, files[-1], self._prefixes[rank].replace(TIME_MACRO, ""))
-        if not (self._sources or files):
+                    self._tee(stream, file, self._prefixes[rank].replace(TIME_MACRO, ""))
+        if not self._sources:
             return
         for console in self._consoles.values():
             console.start()
         if self._traffic is not None:
             self._traffic.shows_on(self._consoles.values())
         shared = self._matches.values()
-        reader = Reader(self._sources, files=files, shared=shared, traffic=self._traffic)
+        reader = Reader(self._sources, shared=shared, traffic=self._traffic)
         reader.start()
         self._reader = reader
 
