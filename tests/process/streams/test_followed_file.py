@@ -38,18 +38,17 @@ class Following:
     def __init__(self, notices):
         self.traffic = Traffic()
         self.notices = notices
-        self.files = []
         self.sources = []
         self.reader = None
 
     def add(self, path, sink=None):
-        self.files.append(FollowedFile(str(path), self.notices))
+        self.sources.append(FollowedFile(str(path), self.notices))
         sink = sink or Kept()
-        self.files[-1].add(sink)
+        self.sources[-1].add(sink)
         return sink
 
     def start(self):
-        self.reader = Reader(self.sources, files=self.files, traffic=self.traffic)
+        self.reader = Reader(self.sources, traffic=self.traffic)
         self.reader.start()
 
     def stop(self):

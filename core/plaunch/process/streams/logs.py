@@ -131,6 +131,7 @@ def default_logs_specs(
 
     Raises:
         LogDirectoryError: the log directory cannot be used.
+        PluginLoadError: the plugin that has it is not installed.
     """
     from plaunch.defaults import DIRECT_LOGS_SPECS, load_default  # noqa: PLC0415 - direct use only
 

@@ -29,6 +29,7 @@ INTERVAL = 0.1  # seconds between two looks at a file
 class Source:
     """The read end of one worker's stream, and the sinks of its bytes; closes both."""
 
+    can_be_waited_for = True
     _at_end: int | None = None  # what `read` returns where there is nothing more
 
     def __init__(self, fd: int, label: str, notices: Notices) -> None:
@@ -36,7 +37,6 @@ class Source:
         self._label = label
         self._sinks: list[Sink] = []
         self._notices = notices
-        self.owed = 0  # bytes that were still to be read when all workers had ended
         if fd >= 0:
             os.set_blocking(fd, False)
 
@@ -57,7 +57,6 @@ class Source:
             return None
         if not data:
             return self._at_end
-        self.owed -= len(data)
         self._each(lambda sink: sink.write(data))
         return len(data)
 
@@ -104,6 +103,7 @@ class FollowedFile(Source):
     Nothing tells of its growth, so that it is looked at again and again.
     """
 
+    can_be_waited_for = False
     _at_end = 0
 
     def __init__(self, path: str, notices: Notices) -> None:
@@ -147,8 +147,7 @@ class Reader:
     """Reads several sources in one thread until all have ended, or until it is told to finish.
 
     Args:
-        sources: what can be waited for.
-        files: what must be looked at.
+        sources: what is read; those that cannot be waited for are looked at when they are due.
         shared: sinks of several sources, closed after them.
         clock: monotonic seconds.
         traffic: counts what is read.
@@ -159,23 +158,21 @@ class Reader:
         sources: Collection[Source],
         clock: Callable[[], float] = time.monotonic,
         *,
-        files: Collection[FollowedFile] = (),
         shared: Collection[Sink] = (),
         traffic: Traffic | None = None,
     ) -> None:
         self._sources = set(sources)
-        self._files = set(files)
         self._shared = shared
         self._traffic = traffic
         self._clock = clock
-        self._due: dict[Source, float] = dict.fromkeys(files, 0.0)  # to come back to, uncalled
+        self._due: dict[Source, float] = {}  # those to come back to, uncalled
         self._reads = 0
         self._selector: selectors.BaseSelector  # from `start` on
         self._wake_read = self._wake_write = -1
         self._thread = threading.Thread(target=self._run, name="plaunch-reader", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which owns sources, files and shared sinks from now on.
+        """Start the thread, which owns sources and shared sinks from now on.
 
         Raises:
             OSError: too many descriptors are open.
@@ -210,13 +207,16 @@ class Reader:
     def _run(self) -> None:
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         for source in self._sources:
-            self._selector.register(source.fd, selectors.EVENT_READ, source)
+            if source.can_be_waited_for:
+                self._selector.register(source.fd, selectors.EVENT_READ, source)
+            else:
+                self._due[source] = 0.0
         try:
             self._read_until_told()
             self._selector.unregister(self._wake_read)
             self._read_rest()
         finally:
-            for source in (*self._sources, *self._files):
+            for source in self._sources:
                 source.close()
             for sink in self._shared:
                 sink.close()
@@ -234,28 +234,21 @@ class Reader:
                 now = self._clock()
                 for source in [source for source, due in self._due.items() if due <= now]:
                     source.flush(now)
-                    if source in self._files:
-                        self._read(source)
-                    else:
-                        self._note_due(source)
+                    self._read(source)
 
     def _read_rest(self) -> None:
-        # Who goes on writing is not waited for.
-        for source in (*self._sources, *self._files):
-            source.owed = source.unread()
-        for file in tuple(self._files):
-            while self._read(file) and file.owed > 0:
-                pass
+        # All that the workers have written is there; who goes on writing is not waited for.
+        for source in tuple(self._sources):
+            owed = source.unread()
+            while owed > 0 and (size := self._read(source)):
+                owed -= size
         started = self._clock()
-        while self._sources:
+        while self._selector.get_map() and self._clock() - started <= LINGER:
             ready = self._selector.select(QUIET)
             if not ready:
                 return
             for key, _ in ready:
                 self._read(key.data)
-            is_late = self._clock() - started > LINGER
-            if is_late and all(source.owed <= 0 for source in self._sources):
-                return
 
     def _read(self, source: Source) -> int:
         self._reads += 1
@@ -265,20 +258,16 @@ class Reader:
         else:
             if self._traffic is not None:
                 self._traffic.read_bytes += size
-            self._note_due(source)
+            due = source.due
+            if due is not None:
+                self._due[source] = due
+            elif self._due:
+                self._due.pop(source, None)
         return size or 0
 
-    def _note_due(self, source: Source) -> None:
-        due = source.due
-        if due is not None:
-            self._due[source] = due
-        elif self._due:
-            self._due.pop(source, None)
-
     def _end(self, source: Source) -> None:
-        if source in self._sources:
+        if source.can_be_waited_for:
             self._selector.unregister(source.fd)
         self._sources.discard(source)
-        self._files.discard(source)
         self._due.pop(source, None)
         source.close()

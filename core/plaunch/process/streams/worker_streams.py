@@ -46,7 +46,7 @@ class _Stream:
     routes: Mapping[int, Route]
 
 
-def _route(dest: LogsDest, stream: str, rank: int, *, capture: bool) -> Route:
+def _choose(dest: LogsDest, stream: str, rank: int, *, capture: bool) -> Route:
     path = path_of(getattr(dest, f"{stream}s").get(rank))
     teed = getattr(dest, f"tee_{stream}s").get(rank)
     tee_path = None if teed is None else path_of(teed)
@@ -102,7 +102,7 @@ class Streams:
         captures = capture_stderr and not keeps_daemons
 
         def describe(name: str, fd: int, filters: Sequence[str], *, capture: bool) -> _Stream:
-            routes = {rank: _route(dest, name, rank, capture=capture) for rank in range(nprocs)}
+            routes = {rank: _choose(dest, name, rank, capture=capture) for rank in range(nprocs)}
             if keeps_daemons:
                 routes = {rank: outliving(route) for rank, route in routes.items()}
             path = path_of(getattr(dest, f"filtered_{name}", ""))
@@ -215,21 +215,21 @@ class Streams:
             RuntimeError: the system gives no more threads.
         """
         self._close_child_ends()
-        files = []
         for stream in (self._stdout, self._stderr):
             for rank, route in stream.routes.items():
                 if route.tail:
-                    files.append(FollowedFile(route.tail, self._notices))
+                    file = FollowedFile(route.tail, self._notices)
+                    self._sources.append(file)
                     # The lines are read long after they were written.
-                    self._tee(stream, files[-1], self._prefixes[rank].replace(TIME_MACRO, ""))
-        if not (self._sources or files):
+                    self._tee(stream, file, self._prefixes[rank].replace(TIME_MACRO, ""))
+        if not self._sources:
             return
         for console in self._consoles.values():
             console.start()
         if self._traffic is not None:
             self._traffic.shows_on(self._consoles.values())
         shared = self._matches.values()
-        reader = Reader(self._sources, files=files, shared=shared, traffic=self._traffic)
+        reader = Reader(self._sources, shared=shared, traffic=self._traffic)
         reader.start()
         self._reader = reader
 
