@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.programs import run_python
 from helpers.waiting import wait_for_files
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-extension"
@@ -39,15 +38,15 @@ def test_it_is_short():
 
 def test_the_tests_of_the_package_pass(installed, source):
     environ = {**installed.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+    done = run_python(
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
         cwd=source,
         env={name: value for name, value in environ.items() if name != "PYTEST_ADDOPTS"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
         timeout=BOUND,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
