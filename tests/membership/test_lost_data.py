@@ -266,8 +266,7 @@ def test_strangers_attempts_are_not_remembered(settled):
     fail(job, nodes[0])
     for node in nodes:
         job.kill(node)
-    again = [job.add(), job.add()]
-    job.settle(*again)
+    again = job.gather(2)
     assert {node.place.attempt for node in again} == {0}
 
 

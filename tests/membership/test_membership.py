@@ -27,8 +27,7 @@ def test_a_round_is_complete_at_max(simulate):
 def test_a_round_is_complete_some_time_after_min(simulate):
     job = simulate(min_nodes=2, max_nodes=4, last_call_timeout=7.0)
     began = job.now
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job.gather(2)
     assert 7.0 <= job.now - began < 8.1
 
 
