@@ -24,6 +24,9 @@ BINDER = "plaunch_devices.binder:create_binder"
 # The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and
 # `virtual_local_rank`; the one name here that is looked up as those of users are.
 DEVICES = "devices"
+# Make plaunch's of what packages list in torchrun's two groups for torch's own types.
+TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
+TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
 # Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 

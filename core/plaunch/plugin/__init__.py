@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from plaunch.plugin.registry import RendezvousFactory as RendezvousFactory
     from plaunch.plugin.registry import Scheduler as Scheduler
     from plaunch.plugin.registry import SignalPolicyFactory as SignalPolicyFactory
-    from plaunch.plugin.torchrun import TorchLogsSpecs as TorchLogsSpecs
-    from plaunch.plugin.torchrun import bridge_creator as bridge_creator
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -50,6 +48,5 @@ __getattr__, __dir__, __all__ = attach(
             "SIGNAL_POLICIES DeviceCounter EventHandlerFactory Kind LogsSpecsFactory "
             "RendezvousFactory Scheduler SignalPolicyFactory"
         ),
-        ".torchrun": "TorchLogsSpecs bridge_creator",
     },
 )

@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from plaunch.defaults import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_default
 from plaunch.errors import PluginLoadError, SignalException
 from plaunch.plugin.blame import one_line
 from plaunch.plugin.groups import TORCHRUN_HANDLERS
@@ -110,8 +111,7 @@ def load_entry(kind: Kind[Any], entry: EntryPoint, instances: dict[type, object]
     if not kind.hook:
         raise PluginLoadError(f"{who} has no hooks: nothing in it is marked with plaunch.hookimpl")
     if entry.group == TORCHRUN_HANDLERS:
-        from plaunch.plugin.torchrun import bridge_creator  # noqa: PLC0415 - rare
-
+        bridge_creator = load_default(TORCHRUN_CREATORS)
         with _blaming(who, entry, target):
             value = bridge_creator(who, entry.name, value)
     return BarePlugin(kind, entry.name, value)
@@ -186,9 +186,7 @@ def checked(kind: Kind[T], who: str, thing: object) -> T:
     if kind.name == LOGS_SPECS.name and not (
         isinstance(thing, type) and issubclass(thing, LogsSpecs)
     ):
-        from plaunch.plugin.torchrun import bridge_logs_specs  # noqa: PLC0415 - rare
-
-        fit = bridge_logs_specs(thing)
+        fit = load_default(TORCHRUN_LOGS_SPECS)(thing)
         if fit is None:
             raise PluginLoadError(
                 f"{who} gives {thing!r}, which is not a class derived from "

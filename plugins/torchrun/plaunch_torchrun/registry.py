@@ -9,7 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
-from plaunch.plugin import RENDEZVOUS, PluginManager, bridge_creator, hookimpl
+from plaunch.plugin import RENDEZVOUS, PluginManager, hookimpl
+
+from plaunch_torchrun.bridges import bridge_creator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

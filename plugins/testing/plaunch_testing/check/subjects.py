@@ -179,7 +179,7 @@ def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: Given) -
         thing,
         given,
         _module_of(manager, kind, bare),
-        is_for_torch=thing.__module__ == "plaunch.plugin.torchrun",  # the bridge
+        is_for_torch=thing.__module__ == "plaunch_torchrun.bridges",  # the bridge
         knows_job=kind is RENDEZVOUS and _knows_job(manager, name, thing, given),
         options=options,
     )
