@@ -9,9 +9,9 @@ import pytest
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.options import Option, integer
 from plaunch.plugin.context import PluginContext
+from plaunch.plugin.entry_points import Distribution, EntryPoint
 from plaunch.plugin.hookspecs import hookimpl
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.metadata import Distribution, EntryPoint
 from plaunch.plugin.options import (
     OptionsError,
     PluginOptions,
@@ -19,7 +19,7 @@ from plaunch.plugin.options import (
     load_options,
     resolve_options,
 )
-from plaunch.plugin.words import Words
+from plaunch.plugin.selection import Selection
 
 LEVEL = Option(("--acme-level",), "how much", 1, "N", integer, variables=("ACME_LEVEL",))
 WORD = Option(("--acme-word",), "which")
@@ -70,7 +70,7 @@ def test_what_declares_no_options(module, attributes, problem):
 @pytest.mark.parametrize("value", ["no_such_module", "a b c", "acme_options:nothing"])
 def test_a_broken_module_costs_its_own_options_only(module, value):
     good = entry(module(OPTIONS=(LEVEL,)), "good")
-    found, problems = find_options([entry(value, "bad"), good], Words((), {}))
+    found, problems = find_options([entry(value, "bad"), good], Selection((), {}))
     assert [one.name for one in found] == ["good"]
     (problem,) = problems
     assert problem.startswith("the options of plugin 'bad' (Acme 1.0) cannot be used: ")
@@ -91,7 +91,7 @@ def test_a_broken_module_costs_its_own_options_only(module, value):
 )
 def test_whose_options_there_are(module, words, environ, distribution, there):
     given = entry(module(OPTIONS=(LEVEL,)), distribution=distribution)
-    found, _ = find_options([given], Words(words, environ))
+    found, _ = find_options([given], Selection(words, environ))
     assert bool(found) is there
 
 

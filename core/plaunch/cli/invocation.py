@@ -178,7 +178,7 @@ def call_command(option: Option, invocation: Invocation) -> int:
     except Exception as error:
         if name is None:
             raise
-        from plaunch.plugin.blame import one_line  # noqa: PLC0415 - errors only
+        from plaunch.plugin.calls import one_line  # noqa: PLC0415 - errors only
 
         raise PluginError(
             f"{option.names[-1]} of plugin {name!r} failed: {one_line(error)}"

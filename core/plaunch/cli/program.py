@@ -144,7 +144,7 @@ def _naming_culprits(manager: PluginManager) -> Iterator[None]:
 
     `sys.exit` of theirs is no end of a launch, and nobody else calls it in plaunch's own process.
     """
-    from plaunch.plugin.blame import one_line  # noqa: PLC0415 - loaded by now
+    from plaunch.plugin.calls import one_line  # noqa: PLC0415 - loaded by now
     from plaunch.process.launcher_variables import owns_process  # noqa: PLC0415
 
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from plaunch.errors import PluginError, UsageError
-from plaunch.plugin.environment import answer_of
+from plaunch.plugin.contributions import answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PluginError
-from plaunch.plugin.blame import one_line
+from plaunch.plugin.calls import one_line
 from plaunch.plugin.dispositions import kept_dispositions
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.streams.logs import LogsDest, LogsSpecs

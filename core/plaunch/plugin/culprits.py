@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from plaunch.errors import PluginError
-from plaunch.plugin.blame import one_line
+from plaunch.plugin.calls import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

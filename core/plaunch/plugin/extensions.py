@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import PlaunchError, PluginError
-from plaunch.plugin.blame import one_line
+from plaunch.plugin.calls import one_line
 from plaunch.plugin.loading import keeping_signals
 from plaunch.threads import BoundedCall
 

@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import DuplicateNameError, SignalException
-from plaunch.plugin.blame import one_line
-from plaunch.plugin.catalogue import Catalogue
+from plaunch.plugin.calls import one_line
+from plaunch.plugin.entry_points import scan
 from plaunch.plugin.groups import GROUPS
+from plaunch.plugin.installed import Installed
 from plaunch.plugin.loading import title_of
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.metadata import scan
 from plaunch.plugin.registry import ALL_KINDS, KINDS, LIFECYCLE, WITH_OPTIONS
-from plaunch.plugin.words import AUTOLOAD_VARIABLE, Words
+from plaunch.plugin.selection import AUTOLOAD_VARIABLE, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from plaunch.plugin.metadata import EntryPoint
+    from plaunch.plugin.entry_points import EntryPoint
     from plaunch.plugin.registry import Kind
 
 READY = "ready"
@@ -90,8 +90,8 @@ def list_plugins(
     Raises:
         UsageError: one of the words is empty.
     """
-    said = Words(words, os.environ if environ is None else environ)
-    catalogue = Catalogue(scan(GROUPS, path), said)
+    said = Selection(words, os.environ if environ is None else environ)
+    catalogue = Installed(scan(GROUPS, path), said)
     rows: list[PluginStatus] = []
     for kind in ALL_KINDS:
         found = [_check_entry(kind, entry, catalogue) for entry in catalogue.usable(kind)]
@@ -102,7 +102,7 @@ def list_plugins(
         rows += _check_object(title_of(plugin)[0], [plugin], said)
     for word in said.loads:
         if not catalogue.named(word) and catalogue.blocker_of(word) is None:
-            rows += _check_object(word.text, [], Words([word.text], {}))
+            rows += _check_object(word.text, [], Selection([word.text], {}))
     return rows
 
 
@@ -116,7 +116,9 @@ def installed_names(
         path: folders to look for installed plugins in; by default `sys.path`.
         environ: the environment variables; by default this process's.
     """
-    catalogue = Catalogue(scan(GROUPS, path), Words((), os.environ if environ is None else environ))
+    catalogue = Installed(
+        scan(GROUPS, path), Selection((), os.environ if environ is None else environ)
+    )
     if kind == "all":
         return catalogue.all_names()
     return sorted({e.name for k in ALL_KINDS if k.name == kind for e in catalogue.usable(k)})
@@ -155,7 +157,7 @@ def _blocked(kind: Kind[Any], entry: EntryPoint, by: str) -> PluginStatus:
     return replace(_row(kind, entry), status=BLOCKED, detail=f"by {by}")
 
 
-def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> PluginStatus:
+def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Installed) -> PluginStatus:
     row = _row(kind, entry)
     try:
         meant = catalogue.find(kind, entry.name)
@@ -169,7 +171,7 @@ def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> Pl
                 detail=f"by {meant.distribution.name}; select it as {row.distribution}:{row.name}",
             )
     # On its own, so that whatever is wrong with another plugin is not held against this one.
-    manager = PluginManager(Catalogue([entry], Words((), {})), time.monotonic)
+    manager = PluginManager(Installed([entry], Selection((), {})), time.monotonic)
     try:
         manager.load_initial()
         if kind.hook:
@@ -183,7 +185,7 @@ def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> Pl
     return row
 
 
-def _rivals(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> tuple[str, ...]:
+def _rivals(kind: Kind[Any], entry: EntryPoint, catalogue: Installed) -> tuple[str, ...]:
     """The other distributions that offer the name."""
     return tuple(
         sorted(
@@ -194,10 +196,10 @@ def _rivals(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> tuple[s
     )
 
 
-def _check_object(name: str, plugins: Sequence[object], words: Words) -> list[PluginStatus]:
+def _check_object(name: str, plugins: Sequence[object], words: Selection) -> list[PluginStatus]:
     """Check a plugin that is not installed: an object, or the module that `words` names."""
     row = PluginStatus(LIFECYCLE.name, name, _NOT_INSTALLED, _NOT_INSTALLED)
-    manager = PluginManager(Catalogue([], words), time.monotonic)
+    manager = PluginManager(Installed([], words), time.monotonic)
     try:
         manager.load_initial(plugins)
         if not manager.selected():
@@ -210,7 +212,7 @@ def _check_object(name: str, plugins: Sequence[object], words: Words) -> list[Pl
     return [row, *(replace(row, kind=kind, name=offer) for kind, offer in offered)]
 
 
-def _blocker(words: Words, name: str) -> str:
+def _blocker(words: Selection, name: str) -> str:
     word = words.blocker(LIFECYCLE, name)
     return "a word" if word is None else word.source
 

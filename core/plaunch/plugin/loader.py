@@ -13,7 +13,7 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.plugin import hookspecs
-from plaunch.plugin.blame import one_line
+from plaunch.plugin.calls import one_line
 from plaunch.plugin.loading import (
     LoadedPlugin,
     describe,
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.plugin.catalogue import Catalogue
     from plaunch.plugin.culprits import Culprits
-    from plaunch.plugin.metadata import Distribution, EntryPoint
-    from plaunch.plugin.words import Word
+    from plaunch.plugin.entry_points import Distribution, EntryPoint
+    from plaunch.plugin.installed import Installed
+    from plaunch.plugin.selection import Word
 
 
 class PluginLoader:
@@ -53,7 +53,7 @@ class PluginLoader:
         clock: tells seconds, monotonically.
     """
 
-    def __init__(self, catalogue: Catalogue, clock: Callable[[], float]) -> None:
+    def __init__(self, catalogue: Installed, clock: Callable[[], float]) -> None:
         self.pluggy = PluggyManager("plaunch")
         self.pluggy.add_hookspecs(hookspecs)
         self.registrations: dict[str, Registration] = {}  # by pluggy's name

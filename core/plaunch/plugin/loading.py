@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch.defaults import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_default
 from plaunch.errors import PluginLoadError, SignalException
-from plaunch.plugin.blame import one_line
+from plaunch.plugin.calls import one_line
 from plaunch.plugin.groups import TORCHRUN_HANDLERS
 from plaunch.plugin.hookspecs import hookimpl
 from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, Kind, T
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from plaunch.plugin.metadata import Distribution, EntryPoint, Target
+    from plaunch.plugin.entry_points import Distribution, EntryPoint, Target
 
 logger = logging.getLogger("plaunch")
 

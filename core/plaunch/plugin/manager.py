@@ -15,17 +15,18 @@ from plaunch.errors import (
     PluginLoadError,
     UsageError,
 )
-from plaunch.plugin import binder, environment, extensions
-from plaunch.plugin.blame import blamed
-from plaunch.plugin.catalogue import Catalogue
+from plaunch.plugin import binder, contributions, extensions
+from plaunch.plugin.calls import blamed
+from plaunch.plugin.entry_points import EntryPoint, scan
 from plaunch.plugin.groups import GROUPS
+from plaunch.plugin.installed import Installed
 from plaunch.plugin.loader import PluginLoader
 from plaunch.plugin.loading import (
     LoadedPlugin,
     checked,
     keeping_signals,
 )
-from plaunch.plugin.metadata import EntryPoint, scan
+from plaunch.plugin.notifier import Notifier
 from plaunch.plugin.options import OptionsError, find_options, resolve_options
 from plaunch.plugin.registration import (
     Chosen,
@@ -35,8 +36,7 @@ from plaunch.plugin.registration import (
     is_ours,
 )
 from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, SIGNAL_POLICIES, WITH_OPTIONS, Kind, T
-from plaunch.plugin.telling import Teller
-from plaunch.plugin.words import Words
+from plaunch.plugin.selection import Selection
 from plaunch.process.binding import is_asked_for
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class PluginManager:
     """
 
     def __init__(
-        self, catalogue: Catalogue, clock: Callable[[], float], *, with_traceback: bool = False
+        self, catalogue: Installed, clock: Callable[[], float], *, with_traceback: bool = False
     ) -> None:
         self._catalogue = catalogue
         self._loader = PluginLoader(catalogue, clock)
@@ -70,7 +70,7 @@ class PluginManager:
         self._chosen = Chosen()
         self._option_values: dict[str, Mapping[str, object]] = {}  # by pluggy's name of a plugin
         self._who: Callable[[str], str] = lambda name: self._registrations[name].who
-        self._teller = Teller(self._implementations, self._who, with_traceback=with_traceback)
+        self._teller = Notifier(self._implementations, self._who, with_traceback=with_traceback)
 
     @classmethod
     def create(
@@ -104,7 +104,7 @@ class PluginManager:
         if first_party_only:
             entries = [entry for entry in entries if is_ours(entry.distribution)]
         manager = cls(
-            Catalogue(entries, Words(words, environ)),
+            Installed(entries, Selection(words, environ)),
             clock,
             with_traceback=environ.get("PLAUNCH_DEBUG") == "1",
         )
@@ -225,8 +225,8 @@ class PluginManager:
             PluginError: a plugin fails, does not return, changes a variable of `env`, or
                 contradicts another one.
         """
-        return environment.contributions(
-            self._implementations(environment.HOOK), self._who, worker, env, is_unwanted
+        return contributions.contributions(
+            self._implementations(contributions.HOOK), self._who, worker, env, is_unwanted
         )
 
     def use_options(

@@ -14,8 +14,8 @@ from plaunch.plugin.groups import FIRST_PARTY, OPTIONS
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from plaunch.plugin.metadata import EntryPoint
-    from plaunch.plugin.words import Words
+    from plaunch.plugin.entry_points import EntryPoint
+    from plaunch.plugin.selection import Selection
 
 KIND = "options"  # in `-p KIND:NAME`, and in the list of plugins
 _NAME = re.compile(r"--[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -73,7 +73,7 @@ def load_options(entry: EntryPoint) -> PluginOptions:
 
 
 def find_options(
-    entries: Iterable[EntryPoint], words: Words
+    entries: Iterable[EntryPoint], words: Selection
 ) -> tuple[list[PluginOptions], list[str]]:
     """The options of all installed plugins, and what is wrong with those that cannot be used.
 

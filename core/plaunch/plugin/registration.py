@@ -11,7 +11,7 @@ import pluggy
 from plaunch._names import suggest
 from plaunch.errors import PluginError, PluginLoadError, SignalException
 from plaunch.plugin import hookspecs
-from plaunch.plugin.blame import one_line
+from plaunch.plugin.calls import one_line
 from plaunch.plugin.groups import FIRST_PARTY
 from plaunch.plugin.loading import function_at, keeping_signals, origin_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from plaunch.doctor import DoctorContext, Finding
-    from plaunch.plugin.metadata import Distribution
+    from plaunch.plugin.entry_points import Distribution
     from plaunch.plugin.registry import Kind
 
 _HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("plaunch_"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.errors import UsageError
-from plaunch.plugin.metadata import normalise
+from plaunch.plugin.entry_points import normalise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Word(NamedTuple):
         return owner == kind or (distribution is not None and normalise(owner) == distribution)
 
 
-class Words:
+class Selection:
     """All that is said about plugins in one launch. A later word overrules an earlier equal one.
 
     Args:

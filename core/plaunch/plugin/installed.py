@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch._names import suggest
 from plaunch.errors import DuplicateNameError, UnknownNameError, UsageError
+from plaunch.plugin.entry_points import normalise
 from plaunch.plugin.groups import FIRST_PARTY
-from plaunch.plugin.metadata import normalise
 from plaunch.plugin.registry import ALL_KINDS, DEVICE_COUNTS, LIFECYCLE, LOGS_SPECS
-from plaunch.plugin.words import AUTOLOAD_VARIABLE
+from plaunch.plugin.selection import AUTOLOAD_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from plaunch.plugin.metadata import EntryPoint
+    from plaunch.plugin.entry_points import EntryPoint
     from plaunch.plugin.registry import Kind
-    from plaunch.plugin.words import Word, Words
+    from plaunch.plugin.selection import Selection, Word
 
 
 HOW_TO_ADD = "; reinstall the package if you just added it"
 
 
-class Catalogue:
+class Installed:
     """The entry points of one launch, sorted, each usable, blocked, or not loaded unless named."""
 
-    def __init__(self, entries: Iterable[EntryPoint], words: Words) -> None:
+    def __init__(self, entries: Iterable[EntryPoint], words: Selection) -> None:
         self.words = words
         self._usable: dict[str, list[EntryPoint]] = {kind.name: [] for kind in ALL_KINDS}
         self._blocked: dict[str, list[tuple[EntryPoint, Word]]] = {k.name: [] for k in ALL_KINDS}

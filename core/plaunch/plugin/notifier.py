@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from plaunch.agent import notifications
-from plaunch.plugin.blame import one_line
+from plaunch.plugin.calls import one_line
 from plaunch.plugin.loading import keeping_signals
 from plaunch.threads import BoundedCall
 
@@ -33,7 +33,7 @@ HOOKS: dict[type[Notification], str] = {
 }
 
 
-class Teller:
+class Notifier:
     """Calls the implementations of the hooks that tell, one after the other.
 
     They run on a thread that is neither the caller's nor there between two calls, so that the
