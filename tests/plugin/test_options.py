@@ -13,7 +13,6 @@ from plaunch.plugin.entry_points import Distribution, EntryPoint
 from plaunch.plugin.hookspecs import hookimpl
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.options import (
-    OptionsError,
     PluginOptions,
     find_options,
     load_options,
@@ -63,7 +62,7 @@ def test_an_object_may_declare_them_too(module):
     ],
 )
 def test_what_declares_no_options(module, attributes, problem):
-    with pytest.raises(OptionsError, match=problem):
+    with pytest.raises(PluginLoadError, match=problem):
         load_options(entry(module(**attributes)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.plugin.registry import LIFECYCLE, RENDEZVOUS
 from plaunch.plugin.selection import Selection, Word
 
 
@@ -28,11 +27,11 @@ def said(*arguments: str, **environ: str) -> tuple[list[str], list[str]]:
     }.items(),
 )
 def test_a_word_means_a_name_or_a_name_of_a_kind_or_distribution(text, expected) -> None:
-    assert Word(text, "-p").matches(RENDEZVOUS, "x", "acme_dist") is expected
+    assert Word(text, "-p").means("rendezvous", "x", "acme_dist") is expected
 
 
 def test_a_word_with_a_distribution_means_nothing_that_is_not_installed() -> None:
-    assert not Word("acme:x", "-p").matches(LIFECYCLE, "x", None)
+    assert not Word("acme:x", "-p").means("plugin", "x")
 
 
 SAID = {
@@ -70,6 +69,6 @@ def test_autoload(value, expected) -> None:
 
 def test_a_blocker_tells_where_it_was_said() -> None:
     words = Selection(["no:x"], {"PLAUNCH_PLUGINS": "no:y"})
-    assert words.blocker(RENDEZVOUS, "x").source == "-p no:x"
-    assert words.blocker(RENDEZVOUS, "y").source == "'no:y' in PLAUNCH_PLUGINS"
-    assert words.blocker(RENDEZVOUS, "z") is None
+    assert words.blocker("rendezvous", "x").source == "-p no:x"
+    assert words.blocker("rendezvous", "y").source == "'no:y' in PLAUNCH_PLUGINS"
+    assert words.blocker("rendezvous", "z") is None

@@ -1,37 +1,36 @@
-"""The variables that plugins add to a worker's environment."""
+"""What plugins contribute to the workers: variables, and what gives them their devices."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import PluginError
-from plaunch.plugin.calls import one_line
-from plaunch.plugin.loading import keeping_signals
-from plaunch.threads import BoundedCall
+from plaunch.errors import PluginError, UsageError
+from plaunch.plugin.calls import bounded_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    import pluggy
-
     from plaunch.agent.worker import WorkerInfo
+    from plaunch.plugin.calls import Implementation
+    from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.loader import Registration
+    from plaunch.process.binding import Binder
 
-logger = logging.getLogger("plaunch")
-
-HOOK = "plaunch_worker_env"
+ENVIRONMENT = "plaunch_worker_env"
+BINDER = "plaunch_worker_binder"
 
 TIME_BOUND = 10.0  # seconds that one implementation is waited for
+_ADVICE = "; mend what it waits for, or block it with -p no:NAME"
 
 
-def contributions(
-    implementations: Iterable[pluggy.HookImpl],
-    who: Callable[[str], str],
+def added_variables(
+    implementations: Iterable[Implementation],
     worker: WorkerInfo,
     env: Mapping[str, str],
-    is_unwanted: Callable[[], bool] = lambda: False,
+    is_unwanted: Callable[[], bool],
 ) -> dict[str, str]:
     """Merge what the implementations of `plaunch_worker_env` add for one worker.
 
@@ -39,7 +38,6 @@ def contributions(
 
     Args:
         implementations: in the order in which they are called, each on a thread of its own.
-        who: says how messages call a plugin, by the name under which pluggy knows it.
         worker: the worker.
         env: what plaunch itself sets for it.
         is_unwanted: asked while a plugin takes its time: whether not to wait for it any more.
@@ -51,76 +49,85 @@ def contributions(
     merged: dict[str, str] = {}
     owners: dict[str, str] = {}
     arguments = {"worker": worker, "env": MappingProxyType(dict(env))}
-    for implementation in implementations:
-        plugin = who(implementation.plugin_name)
-        for name, value in _returned(plugin, implementation, arguments, is_unwanted).items():
+    for item in implementations:
+        for name, value in _variables(item, _answer(item, arguments, is_unwanted)):
             if env.get(name) == value:
                 continue
             if name in env:
                 raise PluginError(
-                    f"{plugin} sets {name} to {value!r} in {HOOK}, but plaunch itself sets "
-                    f"it to {env[name]!r}; a plugin may only add variables"
+                    f"{item.who} sets {name} to {value!r} in {ENVIRONMENT}, but plaunch itself "
+                    f"sets it to {env[name]!r}; a plugin may only add variables"
                 )
             if merged.setdefault(name, value) != value:
                 raise PluginError(
-                    f"{owners[name]} and {plugin} set {name} to different values in "
-                    f"{HOOK}: {merged[name]!r} and {value!r}; block one of them with -p no:NAME"
+                    f"{owners[name]} and {item.who} set {name} to different values in "
+                    f"{ENVIRONMENT}: {merged[name]!r} and {value!r}; block one of them with "
+                    "-p no:NAME"
                 )
-            owners.setdefault(name, plugin)
+            owners.setdefault(name, item.who)
     return merged
 
 
-def _returned(
-    plugin: str,
-    implementation: pluggy.HookImpl,
-    arguments: Mapping[str, object],
+def find_binder(
+    implementations: Iterable[Implementation],
+    context_of: Callable[[Registration], PluginContext],
     is_unwanted: Callable[[], bool],
-) -> Mapping[str, str]:
-    result = answer_of(plugin, HOOK, implementation, arguments, is_unwanted)
-    if result is None:
-        return {}
-    if not isinstance(result, Mapping):
-        raise PluginError(
-            f"{plugin} returned {result!r} from {HOOK}, which is neither a mapping nor None"
-        )
-    for name, value in result.items():
-        if not _is_variable(name, value):
-            raise PluginError(
-                f"{plugin} returned {name!r}: {value!r} from {HOOK}, which is no "
-                "environment variable; both must be strings, the name without '='"
-            )
-    return result
+) -> tuple[Binder, Registration] | None:
+    """The one answer to `plaunch_worker_binder`, and whose it is; None if there is none.
 
-
-def answer_of(
-    plugin: str,
-    hook: str,
-    implementation: pluggy.HookImpl,
-    arguments: Mapping[str, object],
-    is_unwanted: Callable[[], bool],
-) -> object:
-    """What an implementation of a hook returns, which runs on a thread that is left behind in time.
+    Args:
+        implementations: in the order in which they are called, each on a thread of its own.
+        context_of: the launch as a plugin is told of it.
+        is_unwanted: asked while a plugin takes its time: whether not to wait for it any more.
 
     Raises:
-        PluginError: it fails, or does not return.
+        UsageError: a plugin refuses the settings.
+        PluginError: a plugin fails, does not return, returns something else, or is the second one.
     """
-    wanted = [arguments[name] for name in implementation.argnames]
-    with keeping_signals(plugin, hook):
-        call = BoundedCall(f"hook-{hook}", lambda: implementation.function(*wanted))
-        has_returned = call.wait(TIME_BOUND, is_unwanted)
-    if not has_returned:
-        if is_unwanted():
-            # Nobody looks at why the workers did not start: they are not to start.
-            text = f"{plugin} had not returned from {hook} when the launch was to stop"
-            logger.warning("%s", text)
-            raise PluginError(text)
+    found: tuple[Binder, Registration] | None = None
+    for item in implementations:
+        arguments = {"context": context_of(item.plugin)}
+        answer = _answer(item, arguments, is_unwanted, passing=UsageError)
+        if answer is None:
+            continue
+        if not all(callable(getattr(answer, name, None)) for name in ("plan", "environment")):
+            raise PluginError(f"{item.who} returned {answer!r} from {BINDER}, which is no Binder")
+        if found is not None:
+            raise PluginError(
+                f"{found[1].who} and {item.who} both bind the workers ({BINDER}); block one of "
+                "them with -p no:NAME"
+            )
+        found = answer, item.plugin
+    return found
+
+
+def _answer(
+    item: Implementation,
+    arguments: Mapping[str, object],
+    is_unwanted: Callable[[], bool],
+    passing: type[Exception] | tuple[()] = (),
+) -> Any:
+    call = partial(item.call, arguments)
+    return bounded_call(
+        item.who, item.hook, call, TIME_BOUND, is_unwanted, passing=passing, advice=_ADVICE
+    )
+
+
+def _variables(item: Implementation, answer: object) -> Iterable[tuple[str, str]]:
+    if answer is None:
+        return ()
+    if not isinstance(answer, Mapping):
         raise PluginError(
-            f"{plugin} has not returned from {hook} within {TIME_BOUND:g} s; mend what it waits "
-            "for, or block it with -p no:NAME"
+            f"{item.who} returned {answer!r} from {ENVIRONMENT}, which is neither a mapping nor "
+            "None"
         )
-    if call.error is not None:
-        raise PluginError(f"{plugin} failed in {hook}: {one_line(call.error)}") from call.error
-    return call.result
+    for name, value in answer.items():
+        if not _is_variable(name, value):
+            raise PluginError(
+                f"{item.who} returned {name!r}: {value!r} from {ENVIRONMENT}, which is no "
+                "environment variable; both must be strings, the name without '='"
+            )
+    return answer.items()
 
 
 def _is_variable(name: object, value: object) -> bool:

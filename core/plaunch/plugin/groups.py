@@ -26,4 +26,9 @@ GROUPS = frozenset(
     }
 )
 
+# In `-p KIND:NAME`, and in the list of plugins: those that only implement hooks, and those with
+# options of their own.
+LIFECYCLE_KIND = "plugin"
+OPTIONS_KIND = "options"
+
 FIRST_PARTY = "plaunch"  # the distribution of what comes with plaunch

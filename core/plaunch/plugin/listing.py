@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -90,19 +89,27 @@ def list_plugins(
     Raises:
         UsageError: one of the words is empty.
     """
-    said = Selection(words, os.environ if environ is None else environ)
-    catalogue = Installed(scan(GROUPS, path), said)
+    environ = os.environ if environ is None else environ
+    selection = Selection(words, environ)
+    installed = Installed(scan(GROUPS, path), selection)
     rows: list[PluginStatus] = []
     for kind in ALL_KINDS:
-        found = [_check_entry(kind, entry, catalogue) for entry in catalogue.usable(kind)]
-        found += [_blocked(kind, entry, word.source) for entry, word in catalogue.blocked(kind)]
-        found += [_blocked(kind, entry, AUTOLOAD_VARIABLE) for entry in catalogue.hidden(kind)]
+        found = [_check_entry(kind, entry, installed) for entry in installed.usable(kind)]
+        for entry, word in installed.left_out(kind):
+            by = AUTOLOAD_VARIABLE if word is None else word.source
+            found.append(_blocked(_row(kind, entry), by))
         rows += sorted(found, key=lambda row: (row.name, row.distribution))
+    blocks = [f"no:{word.text}" for word in selection.blocks]
     for plugin in plugins:
-        rows += _check_object(title_of(plugin)[0], [plugin], said)
-    for word in said.loads:
-        if not catalogue.named(word) and catalogue.blocker_of(word) is None:
-            rows += _check_object(word.text, [], Selection([word.text], {}))
+        row = _not_installed(title_of(plugin)[0])
+        blocker = selection.blocker(row.kind, row.name)
+        if blocker is None:
+            rows += _check_object(row, [plugin], blocks)
+        else:
+            rows.append(_blocked(row, blocker.source))
+    for word in selection.loads:
+        if not installed.named(word) and installed.blocker_of(word) is None:
+            rows += _check_object(_not_installed(word.text), [], [*blocks, word.text])
     return rows
 
 
@@ -116,12 +123,11 @@ def installed_names(
         path: folders to look for installed plugins in; by default `sys.path`.
         environ: the environment variables; by default this process's.
     """
-    catalogue = Installed(
-        scan(GROUPS, path), Selection((), os.environ if environ is None else environ)
-    )
+    environ = os.environ if environ is None else environ
+    installed = Installed(scan(GROUPS, path), Selection((), environ))
     if kind == "all":
-        return catalogue.all_names()
-    return sorted({e.name for k in ALL_KINDS if k.name == kind for e in catalogue.usable(k)})
+        return installed.all_names()
+    return sorted({e.name for k in ALL_KINDS if k.name == kind for e in installed.usable(k)})
 
 
 def format_plugins(rows: Sequence[PluginStatus]) -> str:
@@ -153,16 +159,21 @@ def _row(kind: Kind[Any], entry: EntryPoint) -> PluginStatus:
     )
 
 
-def _blocked(kind: Kind[Any], entry: EntryPoint, by: str) -> PluginStatus:
-    return replace(_row(kind, entry), status=BLOCKED, detail=f"by {by}")
+def _not_installed(name: str) -> PluginStatus:
+    return PluginStatus(LIFECYCLE.name, name, _NOT_INSTALLED, _NOT_INSTALLED)
 
 
-def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Installed) -> PluginStatus:
+def _blocked(row: PluginStatus, by: str) -> PluginStatus:
+    return replace(row, status=BLOCKED, detail=f"by {by}")
+
+
+def _check_entry(kind: Kind[Any], entry: EntryPoint, installed: Installed) -> PluginStatus:
     row = _row(kind, entry)
     try:
-        meant = catalogue.find(kind, entry.name)
+        meant = installed.find(kind, entry.name)
     except DuplicateNameError:
-        row = replace(row, rivals=_rivals(kind, entry, catalogue))
+        alike = [one for one in installed.usable(kind) if one.name == entry.name and one != entry]
+        row = replace(row, rivals=tuple(sorted(one.distribution.name for one in alike)))
     else:
         if meant is not None and meant is not entry:
             return replace(
@@ -170,10 +181,9 @@ def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Installed) -> Pl
                 status=SHADOWED,
                 detail=f"by {meant.distribution.name}; select it as {row.distribution}:{row.name}",
             )
-    # On its own, so that whatever is wrong with another plugin is not held against this one.
-    manager = PluginManager(Installed([entry], Selection((), {})), time.monotonic)
     try:
-        manager.load_initial()
+        # On its own, so that whatever is wrong with another plugin is not held against this one.
+        manager = PluginManager.create(environ={}, entries=[entry])
         if kind.hook:
             manager.get(kind, entry.name)
         elif kind is WITH_OPTIONS:
@@ -185,36 +195,18 @@ def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Installed) -> Pl
     return row
 
 
-def _rivals(kind: Kind[Any], entry: EntryPoint, catalogue: Installed) -> tuple[str, ...]:
-    """The other distributions that offer the name."""
-    return tuple(
-        sorted(
-            other.distribution.name
-            for other in catalogue.usable(kind)
-            if other.name == entry.name and other is not entry
-        )
-    )
-
-
-def _check_object(name: str, plugins: Sequence[object], words: Selection) -> list[PluginStatus]:
-    """Check a plugin that is not installed: an object, or the module that `words` names."""
-    row = PluginStatus(LIFECYCLE.name, name, _NOT_INSTALLED, _NOT_INSTALLED)
-    manager = PluginManager(Installed([], words), time.monotonic)
+def _check_object(
+    row: PluginStatus, plugins: Sequence[object], words: Sequence[str]
+) -> list[PluginStatus]:
+    """Check a plugin that is not installed: an object, or the module that a word names."""
     try:
-        manager.load_initial(plugins)
-        if not manager.selected():
-            return [replace(row, status=BLOCKED, detail=f"by {_blocker(words, name)}")]
+        manager = PluginManager.create(plugins, words=words, environ={}, entries=[])
         offered = [(kind.name, offer) for kind in KINDS for offer in manager.names(kind)]
     except (KeyboardInterrupt, SignalException):
         raise
     except BaseException as error:  # noqa: BLE001 - the list is what finds a broken plugin
         return [replace(row, status=BROKEN, detail=_cause(error))]
     return [row, *(replace(row, kind=kind, name=offer) for kind, offer in offered)]
-
-
-def _blocker(words: Selection, name: str) -> str:
-    word = words.blocker(LIFECYCLE, name)
-    return "a word" if word is None else word.source
 
 
 def _cause(error: BaseException) -> str:

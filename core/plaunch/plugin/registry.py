@@ -100,10 +100,10 @@ KINDS: tuple[Kind[Any], ...] = (
 
 # Plugins that only implement hooks: always on, never selected by name.
 LIFECYCLE: Kind[object] = Kind(
-    name="plugin", label="plugin", groups=(groups.PLUGINS,), flag="-p", hook=""
+    name=groups.LIFECYCLE_KIND, label="plugin", groups=(groups.PLUGINS,), flag="-p", hook=""
 )
 # Plugins with options of their own: loaded when one of these is given.
 WITH_OPTIONS: Kind[object] = Kind(
-    name="options", label="plugin", groups=(groups.OPTIONS,), flag="-p", hook=""
+    name=groups.OPTIONS_KIND, label="plugin", groups=(groups.OPTIONS,), flag="-p", hook=""
 )
 ALL_KINDS: tuple[Kind[Any], ...] = (LIFECYCLE, WITH_OPTIONS, *KINDS)
