@@ -20,7 +20,7 @@ from plaunch.plugin.entry_points import (
     parse_entry_points,
     scan,
 )
-from plaunch.plugin.groups import GROUPS
+from plaunch.plugin.registry import GROUPS
 
 GROUP = "plaunch.plugins"
 

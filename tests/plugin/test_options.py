@@ -18,6 +18,7 @@ from plaunch.plugin.options import (
     load_options,
     resolve_options,
 )
+from plaunch.plugin.registry import DEVICE_COUNTS
 from plaunch.plugin.selection import Selection
 
 LEVEL = Option(("--acme-level",), "how much", 1, "N", integer, variables=("ACME_LEVEL",))
@@ -168,3 +169,32 @@ def test_a_plugin_that_cannot_be_loaded_is_named(module):
     manager, _ = manager_with(module, plugin="acme_nothing")
     with pytest.raises(PluginLoadError, match=r"'acme' \(distribution Acme 1.0, module acme_noth"):
         manager.use_options({"acme_word": "x"}, {})
+
+
+@pytest.mark.parametrize("attributes", [{}, {"OPTIONS": ["--acme"]}])
+def test_a_plugin_that_is_named_and_has_broken_options_cannot_be_loaded(module, attributes):
+    entries = [entry(module(**attributes))]
+    with pytest.raises(
+        PluginLoadError, match=r"^the options of plugin 'acme' \(Acme 1.0\) cannot be"
+    ):
+        PluginManager.create(words=["acme"], environ={}, entries=entries)
+
+
+@pytest.mark.parametrize("group", ["plaunch.plugins", "plaunch.device_counts"])
+def test_values_reach_a_plugin_that_is_loaded_under_another_name_as_well(module, group):
+    class Hooks(Recorded):
+        @hookimpl
+        def plaunch_device_counts(self):
+            return {"other": lambda: 1}
+
+    recorded = Hooks()
+    value = module("acme_plugin", PLUGIN=recorded) + ":PLUGIN"
+    other = EntryPoint(group, "other", value, Distribution("acme", "Acme", "1.0"))
+    entries = [other, entry(module(OPTIONS=(LEVEL, WORD), PLUGIN=value))]
+    manager = PluginManager.create(environ={}, entries=entries)
+    if group == "plaunch.device_counts":
+        manager.get(DEVICE_COUNTS, "other")
+    manager.use_options({"acme_word": "x"}, {})
+    manager.create_extensions(PluginContext("job", "role", "host"))
+    (seen,) = recorded.contexts
+    assert seen.options == {"acme_level": 1, "acme_word": "x"}

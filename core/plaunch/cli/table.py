@@ -107,8 +107,8 @@ def installed_table(words: Iterable[str], environ: Mapping[str, str]) -> OptionT
         environ: the environment variables, which may name plugins, too.
     """
     from plaunch.plugin.entry_points import scan  # noqa: PLC0415
-    from plaunch.plugin.groups import GROUPS as ENTRY_POINTS  # noqa: PLC0415 - not in every test
     from plaunch.plugin.options import find_options  # noqa: PLC0415
+    from plaunch.plugin.registry import GROUPS as ENTRY_POINTS  # noqa: PLC0415
     from plaunch.plugin.selection import Selection  # noqa: PLC0415
 
     entries = scan(ENTRY_POINTS)

@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext as PluginContext
     from plaunch.plugin.event_handlers import find_event_handlers as find_event_handlers
     from plaunch.plugin.event_handlers import parse_event_conf as parse_event_conf
+    from plaunch.plugin.factories import DeviceCounter as DeviceCounter
+    from plaunch.plugin.factories import EventHandlerFactory as EventHandlerFactory
+    from plaunch.plugin.factories import LogsSpecsFactory as LogsSpecsFactory
+    from plaunch.plugin.factories import RendezvousFactory as RendezvousFactory
+    from plaunch.plugin.factories import Scheduler as Scheduler
+    from plaunch.plugin.factories import SignalPolicyFactory as SignalPolicyFactory
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
     from plaunch.plugin.listing import PluginStatus as PluginStatus
     from plaunch.plugin.listing import installed_names as installed_names
@@ -25,13 +31,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.registry import RENDEZVOUS as RENDEZVOUS
     from plaunch.plugin.registry import SCHEDULERS as SCHEDULERS
     from plaunch.plugin.registry import SIGNAL_POLICIES as SIGNAL_POLICIES
-    from plaunch.plugin.registry import DeviceCounter as DeviceCounter
-    from plaunch.plugin.registry import EventHandlerFactory as EventHandlerFactory
     from plaunch.plugin.registry import Kind as Kind
-    from plaunch.plugin.registry import LogsSpecsFactory as LogsSpecsFactory
-    from plaunch.plugin.registry import RendezvousFactory as RendezvousFactory
-    from plaunch.plugin.registry import Scheduler as Scheduler
-    from plaunch.plugin.registry import SignalPolicyFactory as SignalPolicyFactory
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -43,10 +43,13 @@ __getattr__, __dir__, __all__ = attach(
         ".listing": "PluginStatus installed_names list_plugins",
         ".loading": "LoadedPlugin",
         ".manager": "PluginManager",
+        ".factories": (
+            "DeviceCounter EventHandlerFactory LogsSpecsFactory RendezvousFactory Scheduler "
+            "SignalPolicyFactory"
+        ),
         ".registry": (
             "DEVICE_COUNTS EVENT_HANDLERS KINDS LIFECYCLE LOGS_SPECS RENDEZVOUS SCHEDULERS "
-            "SIGNAL_POLICIES DeviceCounter EventHandlerFactory Kind LogsSpecsFactory "
-            "RendezvousFactory Scheduler SignalPolicyFactory"
+            "SIGNAL_POLICIES Kind"
         ),
     },
 )

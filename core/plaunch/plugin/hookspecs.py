@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.registry import (
+    from plaunch.plugin.factories import (
         DeviceCounter,
         EventHandlerFactory,
         LogsSpecsFactory,

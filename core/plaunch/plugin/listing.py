@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from plaunch.errors import DuplicateNameError, SignalException
 from plaunch.plugin.calls import one_line
 from plaunch.plugin.entry_points import scan
-from plaunch.plugin.groups import GROUPS
 from plaunch.plugin.installed import Installed
 from plaunch.plugin.loading import title_of
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.registry import ALL_KINDS, KINDS, LIFECYCLE, WITH_OPTIONS
+from plaunch.plugin.registry import ALL_KINDS, GROUPS, KINDS, LIFECYCLE, WITH_OPTIONS
 from plaunch.plugin.selection import AUTOLOAD_VARIABLE, Selection
 
 if TYPE_CHECKING:

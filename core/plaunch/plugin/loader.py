@@ -14,7 +14,6 @@ from plaunch._names import suggest
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.plugin import hookspecs
 from plaunch.plugin.calls import keeping_signals, one_line
-from plaunch.plugin.groups import FIRST_PARTY
 from plaunch.plugin.loading import (
     LoadedPlugin,
     function_at,
@@ -24,7 +23,7 @@ from plaunch.plugin.loading import (
     title_of,
 )
 from plaunch.plugin.options import load_options
-from plaunch.plugin.registry import LIFECYCLE, WITH_OPTIONS, Kind
+from plaunch.plugin.registry import FIRST_PARTY, LIFECYCLE, WITH_OPTIONS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from plaunch.defaults import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_default
 from plaunch.errors import PluginLoadError, SignalException
 from plaunch.plugin.calls import one_line
-from plaunch.plugin.groups import TORCHRUN_HANDLERS
 from plaunch.plugin.hookspecs import hookimpl
-from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE, LOGS_SPECS, Kind, T
+from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, Kind, T
 from plaunch.process.streams.logs import LogsSpecs
 
 if TYPE_CHECKING:

@@ -19,13 +19,20 @@ from plaunch.errors import (
 from plaunch.plugin import contributions, extensions
 from plaunch.plugin.calls import Implementation, keeping_signals, offers_of, one_line
 from plaunch.plugin.entry_points import EntryPoint, scan
-from plaunch.plugin.groups import GROUPS
 from plaunch.plugin.installed import Installed
 from plaunch.plugin.loader import PluginLoader, Registration, is_ours
 from plaunch.plugin.loading import LoadedPlugin, checked
 from plaunch.plugin.notifier import Notifier
 from plaunch.plugin.options import find_options, resolve_options
-from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, SIGNAL_POLICIES, WITH_OPTIONS, Kind, T
+from plaunch.plugin.registry import (
+    GROUPS,
+    LIFECYCLE,
+    LOGS_SPECS,
+    SIGNAL_POLICIES,
+    WITH_OPTIONS,
+    Kind,
+    T,
+)
 from plaunch.plugin.selection import Selection
 from plaunch.process.binding import is_asked_for
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from plaunch._names import suggest
 from plaunch.errors import PluginLoadError, SignalException, UsageError
 from plaunch.options import Option
-from plaunch.plugin.groups import OPTIONS, OPTIONS_KIND
+from plaunch.plugin.registry import WITH_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -80,8 +80,12 @@ def find_options(
     found: list[PluginOptions] = []
     problems: list[str] = []
     for entry in entries:
-        which = OPTIONS_KIND, entry.name, entry.distribution.key
-        if entry.group != OPTIONS or selection.blocker(*which) or selection.leaves_out(*which):
+        which = WITH_OPTIONS.name, entry.name, entry.distribution.key
+        if (
+            entry.group not in WITH_OPTIONS.groups
+            or selection.blocker(*which)
+            or selection.leaves_out(*which)
+        ):
             continue
         try:
             found.append(load_options(entry))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import UsageError
 from plaunch.plugin.entry_points import normalise
-from plaunch.plugin.groups import FIRST_PARTY, LIFECYCLE_KIND
+from plaunch.plugin.registry import FIRST_PARTY, LIFECYCLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class Selection:
 
     def leaves_out(self, kind: str, name: str, distribution: str) -> bool:
         """Whether an installed plugin is not loaded because nobody names it."""
-        if self.autoload or (distribution == FIRST_PARTY and kind != LIFECYCLE_KIND):
+        if self.autoload or (distribution == FIRST_PARTY and kind != LIFECYCLE.name):
             return False
         return not any(word.means(kind, name, distribution) for word in self.loads)
 
