@@ -44,7 +44,8 @@ def entry(value, name="acme", distribution="acme"):
 
 def test_what_a_module_declares(module):
     declared = load_options(entry(module(OPTIONS=(LEVEL,), PLUGIN="acme.plugin")))
-    assert declared == PluginOptions("acme", "Acme 1.0", (LEVEL,), "acme.plugin")
+    made = sys.modules["acme_options"]
+    assert declared == ("acme", "Acme 1.0", (LEVEL,), "acme.plugin", made, "acme_options")
 
 
 def test_an_object_may_declare_them_too(module):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.listing import list_plugins as list_plugins
     from plaunch.plugin.loading import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.manager import PluginManager as PluginManager
+    from plaunch.plugin.options import PluginOptions as PluginOptions
     from plaunch.plugin.registry import DEVICE_COUNTS as DEVICE_COUNTS
     from plaunch.plugin.registry import EVENT_HANDLERS as EVENT_HANDLERS
     from plaunch.plugin.registry import KINDS as KINDS
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.registry import RENDEZVOUS as RENDEZVOUS
     from plaunch.plugin.registry import SCHEDULERS as SCHEDULERS
     from plaunch.plugin.registry import SIGNAL_POLICIES as SIGNAL_POLICIES
+    from plaunch.plugin.registry import WITH_OPTIONS as WITH_OPTIONS
     from plaunch.plugin.registry import Kind as Kind
 
 __getattr__, __dir__, __all__ = attach(
@@ -43,13 +45,14 @@ __getattr__, __dir__, __all__ = attach(
         ".listing": "PluginStatus installed_names list_plugins",
         ".loading": "LoadedPlugin",
         ".manager": "PluginManager",
+        ".options": "PluginOptions",
         ".factories": (
             "DeviceCounter EventHandlerFactory LogsSpecsFactory RendezvousFactory Scheduler "
             "SignalPolicyFactory"
         ),
         ".registry": (
             "DEVICE_COUNTS EVENT_HANDLERS KINDS LIFECYCLE LOGS_SPECS RENDEZVOUS SCHEDULERS "
-            "SIGNAL_POLICIES Kind"
+            "SIGNAL_POLICIES WITH_OPTIONS Kind"
         ),
     },
 )

@@ -20,6 +20,7 @@ from plaunch.plugin.loading import (
     load_entry,
     load_module,
     make_plugin,
+    source_of,
     title_of,
 )
 from plaunch.plugin.options import load_options
@@ -131,7 +132,7 @@ class PluginLoader:
         registration = self._of_entry.get(entry)
         if registration is not None:
             return registration
-        source = LoadedPlugin.of_entry(kind, entry)
+        source = source_of(kind, entry)
         try:
             with self._watching(source, entry.distribution):
                 plugin = load_entry(kind, entry, source.who, self._instances)

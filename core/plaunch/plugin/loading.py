@@ -40,14 +40,6 @@ class LoadedPlugin:
     version: str
     module: str
 
-    @classmethod
-    def of_entry(cls, kind: Kind[Any], entry: EntryPoint) -> LoadedPlugin:
-        """What is to be loaded for an entry point."""
-        distribution, module = entry.distribution, entry.value
-        with contextlib.suppress(ValueError):
-            module = entry.target().module
-        return cls(kind.name, entry.name, distribution.name, distribution.version, module)
-
     @property
     def origin(self) -> str:
         """Its distribution and version, if it was installed; its module."""
@@ -85,6 +77,14 @@ def title_of(plugin: object) -> tuple[str, str]:
         return plugin.__name__, plugin.__name__
     cls = plugin if isinstance(plugin, type) else type(plugin)
     return cls.__name__, cls.__module__
+
+
+def source_of(kind: Kind[Any], entry: EntryPoint) -> LoadedPlugin:
+    """Where what an entry point names comes from."""
+    distribution, module = entry.distribution, entry.value
+    with contextlib.suppress(ValueError):
+        module = entry.target().module
+    return LoadedPlugin(kind.name, entry.name, distribution.name, distribution.version, module)
 
 
 def load_entry(

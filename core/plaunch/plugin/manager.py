@@ -23,7 +23,7 @@ from plaunch.plugin.installed import Installed
 from plaunch.plugin.loader import PluginLoader, Registration, is_ours
 from plaunch.plugin.loading import LoadedPlugin, checked
 from plaunch.plugin.notifier import Notifier
-from plaunch.plugin.options import find_options, resolve_options
+from plaunch.plugin.options import PluginOptions, find_options, resolve_options
 from plaunch.plugin.registry import (
     GROUPS,
     LIFECYCLE,
@@ -288,11 +288,15 @@ class PluginManager:
             PluginLoadError: a plugin cannot be loaded.
         """
         environ = os.environ if environ is None else environ
-        declared, _ = find_options(self._installed.usable(WITH_OPTIONS), self._installed.selection)
-        for name, resolved in resolve_options(declared, values, environ).items():
+        for name, resolved in resolve_options(self.plugin_options(), values, environ).items():
             plugin = self.load_named(WITH_OPTIONS, name)
             if plugin is not None:
                 self._option_values.setdefault(plugin, {}).update(resolved)
+
+    def plugin_options(self) -> list[PluginOptions]:
+        """The options that installed plugins declare, but for those that cannot be used."""
+        usable = self._installed.usable(WITH_OPTIONS)
+        return find_options(usable, self._installed.selection)[0]
 
     def load_named(self, kind: Kind[Any], name: str) -> Registration | None:
         """Load a plugin, if there is one of the name that is not blocked.
@@ -372,7 +376,7 @@ class PluginManager:
         """What one plugin offers of `kind`; its hook is called once."""
         if kind.name not in plugin.offers:
             offers = plugin.offers[kind.name] = {}
-            for item in self._implementations(kind.hook):
+            for item in self._implementations(kind.hook) if kind.hook else ():
                 if item.plugin is plugin:
                     offers.update(offers_of(item))
         return plugin.offers[kind.name]

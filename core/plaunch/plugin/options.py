@@ -27,12 +27,16 @@ class PluginOptions(NamedTuple):
         owner: its distribution, for messages.
         options: what it declares.
         plugin: what has its hooks, as `module` or `module:object`; empty if it is always on.
+        declared_by: the module or object that declares them.
+        module: the name of the module that is imported for that.
     """
 
     name: str
     owner: str
     options: tuple[Option, ...]
     plugin: str
+    declared_by: object = None
+    module: str = ""
 
 
 def load_options(entry: EntryPoint) -> PluginOptions:
@@ -43,7 +47,8 @@ def load_options(entry: EntryPoint) -> PluginOptions:
     """
     owner = f"{entry.distribution.name} {entry.distribution.version}".rstrip()
     try:
-        declared = entry.target().load()
+        target = entry.target()
+        declared = target.load()
         options, plugin = tuple(declared.OPTIONS), getattr(declared, "PLUGIN", "")
         _check(options, plugin)
     except (KeyboardInterrupt, SignalException):
@@ -53,7 +58,7 @@ def load_options(entry: EntryPoint) -> PluginOptions:
             f"the options of plugin {entry.name!r} ({owner}) cannot be used: "
             f"{type(error).__name__}: {error}"
         ) from error
-    return PluginOptions(entry.name, owner, options, plugin)
+    return PluginOptions(entry.name, owner, options, plugin, declared, target.module)
 
 
 def _check(options: tuple[object, ...], plugin: object) -> None:
