@@ -17,6 +17,7 @@ PACKAGES = [
     "plaunch.process",
     "plaunch.rendezvous",
     "plaunch.testing",
+    "plaunch_network",
 ]
 
 

@@ -24,6 +24,10 @@ BINDER = "plaunch_devices.binder:create_binder"
 # The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and
 # `virtual_local_rank`; the one name here that is looked up as those of users are.
 DEVICES = "devices"
+# Opens the store of a round of workers, outside of them, where no agent brings one; and the plugin
+# with options that does so in a launch, unless it is blocked or another one does.
+OPEN_WORKER_STORE = "plaunch_worker_store:open_store"
+WORKER_STORE = "worker_store"
 # Make plaunch's of what packages list in torchrun's two groups for torch's own types.
 TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"

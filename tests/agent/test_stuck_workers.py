@@ -82,6 +82,21 @@ def test_nobody_waits_for_it(make):
     assert agent._workers.context.subprocess_handlers[0].proc.wait(60) == -signal.SIGKILL
 
 
+def test_an_error_that_tears_the_loop_down_does_not_hide_it(make, monkeypatch):
+    agent = make(SLEEP)
+    stuck = UnkillableWorkerError("pid 7 sleeps")
+
+    def fail(group):
+        agent._workers._unkillable = stuck
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(agent, "_monitor_workers", fail)
+    with pytest.raises(UnkillableWorkerError) as caught:
+        agent.run()
+    assert caught.value is stuck
+    assert isinstance(caught.value.__cause__, KeyboardInterrupt)
+
+
 def test_the_variable_sets_the_time(make, monkeypatch):
     monkeypatch.setenv(TIMEOUT_VARIABLE, "0.5")
     assert make(SLEEP)._workers.sleep_watch.timeout == 0.5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import plaunch_worker_store.options
 import pytest
 from plaunch.agent.worker import WORKER_STORES
 from plaunch.cli import settings
@@ -206,6 +207,7 @@ def test_a_log_directory_that_is_a_file(tmp_path):
 
 def test_the_choices_of_options_are_those_that_a_configuration_takes():
     """They are written twice, as `--help` does without the rest."""
-    choices = {option.dest: option.choices for option in OPTIONS if option.choices}
+    options = (*OPTIONS, *plaunch_worker_store.options.OPTIONS)
+    choices = {option.dest: option.choices for option in options if option.choices}
     assert tuple(choices["worker_store"]) == WORKER_STORES
     assert set(choices["start_method"]) == set(START_METHODS)

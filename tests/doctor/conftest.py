@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 from plaunch.doctor import Status
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous.address import SocketAddress
 from plaunch_doctor.context import NodeContext
 from plaunch_doctor.machine import UNLIMITED, Machine, Space
 from plaunch_doctor.network import FREE, SILENT, Network
+from plaunch_network.address import SocketAddress
 
 
 @dataclass

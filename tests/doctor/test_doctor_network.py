@@ -8,11 +8,11 @@ import threading
 import pytest
 from plaunch.doctor import Status
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous.address import SocketAddress
 from plaunch_doctor.endpoint import check_endpoint
 from plaunch_doctor.naming import check_host_name, check_interfaces
 from plaunch_doctor.network import ACCEPTED, FORBIDDEN, FREE, REFUSED, SILENT, TAKEN, Network
 from plaunch_doctor.ports import check_ports
+from plaunch_network.address import SocketAddress
 
 OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
 GLOO = {"GLOO_SOCKET_IFNAME": "eth0"}

@@ -14,7 +14,7 @@ KEPT = {
     "plaunch.signal_policies": "torchrun = plaunch_signals.torchrun:TorchrunSignalPolicy",
     "plaunch.schedulers": "none = plaunch_schedulers:find_no_allocation",
 }
-# What has no entry point here cannot be imported either.
+# What has no entry point here cannot be imported either, but for a library of theirs.
 SITECUSTOMIZE = """\
 import sys
 
@@ -43,6 +43,7 @@ def bare(plaunch, tmp_path):
     lines = "".join(f"[{group}]\n{entry}\n" for group, entry in KEPT.items())
     (info / "entry_points.txt").write_text(lines)
     kept = {entry.partition("= ")[2].partition(":")[0].partition(".")[0] for entry in KEPT.values()}
+    kept.add("plaunch_network")
     (site / "sitecustomize.py").write_text(SITECUSTOMIZE.format(kept=kept))
     plaunch.environ["PYTHONPATH"] = str(site)
     return plaunch

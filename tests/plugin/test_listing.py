@@ -29,6 +29,7 @@ def test_first_party_plugins_are_ready(site) -> None:
         ("options", "status"),
         ("options", "testing"),
         ("options", "timer"),
+        ("options", "worker_store"),
         ("rendezvous", "c10d"),
         ("rendezvous", "etcd"),
         ("rendezvous", "etcd-v2"),

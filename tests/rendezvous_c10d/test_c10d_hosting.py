@@ -18,7 +18,7 @@ from plaunch.errors import (
     RendezvousError,
     UsageError,
 )
-from plaunch.rendezvous import interface_addresses, is_loop_back
+from plaunch_network import interface_addresses, is_loop_back
 from plaunch_rendezvous_c10d import connecting, hosting, prepare_backend
 from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.torch_import import load_distributed
@@ -222,7 +222,7 @@ def test_two_hosts_for_one_endpoint(prepare, monkeypatch):
 def test_a_name_that_resolves_to_loop_back_here(prepare, monkeypatch):
     port = free_port()
     """As Debian's /etc/hosts does; the others get another answer."""
-    from plaunch.rendezvous import address
+    from plaunch_network import address
 
     look_up = address._look_up
     monkeypatch.setattr(

@@ -81,7 +81,10 @@ This page is made of the code by `{COMMAND}`.
 """
 _SORTS = (
     ("Hooks that offer", "_backends _specs _handlers _counts _policies _schedulers"),
-    ("Hooks that contribute", "_worker_env _worker_binder _doctor_checks _extensions"),
+    (
+        "Hooks that contribute",
+        "_worker_env _worker_binder _worker_store _doctor_checks _extensions",
+    ),
     ("Hooks that tell", ""),
 )
 # In the help of options: options, variables, and what is replaced in a template.

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import WorkerInfo as WorkerInfo
     from plaunch.agent.worker import WorkerSpec as WorkerSpec
     from plaunch.agent.worker import WorkerState as WorkerState
+    from plaunch.agent.worker_store import OpenStore as OpenStore
+    from plaunch.agent.worker_store import StoreRound as StoreRound
+    from plaunch.agent.worker_store import WorkerStore as WorkerStore
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -54,5 +57,6 @@ __getattr__, __dir__, __all__ = attach(
         ".worker": (
             "GroupInfo RunResult Worker WorkerExit WorkerGroup WorkerInfo WorkerSpec WorkerState"
         ),
+        ".worker_store": "OpenStore StoreRound WorkerStore",
     },
 )

@@ -13,6 +13,7 @@ from plaunch.agent.env import macros, worker_environment
 from plaunch.agent.health import HealthCheckServer, find_server
 from plaunch.agent.local_workers import LocalWorkers
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, describe_worker
+from plaunch.agent.worker_store import open_default_store
 from plaunch.durations import PATIENCE
 from plaunch.errors import UsageError
 from plaunch.metrics import prof
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from plaunch.agent.alive import Alive
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.wait_reporter import WaitReporter
+    from plaunch.agent.worker_store import OpenStore
     from plaunch.process.binding import Binder
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
@@ -69,6 +71,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         alive: is told whenever the loop goes to sleep and wakes.
         traffic: counts the workers' output that passes through the launcher.
         binder: gives workers their devices and processors; by default what `spec` says of them.
+        open_store: hosts the store of the workers, unless `spec` leaves that to one of them; by
+            default plaunch's own.
 
     Raises:
         UsageError: both `logs_specs` and the older arguments are given, or a time cannot be used,
@@ -94,10 +98,12 @@ class LocalElasticAgent(SimpleElasticAgent):
         alive: Alive | None = None,
         traffic: Traffic | None = None,
         binder: Binder | None = None,
+        open_store: OpenStore | None = None,
     ) -> None:
         self._host = socket.gethostname()
         self._keep_daemons = keep_daemons
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
+        self._open_store = open_store or open_default_store
         super().__init__(
             spec,
             exit_barrier_timeout,
@@ -137,6 +143,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             keep_daemons=self._keep_daemons,
             has_own_monitor=type(self)._monitor_workers is LocalElasticAgent._monitor_workers,
             has_own_stop=type(self)._stop_workers is LocalElasticAgent._stop_workers,
+            open_store=self._open_store,
         )
         return self._local
 
@@ -157,7 +164,7 @@ class LocalElasticAgent(SimpleElasticAgent):
     @prof
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
-        info = self._notifier.group_info()
+        state = self._notifier.state
         args: dict[int, tuple[Any, ...]] = {}
         envs: dict[int, dict[str, str]] = {}
         prefixes: dict[int, str] = {}
@@ -167,8 +174,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             envs[rank] = env = worker_environment(
                 worker_group,
                 worker,
-                attempt=info.attempt,
-                round=info.round,
+                attempt=state.attempt,
+                round=state.round,
                 environ=os.environ,
                 binder=self._binder,
             )
@@ -179,7 +186,7 @@ class LocalElasticAgent(SimpleElasticAgent):
                 rank=worker.global_rank,
                 local_rank=rank,
                 hostname=self._host,
-                attempt=info.attempt,
+                attempt=state.attempt,
             )
         entrypoint = spec.entrypoint
         if entrypoint is None:

@@ -152,6 +152,8 @@ class Loop:
                 if states.Escalate() in self._step(event):
                     stop.escalate()
             stop.step()
+        if stop.error is not None:
+            raise stop.error from error
 
     def await_verdict(self) -> None:
         """Stay until the job has acted on an error of this node, which may host its store."""

@@ -103,15 +103,6 @@ RENDEZVOUS = (
         is_shared=True,
     ),
     Option(
-        ("--worker-store",),
-        "who hosts the store in which the workers meet: agent, the launcher on the node of rank 0, "
-        "so that it outlives them all, or rank0, the worker of rank 0, for programs that bind "
-        "MASTER_PORT themselves (default: agent)",
-        default="agent",
-        metavar="WHO",
-        choices=("agent", "rank0"),
-    ),
-    Option(
         ("--port-range",),
         "range of the ports that plaunch picks on this node (default: any that is free)",
         metavar="A-B",

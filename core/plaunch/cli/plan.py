@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.env import macros, worker_environment
-from plaunch.agent.ranks import NodeInfo, assign_alike, create_workers
+from plaunch.agent.ranks import assign_alike, create_workers
 from plaunch.agent.worker import Worker, WorkerGroup, WorkerSpec, describe_worker
 from plaunch.cli.invocation import load_chosen
 from plaunch.plugin.context import PluginContext
@@ -148,6 +148,8 @@ def _workers(
     entrypoint_args: list[str],
     manager: PluginManager,
 ) -> list[dict[str, Any]]:
+    host = os.uname().nodename
+    context = PluginContext(config.run_id, config.role, host, settings=config.settings())
     spec = WorkerSpec(
         role=config.role,
         local_world_size=config.nproc_per_node,
@@ -155,15 +157,13 @@ def _workers(
         entrypoint=entrypoint,
         args=tuple(entrypoint_args),
         max_restarts=config.max_restarts,
-        worker_store=config.worker_store,
+        worker_store="rank0" if manager.worker_store(context) is None else "agent",
         job_id=config.job_id,
     )
     group = WorkerGroup(spec)
     traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
     is_known = _place(group, config, is_given=traits.has_given_ranks)
     logs = _logs(config)
-    host = os.uname().nodename
-    context = PluginContext(config.run_id, config.role, host, settings=config.settings())
     binder = manager.worker_binder(context)
     bindings = {} if binder is None else binder.plan(spec.local_world_size)
     found: list[dict[str, Any]] = []
@@ -213,9 +213,8 @@ def _place(group: WorkerGroup, config: LaunchConfig, *, is_given: bool) -> bool:
     group.group_rank, group.group_world_size = rank, config.max_nodes
     group.master_addr = host or config.local_addr or LOOP_BACK
     group.master_port = port if port >= 0 else FREE_PORT  # type: ignore[assignment]
-    node = NodeInfo(config.role, spec.local_world_size)
     group.workers = create_workers(
-        assign_alike(node, rank, config.max_nodes), spec.local_world_size
+        assign_alike(spec.local_world_size, rank, config.max_nodes), spec.local_world_size
     )
     return True
 

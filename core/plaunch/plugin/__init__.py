@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.listing import PluginStatus as PluginStatus
     from plaunch.plugin.listing import installed_names as installed_names
     from plaunch.plugin.listing import list_plugins as list_plugins
-    from plaunch.plugin.loading import LoadedPlugin as LoadedPlugin
+    from plaunch.plugin.loaded import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.manager import PluginManager as PluginManager
     from plaunch.plugin.options import PluginOptions as PluginOptions
     from plaunch.plugin.registry import DEVICE_COUNTS as DEVICE_COUNTS
@@ -43,7 +43,7 @@ __getattr__, __dir__, __all__ = attach(
         ".event_handlers": "find_event_handlers parse_event_conf",
         ".hookspecs": "hookimpl",
         ".listing": "PluginStatus installed_names list_plugins",
-        ".loading": "LoadedPlugin",
+        ".loaded": "LoadedPlugin",
         ".manager": "PluginManager",
         ".options": "PluginOptions",
         ".factories": (

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Collection
 
+    from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsDest
 
@@ -146,3 +147,23 @@ class BoundedLogsSpecs(Bounded):
         if not has_returned:
             raise PluginError(f"{self._who} has not returned from close; it is left to itself")
         result_of(call, self._who, "close")
+
+
+def bounded_store(open_store: OpenStore, who: str, is_unwanted: Callable[[], bool]) -> OpenStore:
+    """What opens a third party's store, on a thread; see `Bounded` for the arguments.
+
+    It raises what the plugin raises, and `PluginError` as a bounded method.
+    """
+
+    def open_bounded(store_round: StoreRound, /) -> WorkerStore:
+        store: WorkerStore = bounded_call(
+            who,
+            "opening a store",
+            partial(open_store, store_round),
+            START_BOUND,
+            is_unwanted,
+            passing=Exception,
+        )
+        return store
+
+    return open_bounded

@@ -1,11 +1,11 @@
-"""What plugins contribute to the workers: variables, and what gives them their devices."""
+"""What plugins contribute to the workers: variables, devices and processors, a store."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin.calls import bounded_call
@@ -16,14 +16,39 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import WorkerInfo
     from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.loader import Registration
-    from plaunch.process.binding import Binder
+    from plaunch.plugin.loaded import Registration
 
 ENVIRONMENT = "plaunch_worker_env"
-BINDER = "plaunch_worker_binder"
 
 TIME_BOUND = 10.0  # seconds that one implementation is waited for
 _ADVICE = "; mend what it waits for, or block it with -p no:NAME"
+
+
+class SoleHook(NamedTuple):
+    """A hook that one plugin of a launch may answer.
+
+    Args:
+        name: of the hook.
+        is_right: whether an answer is what it should be.
+        answer: what that is called.
+        deed: what two plugins that answer would both do.
+    """
+
+    name: str
+    is_right: Callable[[object], bool]
+    answer: str
+    deed: str
+
+
+BINDER = SoleHook(
+    "plaunch_worker_binder",
+    lambda answer: all(callable(getattr(answer, name, None)) for name in ("plan", "environment")),
+    "Binder",
+    "bind the workers",
+)
+STORE = SoleHook(
+    "plaunch_worker_store", callable, "function that opens a store", "host the workers' store"
+)
 
 
 def added_variables(
@@ -68,14 +93,16 @@ def added_variables(
     return merged
 
 
-def find_binder(
+def find_sole_answer(
+    hook: SoleHook,
     implementations: Iterable[Implementation],
     context_of: Callable[[Registration], PluginContext],
     is_unwanted: Callable[[], bool],
-) -> tuple[Binder, Registration] | None:
-    """The one answer to `plaunch_worker_binder`, and whose it is; None if there is none.
+) -> tuple[Any, Registration | None]:
+    """The one answer to a hook, and whose it is; None and None if there is none.
 
     Args:
+        hook: the hook.
         implementations: in the order in which they are called, each on a thread of its own.
         context_of: the launch as a plugin is told of it.
         is_unwanted: asked while a plugin takes its time: whether not to wait for it any more.
@@ -84,21 +111,23 @@ def find_binder(
         UsageError: a plugin refuses the settings.
         PluginError: a plugin fails, does not return, returns something else, or is the second one.
     """
-    found: tuple[Binder, Registration] | None = None
+    found, by = None, None
     for item in implementations:
         arguments = {"context": context_of(item.plugin)}
         answer = _answer(item, arguments, is_unwanted, passing=UsageError)
         if answer is None:
             continue
-        if not all(callable(getattr(answer, name, None)) for name in ("plan", "environment")):
-            raise PluginError(f"{item.who} returned {answer!r} from {BINDER}, which is no Binder")
-        if found is not None:
+        if not hook.is_right(answer):
             raise PluginError(
-                f"{found[1].who} and {item.who} both bind the workers ({BINDER}); block one of "
-                "them with -p no:NAME"
+                f"{item.who} returned {answer!r} from {hook.name}, which is no {hook.answer}"
             )
-        found = answer, item.plugin
-    return found
+        if by is not None:
+            raise PluginError(
+                f"{by.who} and {item.who} both {hook.deed} ({hook.name}); block one of them with "
+                "-p no:NAME"
+            )
+        found, by = answer, item.plugin
+    return found, by
 
 
 def _answer(

@@ -47,6 +47,7 @@ class Extending:
         self.who = who
         self.result: RunResult | None = None  # of the agent, once there is one
         self._extension = extension
+        self._is_started = False
 
     def start(self, control: Control) -> None:
         """Start the extension.
@@ -69,14 +70,17 @@ class Extending:
             raise PluginError(
                 f"an extension of {self.who} failed when it was started: {one_line(call.error)}"
             ) from call.error
+        self._is_started = True
 
     def handle(self, event: Event) -> None:
-        """Hand an event on."""
-        self._extension.handle(event)
+        """Hand an event on, unless the launch ends before the extension has started."""
+        if self._is_started:
+            self._extension.handle(event)
 
     def close(self) -> None:
-        """Stop the extension."""
-        self._extension.stop(self.result)
+        """Stop the extension, if it has started."""
+        if self._is_started:
+            self._extension.stop(self.result)
 
     def rest(self) -> None:
         """Have the extension end its threads, for the process to fork, if it has such a method."""
@@ -126,8 +130,14 @@ class LaunchView:
             overdue=self._alive.overdue(),
             patience=self._alive.patience(),
             output=self._traffic.counts(),
-            dropped={queue.name: queue.dropped for queue in self._queues},
+            dropped=self._dropped(),
         )
+
+    def _dropped(self) -> dict[str, int]:
+        dropped: dict[str, int] = {}
+        for queue in self._queues:  # a plugin may have several of one name
+            dropped[queue.name] = dropped.get(queue.name, 0) + queue.dropped
+        return dropped
 
     def _waits_for(self) -> str:
         try:

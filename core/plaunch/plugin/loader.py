@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -14,8 +13,8 @@ from plaunch._names import suggest
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.plugin import hookspecs
 from plaunch.plugin.calls import keeping_signals, one_line
+from plaunch.plugin.loaded import LoadedPlugin, Registration, is_ours
 from plaunch.plugin.loading import (
-    LoadedPlugin,
     function_at,
     load_entry,
     load_module,
@@ -24,7 +23,7 @@ from plaunch.plugin.loading import (
     title_of,
 )
 from plaunch.plugin.options import load_options
-from plaunch.plugin.registry import FIRST_PARTY, LIFECYCLE, WITH_OPTIONS, Kind
+from plaunch.plugin.registry import LIFECYCLE, WITH_OPTIONS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,35 +43,6 @@ _NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
     inspect.isgeneratorfunction,
     inspect.isasyncgenfunction,
 )
-
-
-@dataclass(eq=False)
-class Registration:
-    """A plugin that is registered with pluggy.
-
-    Args:
-        name: under which pluggy knows it.
-        plugin: the object that has its hooks.
-        source: where it comes from.
-        distribution: the distribution that it belongs to; None if it was not installed.
-        offers: what it offers, by kind, once it has been asked.
-    """
-
-    name: str
-    plugin: object
-    source: LoadedPlugin
-    distribution: Distribution | None
-    offers: dict[str, dict[str, object]] = field(default_factory=dict)
-
-    @property
-    def who(self) -> str:
-        """How messages call it."""
-        return self.source.who
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it comes with plaunch."""
-        return is_ours(self.distribution)
 
 
 class PluginLoader:
@@ -226,11 +196,6 @@ class PluginLoader:
         self.registrations[name] = registration
         self.loaded.append(source)
         return registration
-
-
-def is_ours(distribution: Distribution | None) -> bool:
-    """Whether what a distribution brings comes with plaunch."""
-    return distribution is not None and distribution.key == FIRST_PARTY
 
 
 class _PluggyManager(pluggy.PluginManager):

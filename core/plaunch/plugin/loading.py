@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,8 @@ from plaunch.defaults import TORCHRUN_CREATORS, TORCHRUN_LOGS_SPECS, load_defaul
 from plaunch.errors import PluginLoadError, SignalException
 from plaunch.plugin.calls import one_line
 from plaunch.plugin.hookspecs import hookimpl
-from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE, LOGS_SPECS, TORCHRUN_HANDLERS, Kind, T
+from plaunch.plugin.loaded import LoadedPlugin
+from plaunch.plugin.registry import LOGS_SPECS, TORCHRUN_HANDLERS, Kind, T
 from plaunch.process.streams.logs import LogsSpecs
 
 if TYPE_CHECKING:
@@ -23,52 +23,13 @@ if TYPE_CHECKING:
 
 _PREFIX = "plaunch_"
 _MARK = "plaunch_impl"  # what pluggy's marker sets on a function
-_LABELS = {kind.name: kind.label for kind in ALL_KINDS}
-
-
-@dataclass(frozen=True)
-class LoadedPlugin:
-    """A plugin of this launch, and where it comes from.
-
-    `distribution` and `version` are empty for plugins that were passed in code or are modules
-    named with `-p`; `module` is the module that was imported, or that defines the object.
-    """
-
-    kind: str
-    name: str
-    distribution: str
-    version: str
-    module: str
-
-    @property
-    def origin(self) -> str:
-        """Its distribution and version, if it was installed; its module."""
-        if not self.distribution:
-            return f"module {self.module}"
-        release = f"{self.distribution} {self.version}".rstrip()
-        return f"distribution {release}, module {self.module}"
-
-    @property
-    def who(self) -> str:
-        """How messages call it: its kind and name, and where it comes from."""
-        return f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r} ({self.origin})"
 
 
 class BarePlugin:
     """A class or function that an entry point names, as a plugin that offers it under that name."""
 
     def __init__(self, kind: Kind[Any], name: str, thing: object) -> None:
-        self._description = f"{kind.label} {name!r}: {thing!r}"
-        offer = {name: thing}
-
-        @hookimpl
-        def offers() -> dict[str, object]:
-            return offer
-
-        setattr(self, kind.hook, offers)
-
-    def __repr__(self) -> str:
-        return f"BarePlugin({self._description})"
+        setattr(self, kind.hook, hookimpl(lambda: {name: thing}))
 
 
 def title_of(plugin: object) -> tuple[str, str]:

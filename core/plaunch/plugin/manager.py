@@ -8,7 +8,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from plaunch.defaults import DEVICES
+from plaunch.agent.worker_store import open_default_store
+from plaunch.defaults import DEVICES, WORKER_STORE
 from plaunch.errors import (
     DuplicateNameError,
     PlaunchError,
@@ -20,8 +21,9 @@ from plaunch.plugin import contributions, extensions
 from plaunch.plugin.calls import Implementation, keeping_signals, offers_of, one_line
 from plaunch.plugin.entry_points import EntryPoint, scan
 from plaunch.plugin.installed import Installed
-from plaunch.plugin.loader import PluginLoader, Registration, is_ours
-from plaunch.plugin.loading import LoadedPlugin, checked
+from plaunch.plugin.loaded import LoadedPlugin, Registration, is_ours
+from plaunch.plugin.loader import PluginLoader
+from plaunch.plugin.loading import checked
 from plaunch.plugin.notifier import Notifier
 from plaunch.plugin.options import PluginOptions, find_options, resolve_options
 from plaunch.plugin.registry import (
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import WorkerInfo
+    from plaunch.agent.worker_store import OpenStore
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
@@ -223,26 +226,49 @@ class PluginManager:
             UsageError: the settings ask for what cannot be.
             PluginError: a plugin fails, does not return, or is not the only one that answers.
         """
-        asked = map(context.settings.get, ("numa_options", "devices", "virtual_local_rank"))
-        is_asked = is_asked_for(*asked)
+        names = ("numa_options", "devices", "virtual_local_rank")
+        is_asked = is_asked_for(*map(context.settings.get, names))
         if is_asked:
             self.load_named(WITH_OPTIONS, DEVICES)
-        items = self._implementations(contributions.BINDER)
-        found = contributions.find_binder(items, self._context_of(context), is_unwanted)
-        if found is None:
-            if is_asked:
-                raise UsageError(
-                    "devices, numa_options or virtual_local_rank is set, and no plugin gives "
-                    f"workers their devices; do not block {DEVICES!r}"
-                )
-            return None
-        binder, plugin = found
-        if plugin.is_ours:
-            return binder
-        from plaunch.plugin.components import Bounded  # noqa: PLC0415 - third parties' only
+        binder: Binder | None
+        binder, plugin = self._sole_answer(contributions.BINDER, context, is_unwanted)
+        if plugin is None and is_asked:
+            raise UsageError(
+                "devices, numa_options or virtual_local_rank is set, and no plugin gives workers "
+                f"their devices; do not block {DEVICES!r}"
+            )
+        if plugin is not None and not plugin.is_ours:
+            from plaunch.plugin.components import Bounded  # noqa: PLC0415 - third parties' only
 
-        methods = {"plan", "environment"}
-        return cast("Binder", Bounded(binder, plugin.who, is_unwanted, methods))
+            methods = {"plan", "environment"}
+            binder = cast("Binder", Bounded(binder, plugin.who, is_unwanted, methods))
+        return binder
+
+    def worker_store(
+        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
+    ) -> OpenStore | None:
+        """What hosts the store in which the workers meet; None if one of them does.
+
+        It is plaunch's own if no other plugin answers.
+
+        Raises:
+            PluginError: a plugin fails, does not return, or is not the only one that answers.
+        """
+        if context.settings.get("worker_store", "agent") != "agent":
+            return None
+        open_store: OpenStore | None
+        open_store, plugin = self._sole_answer(contributions.STORE, context, is_unwanted)
+        ours = f"{WITH_OPTIONS.name}:{WORKER_STORE}"
+        if open_store is None or plugin is None:
+            # If that is not loaded, its answer is known, and its code only wanted where rank 0 is.
+            is_asked = ours in self._loader.registrations
+            is_there = self._installed.find(WITH_OPTIONS, WORKER_STORE) is not None
+            return open_default_store if is_there and not is_asked else None
+        if plugin.is_ours:
+            return open_store
+        from plaunch.plugin.components import bounded_store  # noqa: PLC0415 - third parties' only
+
+        return bounded_store(open_store, plugin.who, is_unwanted)
 
     def create_extensions(self, context: PluginContext) -> list[Extending]:
         """What runs beside the agent, as plugins want it.
@@ -390,6 +416,16 @@ class PluginManager:
         """As `_third_party`, of the last name of a kind that was chosen."""
         names = [name for of, name in self._chosen if of == kind.name]
         return self._third_party(kind, names[-1]) if names else None
+
+    def _sole_answer(
+        self,
+        hook: contributions.SoleHook,
+        context: PluginContext,
+        is_unwanted: Callable[[], bool],
+    ) -> tuple[Any, Registration | None]:
+        items = self._implementations(hook.name)
+        own = self._context_of(context)
+        return contributions.find_sole_answer(hook, items, own, is_unwanted)
 
     def _context_of(self, context: PluginContext) -> Callable[[Registration], PluginContext]:
         """The context as each plugin is given it, with the values of its own options."""

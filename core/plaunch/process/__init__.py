@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch._names import is_python as is_python
     from plaunch.process.binding import Binder as Binder
     from plaunch.process.binding import Binding as Binding
     from plaunch.process.contexts.context import PContext as PContext
@@ -27,10 +28,13 @@ if TYPE_CHECKING:
     from plaunch.process.failures.error_handler import get_error_handler as get_error_handler
     from plaunch.process.failures.error_handler import record as record
     from plaunch.process.failures.failure import ProcessFailure as ProcessFailure
+    from plaunch.process.failures.failure import describe_exit as describe_exit
     from plaunch.process.kernel.descriptor_limit import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
     from plaunch.process.kernel.details import read_environ as read_environ
+    from plaunch.process.kernel.pidfd import open_pidfd as open_pidfd
+    from plaunch.process.kernel.pidfd import wait_for_end as wait_for_end
     from plaunch.process.kernel.processes import Process as Process
     from plaunch.process.kernel.processes import read_process as read_process
     from plaunch.process.kernel.processes import read_table as read_table
@@ -52,15 +56,17 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "plaunch._names": "is_python",
         ".binding": "Binder Binding",
         ".contexts.context": "PContext ProcessExit RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
+        ".kernel.pidfd": "open_pidfd wait_for_end",
         ".kernel.processes": "Process read_process read_table",
         ".kernel.details": "read_environ",
         ".stopping.reaping.job_tag": "JOBS_VARIABLE",
         ".failures.error_handler": "ErrorHandler get_error_handler record",
         ".failures.child_failed": "ChildFailedError",
-        ".failures.failure": "ProcessFailure",
+        ".failures.failure": "ProcessFailure describe_exit",
         ".contexts.handler": "SubprocessHandler get_subprocess_handler",
         ".streams.log_folders": "TemporaryFolder create_log_folder find_stale_folders folder_name",
         ".streams.logs": "LogsDest LogsSpecs",

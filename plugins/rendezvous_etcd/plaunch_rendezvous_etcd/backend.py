@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration, bounded
-from plaunch.rendezvous import BackendTraits, backend_traits, find_node_address
+from plaunch.rendezvous import BackendTraits, backend_traits
+from plaunch_network import find_node_address
 
 from plaunch_rendezvous_etcd.client import EtcdClient
 from plaunch_rendezvous_etcd.options import DEFAULT_PORT, OPTIONS, read_options

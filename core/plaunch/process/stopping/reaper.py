@@ -6,18 +6,19 @@ import logging
 import os
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.process.kernel.processes import PROC, has_table, read_children, read_process
-from plaunch.process.launcher_variables import owns_process
+from plaunch.process.launcher_variables import inheritable, owns_process
 from plaunch.process.stopping.guard.guard import Guard, start_guard
 from plaunch.process.stopping.job import Job
 from plaunch.process.stopping.reaping.evidence import Origin
-from plaunch.process.stopping.reaping.job_tag import HELPER, make_job_id
+from plaunch.process.stopping.reaping.job_tag import HELPER, JOBS_VARIABLE, make_job_id
 from plaunch.process.stopping.reaping.own_children import Zombies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import subprocess
+    from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.process.kernel.processes import Identity
     from plaunch.process.kernel.watch import ExitWatch
@@ -150,17 +151,33 @@ class Reaper:
             self._start_guard()
             self._job.set_guard(self.guard)
 
-    def helper_tags(self) -> str:
-        """The value of `PLAUNCH_JOBS` for a process of the launcher's own; see `add_helper`."""
-        return self._begun().tags(HELPER)
+    def start_helper(
+        self, command: Sequence[str], environ: Mapping[str, str], **options: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a process of the launcher's own, which must not outlive the launcher.
 
-    def add_helper(self, pid: int) -> None:
-        """Know of a process of the launcher's own, which must not outlive the launcher.
-
-        It is neither a worker nor an orphan: whoever started it ends it. The guard does if the
+        It is neither a worker nor an orphan: whoever starts it ends it. The guard does if the
         launcher is killed.
+
+        Args:
+            command: the program, and its arguments.
+            environ: its environment, but for secrets, which it does not get.
+            options: more arguments of `Popen`.
+
+        Raises:
+            OSError: the system does not start it.
         """
-        self._begun().add_helper(pid)
+        import subprocess  # noqa: PLC0415 - a launch of functions may have no helpers
+
+        job = self._begun()
+        process = subprocess.Popen(
+            command,
+            env={**inheritable(environ), JOBS_VARIABLE: job.tags(HELPER)},
+            start_new_session=True,
+            **options,
+        )
+        job.add_helper(process.pid)
+        return process
 
     def close(self) -> None:
         """Dismiss the guard; the workers are gone, or are to be left alone."""

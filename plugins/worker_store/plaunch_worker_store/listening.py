@@ -59,7 +59,7 @@ def _find_places(address: str, port: int, nodes: int) -> list[_Place]:
             return [(family, address)]
     if nodes > 1:
         return []
-    from plaunch.rendezvous.address import is_loop_back, resolve_host  # noqa: PLC0415 - names only
+    from plaunch_network import is_loop_back, resolve_host  # noqa: PLC0415 - names only
 
     try:
         found = resolve_host(address, port)
@@ -88,12 +88,10 @@ def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket
 
 
 def _refused(address: str, port: int, problem: OSError | None) -> WorkerStoreError:
-    from plaunch.rendezvous.address import join_host_port  # noqa: PLC0415 - errors only
+    from plaunch_network import join_host_port, port_owner  # noqa: PLC0415 - errors only
 
     where = join_host_port(address, port)
     if problem is not None and problem.errno == errno.EADDRINUSE:
-        from plaunch.rendezvous.ports import port_owner  # noqa: PLC0415 - errors only
-
         owner = port_owner(port)
         return WorkerStoreError(
             f"the workers' store at {where} (MASTER_ADDR, MASTER_PORT) cannot be hosted: the port "

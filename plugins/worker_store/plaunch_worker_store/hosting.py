@@ -4,70 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import subprocess
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plaunch.agent.worker_store import serving
-from plaunch.durations import milliseconds
-from plaunch.process.failures.failure import describe_exit
-from plaunch.process.kernel.pidfd import open_pidfd
-from plaunch.process.launcher_variables import inheritable
-from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
+from plaunch.process import describe_exit, open_pidfd, wait_for_end
+
+from plaunch_worker_store import serving
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Callable
+
+    from plaunch_worker_store.interpreter import Interpreter
 
 _END_WAIT = 2.0  # seconds for the host to end after SIGKILL
 _END_LOOK = 0.02  # seconds between two looks at it where there is no pidfd
 _MOST_OUTPUT = 8 << 10  # bytes that are kept of what it says
 _LAST_LINES = 5
-
-# What is for the workers alone: whatever makes their torch, their devices or their interpreter
-# behave in another way than these usually do.
-_DROPPED = ("TORCH", "PYTORCH_", "NCCL_", "GLOO_", "CUDA_", "OMP_", "MKL_", "KMP_", "PLAUNCH_")
-_OF_RANKS = ("RANK", "WORLD_SIZE")
-# Of Python's own, those that say where modules are.
-_PYTHON = "PYTHON"
-_PYTHON_KEPT = frozenset(
-    ("PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE")
-)
-_SET = {
-    "CUDA_VISIBLE_DEVICES": "",
-    "OMP_NUM_THREADS": "1",
-    "PYTHONUNBUFFERED": "1",
-    # A client that goes away is nothing to write about.
-    "TORCH_CPP_LOG_LEVEL": "ERROR",
-}
-
-
-@dataclass(frozen=True)
-class Interpreter:
-    """What runs the store host, as it runs the workers.
-
-    Args:
-        python: the program.
-        env: the environment of a worker.
-        folders: where modules are searched; empty for where the interpreter does by itself.
-    """
-
-    python: str
-    env: Mapping[str, str] = field(default_factory=dict)
-    folders: tuple[str, ...] = ()
-
-    def environment(self, tags: str) -> dict[str, str]:
-        """The environment of the host; `tags` are the jobs' that it belongs to (`PLAUNCH_JOBS`)."""
-        env = {
-            name: value
-            for name, value in inheritable(self.env).items()
-            if not name.startswith(_DROPPED)
-            and not name.endswith(_OF_RANKS)
-            and (not name.startswith(_PYTHON) or name in _PYTHON_KEPT)
-        }
-        return {**env, **_SET, JOBS_VARIABLE: tags}
 
 
 class StoreHost:
@@ -75,7 +29,7 @@ class StoreHost:
 
     Args:
         interpreter: what runs it.
-        tags: the value of its `PLAUNCH_JOBS`.
+        start: starts it, as `subprocess.Popen` does.
         listener: the socket to serve.
         address: where this machine itself reaches that.
         is_lean: whether it loads no more of torch than it needs, which may fail.
@@ -87,7 +41,7 @@ class StoreHost:
     def __init__(
         self,
         interpreter: Interpreter,
-        tags: str,
+        start: Callable[..., subprocess.Popen[Any]],
         listener: socket.socket,
         address: str,
         *,
@@ -98,7 +52,7 @@ class StoreHost:
         self.wants_port = False
         self._output = b""
         fd = listener.fileno()
-        self._process = subprocess.Popen(
+        self._process = start(
             [
                 interpreter.python,
                 serving.__file__,
@@ -108,13 +62,12 @@ class StoreHost:
                 "lean" if is_lean else "whole",
                 *interpreter.folders,
             ],
-            env=interpreter.environment(tags),
+            interpreter.environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=(fd,),
             bufsize=0,
-            start_new_session=True,
         )
         self.pid = self._process.pid
         self._pidfd = open_pidfd(self.pid)
@@ -167,10 +120,7 @@ class StoreHost:
 
     def _wait(self) -> None:
         until = time.monotonic() + _END_WAIT
-        if self._pidfd >= 0:
-            poller = select.poll()
-            poller.register(self._pidfd, select.POLLIN)
-            poller.poll(milliseconds(_END_WAIT))
+        wait_for_end(self._pidfd, _END_WAIT)
         self._process.wait(max(until - time.monotonic(), _END_LOOK))
 
     def _read(self) -> None:

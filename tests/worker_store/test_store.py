@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from plaunch._names import is_python
-from plaunch.agent.worker_store import loading, serving
-from plaunch.agent.worker_store import store as store_module
-from plaunch.agent.worker_store.strangers import Doorkeeper
 from plaunch.errors import WorkerStoreError, WorkerStoreHostError
+from plaunch.process import is_python
+from plaunch_worker_store import loading, serving
+from plaunch_worker_store import store as store_module
+from plaunch_worker_store.strangers import Doorkeeper
 
 from helpers.clock import Clock
 from helpers.processes import is_gone, is_reaped
@@ -32,7 +32,7 @@ def test_nothing_is_started_for_whom_nobody_comes(stage):
     stage.store.watch([os.getpid()])
     assert stage.store.tend() is None
     assert stage.store.due() > 0
-    assert stage.registry.pids == []
+    assert stage.pids == []
 
 
 def test_whoever_connects_before_there_is_a_server_is_served(stage):
@@ -40,15 +40,16 @@ def test_whoever_connects_before_there_is_a_server_is_served(stage):
     guest = stage.connect()
     assert stage.hear(guest) == "lean"
     assert stage.hear(stage.connect()) == "lean"
-    assert len(stage.registry.pids) == 1
+    assert len(stage.pids) == 1
 
 
 def test_the_launcher_lets_go_of_the_socket_once_it_is_served(stage):
     stage.open()
-    mine = stage.store.own_fds()
-    assert len(mine) == 1
+    (mine,) = stage.store.fds()
+    socket_of = os.readlink(f"/proc/self/fd/{mine}")
     stage.hear(stage.connect())
-    assert stage.turn(lambda: mine[0] not in stage.store.own_fds()) is None
+    fd = f"/proc/self/fd/{mine}"
+    assert stage.turn(lambda: not os.path.lexists(fd) or os.readlink(fd) != socket_of) is None
 
 
 def test_a_server_is_started_when_a_worker_has_loaded_torch(stage, tmp_path):
@@ -65,7 +66,7 @@ def test_a_server_is_started_when_a_worker_has_loaded_torch(stage, tmp_path):
     with worker:
         stage.open()
         stage.store.watch([worker.pid])
-        assert stage.turn(lambda: stage.registry.pids) is None
+        assert stage.turn(lambda: stage.pids) is None
         found = loading.find_torch([worker.pid])
         assert found == (os.path.realpath(sys.executable), str(tmp_path))
         worker.stdin.close()
@@ -88,7 +89,7 @@ def test_a_torch_that_cannot_be_loaded_in_part_is_loaded_as_a_whole(stage):
     """Here it even aborts the process."""
     stage.open(FAKE="aborts")
     assert stage.hear(stage.connect()) == "whole"
-    assert len(stage.registry.pids) == 2
+    assert len(stage.pids) == 2
 
 
 def test_a_torch_that_serves_no_socket_of_others_binds_the_port_itself(stage):
@@ -115,11 +116,11 @@ def test_a_server_that_ends_is_missed_at_once(stage):
     stage.open()
     stage.hear(stage.connect())
     assert stage.turn(stage.is_served) is None
-    os.kill(stage.registry.pids[0], signal.SIGKILL)
+    os.kill(stage.pids[0], signal.SIGKILL)
     lost = stage.turn(lambda: False)
     assert f"the workers' store at 127.0.0.1:{stage.port} was lost" in str(lost)
-    assert f"pid {stage.registry.pids[0]}, killed by SIGKILL" in str(lost)
-    assert is_reaped(stage.registry.pids[0])
+    assert f"pid {stage.pids[0]}, killed by SIGKILL" in str(lost)
+    assert is_reaped(stage.pids[0])
 
 
 def test_without_pidfds_too(stage, monkeypatch):
@@ -127,7 +128,7 @@ def test_without_pidfds_too(stage, monkeypatch):
     stage.open()
     stage.hear(stage.connect())
     assert stage.turn(stage.is_served) is None
-    os.kill(stage.registry.pids[0], signal.SIGKILL)
+    os.kill(stage.pids[0], signal.SIGKILL)
     assert "was lost" in str(stage.turn(lambda: False))
 
 
@@ -136,7 +137,7 @@ def test_a_signal_to_the_whole_job_is_not_meant_for_it(stage, signum):
     stage.open()
     stage.hear(stage.connect())
     assert stage.turn(stage.is_served) is None
-    os.kill(stage.registry.pids[0], signum)
+    os.kill(stage.pids[0], signum)
     assert stage.hear(stage.connect()) == "lean"
 
 
@@ -144,10 +145,10 @@ def test_it_ends_with_the_round_and_the_next_one_is_fresh(stage):
     stage.open()
     stage.hear(stage.connect())
     stage.store.close()
-    assert is_reaped(stage.registry.pids[0])
+    assert is_reaped(stage.pids[0])
     stage.open()
     stage.hear(stage.connect())
-    assert len(stage.registry.pids) == 2
+    assert len(stage.pids) == 2
 
 
 def test_it_ends_with_the_launcher(torch_folder):
@@ -159,7 +160,7 @@ from conftest import Stage
 stage = Stage({str(torch_folder)!r})
 stage.open()
 stage.hear(stage.connect())
-print(stage.registry.pids[0], flush=True)
+print(stage.pids[0], flush=True)
 os.kill(os.getpid(), 9)
 """
     paths = os.pathsep.join(path for path in sys.path if path)
@@ -226,8 +227,8 @@ def bare(tmp_path):
 def test_without_torch_strangers_are_sent_away_and_nothing_is_said(stage, bare, capfd):
     stage.open(python=bare)
     guest = stage.connect()
-    assert stage.turn(lambda: len(stage.store.fds()) == 1 and stage.registry.pids) is None
-    assert stage.turn(lambda: is_reaped(stage.registry.pids[0])) is None
+    assert stage.turn(lambda: len(stage.store.fds()) == 1 and stage.pids) is None
+    assert stage.turn(lambda: is_reaped(stage.pids[0])) is None
     guest.sendall(b"GET / HTTP/1.1\r\n")
     assert stage.hear(guest) == ""  # its end
     assert capfd.readouterr().err == ""
@@ -348,7 +349,7 @@ def test_a_torch_that_cannot_be_loaded_in_time_is_said(stage, tmp_path, monkeypa
 def test_whoever_comes_while_torch_is_loaded_is_a_guest(stage):
     stage.open(FAKE="hangs")
     stage.connect()
-    assert stage.turn(lambda: stage.registry.pids) is None
+    assert stage.turn(lambda: stage.pids) is None
     assert stage.store._has_guests()
 
 
@@ -367,12 +368,11 @@ def test_the_host_gets_what_matters_of_the_environment(stage):
     env = {"TORCH_SHOW_CPP_STACKTRACES": "1", "PYTHONWARNINGS": "error", "PLAUNCH_RDZV_TOKEN": "s"}
     stage.open(**env, LOCAL_RANK="0", MY_LIBRARY="x", CUDA_VISIBLE_DEVICES="3")
     stage.hear(stage.connect())
-    with open(f"/proc/{stage.registry.pids[0]}/environ", "rb") as file:
+    with open(f"/proc/{stage.pids[0]}/environ", "rb") as file:
         shown = dict(entry.split("=", 1) for entry in file.read().decode().split("\0") if entry)
     assert not {*env, "LOCAL_RANK"} & set(shown)
     assert shown["MY_LIBRARY"] == "x"
     assert shown["CUDA_VISIBLE_DEVICES"] == ""
-    assert shown["PLAUNCH_JOBS"] == "job.helper"
     assert shown["TORCH_CPP_LOG_LEVEL"] == "ERROR"
 
 

@@ -8,8 +8,8 @@ import socket
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.rendezvous import HeldPort
-from plaunch.rendezvous.ports import port_owner
+from plaunch_network import HeldPort
+from plaunch_network.ports import port_owner
 
 
 @contextlib.contextmanager
@@ -108,7 +108,7 @@ def test_two_launchers_never_hold_one_port_of_a_range(tmp_path):
     import sys
 
     first, last = free_range(1)
-    code = f"from plaunch.rendezvous import HeldPort\nHeldPort.any(({first}, {last}))"
+    code = f"from plaunch_network import HeldPort\nHeldPort.any(({first}, {last}))"
     with contextlib.closing(HeldPort.any((first, last))) as held:
         assert held.port == first
         done = subprocess.run(
@@ -134,7 +134,7 @@ def test_a_server_gets_its_port_of_a_range_too():
 def test_a_range_that_must_not_be_bound(monkeypatch):
     import errno
 
-    from plaunch.rendezvous import ports
+    from plaunch_network import ports
 
     def refuse(port):
         raise PermissionError(errno.EACCES, "Permission denied")

@@ -7,19 +7,23 @@ import os
 import select
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import WorkerStoreError, WorkerStoreHostError
-from plaunch.rendezvous.ports import count_connections
+
+from plaunch_worker_store.listening import listen, own_address
 
 if TYPE_CHECKING:
     import socket
+    import subprocess
     from collections.abc import Callable, Collection
 
-    from plaunch.agent.worker_store.hosting import Interpreter, StoreHost
-    from plaunch.agent.worker_store.loading import TorchWatch
-    from plaunch.agent.worker_store.strangers import Doorkeeper
-    from plaunch.process.stopping.reaper import Reaper
+    from plaunch.agent import StoreRound
+
+    from plaunch_worker_store.hosting import StoreHost
+    from plaunch_worker_store.interpreter import Interpreter
+    from plaunch_worker_store.loading import TorchWatch
+    from plaunch_worker_store.strangers import Doorkeeper
 
 _log = logging.getLogger("plaunch")
 
@@ -34,35 +38,57 @@ _SEARCH_INTERVAL = 0.5  # seconds between two searches for a worker that has loa
 _TORCH_WAIT = 60.0  # seconds for one to load it, once a client of torch's has come
 
 
-class WorkerStore:
+def open_store(store_round: StoreRound) -> TorchStore:
+    """Listen for the workers of a round, before they are started.
+
+    Raises:
+        WorkerStoreError: another program listens there, or this user may not.
+    """
+    address, port = store_round.address, store_round.port
+    listener = listen(address, port, nodes=store_round.nodes)
+
+    def find() -> Interpreter:
+        from plaunch_worker_store.interpreter import find_interpreter  # noqa: PLC0415 - if needed
+
+        return find_interpreter(store_round.entrypoint, store_round.environ)
+
+    name = f"the workers' store at {address}:{port}"
+    return TorchStore(listener, name, find, store_round.start)
+
+
+class TorchStore:
     """Listens for the workers of a round, and has a store host serve them once that is needed.
 
-    It is needed when a worker has loaded torch, or when somebody connects. `fds` and `due` say
-    when to call `tend`, which takes no longer than to start a process. `open` begins a round and
-    `close` ends it; both may be called again and again.
+    It is needed when a worker has loaded torch, or when somebody connects. `tend` takes no longer
+    than to start a process, and `close` as long as a killed one does to end.
 
     Args:
-        reaper: the agent's, which is told of store hosts.
+        listener: the socket at which the workers look for their store.
+        name: what messages call the store.
+        find_interpreter: says what runs the store host, once there must be one.
+        start: starts a process; see `plaunch.agent.StoreRound`.
         clock: seconds that never go back.
         sleep: waits for so many seconds.
     """
 
     def __init__(
         self,
-        reaper: Reaper,
+        listener: socket.socket,
+        name: str,
+        find_interpreter: Callable[[], Interpreter],
+        start: Callable[..., subprocess.Popen[Any]],
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._reaper = reaper
+        self._listener: socket.socket | None = listener  # None once the host has it alone
+        self._address, self._port = own_address(listener), listener.getsockname()[1]
+        self._name = name
+        self._find_interpreter = find_interpreter
+        self._start_process = start
         self._clock = clock
         self._sleep = sleep
-        self._name = ""  # what messages call the store
-        self._find_interpreter: Callable[[], Interpreter] | None = None
         self._interpreter: Interpreter | None = None
-        self._listener: socket.socket | None = None
-        self._port = 0
-        self._address = ""
         self._workers: tuple[int, ...] = ()
         self._watched_since: float | None = None
         self._watch: TorchWatch | None = None
@@ -72,40 +98,12 @@ class WorkerStore:
         self._asked_at: float | None = None  # when a client of torch's came that nobody can serve
         self._searched_at = 0.0
 
-    def open(
-        self, address: str, port: int, *, nodes: int, interpreter: Callable[[], Interpreter]
-    ) -> None:
-        """Listen for the workers of a round, before they are started.
-
-        Args:
-            address: `MASTER_ADDR`.
-            port: `MASTER_PORT`.
-            nodes: how many nodes the round has.
-            interpreter: says what runs the store host, once there must be one.
-
-        Raises:
-            WorkerStoreError: another program listens there, or this user may not.
-        """
-        from plaunch.agent.worker_store.listening import (  # noqa: PLC0415 - the node of rank 0 only
-            listen,
-            own_address,
-        )
-
-        self.close()
-        self._listener = listen(address, port, nodes=nodes)
-        self._address, self._port = own_address(self._listener), port
-        self._name = f"the workers' store at {address}:{port}"
-        self._find_interpreter, self._interpreter = interpreter, None
-        self._is_workers, self._asked_at = False, None
+    # --- for the loop -----------------------------------------------------------------------------
 
     def watch(self, workers: Collection[int]) -> None:
         """Know of the workers of this node, by their process ids, the one of rank 0 first."""
-        if self._listener is None:
-            return
         self._workers = tuple(workers)
         self._watched_since = self._clock()
-
-    # --- for the loop -----------------------------------------------------------------------------
 
     def fds(self) -> list[int]:
         """Descriptors that are readable when `tend` has something to do."""
@@ -150,12 +148,8 @@ class WorkerStore:
         """Whether there is a store host that answers."""
         return self._host is not None and self._host.is_serving
 
-    def own_fds(self) -> list[int]:
-        """The descriptors of a round that begins, which a forked worker must not keep."""
-        return [] if self._listener is None else [self._listener.fileno()]
-
     def close(self) -> None:
-        """End the store of this round; it takes as long as a killed process does to end."""
+        """End the store, and its host."""
         if self._doorkeeper is not None:
             self._doorkeeper.close()
         if self._host is not None:
@@ -199,6 +193,8 @@ class WorkerStore:
         """
         if self._host is None:
             return False
+        from plaunch_network import count_connections  # noqa: PLC0415 - several nodes only
+
         return not self.is_served or count_connections(self._port) > 1
 
     # --- steps ------------------------------------------------------------------------------------
@@ -215,7 +211,7 @@ class WorkerStore:
         if self.due() != 0.0 or self._watched_since is None:
             return False
         if self._watch is None:
-            from plaunch.agent.worker_store.loading import (  # noqa: PLC0415 - not in an empty job
+            from plaunch_worker_store.loading import (  # noqa: PLC0415 - not in an empty job
                 TorchWatch,
             )
 
@@ -224,16 +220,16 @@ class WorkerStore:
         return self._watch.look()
 
     def _start(self, *, is_lean: bool) -> None:
-        from plaunch.agent.worker_store.hosting import StoreHost  # noqa: PLC0415 - once it is needed
+        from plaunch_worker_store.hosting import StoreHost  # noqa: PLC0415 - once it is needed
 
-        if self._listener is None or self._find_interpreter is None:
+        if self._listener is None:
             raise RuntimeError("a store host is started for a store that is not open")
         if self._interpreter is None:
             self._interpreter = self._find_interpreter()
         try:
             self._host = StoreHost(
                 self._interpreter,
-                self._reaper.helper_tags(),
+                self._start_process,
                 self._listener,
                 self._address,
                 is_lean=is_lean,
@@ -243,7 +239,6 @@ class WorkerStore:
                 f"{self._name} cannot be hosted: {self._interpreter.python!r} cannot be started: "
                 f"{error}. {_ADVICE}"
             ) from error
-        self._reaper.add_helper(self._host.pid)
         _log.debug("%s: store host is pid %d", self._name, self._host.pid)
 
     def _tend_host(self, host: StoreHost) -> None:
@@ -257,7 +252,7 @@ class WorkerStore:
             host.bind()
 
     def _answer_end(self, host: StoreHost, exitcode: int) -> None:
-        from plaunch.agent.worker_store.serving import (  # noqa: PLC0415 - trouble only
+        from plaunch_worker_store.serving import (  # noqa: PLC0415 - trouble only
             NO_TORCH,
             START_TIMEOUT,
         )
@@ -291,14 +286,14 @@ class WorkerStore:
         if not self._is_workers and self._take_workers_interpreter(self._interpreter):
             return
         _log.info("%s has no torch to host %s", self._interpreter.python, self._name)
-        from plaunch.agent.worker_store.strangers import Doorkeeper  # noqa: PLC0415 - as above
+        from plaunch_worker_store.strangers import Doorkeeper  # noqa: PLC0415 - as above
 
         self._doorkeeper = Doorkeeper(self._listener, clock=self._clock)
 
     def _take_workers_interpreter(self, own: Interpreter) -> bool:
         """Start a host with the interpreter of a worker that has loaded torch, if there is one."""
-        from plaunch.agent.worker_store.hosting import Interpreter  # noqa: PLC0415 - trouble only
-        from plaunch.agent.worker_store.loading import find_torch  # noqa: PLC0415 - as above
+        from plaunch_worker_store.interpreter import Interpreter  # noqa: PLC0415 - trouble only
+        from plaunch_worker_store.loading import find_torch  # noqa: PLC0415 - as above
 
         self._searched_at = self._clock()
         found = find_torch(self._workers)

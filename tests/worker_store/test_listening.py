@@ -6,10 +6,11 @@ import contextlib
 import errno
 import socket
 
+import plaunch_network
 import pytest
-from plaunch.agent.worker_store.listening import listen, own_address
 from plaunch.errors import RendezvousConnectionError, WorkerStoreError
-from plaunch.rendezvous import HeldPort, SocketAddress, address
+from plaunch_network import HeldPort, SocketAddress
+from plaunch_worker_store.listening import listen, own_address
 
 from helpers.ports import free_port
 
@@ -34,7 +35,7 @@ def names(monkeypatch):
                 for one in hosts
             )
 
-        monkeypatch.setattr(address, "resolve_host", resolve)
+        monkeypatch.setattr(plaunch_network, "resolve_host", resolve)
 
     return say
 
@@ -92,6 +93,6 @@ def test_a_port_that_only_root_may_have_is_no_better_for_a_worker(monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("plaunch.agent.worker_store.listening._listen", refuse)
+    monkeypatch.setattr("plaunch_worker_store.listening._listen", refuse)
     with pytest.raises(WorkerStoreError, match=r"Permission denied; choose another port$"):
         listen("127.0.0.1", 80, nodes=1)

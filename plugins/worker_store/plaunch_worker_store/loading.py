@@ -6,12 +6,12 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from plaunch._names import is_python
-from plaunch.process.kernel.processes import PROC, children_by_parent, descend, read_table
+from plaunch.process import is_python, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+_PROC = "/proc"
 _SHORTEST = 0.1  # seconds between two looks, at first
 _GROWTH = 1.4
 _LAST_LOOK = 60.0  # seconds after which only a connection tells
@@ -36,7 +36,7 @@ class TorchWatch:
         pid: int,
         *,
         began: float,
-        proc: str = PROC,
+        proc: str = _PROC,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pid = pid
@@ -59,16 +59,18 @@ class TorchWatch:
         return bool(_find_libraries(self._pid, self._proc))
 
 
-def find_torch(workers: Collection[int], proc: str = PROC) -> tuple[str, str] | None:
+def find_torch(workers: Collection[int], proc: str = _PROC) -> tuple[str, str] | None:
     """The interpreter of a worker, or of what it has started, that has loaded torch, and where.
 
     The place is the folder in which the package is. None if no worker has loaded it, or only one
     that is no interpreter. It looks at every process of theirs that can still be told by its
     parents.
     """
-    of_workers = {pid: pid for pid in workers}
-    descend(of_workers, children_by_parent(read_table(proc)), ())
-    for pid in sorted(of_workers):
+    family = set(workers)
+    table = read_table(proc)
+    while born := {p.pid for p in table.values() if p.ppid in family} - family:
+        family |= born
+    for pid in sorted(family):
         for library in _find_libraries(pid, proc):
             package, marker, _ = library.rpartition("/lib/libtorch")
             if not marker or os.path.basename(package) != "torch":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import select
 import socket
+import subprocess
 import sys
 import time
 
 import pytest
-from plaunch.agent.worker_store.hosting import Interpreter
-from plaunch.agent.worker_store.store import WorkerStore
+from plaunch_worker_store import TorchStore
+from plaunch_worker_store.interpreter import Interpreter
+from plaunch_worker_store.listening import listen
 
 from helpers.fake_torch import write_fake_torch
 from helpers.ports import free_port
@@ -25,34 +27,29 @@ def torch_folder(tmp_path):
     return write_fake_torch(tmp_path / "fakes")
 
 
-class Registry:
-    """Stands for a reaper, and notes the helpers that it is told of."""
-
-    def __init__(self):
-        self.pids = []
-
-    def helper_tags(self):
-        return "job.helper"
-
-    def add_helper(self, pid):
-        self.pids.append(pid)
-
-
 class Stage:
     """One store, with the loop that an agent would have around it."""
 
     def __init__(self, torch_folder):
-        self.registry = Registry()
-        self.store = WorkerStore(self.registry)
+        self.pids = []  # of the processes that it has started
         self.env = {**os.environ, "PYTHONPATH": str(torch_folder)}
         self.port = free_port()
         self.guests = []
+        self.store = None
 
     def open(self, *, python=sys.executable, nodes=1, folders=(), **env):
         def interpreter():
             return Interpreter(python, {**self.env, **env}, folders)
 
-        self.store.open("127.0.0.1", self.port, nodes=nodes, interpreter=interpreter)
+        listener = listen("127.0.0.1", self.port, nodes=nodes)
+        name = f"the workers' store at 127.0.0.1:{self.port}"
+        self.store = TorchStore(listener, name, interpreter, self.start)
+
+    def start(self, command, env, **options):
+        """Start a process, as an agent would."""
+        process = subprocess.Popen(command, env=env, start_new_session=True, **options)
+        self.pids.append(process.pid)
+        return process
 
     def connect(self):
         guest = socket.create_connection(("127.0.0.1", self.port), BOUND)
@@ -97,7 +94,8 @@ class Stage:
         return self.store.is_served
 
     def close(self):
-        self.store.close()
+        if self.store is not None:
+            self.store.close()
         for guest in self.guests:
             guest.close()
 

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous import address as module
-from plaunch.rendezvous.address import (
+from plaunch_network import address as module
+from plaunch_network.address import (
     SocketAddress,
     find_node_address,
     interface_addresses,
@@ -40,7 +40,7 @@ def namespace():
         subprocess.run(["ip", "-n", name, *words], check=True, capture_output=True, timeout=30)
 
     def run(code):
-        code = f"from plaunch.rendezvous.address import *\n{code}"
+        code = f"from plaunch_network.address import *\n{code}"
         command = ["ip", "netns", "exec", name, sys.executable, "-c", code]
         return subprocess.run(
             command, check=True, capture_output=True, text=True, timeout=60
@@ -180,7 +180,7 @@ def test_a_name_that_only_this_machine_takes_for_loop_back(namespace, monkeypatc
     ip, run = namespace
     ip("route", "add", "default", "via", "10.9.0.99", "src", "10.9.0.1")
     code = (
-        "import plaunch.rendezvous.address as m\n"
+        "import plaunch_network.address as m\n"
         "look_up = m._look_up\n"
         "m._look_up = lambda host, *a: look_up('127.0.1.1' if host == 'node0' else host, *a)\n"
         "print(find_node_address('node0', 1, max_nodes=2))"
