@@ -120,15 +120,6 @@ class Invocation:
         return text if self.args is None else as_given(text, self.args)
 
 
-def show_plugins(invocation: Invocation) -> int:
-    """Print the list of all plugins and their state: `--list-plugins`."""
-    from plaunch.plugin.listing import format_plugins, list_plugins  # noqa: PLC0415 - as above
-
-    rows = list_plugins(invocation.plugins, words=invocation.options["plugins"])
-    invocation.write(format_plugins(rows))
-    return 0
-
-
 def load_chosen(manager: PluginManager, config: LaunchConfig) -> None:
     """Load the plugins that settings name; see `Invocation.load_chosen`."""
     from plaunch.plugin.event_handlers import find_event_handlers  # noqa: PLC0415 - as above

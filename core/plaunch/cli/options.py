@@ -297,14 +297,6 @@ HELP = (
         is_repeated=True,
         is_shared=True,
     ),
-    Option(
-        ("--list-plugins",),
-        "list all plugins and their state",
-        read=None,
-        default=False,
-        has_variable=False,
-        command="plaunch.cli.invocation:show_plugins",
-    ),
 )
 HELP_GROUP = "plugins and help"
 GROUPS = (

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch._names import suggest
 from plaunch.errors import DuplicateNameError, UnknownNameError, UsageError
-from plaunch.plugin.entry_points import normalise
-from plaunch.plugin.registry import ALL_KINDS, DEVICE_COUNTS, LIFECYCLE, LOGS_SPECS
-from plaunch.plugin.selection import AUTOLOAD_VARIABLE
+from plaunch.plugin.entry_points import normalise, scan
+from plaunch.plugin.registry import ALL_KINDS, DEVICE_COUNTS, GROUPS, LIFECYCLE, LOGS_SPECS
+from plaunch.plugin.selection import AUTOLOAD_VARIABLE, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from plaunch.plugin.entry_points import EntryPoint
     from plaunch.plugin.registry import Kind
-    from plaunch.plugin.selection import Selection, Word
+    from plaunch.plugin.selection import Word
 
 
 HOW_TO_ADD = "; reinstall the package if you just added it"
@@ -33,6 +33,7 @@ class Installed:
     def __init__(self, entries: Iterable[EntryPoint], selection: Selection) -> None:
         self.selection = selection
         self._usable: dict[str, list[EntryPoint]] = {kind.name: [] for kind in ALL_KINDS}
+        # With the word that blocks each; None for those that nobody names with loading off.
         self._left_out: dict[str, list[tuple[EntryPoint, Word | None]]] = {
             kind.name: [] for kind in ALL_KINDS
         }
@@ -49,12 +50,12 @@ class Installed:
         """The plugins of `kind` that may be used, by name, with all providers of each name."""
         return sorted(self._usable[kind.name], key=lambda entry: entry.name)
 
-    def left_out(self, kind: Kind[Any]) -> list[tuple[EntryPoint, Word | None]]:
-        """The other plugins of `kind`, and the word that blocks each.
-
-        None is for those that nobody names while automatic loading is off.
-        """
-        return self._left_out[kind.name]
+    def left_out(self, kind: Kind[Any]) -> list[tuple[EntryPoint, str]]:
+        """The other plugins of `kind`, and what the user has said that leaves each out."""
+        return [
+            (entry, AUTOLOAD_VARIABLE if word is None else word.source)
+            for entry, word in self._left_out[kind.name]
+        ]
 
     def named(self, word: Word) -> list[tuple[Kind[Any], str]]:
         """The kinds and names of usable plugins that `word` means, plugins of hooks first."""
@@ -74,9 +75,10 @@ class Installed:
                     return blocker
         return None
 
-    def all_names(self) -> list[str]:
-        """The names of all usable plugins of every kind, sorted."""
-        return sorted({entry.name for entries in self._usable.values() for entry in entries})
+    def names(self, kind: str = "") -> list[str]:
+        """The names of the usable plugins of one kind, or of all, sorted."""
+        groups = [entries for name, entries in self._usable.items() if kind in ("", name)]
+        return sorted({entry.name for entries in groups for entry in entries})
 
     def find(
         self, kind: Kind[Any], name: str, offers: Iterable[EntryPoint] = ()
@@ -140,11 +142,30 @@ class Installed:
                 f"the working folder has {path!r}, but is not where modules are looked for: write "
                 f"PYTHONPATH=. in front of the command, and -p {name}"
             )
-        names = self.all_names()
+        names = self.names()
         return UnknownNameError(
             f"{word.source} names neither an installed plugin nor a module"
             f"{suggest(word.text, names, otherwise=HOW_TO_ADD)}"
         )
+
+
+def installed_plugins(
+    words: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    path: Sequence[str] | None = None,
+) -> Installed:
+    """Look up what is installed; imports no plugin.
+
+    Args:
+        words: the arguments of `-p`.
+        environ: the environment variables; by default this process's.
+        path: folders to look for installed plugins in; by default `sys.path`.
+
+    Raises:
+        UsageError: one of the words is empty.
+    """
+    environ = os.environ if environ is None else environ
+    return Installed(scan(GROUPS, path), Selection(words, environ))
 
 
 def _file_of(text: str) -> str | None:

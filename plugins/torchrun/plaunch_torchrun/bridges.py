@@ -22,6 +22,7 @@ from plaunch.errors import (
     RendezvousTimeoutError,
     UsageError,
 )
+from plaunch.plugin import one_line
 from plaunch.process import LogsDest, LogsSpecs, Std
 from plaunch.rendezvous import (
     RendezvousHandler,
@@ -284,6 +285,5 @@ def _translated(who: str) -> Iterator[None]:
         for base in type(error).__mro__:
             translation = _RENDEZVOUS_ERRORS.get(base.__name__)
             if translation is not None and base.__module__ == _RENDEZVOUS_API:
-                text = " ".join(str(error).split())
-                raise translation(f"{who}: {type(error).__name__}: {text}") from error
+                raise translation(f"{who}: {one_line(error)}") from error
         raise

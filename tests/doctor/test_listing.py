@@ -7,7 +7,7 @@ import sys
 import pytest
 from plaunch.errors import UsageError
 from plaunch.plugin import hookimpl
-from plaunch.plugin.listing import PluginStatus, format_plugins, list_plugins
+from plaunch_doctor.listing import PluginStatus, format_plugins, list_plugins
 
 COUNTS = "plaunch.device_counts"
 LIFECYCLE_GROUP = "plaunch.plugins"

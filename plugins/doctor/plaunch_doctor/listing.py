@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import DuplicateNameError, SignalException
-from plaunch.plugin.calls import one_line
-from plaunch.plugin.entry_points import scan
-from plaunch.plugin.installed import Installed
-from plaunch.plugin.loading import title_of
-from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.registry import ALL_KINDS, GROUPS, KINDS, LIFECYCLE, WITH_OPTIONS
-from plaunch.plugin.selection import AUTOLOAD_VARIABLE, Selection
+from plaunch.plugin import (
+    ALL_KINDS,
+    KINDS,
+    LIFECYCLE,
+    WITH_OPTIONS,
+    PluginManager,
+    installed_plugins,
+    one_line,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from plaunch.plugin.entry_points import EntryPoint
-    from plaunch.plugin.registry import Kind
+    from plaunch.cli import Invocation
+    from plaunch.plugin import EntryPoint, Installed, Kind
 
 READY = "ready"
 BLOCKED = "blocked"
@@ -88,19 +89,16 @@ def list_plugins(
     Raises:
         UsageError: one of the words is empty.
     """
-    environ = os.environ if environ is None else environ
-    selection = Selection(words, environ)
-    installed = Installed(scan(GROUPS, path), selection)
+    installed = installed_plugins(words, environ, path)
+    selection = installed.selection
     rows: list[PluginStatus] = []
     for kind in ALL_KINDS:
         found = [_check_entry(kind, entry, installed) for entry in installed.usable(kind)]
-        for entry, word in installed.left_out(kind):
-            by = AUTOLOAD_VARIABLE if word is None else word.source
-            found.append(_blocked(_row(kind, entry), by))
+        found += [_blocked(_row(kind, entry), by) for entry, by in installed.left_out(kind)]
         rows += sorted(found, key=lambda row: (row.name, row.distribution))
     blocks = [f"no:{word.text}" for word in selection.blocks]
     for plugin in plugins:
-        row = _not_installed(title_of(plugin)[0])
+        row = _not_installed(getattr(plugin, "__name__", type(plugin).__name__))
         blocker = selection.blocker(row.kind, row.name)
         if blocker is None:
             rows += _check_object(row, [plugin], blocks)
@@ -112,21 +110,11 @@ def list_plugins(
     return rows
 
 
-def installed_names(
-    kind: str, path: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
-) -> list[str]:
-    """The names of the plugins of one kind that could be selected, sorted; imports none of them.
-
-    Args:
-        kind: the name of a kind; `all` for all of them.
-        path: folders to look for installed plugins in; by default `sys.path`.
-        environ: the environment variables; by default this process's.
-    """
-    environ = os.environ if environ is None else environ
-    installed = Installed(scan(GROUPS, path), Selection((), environ))
-    if kind == "all":
-        return installed.all_names()
-    return sorted({e.name for k in ALL_KINDS if k.name == kind for e in installed.usable(k)})
+def show_plugins(invocation: Invocation) -> int:
+    """Print the list of all plugins and their state: `--list-plugins`."""
+    rows = list_plugins(invocation.plugins, words=invocation.options["plugins"])
+    invocation.write(format_plugins(rows))
+    return 0
 
 
 def format_plugins(rows: Sequence[PluginStatus]) -> str:
