@@ -470,3 +470,21 @@ def test_a_store_that_nobody_can_serve_is_no_matter_for_restarts(recorder):
     with pytest.raises(WorkerStoreHostError):
         built.run()
     assert not recorder.folder.joinpath("1-0.json").exists()
+
+
+@pytest.mark.parametrize("method", ["tend", "close"])
+def test_a_store_that_fails_costs_a_round_at_most(recorder, caplog, method):
+    store = LosingStore(None, lambda: False)
+    failing = lambda: 1 / 0 if recorder.folder.joinpath("0-0.json").exists() else None  # noqa: E731
+    setattr(store, method, failing)
+    built = recorder.agent(
+        WAIT_IN_ROUND_0 if method == "tend" else RECORD,
+        hosting(),
+        max_restarts=1,
+        open_store=lambda store_round: stores.pop(),
+    )
+    stores = [LosingStore(None, lambda: False), store]
+    assert built.run().state is WorkerState.SUCCEEDED
+    named = "test_local_agent.LosingStore failed with ZeroDivisionError: division by zero"
+    assert named in caplog.text
+    assert built._loop.state.attempt == (method == "tend")

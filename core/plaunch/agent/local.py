@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from string import Template
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.agent.worker_store import OpenStore
+    from plaunch.agent.workers import Workers
     from plaunch.process.binding import Binder
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
@@ -100,7 +100,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         binder: Binder | None = None,
         open_store: OpenStore | None = None,
     ) -> None:
-        self._host = socket.gethostname()
         self._keep_daemons = keep_daemons
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
         self._open_store = open_store or open_default_store
@@ -112,7 +111,6 @@ class LocalElasticAgent(SimpleElasticAgent):
             notify=notify,
             waiting=waiting,
             alive=alive,
-            create_workers=self._create_workers,
         )
         self._logs_specs = logs_specs or _logs_specs_of(spec)
         if logs_specs is not None and _has_older_arguments(spec):
@@ -132,7 +130,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             # A node that cannot start its workers says so before it joins the others.
             self._binder.plan(spec.local_world_size)
 
-    def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> LocalWorkers:
+    def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> Workers:
         self._local = LocalWorkers(
             self,
             group,

@@ -11,7 +11,7 @@ from plaunch.agent.exits import Exits
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore, lost_store
 from plaunch.agent.workers import Workers
-from plaunch.errors import UnkillableWorkerError, WorkerStoreHostError
+from plaunch.errors import UnkillableWorkerError, WorkerStoreError, WorkerStoreHostError
 from plaunch.process.contexts.context import RunProcsResult
 from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.kernel.details import describe_process
@@ -123,15 +123,35 @@ class LocalWorkers(Workers):
             )
         )
 
+    def _tend_store(self) -> WorkerStoreError | None:
+        """Do what is due for the store; why it is lost, if it is."""
+        if self._store is None:
+            return None
+        store = self._store
+        try:
+            return store.tend()
+        except Exception as error:  # noqa: BLE001 - it may be a plugin's
+            self._close_store()
+            return WorkerStoreError(
+                f"the workers' store is lost: {_describe_failure(store, error)}"
+            )
+
     def _close_store(self) -> None:
-        if self._store is not None:
-            self._store.close()
+        store, self._store = self._store, None
+        if store is None:
+            return
+        try:
+            store.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            logger.warning(
+                "the workers' store could not be closed: %s", _describe_failure(store, error)
+            )
 
     def monitor(self) -> RunResult:
         """How they are, without waiting."""
         if self.context is None:
             return RunResult(WorkerState.UNKNOWN)
-        lost = None if self._store is None else self._store.tend()
+        lost = self._tend_store()
         if isinstance(self.context, SupervisedContext):
             result = self.context.look()
             if result is None:
@@ -198,7 +218,7 @@ class LocalWorkers(Workers):
 
     def tend(self) -> None:
         """Look after their store, which those of other nodes use."""
-        lost = None if self._store is None else self._store.tend()
+        lost = self._tend_store()
         if lost is not None:
             logger.warning("%s", lost)
 
@@ -278,8 +298,9 @@ class LocalWorkers(Workers):
     def wait_for_peers(self, timeout: float) -> None:
         """Wait for the other nodes of the round, and for their workers to let go of the store."""
         super().wait_for_peers(timeout)
-        if self._store is not None and (self.group.group_world_size or 1) > 1:
-            self._store.wait_for_guests(timeout)
+        store = self._store  # which the loop closes if it does not wait any longer
+        if store is not None and (self.group.group_world_size or 1) > 1:
+            store.wait_for_guests(timeout)
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -331,6 +352,11 @@ class LocalWorkers(Workers):
         if self._unkillable is not None:
             # Even if it could be ended after all: nobody knows for how long the host holds out.
             raise self._unkillable
+
+
+def _describe_failure(store: WorkerStore, error: Exception) -> str:
+    kind = type(store)
+    return f"{kind.__module__}.{kind.__qualname__} failed with {type(error).__name__}: {error}"
 
 
 class _LocalStop:

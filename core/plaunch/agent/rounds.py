@@ -178,10 +178,6 @@ class Rounds:
         self._notifier.notify_round(formed, call.duration, reason or self.turn)
         return [RoundFormed(formed.attempt, formed.number)]
 
-    def workers_started(self) -> None:
-        """From now on no round takes too long."""
-        self._reporter.workers_started()
-
     def _notify_failed(self, error: BaseException) -> None:
         waited = time.monotonic() - self._began
         self._notifier.notify(notifications.RendezvousFailed, waited, str(error))
