@@ -34,6 +34,9 @@ DEVICES = "devices"
 # with options that does so in a launch, unless it is blocked or another one does.
 OPEN_WORKER_STORE = "plaunch_worker_store:open_store"
 WORKER_STORE = "worker_store"
+# Make plaunch's of what packages list in torchrun's two groups for torch's own types.
+TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
+TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
 # Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 

@@ -13,6 +13,8 @@ from plaunch_doctor.machine import UNLIMITED, Machine, Space
 from plaunch_doctor.network import FREE, SILENT, Network
 from plaunch_network.address import SocketAddress
 
+from helpers.site import own_metadata, site  # noqa: F401 - fixtures
+
 
 @dataclass
 class FakeNetwork(Network):

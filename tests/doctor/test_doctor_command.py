@@ -10,12 +10,12 @@ from plaunch.cli.invocation import Invocation, command_in_spite
 from plaunch.cli.parser import parse
 from plaunch.cli.program import main
 from plaunch.doctor import DoctorContext, Finding, Status
-from plaunch.plugin.listing import BLOCKED, BROKEN, PluginStatus
 from plaunch.scheduling import Allocation
 from plaunch_doctor import command as doctor
 from plaunch_doctor.checks import CHECKS
 from plaunch_doctor.command import run_doctor
 from plaunch_doctor.installed import plugins_check
+from plaunch_doctor.listing import BLOCKED, BROKEN, PluginStatus
 
 from helpers.programs import run_python
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.programs import run_python
 from helpers.waiting import wait_for_files
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-extension"

@@ -137,7 +137,7 @@ class Invocation:
         except PlaunchError:
             raise
         except (Exception, SystemExit) as error:
-            from plaunch.plugin.blame import one_line  # noqa: PLC0415 - errors only
+            from plaunch.plugin.calls import one_line  # noqa: PLC0415 - errors only
             from plaunch.process.launcher_variables import owns_process  # noqa: PLC0415
 
             culprits = None if self._manager is None else self._manager.culprits
@@ -154,15 +154,6 @@ class Invocation:
     def as_given(self, text: str) -> str:
         """A message about options, with the variable or file that has given them."""
         return text if self.args is None else self.args.as_given(text)
-
-
-def show_plugins(invocation: Invocation) -> int:
-    """Print the list of all plugins and their state: `--list-plugins`."""
-    from plaunch.plugin.listing import format_plugins, list_plugins  # noqa: PLC0415 - as above
-
-    rows = list_plugins(invocation.plugins, words=invocation.options["plugins"])
-    invocation.write(format_plugins(rows))
-    return 0
 
 
 def given_command(args: Arguments) -> Option | None:

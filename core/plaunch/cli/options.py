@@ -281,14 +281,6 @@ HELP = (
         is_shared=True,
     ),
     Option(
-        ("--list-plugins",),
-        "list all plugins and their state",
-        read=None,
-        default=False,
-        has_variable=False,
-        command="plaunch.cli.invocation:show_plugins",
-    ),
-    Option(
         ("-h", "--help"),
         "show this help message and exit",
         read=None,

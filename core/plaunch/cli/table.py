@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from plaunch.options import Option
-    from plaunch.plugin.metadata import EntryPoint
+    from plaunch.plugin.entry_points import EntryPoint
     from plaunch.plugin.options import PluginOptions
 
 OURS = "plaunch itself"
@@ -112,7 +112,7 @@ class OptionTable:
             plugin = self.plugin_of.get(option.dest)
             if plugin is None:
                 raise
-            from plaunch.plugin.blame import one_line  # noqa: PLC0415 - errors only
+            from plaunch.plugin.calls import one_line  # noqa: PLC0415 - errors only
 
             raise PluginError(
                 f"{option.names[-1]} of plugin {plugin!r} failed: {one_line(error)}"
@@ -140,10 +140,10 @@ def installed_table(words: Iterable[str], environ: Mapping[str, str]) -> OptionT
         words: the arguments of `-p`.
         environ: the environment variables, which may name plugins, too.
     """
-    from plaunch.plugin.groups import GROUPS as ENTRY_POINTS  # noqa: PLC0415 - not in every test
-    from plaunch.plugin.metadata import scan  # noqa: PLC0415
+    from plaunch.plugin.entry_points import scan  # noqa: PLC0415
     from plaunch.plugin.options import find_options  # noqa: PLC0415
-    from plaunch.plugin.words import Words  # noqa: PLC0415
+    from plaunch.plugin.registry import GROUPS as ENTRY_POINTS  # noqa: PLC0415
+    from plaunch.plugin.selection import Selection  # noqa: PLC0415
 
     entries = scan(ENTRY_POINTS)
-    return OptionTable(*find_options(entries, Words(list(words), environ)), entries)
+    return OptionTable(*find_options(entries, Selection(list(words), environ)), entries)

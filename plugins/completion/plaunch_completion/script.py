@@ -208,6 +208,7 @@ def _names_command(kind: str) -> str:
 
 if __name__ == "__main__":
     sys.path[:1] = []  # this folder, whose modules are not to be found first
-    from plaunch.plugin import installed_names
+    from plaunch.plugin import installed_plugins
 
-    sys.stdout.write("".join(f"{name}\n" for name in installed_names(sys.argv[1])))
+    kind = "" if sys.argv[1] == "all" else sys.argv[1]
+    sys.stdout.write("".join(f"{name}\n" for name in installed_plugins().names(kind)))

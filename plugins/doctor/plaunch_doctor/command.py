@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from plaunch import __version__
 from plaunch.doctor import Finding, Status
 from plaunch.errors import PlaunchError
-from plaunch.plugin import RENDEZVOUS, PluginManager, list_plugins
+from plaunch.plugin import RENDEZVOUS, PluginManager
 from plaunch.rendezvous import BackendTraits, traits_of
 
 from plaunch_doctor.checks import CHECKS
 from plaunch_doctor.context import NodeContext
 from plaunch_doctor.findings import exit_code, format_findings
 from plaunch_doctor.installed import plugins_check
+from plaunch_doctor.listing import list_plugins
 from plaunch_doctor.running import Bounded, NotDoneError, run_checks
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
     from plaunch import LaunchConfig
     from plaunch.cli import Invocation
-    from plaunch.plugin import PluginStatus
 
     from plaunch_doctor.findings import Check
+    from plaunch_doctor.listing import PluginStatus
 
 # How long finding and loading plugins, and making the settings, may take, in seconds: a device
 # counter may have to ask torch.

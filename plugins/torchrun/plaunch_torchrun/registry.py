@@ -9,9 +9,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
-from plaunch.plugin import RENDEZVOUS, PluginManager, bridge_creator, hookimpl, suggest
+from plaunch.plugin import RENDEZVOUS, PluginManager, hookimpl, suggest
 
 from plaunch_torchrun import measures
+from plaunch_torchrun.bridges import bridge_creator
 from plaunch_torchrun.elastic.metrics import is_configured
 
 if TYPE_CHECKING:

@@ -1,21 +1,21 @@
-"""Telling plugins what happens, so that none of them can harm or hold the job."""
+"""Notifying plugins of what happens, so that none of them can harm or hold the job."""
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.agent import notifications
-from plaunch.plugin.blame import one_line
-from plaunch.plugin.loading import keeping_signals
+from plaunch.plugin.calls import keeping_signals, one_line
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import pluggy
-
     from plaunch.agent.notifications import Notification
+    from plaunch.plugin.calls import Implementation
+    from plaunch.plugin.loaded import Registration
 
 logger = logging.getLogger("plaunch")
 
@@ -33,7 +33,7 @@ HOOKS: dict[type[Notification], str] = {
 }
 
 
-class Teller:
+class Notifier:
     """Calls the implementations of the hooks that tell, one after the other.
 
     They run on a thread that is neither the caller's nor there between two calls, so that the
@@ -44,47 +44,42 @@ class Teller:
 
     Args:
         implementations: the implementations of a hook, in the order in which they are called.
-        who: says how messages call a plugin, by the name under which pluggy knows it.
         with_traceback: whether a failure is logged with its traceback.
     """
 
     def __init__(
         self,
-        implementations: Callable[[str], Sequence[pluggy.HookImpl]],
-        who: Callable[[str], str],
+        implementations: Callable[[str], Sequence[Implementation]],
         *,
         with_traceback: bool = False,
     ) -> None:
         self._implementations = implementations
-        self._who = who
         self._with_traceback = with_traceback
-        self._switched_off: set[tuple[str, str]] = set()
-        self._out: dict[str, BoundedCall] = {}  # calls that were left behind, by plugin
+        self._switched_off: set[tuple[Registration, str]] = set()
+        self._out: dict[Registration, BoundedCall] = {}  # calls that were left behind, by plugin
         self._lacks_threads = False
 
-    def tell(self, notification: Notification) -> None:
+    def notify(self, notification: Notification) -> None:
         """Tell all plugins of `notification`, if it has a hook; nothing that they do is raised."""
         hook = HOOKS.get(type(notification))
         if hook is None:
             return
-        for implementation in self._implementations(hook):
-            name = implementation.plugin_name
-            if (name, hook) not in self._switched_off and not self._is_out(name):
-                self._call(hook, implementation, notification)
+        for item in self._implementations(hook):
+            out = self._out.get(item.plugin)
+            is_off = (item.plugin, hook) in self._switched_off
+            if not is_off and (out is None or not out.is_out()):
+                self._call(item, notification)
 
     def left_behind(self) -> list[str]:
         """The plugins of which a call has not returned that nobody waits for."""
-        return [self._who(name) for name in self._out if self._is_out(name)]
+        return [plugin.who for plugin, call in self._out.items() if call.is_out()]
 
-    def _is_out(self, name: str) -> bool:
-        return name in self._out and self._out[name].is_out()
-
-    def _call(self, hook: str, implementation: pluggy.HookImpl, notification: Notification) -> None:
-        who = self._who(implementation.plugin_name)
-        arguments = [getattr(notification, name) for name in implementation.argnames]
+    def _call(self, item: Implementation, notification: Notification) -> None:
+        who, hook = item.who, item.hook
+        arguments = {name: getattr(notification, name) for name in item.argnames}
         with keeping_signals(who, hook):
             try:
-                call = BoundedCall(f"hook-{hook}", lambda: implementation.function(*arguments))
+                call = BoundedCall(f"plugin-{hook}", partial(item.call, arguments))
             except RuntimeError as error:  # no more threads, or the interpreter is ending
                 if not self._lacks_threads:
                     self._lacks_threads = True
@@ -93,9 +88,9 @@ class Teller:
             has_returned = call.wait(TIME_BOUND)
         if has_returned and call.error is None:
             return
-        self._switched_off.add((implementation.plugin_name, hook))
+        self._switched_off.add((item.plugin, hook))
         if not has_returned:
-            self._out[implementation.plugin_name] = call
+            self._out[item.plugin] = call
             logger.warning(
                 "%s has not returned from %s within %g s; it is left to itself, not told of "
                 "anything else until it has, and not called for that again; the job goes on",

@@ -7,45 +7,55 @@ from typing import TYPE_CHECKING, Any
 
 from plaunch._names import suggest
 from plaunch.errors import DuplicateNameError, UnknownNameError, UsageError
-from plaunch.plugin.groups import FIRST_PARTY
-from plaunch.plugin.metadata import normalise
-from plaunch.plugin.registry import ALL_KINDS, DEVICE_COUNTS, LIFECYCLE, LOGS_SPECS
-from plaunch.plugin.words import AUTOLOAD_VARIABLE
+from plaunch.plugin.entry_points import normalise, scan
+from plaunch.plugin.registry import ALL_KINDS, DEVICE_COUNTS, GROUPS, LIFECYCLE, LOGS_SPECS
+from plaunch.plugin.selection import AUTOLOAD_VARIABLE, Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from plaunch.plugin.metadata import EntryPoint
+    from plaunch.plugin.entry_points import EntryPoint
     from plaunch.plugin.registry import Kind
-    from plaunch.plugin.words import Word, Words
+    from plaunch.plugin.selection import Word
 
 
 HOW_TO_ADD = "; reinstall the package if you just added it"
 
 
-class Catalogue:
-    """The entry points of one launch, sorted, each usable, blocked, or not loaded unless named."""
+class Installed:
+    """The entry points of one launch, each usable or left out.
 
-    def __init__(self, entries: Iterable[EntryPoint], words: Words) -> None:
-        self.words = words
+    Args:
+        entries: the entry points, sorted.
+        selection: what the user says about them.
+    """
+
+    def __init__(self, entries: Iterable[EntryPoint], selection: Selection) -> None:
+        self.selection = selection
         self._usable: dict[str, list[EntryPoint]] = {kind.name: [] for kind in ALL_KINDS}
-        self._blocked: dict[str, list[tuple[EntryPoint, Word]]] = {k.name: [] for k in ALL_KINDS}
-        self._hidden: dict[str, list[EntryPoint]] = {kind.name: [] for kind in ALL_KINDS}
-        kinds = {group: kind for kind in ALL_KINDS for group in kind.groups}
+        # With the word that blocks each; None for those that nobody names with loading off.
+        self._left_out: dict[str, list[tuple[EntryPoint, Word | None]]] = {
+            kind.name: [] for kind in ALL_KINDS
+        }
+        kinds = {group: kind.name for kind in ALL_KINDS for group in kind.groups}
         for entry in entries:
-            self._sort_in(kinds[entry.group], entry)
+            kind, key = kinds[entry.group], entry.distribution.key
+            blocker = selection.blocker(kind, entry.name, key)
+            if blocker is not None or selection.leaves_out(kind, entry.name, key):
+                self._left_out[kind].append((entry, blocker))
+            else:
+                self._usable[kind].append(entry)
 
     def usable(self, kind: Kind[Any]) -> list[EntryPoint]:
         """The plugins of `kind` that may be used, by name, with all providers of each name."""
         return sorted(self._usable[kind.name], key=lambda entry: entry.name)
 
-    def blocked(self, kind: Kind[Any]) -> list[tuple[EntryPoint, Word]]:
-        """The plugins of `kind` that a word blocks, and the word."""
-        return list(self._blocked[kind.name])
-
-    def hidden(self, kind: Kind[Any]) -> list[EntryPoint]:
-        """The plugins of `kind` that nobody named while automatic loading is off."""
-        return list(self._hidden[kind.name])
+    def left_out(self, kind: Kind[Any]) -> list[tuple[EntryPoint, str]]:
+        """The other plugins of `kind`, and what the user has said that leaves each out."""
+        return [
+            (entry, AUTOLOAD_VARIABLE if word is None else word.source)
+            for entry, word in self._left_out[kind.name]
+        ]
 
     def named(self, word: Word) -> list[tuple[Kind[Any], str]]:
         """The kinds and names of usable plugins that `word` means, plugins of hooks first."""
@@ -53,21 +63,22 @@ class Catalogue:
             (kind.name, entry.name): kind
             for kind in ALL_KINDS
             for entry in self.usable(kind)
-            if word.matches(kind, entry.name, entry.distribution.key)
+            if word.means(kind.name, entry.name, entry.distribution.key)
         }
         return [(kind, name) for (_, name), kind in found.items()]
 
     def blocker_of(self, word: Word) -> Word | None:
         """The word that blocks a plugin which `word` asks for, or None."""
-        for kind in ALL_KINDS:
-            for entry, blocker in self._blocked[kind.name]:
-                if word.matches(kind, entry.name, entry.distribution.key):
+        for kind, left_out in self._left_out.items():
+            for entry, blocker in left_out:
+                if blocker and word.means(kind, entry.name, entry.distribution.key):
                     return blocker
         return None
 
-    def all_names(self) -> list[str]:
-        """The names of all usable plugins of every kind, sorted."""
-        return sorted({entry.name for kind in ALL_KINDS for entry in self._usable[kind.name]})
+    def names(self, kind: str = "") -> list[str]:
+        """The names of the usable plugins of one kind, or of all, sorted."""
+        groups = [entries for name, entries in self._usable.items() if kind in ("", name)]
+        return sorted({entry.name for entries in groups for entry in entries})
 
     def find(
         self, kind: Kind[Any], name: str, offers: Iterable[EntryPoint] = ()
@@ -79,23 +90,35 @@ class Catalogue:
         Raises:
             DuplicateNameError: there is more than one.
         """
-        return _choose(
-            kind, name, [e for e in (*self._usable[kind.name], *offers) if _means(name, e)]
-        )
+        meant = [e for e in (*self._usable[kind.name], *offers) if _means(name, e)]
+        owners = {entry.distribution.key for entry in meant}
+        if len(owners) > 1 and kind is LOGS_SPECS and name == "default":
+            owners.discard("torch")  # what torchrun uses itself; ours stands in for it
+            meant = [entry for entry in meant if entry.distribution.key in owners]
+        if len(owners) > 1:
+            raise _several(kind, name, meant)
+        if not meant:
+            return None
+        groups = [*kind.groups, kind.hook]  # the first one counts
+        first = min(groups.index(entry.group) for entry in meant)
+        best = [entry for entry in meant if entry.group == groups[first]]
+        if len({entry.value for entry in best}) > 1:
+            raise _listed_twice(kind, name, best)
+        return best[0]
 
     def refusal(self, kind: Kind[Any], name: str, choices: Sequence[str]) -> UsageError:
         """The error about a name of `kind` that cannot be used: blocked, hidden, or unknown."""
         selection = f"{kind.label} {name!r} ({kind.flag})"
-        for entry, word in self._blocked[kind.name]:
-            if _means(name, entry):
-                return UsageError(f"{selection} is blocked by {word.source}; drop one of the two")
-        for entry in self._hidden[kind.name]:
-            if _means(name, entry):
+        blocker = self.selection.blocker(kind.name, name)
+        for entry, word in self._left_out[kind.name]:
+            if not _means(name, entry):
+                continue
+            if word is None:
                 return UnknownNameError(
                     f"{selection} of distribution {entry.distribution.name!r} is not loaded, "
                     f"because {AUTOLOAD_VARIABLE} is set; add -p {kind.name}:{entry.name}"
                 )
-        blocker = self.words.blocker(kind, name)
+            blocker = blocker or word
         if blocker is not None:
             return UsageError(f"{selection} is blocked by {blocker.source}; drop one of the two")
         if kind is DEVICE_COUNTS:
@@ -119,26 +142,30 @@ class Catalogue:
                 f"the working folder has {path!r}, but is not where modules are looked for: write "
                 f"PYTHONPATH=. in front of the command, and -p {name}"
             )
-        names = self.all_names()
+        names = self.names()
         return UnknownNameError(
             f"{word.source} names neither an installed plugin nor a module"
             f"{suggest(word.text, names, otherwise=HOW_TO_ADD)}"
         )
 
-    def _sort_in(self, kind: Kind[Any], entry: EntryPoint) -> None:
-        key = entry.distribution.key
-        blocker = self.words.blocker(kind, entry.name, key)
-        if blocker is not None:
-            self._blocked[kind.name].append((entry, blocker))
-        elif self._is_on(kind, entry.name, key):
-            self._usable[kind.name].append(entry)
-        else:
-            self._hidden[kind.name].append(entry)
 
-    def _is_on(self, kind: Kind[Any], name: str, distribution: str) -> bool:
-        if self.words.autoload or self.words.names(kind, name, distribution):
-            return True
-        return kind is not LIFECYCLE and distribution == FIRST_PARTY
+def installed_plugins(
+    words: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    path: Sequence[str] | None = None,
+) -> Installed:
+    """Look up what is installed; imports no plugin.
+
+    Args:
+        words: the arguments of `-p`.
+        environ: the environment variables; by default this process's.
+        path: folders to look for installed plugins in; by default `sys.path`.
+
+    Raises:
+        UsageError: one of the words is empty.
+    """
+    environ = os.environ if environ is None else environ
+    return Installed(scan(GROUPS, path), Selection(words, environ))
 
 
 def _file_of(text: str) -> str | None:
@@ -157,30 +184,9 @@ def _means(name: str, entry: EntryPoint) -> bool:
     return bare == entry.name and normalise(owner) == entry.distribution.key
 
 
-def _choose(kind: Kind[Any], name: str, candidates: Iterable[EntryPoint]) -> EntryPoint | None:
-    by_distribution: dict[str, list[EntryPoint]] = {}
-    for entry in candidates:
-        by_distribution.setdefault(entry.distribution.key, []).append(entry)
-    if len(by_distribution) > 1 and kind is LOGS_SPECS and name == "default":
-        by_distribution.pop("torch", None)  # what torchrun uses itself; ours stands in for it
-    if len(by_distribution) > 1:
-        raise _several(kind, name, [entries[0] for entries in by_distribution.values()])
-    for entries in by_distribution.values():
-        preferred = min(_preference(kind, entry) for entry in entries)
-        best = [entry for entry in entries if _preference(kind, entry) == preferred]
-        if len({entry.value for entry in best}) > 1:
-            raise _listed_twice(kind, name, best)
-        return best[0]
-    return None
-
-
-def _preference(kind: Kind[Any], entry: EntryPoint) -> int:
-    return kind.groups.index(entry.group) if entry.group in kind.groups else len(kind.groups)
-
-
 def _several(kind: Kind[Any], name: str, entries: Sequence[EntryPoint]) -> DuplicateNameError:
     bare = entries[0].name
-    owners = sorted(entry.distribution.name for entry in entries)
+    owners = sorted({entry.distribution.name for entry in entries})
     spelled = [f"{owner}:{bare}" for owner in owners]
     choice = f"write {kind.flag} {' or '.join(spelled)}, or " if kind is not LIFECYCLE else ""
     return DuplicateNameError(

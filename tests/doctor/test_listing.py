@@ -7,7 +7,7 @@ import sys
 import pytest
 from plaunch.errors import UsageError
 from plaunch.plugin import hookimpl
-from plaunch.plugin.listing import PluginStatus, format_plugins, list_plugins
+from plaunch_doctor.listing import PluginStatus, format_plugins, list_plugins
 
 COUNTS = "plaunch.device_counts"
 LIFECYCLE_GROUP = "plaunch.plugins"
@@ -165,6 +165,13 @@ def test_plugins_in_code_are_listed_with_what_they_offer(site) -> None:
     rows = listed(site, plugins=[Mine()])
     assert rows["-:Mine"] == PluginStatus("plugin", "Mine", "-", "-")
     assert rows["-:mine"].kind == "device_counts"
+
+
+def test_a_plugin_in_code_has_nothing_to_do_with_a_word_for_another_one(site) -> None:
+    site.install("acme", {COUNTS: {"one": "mod:count"}}, mod=GOOD)
+    rows = listed(site, "one", "no:device_counts:mine", plugins=[Mine()])
+    assert rows["-:Mine"].status == "ready"
+    assert "-:mine" not in rows
 
 
 def test_a_blocked_plugin_in_code_is_listed_as_such(site) -> None:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import DuplicateNameError, SignalException
-from plaunch.plugin.blame import one_line
-from plaunch.plugin.catalogue import Catalogue
-from plaunch.plugin.groups import GROUPS
-from plaunch.plugin.loading import title_of
-from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.metadata import scan
-from plaunch.plugin.registry import ALL_KINDS, KINDS, LIFECYCLE, WITH_OPTIONS
-from plaunch.plugin.words import AUTOLOAD_VARIABLE, Words
+from plaunch.plugin import (
+    ALL_KINDS,
+    KINDS,
+    LIFECYCLE,
+    WITH_OPTIONS,
+    PluginManager,
+    installed_plugins,
+    one_line,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from plaunch.plugin.metadata import EntryPoint
-    from plaunch.plugin.registry import Kind
+    from plaunch.cli import Invocation
+    from plaunch.plugin import EntryPoint, Installed, Kind
 
 READY = "ready"
 BLOCKED = "blocked"
@@ -90,36 +89,32 @@ def list_plugins(
     Raises:
         UsageError: one of the words is empty.
     """
-    said = Words(words, os.environ if environ is None else environ)
-    catalogue = Catalogue(scan(GROUPS, path), said)
+    installed = installed_plugins(words, environ, path)
+    selection = installed.selection
     rows: list[PluginStatus] = []
     for kind in ALL_KINDS:
-        found = [_check_entry(kind, entry, catalogue) for entry in catalogue.usable(kind)]
-        found += [_blocked(kind, entry, word.source) for entry, word in catalogue.blocked(kind)]
-        found += [_blocked(kind, entry, AUTOLOAD_VARIABLE) for entry in catalogue.hidden(kind)]
+        found = [_check_entry(kind, entry, installed) for entry in installed.usable(kind)]
+        found += [_blocked(_row(kind, entry), by) for entry, by in installed.left_out(kind)]
         rows += sorted(found, key=lambda row: (row.name, row.distribution))
+    blocks = [f"no:{word.text}" for word in selection.blocks]
     for plugin in plugins:
-        rows += _check_object(title_of(plugin)[0], [plugin], said)
-    for word in said.loads:
-        if not catalogue.named(word) and catalogue.blocker_of(word) is None:
-            rows += _check_object(word.text, [], Words([word.text], {}))
+        row = _not_installed(getattr(plugin, "__name__", type(plugin).__name__))
+        blocker = selection.blocker(row.kind, row.name)
+        if blocker is None:
+            rows += _check_object(row, [plugin], blocks)
+        else:
+            rows.append(_blocked(row, blocker.source))
+    for word in selection.loads:
+        if not installed.named(word) and installed.blocker_of(word) is None:
+            rows += _check_object(_not_installed(word.text), [], [*blocks, word.text])
     return rows
 
 
-def installed_names(
-    kind: str, path: Sequence[str] | None = None, environ: Mapping[str, str] | None = None
-) -> list[str]:
-    """The names of the plugins of one kind that could be selected, sorted; imports none of them.
-
-    Args:
-        kind: the name of a kind; `all` for all of them.
-        path: folders to look for installed plugins in; by default `sys.path`.
-        environ: the environment variables; by default this process's.
-    """
-    catalogue = Catalogue(scan(GROUPS, path), Words((), os.environ if environ is None else environ))
-    if kind == "all":
-        return catalogue.all_names()
-    return sorted({e.name for k in ALL_KINDS if k.name == kind for e in catalogue.usable(k)})
+def show_plugins(invocation: Invocation) -> int:
+    """Print the list of all plugins and their state: `--list-plugins`."""
+    rows = list_plugins(invocation.plugins, words=invocation.options["plugins"])
+    invocation.write(format_plugins(rows))
+    return 0
 
 
 def format_plugins(rows: Sequence[PluginStatus]) -> str:
@@ -151,16 +146,21 @@ def _row(kind: Kind[Any], entry: EntryPoint) -> PluginStatus:
     )
 
 
-def _blocked(kind: Kind[Any], entry: EntryPoint, by: str) -> PluginStatus:
-    return replace(_row(kind, entry), status=BLOCKED, detail=f"by {by}")
+def _not_installed(name: str) -> PluginStatus:
+    return PluginStatus(LIFECYCLE.name, name, _NOT_INSTALLED, _NOT_INSTALLED)
 
 
-def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> PluginStatus:
+def _blocked(row: PluginStatus, by: str) -> PluginStatus:
+    return replace(row, status=BLOCKED, detail=f"by {by}")
+
+
+def _check_entry(kind: Kind[Any], entry: EntryPoint, installed: Installed) -> PluginStatus:
     row = _row(kind, entry)
     try:
-        meant = catalogue.find(kind, entry.name)
+        meant = installed.find(kind, entry.name)
     except DuplicateNameError:
-        row = replace(row, rivals=_rivals(kind, entry, catalogue))
+        alike = [one for one in installed.usable(kind) if one.name == entry.name and one != entry]
+        row = replace(row, rivals=tuple(sorted(one.distribution.name for one in alike)))
     else:
         if meant is not None and meant is not entry:
             return replace(
@@ -168,10 +168,9 @@ def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> Pl
                 status=SHADOWED,
                 detail=f"by {meant.distribution.name}; select it as {row.distribution}:{row.name}",
             )
-    # On its own, so that whatever is wrong with another plugin is not held against this one.
-    manager = PluginManager(Catalogue([entry], Words((), {})), time.monotonic)
     try:
-        manager.load_initial()
+        # On its own, so that whatever is wrong with another plugin is not held against this one.
+        manager = PluginManager.create(environ={}, entries=[entry])
         if kind.hook:
             manager.get(kind, entry.name)
         elif kind is WITH_OPTIONS:
@@ -183,36 +182,18 @@ def _check_entry(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> Pl
     return row
 
 
-def _rivals(kind: Kind[Any], entry: EntryPoint, catalogue: Catalogue) -> tuple[str, ...]:
-    """The other distributions that offer the name."""
-    return tuple(
-        sorted(
-            other.distribution.name
-            for other in catalogue.usable(kind)
-            if other.name == entry.name and other is not entry
-        )
-    )
-
-
-def _check_object(name: str, plugins: Sequence[object], words: Words) -> list[PluginStatus]:
-    """Check a plugin that is not installed: an object, or the module that `words` names."""
-    row = PluginStatus(LIFECYCLE.name, name, _NOT_INSTALLED, _NOT_INSTALLED)
-    manager = PluginManager(Catalogue([], words), time.monotonic)
+def _check_object(
+    row: PluginStatus, plugins: Sequence[object], words: Sequence[str]
+) -> list[PluginStatus]:
+    """Check a plugin that is not installed: an object, or the module that a word names."""
     try:
-        manager.load_initial(plugins)
-        if not manager.selected():
-            return [replace(row, status=BLOCKED, detail=f"by {_blocker(words, name)}")]
+        manager = PluginManager.create(plugins, words=words, environ={}, entries=[])
         offered = [(kind.name, offer) for kind in KINDS for offer in manager.names(kind)]
     except (KeyboardInterrupt, SignalException):
         raise
     except BaseException as error:  # noqa: BLE001 - the list is what finds a broken plugin
         return [replace(row, status=BROKEN, detail=_cause(error))]
     return [row, *(replace(row, kind=kind, name=offer) for kind, offer in offered)]
-
-
-def _blocker(words: Words, name: str) -> str:
-    word = words.blocker(LIFECYCLE, name)
-    return "a word" if word is None else word.source
 
 
 def _cause(error: BaseException) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import UsageError
-from plaunch.plugin.metadata import normalise
+from plaunch.plugin.entry_points import normalise
+from plaunch.plugin.registry import FIRST_PARTY, LIFECYCLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from plaunch.plugin.registry import Kind
 
 PLUGINS_VARIABLE = "PLAUNCH_PLUGINS"
 AUTOLOAD_VARIABLE = "PLAUNCH_DISABLE_PLUGIN_AUTOLOAD"
@@ -26,22 +25,20 @@ class Word(NamedTuple):
     text: str
     source: str
 
-    def matches(self, kind: Kind[Any], name: str, distribution: str | None = None) -> bool:
-        """Whether the word means the plugin `name` of `kind`, from a distribution (its key)."""
-        return self.means(kind.name, name, distribution)
-
-    def means(self, kind: str, name: str, distribution: str | None = None) -> bool:
-        """As `matches`, with the kind's name."""
+    def means(self, kind: str, name: str, distribution: str = "") -> bool:
+        """Whether it means the plugin `name` of a kind, from a distribution (its key)."""
         if self.text == name:
             return True
         owner, colon, bare = self.text.partition(":")
         if not colon or bare != name:
             return False
-        return owner == kind or (distribution is not None and normalise(owner) == distribution)
+        return owner == kind or bool(distribution and normalise(owner) == distribution)
 
 
-class Words:
+class Selection:
     """All that is said about plugins in one launch. A later word overrules an earlier equal one.
+
+    Kinds are given by their names, distributions by their keys.
 
     Args:
         arguments: the arguments of `-p`, in order; they overrule the environment.
@@ -61,13 +58,15 @@ class Words:
         for text in arguments:
             self._add(text.strip(), f"-p {text if text.isprintable() else repr(text)}")
 
-    def blocker(self, kind: Kind[Any], name: str, distribution: str | None = None) -> Word | None:
+    def blocker(self, kind: str, name: str, distribution: str = "") -> Word | None:
         """The word that blocks a plugin, or None."""
-        return next((w for w in self.blocks if w.matches(kind, name, distribution)), None)
+        return next((word for word in self.blocks if word.means(kind, name, distribution)), None)
 
-    def names(self, kind: Kind[Any], name: str, distribution: str | None = None) -> bool:
-        """Whether a word asks to load a plugin."""
-        return any(word.matches(kind, name, distribution) for word in self.loads)
+    def leaves_out(self, kind: str, name: str, distribution: str) -> bool:
+        """Whether an installed plugin is not loaded because nobody names it."""
+        if self.autoload or (distribution == FIRST_PARTY and kind != LIFECYCLE.name):
+            return False
+        return not any(word.means(kind, name, distribution) for word in self.loads)
 
     def _add(self, text: str, source: str) -> None:
         blocks = text.startswith(_BLOCK)

@@ -10,14 +10,14 @@ import threading
 
 import pytest
 from plaunch.agent.notifications import BeforeRendezvous, WorkersStarted
-from plaunch.plugin import hookimpl, telling
+from plaunch.plugin import hookimpl, notifier
 from plaunch.plugin.manager import PluginManager
 
 from helpers.groups import make_group
 from helpers.waiting import BOUND
 
 MOMENT = BeforeRendezvous(make_group())
-WHO = "plugin 'a' (module tests.plugin.test_telling)"
+WHO = "plugin 'a' (module tests.plugin.test_notifier)"
 OTHER = WorkersStarted(make_group())
 
 
@@ -138,7 +138,7 @@ def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(manager, told, caplog, gat
 def test_a_plugin_that_does_not_return_is_left_to_itself(
     manager, told, caplog, monkeypatch, gate
 ) -> None:
-    monkeypatch.setattr(telling, "TIME_BOUND", 0.01)
+    monkeypatch.setattr(notifier, "TIME_BOUND", 0.01)
     threads = []
 
     def stand():
@@ -148,7 +148,7 @@ def test_a_plugin_that_does_not_return_is_left_to_itself(
     tested = manager(listener("a", told, stand), listener("b", told))
     assert tested.left_behind() == []
     tested.notify(MOMENT)
-    monkeypatch.setattr(telling, "TIME_BOUND", BOUND)
+    monkeypatch.setattr(notifier, "TIME_BOUND", BOUND)
     tested.notify(MOMENT)
     tested.notify(OTHER)
     assert told == ["a", "b", "b", "b started"]  # no two hooks of one plugin at once
@@ -170,7 +170,7 @@ def test_a_plugin_that_does_not_return_is_left_to_itself(
 def test_one_that_returns_after_all_is_not_called_again(
     manager, told, caplog, monkeypatch, gate
 ) -> None:
-    monkeypatch.setattr(telling, "TIME_BOUND", 0.01)
+    monkeypatch.setattr(notifier, "TIME_BOUND", 0.01)
     ended = threading.Event()
 
     def dawdle():

@@ -11,14 +11,14 @@ import pytest
 from plaunch import threads
 from plaunch.agent.worker import WorkerInfo
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin import environment, hookimpl
+from plaunch.plugin import contributions, hookimpl
 from plaunch.testing import plugin_manager
 
 from helpers.waiting import BOUND
 
 WORKER = WorkerInfo(local_rank=0, global_rank=0, role_rank=0, world_size=1, role_world_size=1)
 OWN = {"RANK": "0", "WORLD_SIZE": "1"}
-WHO = "plugin 'A' (module tests.plugin.test_environment)"
+WHO = "plugin 'A' (module tests.plugin.test_contributions)"
 
 
 def contributor(name: str, result: object):
@@ -126,7 +126,7 @@ def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(monkeypatch) -> None:
 
 
 def test_a_plugin_that_does_not_return_is_named(monkeypatch) -> None:
-    monkeypatch.setattr(environment, "TIME_BOUND", 0.01)
+    monkeypatch.setattr(contributions, "TIME_BOUND", 0.01)
     returned = threading.Event()
     with pytest.raises(PluginError) as caught:
         contributed(contributor("A", lambda env: returned.wait(BOUND)))

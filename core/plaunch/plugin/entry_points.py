@@ -7,9 +7,10 @@ are read directly, and it is asked only where they are not plain files in plain 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -67,6 +68,13 @@ class Target(NamedTuple):
     module: str
     attribute: str
     extras: tuple[str, ...]
+
+    def load(self) -> Any:
+        """Import the module, and return what is referred to; raises whatever that raises."""
+        value: Any = importlib.import_module(self.module)
+        for part in filter(None, self.attribute.split(".")):
+            value = getattr(value, part)
+        return value
 
 
 class EntryPoint(NamedTuple):

@@ -22,10 +22,9 @@ from plaunch.errors import (
     RendezvousTimeoutError,
     UsageError,
 )
-from plaunch.plugin.blame import one_line
-from plaunch.process.streams.logs import LogsDest, LogsSpecs, paths_by_rank
-from plaunch.process.streams.std import Std
-from plaunch.rendezvous.api import (
+from plaunch.plugin import one_line
+from plaunch.process import LogsDest, LogsSpecs, Std
+from plaunch.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
@@ -35,7 +34,7 @@ from plaunch.rendezvous.api import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from plaunch.plugin.registry import RendezvousFactory
+    from plaunch.plugin import RendezvousFactory
 
 _PROCESS_API = "torch.distributed.elastic.multiprocessing.api"
 _RENDEZVOUS_API = "torch.distributed.elastic.rendezvous.api"
@@ -129,11 +128,11 @@ def _bridged_class(torch_class: type[Any], torch_std: Callable[[int], Any]) -> t
 def _read_dest(dest: Any) -> LogsDest:
     """Torch's `LogsDest` as plaunch's."""
     return LogsDest(
-        stdouts=paths_by_rank(dest.stdouts),
-        stderrs=paths_by_rank(dest.stderrs),
+        stdouts=_paths(dest.stdouts),
+        stderrs=_paths(dest.stderrs),
         tee_stdouts=_teed(dest.tee_stdouts),
         tee_stderrs=_teed(dest.tee_stderrs),
-        error_files=paths_by_rank(dest.error_files),
+        error_files=_paths(dest.error_files),
         # The last two came to torch later than the rest.
         filtered_stdout=os.fspath(getattr(dest, "filtered_stdout", None) or ""),
         filtered_stderr=os.fspath(getattr(dest, "filtered_stderr", None) or ""),
@@ -142,8 +141,13 @@ def _read_dest(dest: Any) -> LogsDest:
 
 def _teed(paths: Mapping[int, Any]) -> dict[int, str]:
     """The streams to tee; torch names `/dev/null` for every rank when there are no files."""
-    told = paths_by_rank({rank: path for rank, path in paths.items() if path is not None})
+    told = _paths({rank: path for rank, path in paths.items() if path is not None})
     return {rank: path for rank, path in told.items() if path != os.devnull}
+
+
+def _paths(paths: Mapping[int, Any]) -> dict[int, str]:
+    """Paths of any kind as text; None is the empty string, for torch opens no file for either."""
+    return {rank: "" if path is None else os.fspath(path) for rank, path in paths.items()}
 
 
 # --- rendezvous -----------------------------------------------------------------------------------

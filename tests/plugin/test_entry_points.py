@@ -12,9 +12,15 @@ from pathlib import Path
 
 import importlib_metadata
 import pytest
-from plaunch.plugin import metadata
-from plaunch.plugin.groups import GROUPS
-from plaunch.plugin.metadata import Distribution, EntryPoint, normalise, parse_entry_points, scan
+from plaunch.plugin import entry_points
+from plaunch.plugin.entry_points import (
+    Distribution,
+    EntryPoint,
+    normalise,
+    parse_entry_points,
+    scan,
+)
+from plaunch.plugin.registry import GROUPS
 
 GROUP = "plaunch.plugins"
 
@@ -247,7 +253,7 @@ def test_a_finder_without_distributions_changes_nothing(monkeypatch) -> None:
         raise AssertionError("asked")
 
     monkeypatch.setattr(sys, "meta_path", [EditableFinder, *sys.meta_path])
-    monkeypatch.setattr(metadata, "_ask_importlib_metadata", fail)
+    monkeypatch.setattr(entry_points, "_ask_importlib_metadata", fail)
     assert any(entry.distribution.key == "plaunch" for entry in scan(GROUPS))
 
 
