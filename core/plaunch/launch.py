@@ -21,7 +21,6 @@ from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.agent.event_stream import EventStream
 from plaunch.agent.health import HEALTH_VARIABLE, is_sites_own
 from plaunch.agent.local import LocalElasticAgent
-from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.rounds import longest_stop
 from plaunch.agent.wait_reporter import WaitReporter
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from plaunch.agent.health import HealthCheckServer
     from plaunch.agent.notifications import Notification, Notify
     from plaunch.agent.worker import RunResult, WorkerInfo
+    from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
     from plaunch.plugin.extensions import Extending
     from plaunch.process.binding import Binder
@@ -156,6 +156,7 @@ class _Launch:
         self._agent: LocalElasticAgent | None = None
         self._extending: list[Extending] = []
         self._binder: Binder | None = None
+        self._open_store: OpenStore | None = None
 
     def run(self) -> dict[int, Any]:
         config, manager = self._config, self._manager
@@ -183,10 +184,11 @@ class _Launch:
         logs_specs, policy = manager.bounded(logs_specs, policy, self._has_stop)
         stream = EventStream(config, self._name)
         self._extending = manager.create_extensions(context)
-        self._binder = self._manager.worker_binder(context, self._has_stop)
+        self._binder = manager.worker_binder(context, self._has_stop)
+        self._open_store = manager.worker_store(context, self._has_stop)
         queues = self._create_queues(context, logs_specs)
         queues += [
-            EventQueue(item.who, item, who=f"an extension of {item.who}")
+            EventQueue(item.who, item, who=f"an extension of {item.who}", head_start=None)
             for item in self._extending
         ]
         for queue in queues:
@@ -263,6 +265,7 @@ class _Launch:
                 alive=self._alive,
                 traffic=self._traffic,
                 binder=self._binder,
+                open_store=self._open_store,
             )
             self._start_extensions(agent, handler, queues)
             culprits = self._manager.culprits
@@ -294,12 +297,14 @@ class _Launch:
     ) -> None:
         if self._extending:
             view = LaunchView(handler, self._alive, self._traffic, queues)
-            for item in self._extending:
+            # Theirs are the last ones; what has come until now waits there.
+            for item, queue in zip(self._extending, queues[-len(self._extending) :], strict=True):
                 item.start(AgentControl(agent, item.who, view.complete))
+                queue.release()
 
     def _notify(self, stream: EventStream, queues: list[EventQueue]) -> Notify:
         """Who is notified of what the agent does."""
-        tell, measure = self._manager.notify, MetricRecorder()
+        tell = self._manager.notify
         forks = self._config.start_method == "fork" and callable(self._entrypoint)
         with_threads: list[EventQueue | Extending] = [*queues, *self._extending]
 
@@ -310,7 +315,6 @@ class _Launch:
                     item.release()
             tell(notification)
             stream(notification)
-            measure(notification)
             if isinstance(notification, BeforeWorkers) and forks:
                 for item in with_threads:
                     item.rest()
@@ -371,7 +375,7 @@ class _Launch:
             numa_options=config.numa_options,
             virtual_local_rank=config.virtual_local_rank,
             devices=config.devices,
-            worker_store=config.worker_store,
+            worker_store="rank0" if self._open_store is None else "agent",
             job_id=config.job_id,
         )
 

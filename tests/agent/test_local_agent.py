@@ -12,7 +12,6 @@ import threading
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, notifications
-from plaunch.agent.worker_store.store import WorkerStore
 from plaunch.errors import (
     PlaunchError,
     RendezvousClosedError,
@@ -422,32 +421,70 @@ def test_the_prefix_of_teed_lines(recorder, tmp_path, capfd):
     assert capfd.readouterr().out == f"<trainer 3.0 {socket.gethostname()} 0> hello\n"
 
 
-class LosingStore(WorkerStore):
+class LosingStore:
     """Is lost at the first look after a condition holds."""
 
-    def __init__(self, reaper, error, is_lost):
-        super().__init__(reaper)
+    def __init__(self, error, is_lost):
         self._error, self._is_lost = error, is_lost
+
+    def watch(self, workers):
+        pass
+
+    def fds(self):
+        return []
+
+    def due(self):
+        return 0.01
 
     def tend(self):
         error, self._error = (self._error, None) if self._is_lost() else (None, self._error)
         return error
 
+    def wait_for_guests(self, patience):
+        pass
+
+    def close(self):
+        pass
+
+
+def hosting():
+    """A rendezvous that leaves the store to the launcher."""
+    handler = FakeRendezvous(world_size=2)
+    handler.agent_store = True
+    return handler
+
 
 def test_workers_that_have_all_succeeded_do_not_miss_their_store(recorder):
-    built = recorder.agent(RECORD, FakeRendezvous(world_size=2))
+    done = lambda: workers.context.look() is not None  # noqa: E731
+    store = LosingStore(WorkerStoreError("it was lost"), done)
+    built = recorder.agent(RECORD, hosting(), open_store=lambda store_round: store)
     workers = built._workers
-    done = lambda: workers.context is not None and workers.context.look() is not None  # noqa: E731
-    workers.store = LosingStore(workers.reaper, WorkerStoreError("it was lost"), done)
     assert built.run().state is WorkerState.SUCCEEDED
+    assert store._error is None  # it was lost
 
 
 def test_a_store_that_nobody_can_serve_is_no_matter_for_restarts(recorder):
-    built = recorder.agent(WAIT, FakeRendezvous(world_size=2), max_restarts=3)
     up = lambda: recorder.folder.joinpath("0-0.json").exists()  # noqa: E731
-    built._workers.store = LosingStore(
-        built._workers.reaper, WorkerStoreHostError("there is no torch"), up
-    )
+    store = LosingStore(WorkerStoreHostError("there is no torch"), up)
+    built = recorder.agent(WAIT, hosting(), max_restarts=3, open_store=lambda store_round: store)
     with pytest.raises(WorkerStoreHostError):
         built.run()
     assert not recorder.folder.joinpath("1-0.json").exists()
+
+
+@pytest.mark.parametrize("method", ["tend", "close"])
+def test_a_store_that_fails_costs_a_round_at_most(recorder, caplog, method):
+    store = LosingStore(None, lambda: False)
+    failing = lambda: 1 / 0 if recorder.folder.joinpath("0-0.json").exists() else None  # noqa: E731
+    setattr(store, method, failing)
+    built = recorder.agent(
+        WAIT_IN_ROUND_0 if method == "tend" else RECORD,
+        hosting(),
+        max_restarts=1,
+        open_store=lambda store_round: stores.pop(),
+    )
+    stores = [LosingStore(None, lambda: False), store]
+    assert built.run().state is WorkerState.SUCCEEDED
+    named = "test_local_agent.LosingStore failed with ZeroDivisionError: division by zero"
+    assert named in caplog.text
+    assert built._loop.state.attempt == (method == "tend")

@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.agent import WorkerSpec
-from plaunch.agent.ranks import NodeInfo, assign, assign_alike, assign_through_store, create_workers
+from plaunch.agent.ranks import assign_alike, assign_through_store, create_workers
 from plaunch.agent.rounds import join_round
 from plaunch.errors import RendezvousStateError
-from plaunch.rendezvous import WorldRanks
+from plaunch.rendezvous import WorldRanks, world_ranks
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
 
 NODES = st.lists(
-    st.builds(NodeInfo, st.sampled_from(["trainer", "reader", "critic"]), st.integers(1, 5)),
+    st.tuples(st.sampled_from(["trainer", "reader", "critic"]), st.integers(1, 5)),
     min_size=1,
     max_size=12,
 )
 
 
 def test_nodes_of_different_sizes_and_roles():
-    nodes = [NodeInfo("trainer", 2), NodeInfo("reader", 1), NodeInfo("trainer", 3)]
-    assert assign(nodes) == [
+    nodes = [("trainer", 2), ("reader", 1), ("trainer", 3)]
+    assert world_ranks(nodes) == [
         WorldRanks(first_global=0, world_size=6, first_role=0, role_world_size=5),
         WorldRanks(first_global=2, world_size=6, first_role=0, role_world_size=1),
         WorldRanks(first_global=3, world_size=6, first_role=2, role_world_size=5),
@@ -35,11 +35,11 @@ def test_nodes_of_different_sizes_and_roles():
 @given(NODES)
 def test_every_rank_is_given_once(nodes):
     workers = [
-        (node.role, worker)
-        for node, ranks in zip(nodes, assign(nodes), strict=True)
-        for worker in create_workers(ranks, node.local_world_size)
+        (role, worker)
+        for (role, size), ranks in zip(nodes, world_ranks(nodes), strict=True)
+        for worker in create_workers(ranks, size)
     ]
-    total = sum(node.local_world_size for node in nodes)
+    total = sum(size for _, size in nodes)
     assert [worker.global_rank for _, worker in workers] == list(range(total))
     assert {worker.world_size for _, worker in workers} == {total}
     for role in {role for role, _ in workers}:
@@ -50,9 +50,8 @@ def test_every_rank_is_given_once(nodes):
 
 @given(st.integers(1, 5), st.integers(1, 9))
 def test_equal_nodes_need_not_ask(local_world_size, nodes):
-    node = NodeInfo("trainer", local_world_size)
-    asked = assign([node] * nodes)
-    assert [assign_alike(node, rank, nodes) for rank in range(nodes)] == asked
+    asked = world_ranks([("trainer", local_world_size)] * nodes)
+    assert [assign_alike(local_world_size, rank, nodes) for rank in range(nodes)] == asked
 
 
 class Store:
@@ -74,24 +73,24 @@ class Store:
 
 
 def test_nodes_agree_over_the_store_whatever_their_order():
-    nodes = [NodeInfo("trainer", 2), NodeInfo("reader", 1), NodeInfo("trainer", 3)]
+    nodes = [("trainer", 2), ("reader", 1), ("trainer", 3)]
     store, answers = Store(), {}
 
     def join(rank):
-        answers[rank] = assign_through_store(store, nodes[rank], rank, len(nodes))
+        answers[rank] = assign_through_store(store, *nodes[rank], rank, len(nodes))
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in (2, 0, 1)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert [answers[rank] for rank in range(3)] == assign(nodes)
+    assert [answers[rank] for rank in range(3)] == world_ranks(nodes)
 
 
 def test_torchruns_agents_understand_what_is_written():
     api = pytest.importorskip("torch.distributed.elastic.agent.server.api")
     store = Store()
-    assign_through_store(store, NodeInfo("trainer", 2), 0, 1)
+    assign_through_store(store, "trainer", 2, 0, 1)
     theirs = api._RoleInstanceInfo.deserialize(store.values["torchelastic/role_info/0"])
     assert (theirs.role, theirs.rank, theirs.local_world_size) == ("trainer", 0, 2)
     assert json.loads(store.values["torchelastic/assigned_ranks/0"]) == [0, 2, 0, 2]
@@ -102,7 +101,7 @@ def test_garbage_in_the_store_is_named(garbage):
     store = Store()
     store.set("torchelastic/assigned_ranks/1", garbage)
     with pytest.raises(RendezvousStateError, match="no valid ranks for node 1"):
-        assign_through_store(store, NodeInfo("trainer", 1), 1, 2)
+        assign_through_store(store, "trainer", 1, 1, 2)
 
 
 def joined(handler, nproc=2):

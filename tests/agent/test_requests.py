@@ -151,6 +151,43 @@ def test_a_signal_for_some_of_the_workers(node, tmp_path):
     )
 
 
+REASON = "it hangs"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_blamed"),
+    [
+        ("signal.pause()", True),
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)); signal.pause()", True),
+        ("signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); signal.pause()", False),
+    ],
+)
+def test_a_signal_explains_the_end_that_it_has_brought(tmp_path, code, is_blamed):
+    script = "import signal, sys, pathlib\n" + code.replace(
+        "signal.pause()", f"pathlib.Path({str(tmp_path / 'up')!r}).touch(); signal.pause()"
+    )
+    logs = DefaultLogsSpecs(log_dir=str(tmp_path / "logs"))
+    spec = WorkerSpec(
+        role="trainer",
+        local_world_size=1,
+        rdzv_handler=FakeRendezvous(),
+        entrypoint=sys.executable,
+        args=("-c", script),
+        max_restarts=0,
+    )
+    agent = LocalElasticAgent(spec, logs)
+
+    def end():
+        wait_for_files(tmp_path / "up")
+        agent.signal_workers(signal.SIGTERM, reason=REASON)
+
+    helper = threading.Thread(target=end)
+    helper.start()
+    (failure,) = agent.run().failures.values()
+    helper.join()
+    assert (REASON in failure.message) is is_blamed
+
+
 def test_what_others_may_know(node):
     seen = []
     before = node.agent.snapshot()

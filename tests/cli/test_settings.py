@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from types import ModuleType
 
+import plaunch_worker_store.options
 import pytest
 from plaunch.agent.worker import WORKER_STORES
 from plaunch.cli import settings
 from plaunch.cli.options import OPTIONS
 from plaunch.cli.parser import parse
+from plaunch.cli.settings import fill_in
+from plaunch.cli.table import OptionTable
 from plaunch.config import START_METHODS
 from plaunch.errors import UsageError
+from plaunch.options import Option
+from plaunch.plugin.options import PluginOptions
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process import Std
 from plaunch_logs_default import DefaultLogsSpecs
@@ -110,6 +117,35 @@ def test_static_nodes_know_their_rank():
     assert result.run_id == "none"
 
 
+@pytest.mark.parametrize(
+    ("argv", "environ", "role"),
+    [
+        ([], {}, "default"),
+        (["--acme=x"], {}, "acme x"),
+        ([], {"ACME_IS_HERE": ""}, "acme None"),
+        (["--acme=x", "--role=given"], {}, "given"),
+    ],
+)
+def test_an_option_of_a_plugin_fills_in_others(monkeypatch, argv, environ, role):
+    acme = ModuleType("acme")
+
+    def fill(args, manager):
+        assert manager == "the manager"
+        if args.is_given("role"):
+            return ""
+        args.give("role", f"acme {args.acme}", "acme")
+        return "role from acme"
+
+    acme.fill = fill
+    monkeypatch.setitem(sys.modules, "acme", acme)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    option = Option(("--acme",), "more", fill="acme:fill", fill_variables=("ACME_IS_HERE",))
+    args = parse([*argv, "x.py"], {}, OptionTable([PluginOptions("acme", "", (option,), "")]))
+    assert fill_in(args, "the manager") == ("role from acme" if "acme" in role else "")
+    assert args.role == role
+
+
 def test_the_index_of_a_node_reaches_every_backend_if_it_was_given():
     other = ("--rdzv-backend=other", "--nnodes=4")
     assert config(*other).node_rank is None
@@ -206,6 +242,7 @@ def test_a_log_directory_that_is_a_file(tmp_path):
 
 def test_the_choices_of_options_are_those_that_a_configuration_takes():
     """They are written twice, as `--help` does without the rest."""
-    choices = {option.dest: option.choices for option in OPTIONS if option.choices}
+    options = (*OPTIONS, *plaunch_worker_store.options.OPTIONS)
+    choices = {option.dest: option.choices for option in options if option.choices}
     assert tuple(choices["worker_store"]) == WORKER_STORES
     assert set(choices["start_method"]) == set(START_METHODS)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,8 @@ import plaunch.errors
 import plaunch.events
 import pytest
 from plaunch.cli.options import OPTIONS
+
+from helpers.programs import run_python
 
 pytest.importorskip("sphinx")
 
@@ -36,14 +37,7 @@ finally:
 
 def build(source, out):
     words = ["-c", str(ROOT / "tools/docs"), "-q", "-W", "--keep-going", str(source), str(out)]
-    return subprocess.run(
-        [sys.executable, "-m", "sphinx", *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    return run_python("-m", "sphinx", *words, timeout=TIMEOUT)
 
 
 class Site:

@@ -117,6 +117,22 @@ class CommandLine:
             out, err = process.communicate(timeout=TIMEOUT)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
+    def run_tests(self, folder: Path, timeout: float) -> str:
+        """Run the tests of a package, which must pass within some seconds; returns the output."""
+        environ = {**self.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+            cwd=folder,
+            env={name: value for name, value in environ.items() if name != "PYTEST_ADDOPTS"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
 
 @pytest.fixture
 def plaunch(tmp_path: Path) -> CommandLine:

@@ -137,20 +137,9 @@ def test_torch_is_not_imported(installed, argv):
 @pytest.mark.slow
 @pytest.mark.timeout(SUITE_TIMEOUT + 30)
 def test_the_tests_of_the_package_pass(installed, source):
-    environ = {**installed.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=source,
-        env={name: value for name, value in environ.items() if name != "PYTEST_ADDOPTS"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SUITE_TIMEOUT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 80
-    assert "skipped" not in done.stdout
+    printed = installed.run_tests(source, timeout=SUITE_TIMEOUT)
+    assert int(re.search(r"(\d+) passed", printed)[1]) > 80
+    assert "skipped" not in printed
 
 
 def test_it_imports_public_names_only():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,18 +36,7 @@ def test_it_is_short():
 
 
 def test_the_tests_of_the_package_pass(installed, source):
-    environ = {**installed.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=source,
-        env={name: value for name, value in environ.items() if name != "PYTEST_ADDOPTS"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    installed.run_tests(source, timeout=BOUND)
 
 
 def test_its_option_is_like_ours(installed, tmp_path):

@@ -186,7 +186,7 @@ def test_console_events(plaunch):
 def test_two_static_nodes_on_one_host(plaunch):
     """Two agents compute one world; the worker of rank 0 hosts the store that the other joins."""
     script = plaunch.write("show.py", SHOW_ENV)
-    from plaunch.rendezvous import HeldPort
+    from plaunch_network import HeldPort
 
     held = HeldPort.any()
     held.close()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.rendezvous import HeldPort
+from plaunch_network import HeldPort
 
 
 @pytest.fixture

@@ -199,18 +199,7 @@ def test_plugins_that_are_not_used_are_not_imported(installed):
 
 
 def test_the_tests_of_the_package_pass(installed, source):
-    environ = {**installed.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=source,
-        env={name: value for name, value in environ.items() if name != "PYTEST_ADDOPTS"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    installed.run_tests(source, timeout=60)
 
 
 def test_it_imports_public_names_only():

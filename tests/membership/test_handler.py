@@ -16,16 +16,11 @@ from plaunch.errors import (
     RendezvousTimeoutError,
     UsageError,
 )
-from plaunch.rendezvous import (
-    ChangeKind,
-    HeldPort,
-    JobRendezvous,
-    JobSettings,
-    RendezvousParameters,
-)
+from plaunch.rendezvous import ChangeKind, JobRendezvous, JobSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler, arrivals, store_threads
 from plaunch_membership import handler as handler_module
 from plaunch_membership.testing import MemoryBoard
+from plaunch_network import HeldPort
 
 from helpers.clock import Clock
 from helpers.waiting import wait_until

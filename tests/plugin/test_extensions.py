@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 import pytest
 from plaunch.agent import RequestKind, Snapshot
+from plaunch.agent.event_queue import EventQueue
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import extensions
 from plaunch.plugin.context import PluginContext
@@ -64,6 +66,33 @@ def test_an_extension_has_its_events_and_its_end():
     assert extension.told == [("start", "control"), ("handle", "event"), ("stop", "result")]
     item.rest()  # which it need not know
     item.release()
+
+
+def test_events_wait_until_it_has_started():
+    extension = Extension()
+    item = Extending("P", extension)
+    queue = EventQueue("P", item, head_start=None)
+    queue.put("early")
+    item.start("control")
+    queue.release()
+    queue.put("late")
+    queue.finish()
+    queue.wait(time.monotonic() + 60)
+    assert [word for word, _ in extension.told] == ["start", "handle", "handle", "stop"]
+
+
+@pytest.mark.parametrize("raised", [None, ValueError("no")])
+def test_what_has_not_started_is_told_nothing(raised):
+    extension = Extension(raised)
+    item = Extending("P", extension)
+    if raised is not None:
+        with pytest.raises(PluginError):
+            item.start("control")
+    queue = EventQueue("P", item, head_start=None)
+    queue.put("event")
+    queue.finish()
+    queue.wait(time.monotonic() + 60)
+    assert extension.told == []
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from plaunch.agent import notifications
 from plaunch.agent.worker import RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.plugin import PluginContext, hookimpl, hookspecs
+from plaunch.plugin.notifier import HOOKS as TOLD
 from plaunch.plugin.registry import (
     DEVICE_COUNTS,
     EVENT_HANDLERS,
@@ -21,7 +22,6 @@ from plaunch.plugin.registry import (
     SCHEDULERS,
     SIGNAL_POLICIES,
 )
-from plaunch.plugin.telling import HOOKS as TOLD
 from plaunch.process.streams.logs import LogsSpecs
 from plaunch.testing import plugin_manager
 
@@ -73,6 +73,7 @@ def test_every_hook_has_a_caller() -> None:
     contributed = {
         "plaunch_worker_env",
         "plaunch_worker_binder",
+        "plaunch_worker_store",
         "plaunch_doctor_checks",
         "plaunch_extensions",
     }
@@ -190,6 +191,16 @@ def test_plaunch_worker_binder() -> None:
     found = manager.worker_binder(PluginContext("job", "trainer", "node7"))
     assert (found.plan(2), found.environment(0, {"A": "1"})) == ({0: "one of 2"}, {"A": "1"})
     assert manager.worker_binder(PluginContext("job", "other", "node7")) is None
+
+
+def test_plaunch_worker_store() -> None:
+    class Plugin:
+        @hookimpl
+        def plaunch_worker_store(self, context):
+            return lambda store_round: f"{context.role}'s store for {store_round}"
+
+    found = plugin_manager(Plugin()).worker_store(PluginContext("job", "trainer", "node7"))
+    assert found("a round") == "trainer's store for a round"
 
 
 def test_plaunch_extensions() -> None:

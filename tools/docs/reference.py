@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from plaunch.cli.options import GROUPS
 from plaunch.cli.table import installed_table
 from plaunch.plugin import KINDS, hookspecs
-from plaunch.plugin.words import AUTOLOAD_VARIABLE
+from plaunch.plugin.selection import AUTOLOAD_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +80,7 @@ results are in the [Python API](api.md).
 """
 _SORTS = (
     ("Offer hooks", "_backends _specs _handlers _counts _policies _schedulers"),
-    ("Contribution hooks", "_worker_env _worker_binder _doctor_checks _extensions"),
+    ("Contribution hooks", "_worker_env _worker_binder _worker_store _doctor_checks _extensions"),
     ("Notification hooks", ""),
 )
 # In the help of options: options, variables, and what is replaced in a template.

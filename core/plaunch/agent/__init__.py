@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from plaunch.agent.agent import ElasticAgent as ElasticAgent
     from plaunch.agent.agent import SimpleElasticAgent as SimpleElasticAgent
     from plaunch.agent.env import macros as macros
+    from plaunch.agent.env import worker_environment as worker_environment
     from plaunch.agent.extensions import Control as Control
     from plaunch.agent.extensions import Extension as Extension
     from plaunch.agent.health import (
@@ -36,13 +37,16 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import WorkerInfo as WorkerInfo
     from plaunch.agent.worker import WorkerSpec as WorkerSpec
     from plaunch.agent.worker import WorkerState as WorkerState
+    from plaunch.agent.worker_store import OpenStore as OpenStore
+    from plaunch.agent.worker_store import StoreRound as StoreRound
+    from plaunch.agent.worker_store import WorkerStore as WorkerStore
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
         ".agent": "ElasticAgent SimpleElasticAgent",
-        ".env": "macros",
+        ".env": "macros worker_environment",
         ".requests": "Snapshot",
         ".states": "RequestKind Requested",
         ".health": (
@@ -54,5 +58,6 @@ __getattr__, __dir__, __all__ = attach(
         ".worker": (
             "GroupInfo RunResult Worker WorkerExit WorkerGroup WorkerInfo WorkerSpec WorkerState"
         ),
+        ".worker_store": "OpenStore StoreRound WorkerStore",
     },
 )

@@ -30,7 +30,7 @@ from plaunch.rendezvous.api import ObservableRendezvous, RendezvousHandler
 from plaunch.rendezvous.job import JobRendezvous
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from plaunch.process.stopping.signals import SignalPolicy
 
@@ -74,8 +74,6 @@ class SimpleElasticAgent(ElasticAgent):
         notify: is called with each of `plaunch.agent.notifications`; it must not raise or block.
         waiting: says what a round waits for, and ends a first one that takes too long.
         alive: is told whenever the loop goes to sleep and wakes.
-        create_workers: makes what the loop asks about workers, of those of the agent and of whom to
-            notify; by default, what the four methods tell.
 
     Raises:
         UsageError: a time cannot be used, or the rendezvous has joined with another spec.
@@ -91,25 +89,22 @@ class SimpleElasticAgent(ElasticAgent):
         notify: notifications.Notify | None = None,
         waiting: WaitReporter | None = None,
         alive: Alive | None = None,
-        create_workers: Callable[[WorkerGroup, Notifier], Workers] | None = None,
     ) -> None:
         PATIENCE.check(exit_barrier_timeout, "exit_barrier_timeout")
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self._shutdown_timeout = shutdown_timeout
+        self._host = socket.gethostname()
         self._signal_policy = signal_policy or StopOn.from_environment(os.environ)
         self._worker_group = group = WorkerGroup(spec)
         prepare_rendezvous(spec, shutdown_timeout)
         self._notifier = Notifier(group, lambda: self._loop.state, notify)
-        if create_workers is None:
-            self._workers = Workers(self, group)
-        else:
-            self._workers = create_workers(group, self._notifier)
+        self._workers = self._create_workers(group, self._notifier)
         self._poller = Poller(alive or Alive(shutdown_timeout + TURN_BOUND))
         self._requests = Requests(self._poller.wake_up)
         # Looked up when it is called: somebody may replace the method of one agent.
         notices = Notices(lambda signum: self._workers.signal(signum))  # noqa: PLW0108
         self._peers = _find_peers(
-            spec.rdzv_handler, self._notifier, self._poller, notices, socket.gethostname()
+            spec.rdzv_handler, self._notifier, self._poller, notices, self._host
         )
         self._loop = Loop(
             self._workers,
@@ -141,6 +136,14 @@ class SimpleElasticAgent(ElasticAgent):
         self, death_sig: signal.Signals = signal.SIGTERM, timeout: float | None = None
     ) -> None:
         """Stop all workers and release everything; called once, at the end of the run."""
+
+    def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> Workers:
+        """What the loop asks about the workers: here, what the four methods tell.
+
+        An agent that knows more of them has another one; called once, by `__init__`.
+        """
+        del notifier
+        return Workers(self, group)
 
     # --- for everybody ----------------------------------------------------------------------------
 
@@ -231,8 +234,11 @@ class SimpleElasticAgent(ElasticAgent):
             logger.info("this node was not needed: %s", error)
             return RunResult(WorkerState.SUCCEEDED)
         if outcome is Outcome.SIGNALLED:
-            who = describe_asker(loop.state)
-            raise SignalException(f"{who}; the workers were stopped", loop.death_signal)
+            state = loop.state
+            raise SignalException(
+                f"{describe_asker(state)}; the workers were stopped",
+                state.asked_by or signal.SIGTERM,
+            )
         raise error or self._peers.error_of(outcome)
 
 

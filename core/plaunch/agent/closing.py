@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import threading
 from typing import TYPE_CHECKING
 
-from plaunch.agent.poller import BackgroundCall, WakeUp
+from plaunch.agent.alive import Alive
+from plaunch.agent.poller import BackgroundCall, Poller
 from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PlaunchError, ThreadStartError
 from plaunch.process.failures.error_file import text_of_error
@@ -76,18 +76,15 @@ def shut_down(handler: RendezvousHandler, policy: SignalPolicy) -> bool:
     on_main_thread = threading.current_thread() is threading.main_thread()
     if not isinstance(handler, JobRendezvous) or not on_main_thread:
         return handler.shutdown()
-    wake_up = WakeUp()
+    poller = Poller(Alive())
     try:
-        with SignalInbox(policy, wake_up) as inbox:
+        with SignalInbox(policy, poller.wake_up) as inbox:
             try:
-                call = BackgroundCall("shutdown", handler.shutdown, wake_up)
+                call = BackgroundCall("shutdown", handler.shutdown, poller.wake_up)
             except ThreadStartError:
                 return handler.shutdown()  # deaf, but not without a word to the other nodes
-            poller = select.poll()
-            poller.register(wake_up.fileno(), select.POLLIN)
             while not call.is_done():
-                poller.poll()
-                wake_up.clear()
+                poller.poll((), None)
                 for received in inbox.take():
                     if received.action is SignalAction.STOP:
                         logger.warning(
@@ -102,7 +99,7 @@ def shut_down(handler: RendezvousHandler, policy: SignalPolicy) -> bool:
                 raise call.error
             return bool(call.result)
     finally:
-        wake_up.close()
+        poller.close()
 
 
 def _text(error: BaseException) -> str:

@@ -43,7 +43,7 @@ class EventQueue:
         origin: whose it is, for messages; empty if it comes with plaunch.
         who: how messages call it, if it is no event handler.
         limit: how many events may wait.
-        head_start: seconds.
+        head_start: seconds; None to wait for `release`.
         pauses: the first pause and the longest one, in seconds.
         clock: seconds that never go back.
     """
@@ -56,7 +56,7 @@ class EventQueue:
         origin: str = "",
         who: str = "",
         limit: int = MAX_WAITING,
-        head_start: float = HEAD_START,
+        head_start: float | None = HEAD_START,
         pauses: tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

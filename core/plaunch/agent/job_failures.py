@@ -18,7 +18,7 @@ from plaunch.rendezvous.bounds import MAX_NAME, nearest_date, printable
 from plaunch.rendezvous.job import JobFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from plaunch.rendezvous.job import FailureGroup
 
@@ -110,18 +110,17 @@ def describe_groups(
     return described
 
 
-def _without(spans: Sequence[tuple[int, int]], ranks: Iterable[int]) -> list[tuple[int, int]]:
+def _without(spans: Sequence[tuple[int, int]], ranks: Collection[int]) -> list[tuple[int, int]]:
     """`spans` without some ranks in them."""
-    left = list(spans)
-    for rank in ranks:
-        left = [
-            part
-            for low, high in left
-            for part in (
-                [(low, high)] if not low <= rank <= high else [(low, rank - 1), (rank + 1, high)]
-            )
-            if part[0] <= part[1]
-        ]
+    left = []
+    for low, high in spans:
+        begin = low
+        for rank in sorted(rank for rank in ranks if low <= rank <= high):
+            if begin < rank:
+                left.append((begin, rank - 1))
+            begin = rank + 1
+        if begin <= high:
+            left.append((begin, high))
     return left
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from string import Template
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,13 @@ from plaunch.agent.env import macros, worker_environment
 from plaunch.agent.health import HealthCheckServer, find_server
 from plaunch.agent.local_workers import LocalWorkers
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, describe_worker
+from plaunch.agent.worker_store import open_default_store
 from plaunch.durations import PATIENCE
 from plaunch.errors import UsageError
-from plaunch.metrics import prof
 from plaunch.process.binding import default_binder
 from plaunch.process.contexts.start import start_processes
 from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
+from plaunch.process.streams.logs import default_logs_specs
 from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from plaunch.agent.alive import Alive
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.wait_reporter import WaitReporter
+    from plaunch.agent.worker_store import OpenStore
+    from plaunch.agent.workers import Workers
     from plaunch.process.binding import Binder
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
@@ -69,6 +71,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         alive: is told whenever the loop goes to sleep and wakes.
         traffic: counts the workers' output that passes through the launcher.
         binder: gives workers their devices and processors; by default what `spec` says of them.
+        open_store: hosts the store of the workers, unless `spec` leaves that to one of them; by
+            default plaunch's own.
 
     Raises:
         UsageError: both `logs_specs` and the older arguments are given, or a time cannot be used,
@@ -94,10 +98,11 @@ class LocalElasticAgent(SimpleElasticAgent):
         alive: Alive | None = None,
         traffic: Traffic | None = None,
         binder: Binder | None = None,
+        open_store: OpenStore | None = None,
     ) -> None:
-        self._host = socket.gethostname()
         self._keep_daemons = keep_daemons
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
+        self._open_store = open_store or open_default_store
         super().__init__(
             spec,
             exit_barrier_timeout,
@@ -106,7 +111,6 @@ class LocalElasticAgent(SimpleElasticAgent):
             notify=notify,
             waiting=waiting,
             alive=alive,
-            create_workers=self._create_workers,
         )
         self._logs_specs = logs_specs or _logs_specs_of(spec)
         if logs_specs is not None and _has_older_arguments(spec):
@@ -126,7 +130,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             # A node that cannot start its workers says so before it joins the others.
             self._binder.plan(spec.local_world_size)
 
-    def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> LocalWorkers:
+    def _create_workers(self, group: WorkerGroup, notifier: Notifier) -> Workers:
         self._local = LocalWorkers(
             self,
             group,
@@ -137,6 +141,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             keep_daemons=self._keep_daemons,
             has_own_monitor=type(self)._monitor_workers is LocalElasticAgent._monitor_workers,
             has_own_stop=type(self)._stop_workers is LocalElasticAgent._stop_workers,
+            open_store=self._open_store,
         )
         return self._local
 
@@ -154,10 +159,9 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _get_alive_time(self) -> int:
         return int(self._poller.alive.last_progress())
 
-    @prof
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
-        info = self._notifier.group_info()
+        state = self._notifier.state
         args: dict[int, tuple[Any, ...]] = {}
         envs: dict[int, dict[str, str]] = {}
         prefixes: dict[int, str] = {}
@@ -167,8 +171,8 @@ class LocalElasticAgent(SimpleElasticAgent):
             envs[rank] = env = worker_environment(
                 worker_group,
                 worker,
-                attempt=info.attempt,
-                round=info.round,
+                attempt=state.attempt,
+                round=state.round,
                 environ=os.environ,
                 binder=self._binder,
             )
@@ -179,7 +183,7 @@ class LocalElasticAgent(SimpleElasticAgent):
                 rank=worker.global_rank,
                 local_rank=rank,
                 hostname=self._host,
-                attempt=info.attempt,
+                attempt=state.attempt,
             )
         entrypoint = spec.entrypoint
         if entrypoint is None:
@@ -205,12 +209,10 @@ class LocalElasticAgent(SimpleElasticAgent):
             ),
         )
 
-    @prof
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         del worker_group
         self._local.stop()
 
-    @prof
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         del worker_group
         return self._local.monitor()
@@ -233,6 +235,4 @@ def _has_older_arguments(spec: WorkerSpec) -> bool:
 
 
 def _logs_specs_of(spec: WorkerSpec) -> LogsSpecs:
-    from plaunch.process.streams.start_logs import StartLogs  # noqa: PLC0415 - agents built by hand only
-
-    return StartLogs(spec.log_dir, spec.redirects or Std.NONE, spec.tee or Std.NONE)
+    return default_logs_specs(spec.log_dir, spec.redirects or Std.NONE, spec.tee or Std.NONE)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.exits import Exits
 from plaunch.agent.worker import RunResult, WorkerState
-from plaunch.agent.worker_store.round import lost_store, open_store
-from plaunch.agent.worker_store.store import WorkerStore
+from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore, lost_store
 from plaunch.agent.workers import Workers
-from plaunch.errors import UnkillableWorkerError, WorkerStoreHostError
+from plaunch.errors import UnkillableWorkerError, WorkerStoreError, WorkerStoreHostError
 from plaunch.process.contexts.context import RunProcsResult
 from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.kernel.details import describe_process
@@ -43,6 +43,7 @@ class LocalWorkers(Workers):
         keep_daemons: spare what they leave behind when all of them have succeeded.
         has_own_monitor: whether nobody has put another `_monitor_workers` in the place of ours.
         has_own_stop: the same for `_stop_workers`.
+        open_store: hosts the store of a round, if that is up to this node.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class LocalWorkers(Workers):
         keep_daemons: bool,
         has_own_monitor: bool,
         has_own_stop: bool,
+        open_store: OpenStore,
     ) -> None:
         super().__init__(agent, group)
         self.context: PContext | None = None
@@ -64,13 +66,14 @@ class LocalWorkers(Workers):
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
         self._notifier = notifier
         self._host = host
-        self._reasons: dict[int, str] = {}  # why processes were sent signals
+        self._reasons: dict[int, tuple[int, str]] = {}  # the last signal of a process, and why
         self._has_own_monitor = has_own_monitor
         self._has_own_stop = has_own_stop
         self._shutdown_timeout = shutdown_timeout
         self._signum = signal.SIGTERM  # that they are stopped with
         self._exits = Exits(group, notifier)
-        self.store = WorkerStore(self.reaper)
+        self._open_store = open_store
+        self._store: WorkerStore | None = None  # of this round, while this node hosts it
         self._lost_store: ProcessFailure | None = None  # what that does to this round
         self._unkillable: UnkillableWorkerError | None = None
 
@@ -88,20 +91,67 @@ class LocalWorkers(Workers):
             start: makes their context, given descriptors that they must not inherit.
         """
         self._exits = Exits(self.group, self._notifier)
+        self._reasons.clear()
         self._lost_store = None
-        open_store(self.store, self.group, envs)
-        self.context = start(self.store.own_fds())
-        self.store.watch(self.context.pids().values())
+        self._store = self._find_store(envs.get(0, {}))
+        self.context = start(() if self._store is None else self._store.fds())
+        if self._store is not None:
+            self._store.watch(self.context.pids().values())
         if isinstance(self.context, SupervisedContext):
             self.context.on_exit = self._exits.note
             self.context.on_stop_step = self._exits.note_step
         return dict(self.context.pids())
 
+    def _find_store(self, env: Mapping[str, str]) -> WorkerStore | None:
+        """The store of the round that begins, if this node hosts it; `env` is the first worker's.
+
+        Raises:
+            WorkerStoreError: another program listens at its address.
+        """
+        self._close_store()
+        group, spec = self.group, self.group.spec
+        if group.group_rank != 0 or not spec.hosts_worker_store or spec.entrypoint is None:
+            return None
+        return self._open_store(
+            StoreRound(
+                str(group.master_addr),
+                int(group.master_port or 0),
+                nodes=group.group_world_size or 1,
+                entrypoint=spec.entrypoint,
+                environ={**os.environ, **env},
+                start=self.reaper.start_helper,
+            )
+        )
+
+    def _tend_store(self) -> WorkerStoreError | None:
+        """Do what is due for the store; why it is lost, if it is."""
+        if self._store is None:
+            return None
+        store = self._store
+        try:
+            return store.tend()
+        except Exception as error:  # noqa: BLE001 - it may be a plugin's
+            self._close_store()
+            return WorkerStoreError(
+                f"the workers' store is lost: {_describe_failure(store, error)}"
+            )
+
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is None:
+            return
+        try:
+            store.close()
+        except Exception as error:  # noqa: BLE001 - as above
+            logger.warning(
+                "the workers' store could not be closed: %s", _describe_failure(store, error)
+            )
+
     def monitor(self) -> RunResult:
         """How they are, without waiting."""
         if self.context is None:
             return RunResult(WorkerState.UNKNOWN)
-        lost = self.store.tend()
+        lost = self._tend_store()
         if isinstance(self.context, SupervisedContext):
             result = self.context.look()
             if result is None:
@@ -129,7 +179,7 @@ class LocalWorkers(Workers):
             if self._unkillable is None:
                 raise
         finally:
-            self.store.close()  # none of them needs it any more
+            self._close_store()  # none of them needs it any more
         self._raise_unkillable()
 
     def shut_down(self, signum: signal.Signals, timeout: float | None) -> None:
@@ -137,7 +187,7 @@ class LocalWorkers(Workers):
         try:
             self._close(signum, self._shutdown_timeout if timeout is None else timeout)
         finally:
-            self.store.close()
+            self._close_store()
             self.reaper.close()
 
     def _close(self, signum: signal.Signals, timeout: float) -> None:
@@ -153,7 +203,9 @@ class LocalWorkers(Workers):
     def exit_fds(self) -> Sequence[int] | None:
         """Descriptors that become readable when one ends, or their store is wanted."""
         fds = None if self.context is None else self.context.exit_fds()
-        return None if fds is None else [*fds, *self.store.fds()]
+        if fds is None or self._store is None:
+            return fds
+        return [*fds, *self._store.fds()]
 
     def exits_suffice(self) -> bool:
         """Whether nothing but an end is looked for."""
@@ -162,11 +214,11 @@ class LocalWorkers(Workers):
 
     def due(self) -> float | None:
         """Seconds until their store must be looked after, or None."""
-        return self.store.due()
+        return None if self._store is None else self._store.due()
 
     def tend(self) -> None:
         """Look after their store, which those of other nodes use."""
-        lost = self.store.tend()
+        lost = self._tend_store()
         if lost is not None:
             logger.warning("%s", lost)
 
@@ -197,7 +249,7 @@ class LocalWorkers(Workers):
 
     def _end_stop(self, *, closes_store: bool) -> None:
         if closes_store:
-            self.store.close()  # none of them needs it any more
+            self._close_store()  # none of them needs it any more
         if isinstance(self.context, SupervisedContext):
             self._exits.collect(self.context, self.context.look())
         self._raise_unkillable()
@@ -233,7 +285,8 @@ class LocalWorkers(Workers):
                 continue
             try:
                 if reason:
-                    self._reasons[self.context.pids()[worker.local_rank]] = reason
+                    pid = self.context.pids()[worker.local_rank]
+                    self._reasons[pid] = signum, reason
                 self.context.send_signal(worker.local_rank, signum)
             except PermissionError:
                 logger.warning(
@@ -245,8 +298,9 @@ class LocalWorkers(Workers):
     def wait_for_peers(self, timeout: float) -> None:
         """Wait for the other nodes of the round, and for their workers to let go of the store."""
         super().wait_for_peers(timeout)
-        if (self.group.group_world_size or 1) > 1:
-            self.store.wait_for_guests(timeout)
+        store = self._store  # which the loop closes if it does not wait any longer
+        if store is not None and (self.group.group_world_size or 1) > 1:
+            store.wait_for_guests(timeout)
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -256,8 +310,8 @@ class LocalWorkers(Workers):
             failure.global_rank = ranks[rank]
             failure.host = self._host
         for failure in result.failures.values():
-            why = self._reasons.get(failure.pid)
-            if why is not None and not failure.has_reply:
+            signum, why = self._reasons.get(failure.pid, (0, ""))
+            if why and failure.exitcode in (-signum, 128 + signum) and not failure.has_reply:
                 failure.message = f"{failure.exit_sentence()}: {why}"
         failures = {ranks[rank]: failure for rank, failure in result.failures.items()}
         if self._lost_store is not None:
@@ -298,6 +352,11 @@ class LocalWorkers(Workers):
         if self._unkillable is not None:
             # Even if it could be ended after all: nobody knows for how long the host holds out.
             raise self._unkillable
+
+
+def _describe_failure(store: WorkerStore, error: Exception) -> str:
+    kind = type(store)
+    return f"{kind.__module__}.{kind.__qualname__} failed with {type(error).__name__}: {error}"
 
 
 class _LocalStop:

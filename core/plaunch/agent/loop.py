@@ -80,17 +80,13 @@ class Loop:
         self._notifier = notifier
         self._notices = notices
         self._poller = poller
+        self._reporter = reporter
         self._rounds = Rounds(workers.group, peers, notifier, poller, reporter)
         self._stopping = Stopping()
         self._exit_barrier_timeout = exit_barrier_timeout
         self._inbox: SignalInbox | None = None
         self._requests = requests
         self.look_around()
-
-    @property
-    def death_signal(self) -> signal.Signals:
-        """The signal that the run ends with, if one has ended it."""
-        return self.state.asked_by or signal.SIGTERM
 
     def is_asked_to_end(self) -> bool:
         """Whether a signal or a request has asked for the end, or will when the loop comes to it.
@@ -152,6 +148,8 @@ class Loop:
                 if states.Escalate() in self._step(event):
                     stop.escalate()
             stop.step()
+        if stop.error is not None:
+            raise stop.error from error
 
     def await_verdict(self) -> None:
         """Stay until the job has acted on an error of this node, which may host its store."""
@@ -270,7 +268,7 @@ class Loop:
             )
             return states.StartFailed()
         self.results.begin_work()
-        self._rounds.workers_started()
+        self._reporter.workers_started()
         self._notifier.notify(notifications.WorkersStarted)
         return states.StartSucceeded()
 

@@ -1,7 +1,7 @@
 """The agent's decisions: a pure function from a state and an event to a state and actions.
 
 Nothing here touches a process, a clock or a store. `step` looks the pair of phase and event up in
-a table; what the table does not list leaves the state as it is. The shell in `agent.py` turns the
+a table; what the table does not list leaves the state as it is. The shell in `loop.py` turns the
 world into events and carries the actions out, in order.
 
 Two counters are never mixed up: `attempt` counts failures that led to a restart, `round` counts

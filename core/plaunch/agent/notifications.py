@@ -133,7 +133,7 @@ class RequestReceived(Notification):
 
 @dataclass(eq=False, repr=False)
 class Stopping(Notification):
-    """The stop ladder has taken a step."""
+    """The stop sequence has taken a step."""
 
     step: StopStep
 
@@ -186,11 +186,6 @@ class Notifier:
         """Where the agent's state machine is."""
         return self._state()
 
-    @property
-    def run_id(self) -> str:
-        """The id of the job."""
-        return self._group.spec.rdzv_handler.get_run_id()
-
     def group_info(self, formed: Round | None = None) -> GroupInfo:
         """The group as it is; as it is about to be in the round that has `formed`."""
         group, state = self._group, self._state()
@@ -199,7 +194,7 @@ class Notifier:
             attempt = state.attempt if formed.attempt is None else formed.attempt
             number = state.round + 1 if formed.number is None else formed.number
         return GroupInfo(
-            run_id=self.run_id,
+            run_id=self._group.spec.rdzv_handler.get_run_id(),
             role=group.spec.role,
             state=group.state,
             attempt=attempt,

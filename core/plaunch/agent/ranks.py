@@ -38,14 +38,6 @@ class Round:
         return self.info.round if isinstance(self.info, JobRound) else None
 
 
-@dataclass(frozen=True)
-class NodeInfo:
-    """What one node brings to a round."""
-
-    role: str
-    local_world_size: int
-
-
 def create_workers(ranks: WorldRanks, local_world_size: int) -> list[Worker]:
     """The workers of one node, with their ranks."""
     return [
@@ -60,23 +52,15 @@ def create_workers(ranks: WorldRanks, local_world_size: int) -> list[Worker]:
     ]
 
 
-def assign(nodes: list[NodeInfo]) -> list[WorldRanks]:
-    """Number the workers of all `nodes`, which are in order of their group rank.
-
-    Global ranks are contiguous per node; role ranks are the same among the nodes of one role.
-    """
-    return world_ranks((node.role, node.local_world_size) for node in nodes)
-
-
-def assign_alike(node: NodeInfo, group_rank: int, group_world_size: int) -> WorldRanks:
+def assign_alike(local_world_size: int, group_rank: int, group_world_size: int) -> WorldRanks:
     """Number the workers of one node when all nodes are like it, without asking anybody."""
-    first = group_rank * node.local_world_size
-    world_size = group_world_size * node.local_world_size
+    first = group_rank * local_world_size
+    world_size = group_world_size * local_world_size
     return WorldRanks(first, world_size, first, world_size)
 
 
 def assign_through_store(
-    store: Store, node: NodeInfo, group_rank: int, group_world_size: int
+    store: Store, role: str, local_world_size: int, group_rank: int, group_world_size: int
 ) -> WorldRanks:
     """Number the workers of one node by exchanging sizes and roles over the round's store.
 
@@ -90,19 +74,14 @@ def assign_through_store(
 
     store.set(
         f"{_ROLE_INFO}{group_rank}",
-        json.dumps(
-            {"role": node.role, "rank": group_rank, "local_world_size": node.local_world_size}
-        ),
+        json.dumps({"role": role, "rank": group_rank, "local_world_size": local_world_size}),
     )
     try:
         if group_rank == 0:
-            nodes = [
-                NodeInfo(str(info["role"]), int(info["local_world_size"]))
-                for info in (
-                    json.loads(store.get(f"{_ROLE_INFO}{rank}")) for rank in range(group_world_size)
-                )
-            ]
-            for rank, ranks in enumerate(assign(nodes)):
+            keys = (f"{_ROLE_INFO}{rank}" for rank in range(group_world_size))
+            nodes = (json.loads(store.get(key)) for key in keys)
+            brought = [(str(node["role"]), int(node["local_world_size"])) for node in nodes]
+            for rank, ranks in enumerate(world_ranks(brought)):
                 values = (
                     ranks.first_global,
                     ranks.world_size,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from plaunch.agent import notifications
 from plaunch.agent.messages import describe_round
 from plaunch.agent.poller import BackgroundCall
-from plaunch.agent.ranks import NodeInfo, Round, assign_alike, assign_through_store, create_workers
+from plaunch.agent.ranks import Round, assign_alike, assign_through_store, create_workers
 from plaunch.agent.states import RoundFailed, RoundFormed
 from plaunch.durations import bounded
 from plaunch.errors import PluginError
@@ -73,18 +73,17 @@ def join_round(spec: WorkerSpec) -> Round:
         RendezvousError: the nodes did not meet, or their ranks cannot be told.
         PluginError: the rendezvous has no room for all of this node's workers.
     """
-    info = spec.rdzv_handler.next_rendezvous()
+    info, size = spec.rdzv_handler.next_rendezvous(), spec.local_world_size
     if isinstance(info, JobRound):
         ranks = info.ranks
         _check(spec, ranks)
     else:
-        node = NodeInfo(spec.role, spec.local_world_size)
         alike = os.environ.get("TORCH_ELASTIC_WORKER_IDENTICAL", "0") == "1"
         if info.store is None or info.world_size == 1 or alike:
-            ranks = assign_alike(node, info.rank, info.world_size)
+            ranks = assign_alike(size, info.rank, info.world_size)
         else:
-            ranks = assign_through_store(info.store, node, info.rank, info.world_size)
-    return Round(info, create_workers(ranks, spec.local_world_size))
+            ranks = assign_through_store(info.store, spec.role, size, info.rank, info.world_size)
+    return Round(info, create_workers(ranks, size))
 
 
 def _check(spec: WorkerSpec, ranks: WorldRanks) -> None:
@@ -178,10 +177,6 @@ class Rounds:
         reason = formed.info.reason if isinstance(formed.info, JobRound) else ""
         self._notifier.notify_round(formed, call.duration, reason or self.turn)
         return [RoundFormed(formed.attempt, formed.number)]
-
-    def workers_started(self) -> None:
-        """From now on no round takes too long."""
-        self._reporter.workers_started()
 
     def _notify_failed(self, error: BaseException) -> None:
         waited = time.monotonic() - self._began

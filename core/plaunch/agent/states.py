@@ -222,12 +222,8 @@ class StartWorkers(Action):
     """Start the workers of the round that has formed."""
 
 
-@dataclass(eq=False, repr=False)
 class StopWorkers(Action):
-    """Begin the stop sequence; its end is an event.
-
-    Its soft signal is the one that asked for the stop (`State.asked_by`), or else SIGTERM.
-    """
+    """Begin the stop sequence, with `Loop.soft_signal`; its end is an event."""
 
 
 class ClearUp(Action):

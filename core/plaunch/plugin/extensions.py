@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import PlaunchError, PluginError
-from plaunch.plugin.blame import one_line
-from plaunch.plugin.loading import keeping_signals
+from plaunch.plugin.calls import keeping_signals, one_line
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-
-    import pluggy
 
     from plaunch.agent.alive import Alive
     from plaunch.agent.event_queue import EventQueue
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from plaunch.agent.requests import Snapshot
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
+    from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
     from plaunch.process.streams.traffic import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
@@ -49,6 +47,7 @@ class Extending:
         self.who = who
         self.result: RunResult | None = None  # of the agent, once there is one
         self._extension = extension
+        self._is_started = False
 
     def start(self, control: Control) -> None:
         """Start the extension.
@@ -71,14 +70,17 @@ class Extending:
             raise PluginError(
                 f"an extension of {self.who} failed when it was started: {one_line(call.error)}"
             ) from call.error
+        self._is_started = True
 
     def handle(self, event: Event) -> None:
-        """Hand an event on."""
-        self._extension.handle(event)
+        """Hand an event on, unless the launch ends before the extension has started."""
+        if self._is_started:
+            self._extension.handle(event)
 
     def close(self) -> None:
-        """Stop the extension."""
-        self._extension.stop(self.result)
+        """Stop the extension, if it has started."""
+        if self._is_started:
+            self._extension.stop(self.result)
 
     def rest(self) -> None:
         """Have the extension end its threads, for the process to fork, if it has such a method."""
@@ -128,8 +130,14 @@ class LaunchView:
             overdue=self._alive.overdue(),
             patience=self._alive.patience(),
             output=self._traffic.counts(),
-            dropped={queue.name: queue.dropped for queue in self._queues},
+            dropped=self._dropped(),
         )
+
+    def _dropped(self) -> dict[str, int]:
+        dropped: dict[str, int] = {}
+        for queue in self._queues:  # a plugin may have several of one name
+            dropped[queue.name] = dropped.get(queue.name, 0) + queue.dropped
+        return dropped
 
     def _waits_for(self) -> str:
         try:
@@ -177,19 +185,17 @@ class AgentControl:
         logger.info("%s: %s", self._who, " ".join(text.split()))
 
 
-def create(
-    implementation: pluggy.HookImpl, who: str, context: PluginContext
-) -> Iterator[Extending]:
+def create(item: Implementation, context: PluginContext) -> Iterator[Extending]:
     """The extensions that an implementation of the hook gives.
 
     Raises:
         PlaunchError: as the plugin says.
         PluginError: it failed, or gave something else.
     """
-    function: Any = implementation.function
+    who = item.who
     try:
         with keeping_signals(who, HOOK):
-            given = list((function(context) if implementation.argnames else function()) or ())
+            given = list(item.call({"context": context}) or ())
     except PlaunchError:
         raise
     except Exception as error:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from plaunch.agent.extensions import Extension
     from plaunch.agent.worker import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+    from plaunch.agent.worker_store import OpenStore
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.registry import (
+    from plaunch.plugin.factories import (
         DeviceCounter,
         EventHandlerFactory,
         LogsSpecsFactory,
@@ -152,6 +153,23 @@ def plaunch_worker_binder(context: PluginContext) -> Binder | None:
     names both plugins, and so is one that has not come within ten seconds. Its methods are called
     for every start of the workers.
     Process: the launcher, on a thread that is not the main one.
+    """
+
+
+@hookspec
+def plaunch_worker_store(context: PluginContext) -> OpenStore | None:
+    """Contribute what hosts the store in which the workers meet, outside of them.
+
+    Called: once per launch whose setting `worker_store` is `agent`, before its node joins the
+    others, and by `--dry-run`. The plugin that comes with plaunch is asked if no other one answers.
+    Parameters: `context`, the launch, its settings, and the plugin's own options.
+    Result: a function that opens a `WorkerStore` for a `StoreRound`, or None if this plugin hosts
+    none. It is called on the node of rank 0 before the workers of each round are started, and
+    waited for a minute, unless the rendezvous itself hosts their store. If nobody answers, the
+    worker of rank 0 does, and `TORCHELASTIC_USE_AGENT_STORE` is `False`. Two answers are an error
+    that names both plugins, and so is one that has not come within ten seconds.
+    Process: the launcher, on a thread that is not the main one. The agent's loop calls the methods
+    of the store, which must not take any time.
     """
 
 

@@ -16,14 +16,6 @@ if TYPE_CHECKING:
     from plaunch.errors import RendezvousGracefulExitError as RendezvousGracefulExitError
     from plaunch.errors import RendezvousStateError as RendezvousStateError
     from plaunch.errors import RendezvousTimeoutError as RendezvousTimeoutError
-    from plaunch.rendezvous.address import SocketAddress as SocketAddress
-    from plaunch.rendezvous.address import find_node_address as find_node_address
-    from plaunch.rendezvous.address import interface_addresses as interface_addresses
-    from plaunch.rendezvous.address import is_loop_back as is_loop_back
-    from plaunch.rendezvous.address import is_own_address as is_own_address
-    from plaunch.rendezvous.address import join_host_port as join_host_port
-    from plaunch.rendezvous.address import names_this_machine as names_this_machine
-    from plaunch.rendezvous.address import resolve_host as resolve_host
     from plaunch.rendezvous.api import ChangeKind as ChangeKind
     from plaunch.rendezvous.api import MembershipChange as MembershipChange
     from plaunch.rendezvous.api import ObservableRendezvous as ObservableRendezvous
@@ -46,8 +38,6 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.parameters import JobSettings as JobSettings
     from plaunch.rendezvous.parameters import NodeSettings as NodeSettings
     from plaunch.rendezvous.parameters import RendezvousParameters as RendezvousParameters
-    from plaunch.rendezvous.ports import HeldPort as HeldPort
-    from plaunch.rendezvous.ports import port_owner as port_owner
     from plaunch.rendezvous.token import TOKEN_OPTION as TOKEN_OPTION
     from plaunch.rendezvous.token import TOKEN_VARIABLE as TOKEN_VARIABLE
     from plaunch.rendezvous.traits import BackendTraits as BackendTraits
@@ -61,10 +51,6 @@ __getattr__, __dir__, __all__ = attach(
             "RendezvousClosedError RendezvousConnectionError RendezvousError "
             "RendezvousGracefulExitError RendezvousStateError RendezvousTimeoutError"
         ),
-        ".address": (
-            "SocketAddress find_node_address interface_addresses is_loop_back is_own_address "
-            "join_host_port names_this_machine resolve_host"
-        ),
         ".api": (
             "ChangeKind MembershipChange ObservableRendezvous RendezvousHandler "
             "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store"
@@ -73,7 +59,6 @@ __getattr__, __dir__, __all__ = attach(
         ".job": "FailureGroup JobFailure JobRendezvous JobRound Verdict WorldRanks world_ranks",
         ".endpoint": "parse_rendezvous_endpoint",
         ".parameters": "JobSettings NodeSettings RendezvousParameters",
-        ".ports": "HeldPort port_owner",
         ".traits": "BackendTraits backend_traits traits_of",
         ".token": "TOKEN_OPTION TOKEN_VARIABLE",
     },

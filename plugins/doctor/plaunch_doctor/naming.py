@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous import is_loop_back
+from plaunch_network import is_loop_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

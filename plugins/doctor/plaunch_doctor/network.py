@@ -7,8 +7,8 @@ import socket
 import threading
 
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous import SocketAddress, is_own_address, port_owner, resolve_host
 from plaunch.threads import start_thread
+from plaunch_network import SocketAddress, is_own_address, port_owner, resolve_host
 
 FREE, TAKEN, FORBIDDEN = "free", "taken", "forbidden"
 ACCEPTED, REFUSED, SILENT = "accepted", "refused", "silent"

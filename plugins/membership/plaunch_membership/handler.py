@@ -16,12 +16,12 @@ from plaunch.errors import (
 )
 from plaunch.rendezvous import (
     ChangeKind,
-    HeldPort,
     JobRound,
     MembershipChange,
     RendezvousHandler,
     RendezvousStoreInfo,
 )
+from plaunch_network import HeldPort
 
 from plaunch_membership.agent_requests import AgentRequests
 from plaunch_membership.arrivals import Arrivals

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous import interface_addresses, is_loop_back, join_host_port, resolve_host
+from plaunch_network import interface_addresses, is_loop_back, join_host_port, resolve_host
 
 from plaunch_rendezvous_c10d.resolver import forget_name_servers
 from plaunch_rendezvous_c10d.stores import TcpStore, first_line
@@ -23,7 +23,7 @@ from plaunch_rendezvous_c10d.torch_log import torch_log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.rendezvous import SocketAddress
+    from plaunch_network import SocketAddress
 
 _log = logging.getLogger("plaunch")
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError, RendezvousError, UsageError
-from plaunch.rendezvous import (
+from plaunch_network import (
     is_loop_back,
     is_own_address,
     join_host_port,

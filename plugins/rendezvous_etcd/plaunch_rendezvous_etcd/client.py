@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from plaunch.errors import ExitCode, RendezvousConnectionError, RendezvousError
-from plaunch.rendezvous import resolve_host
+from plaunch_network import resolve_host
 
 from plaunch_rendezvous_etcd.diagnosis import Finding, diagnose
 from plaunch_rendezvous_etcd.leases import JobLease, PresenceLease
@@ -21,7 +21,7 @@ from plaunch_rendezvous_etcd.watching import Watches
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.rendezvous import SocketAddress
+    from plaunch_network import SocketAddress
 
     from plaunch_rendezvous_etcd.options import Endpoint, EtcdOptions
     from plaunch_rendezvous_etcd.protocol import Protocol

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from plaunch.rendezvous import SocketAddress
+    from plaunch_network import SocketAddress
 
     from plaunch_rendezvous_etcd.options import Endpoint, Security
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.rendezvous import SocketAddress
+    from plaunch_network import SocketAddress
 
     from plaunch_rendezvous_etcd.options import Endpoint, Security
     from plaunch_rendezvous_etcd.protocol import Protocol

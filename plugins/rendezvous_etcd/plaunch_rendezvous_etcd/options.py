@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration
 from plaunch.errors import UsageError
-from plaunch.rendezvous import join_host_port, parse_rendezvous_endpoint
+from plaunch.rendezvous import parse_rendezvous_endpoint
+from plaunch_network import join_host_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

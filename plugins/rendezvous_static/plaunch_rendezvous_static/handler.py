@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from plaunch.errors import UsageError
 from plaunch.rendezvous import (
     BackendTraits,
-    HeldPort,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
@@ -15,6 +14,7 @@ from plaunch.rendezvous import (
     backend_traits,
     parse_rendezvous_endpoint,
 )
+from plaunch_network import HeldPort
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

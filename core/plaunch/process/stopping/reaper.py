@@ -6,18 +6,19 @@ import logging
 import os
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.process.kernel.processes import PROC, has_table, read_children, read_process
-from plaunch.process.launcher_variables import owns_process
+from plaunch.process.launcher_variables import inheritable, owns_process
 from plaunch.process.stopping.guard.guard import Guard, start_guard
 from plaunch.process.stopping.job import Job
 from plaunch.process.stopping.reaping.evidence import Origin
-from plaunch.process.stopping.reaping.job_tag import HELPER, make_job_id
+from plaunch.process.stopping.reaping.job_tag import HELPER, JOBS_VARIABLE, make_job_id
 from plaunch.process.stopping.reaping.own_children import Zombies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import subprocess
+    from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.process.kernel.processes import Identity
     from plaunch.process.kernel.watch import ExitWatch
@@ -79,7 +80,8 @@ class Reaper:
         Args:
             has_forked: whether workers are forked, and not programs of their own.
             folder: a temporary folder for the guard to remove if the launcher is killed.
-            watch: is woken when the guard ends, so that `tend` is called; until `forget_watch`.
+            watch: is woken when the guard ends, so that `tend_guard` is called; until
+                `forget_watch`.
         """
         if not self._is_subreaper and owns_process():
             from plaunch.process.kernel.subreaper import (  # noqa: PLC0415 - the command line only
@@ -121,8 +123,7 @@ class Reaper:
         self._watch = None
 
     def tend(self) -> None:
-        """Look after the guard and the orphans; call it often, it looks at these once a second."""
-        self.tend_guard()
+        """Look after orphans while workers run; call it often, it does so once a second."""
         now = self._clock()
         if self._job is not None and now - self._tended_at >= _TEND_PERIOD:
             self._tended_at = now
@@ -150,17 +151,33 @@ class Reaper:
             self._start_guard()
             self._job.set_guard(self.guard)
 
-    def helper_tags(self) -> str:
-        """The value of `PLAUNCH_JOBS` for a process of the launcher's own; see `add_helper`."""
-        return self._begun().tags(HELPER)
+    def start_helper(
+        self, command: Sequence[str], environ: Mapping[str, str], **options: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a process of the launcher's own, which must not outlive the launcher.
 
-    def add_helper(self, pid: int) -> None:
-        """Know of a process of the launcher's own, which must not outlive the launcher.
-
-        It is neither a worker nor an orphan: whoever started it ends it. The guard does if the
+        It is neither a worker nor an orphan: whoever starts it ends it. The guard does if the
         launcher is killed.
+
+        Args:
+            command: the program, and its arguments.
+            environ: its environment, but for secrets, which it does not get.
+            options: more arguments of `Popen`.
+
+        Raises:
+            OSError: the system does not start it.
         """
-        self._begun().add_helper(pid)
+        import subprocess  # noqa: PLC0415 - a launch of functions may have no helpers
+
+        job = self._begun()
+        process = subprocess.Popen(
+            command,
+            env={**inheritable(environ), JOBS_VARIABLE: job.tags(HELPER)},
+            start_new_session=True,
+            **options,
+        )
+        job.add_helper(process.pid)
+        return process
 
     def close(self) -> None:
         """Dismiss the guard; the workers are gone, or are to be left alone."""

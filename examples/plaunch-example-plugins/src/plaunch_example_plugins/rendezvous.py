@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from plaunch.errors import UsageError
 from plaunch.plugin import hookimpl
 from plaunch.rendezvous import (
-    HeldPort,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
 )
+from plaunch_network import HeldPort
 
 from plaunch_example_plugins.hostfile import find_this_host, read_hosts
 

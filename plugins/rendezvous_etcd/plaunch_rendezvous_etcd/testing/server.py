@@ -17,7 +17,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from plaunch.rendezvous import join_host_port
+from plaunch_network import join_host_port
 
 if TYPE_CHECKING:
     import ssl

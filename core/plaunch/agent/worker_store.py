@@ -1,0 +1,110 @@
+"""The contract of what hosts the store in which the workers of a round meet, outside of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from plaunch.errors import ExitCode
+from plaunch.process.failures.failure import ProcessFailure
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Collection, Mapping
+
+    from plaunch.errors import WorkerStoreError
+
+LAUNCHER = -1  # the "rank" of a failure that is no worker's; its launcher's, in reports
+
+
+@dataclass(frozen=True)
+class StoreRound:
+    """A round whose workers need a store, on the node of rank 0; new fields may be added.
+
+    Args:
+        address: where the workers look for it, `MASTER_ADDR`.
+        port: and at which port, `MASTER_PORT`.
+        nodes: how many nodes the round has.
+        entrypoint: what the workers run: a function, or the path of a program.
+        environ: the environment of the first worker of this node.
+        start: starts a process of the launcher's own, once there are workers: given a command, an
+            environment, of which it gets no secrets, and more arguments of `subprocess.Popen`. Such
+            a process is no worker, and never outlives the launcher; whoever starts it ends it.
+    """
+
+    address: str
+    port: int
+    nodes: int
+    entrypoint: Callable[..., Any] | str
+    environ: Mapping[str, str]
+    start: Callable[..., subprocess.Popen[Any]]
+
+
+class WorkerStore(Protocol):
+    """The store of one round, at whose address somebody listens from the moment that it is open.
+
+    The agent's loop calls these, so none but `wait_for_guests` and `close` may take any time.
+    """
+
+    def watch(self, workers: Collection[int]) -> None:
+        """Know of the workers of this node, by their process ids, now that they are started."""
+
+    def wait_for_guests(self, patience: float) -> None:
+        """Wait until no process of another node is connected, at most `patience` seconds.
+
+        For when this node's own workers have ended, and nobody else says whether the others' have.
+        It is called on another thread than everything else, and may be abandoned there.
+        """
+
+    def fds(self) -> list[int]:
+        """Descriptors that are readable when `tend` has something to do.
+
+        Workers do not inherit those that it has when they are started.
+        """
+
+    def due(self) -> float | None:
+        """Seconds until `tend` wants to be called whatever happens; None if it does not."""
+
+    def tend(self) -> WorkerStoreError | None:
+        """Do what is due.
+
+        Returns:
+            What to end the round for, if the store is lost; a `WorkerStoreHostError` ends the job.
+            It is then closed.
+        """
+
+    def close(self) -> None:
+        """End it, with its processes; may be called again."""
+
+
+class OpenStore(Protocol):
+    """What opens a store for each round, before its workers are started."""
+
+    def __call__(self, store_round: StoreRound, /) -> WorkerStore:
+        """Open it.
+
+        Raises:
+            WorkerStoreError: another program listens at its address.
+        """
+
+
+def open_default_store(store_round: StoreRound) -> WorkerStore:
+    """Open the store that comes with plaunch, whose code is imported for the first one.
+
+    Raises:
+        WorkerStoreError: another program listens at its address.
+    """
+    from plaunch import defaults  # noqa: PLC0415 - on the node of rank 0 only
+
+    store: WorkerStore = defaults.load_default(defaults.OPEN_WORKER_STORE)(store_round)
+    return store
+
+
+def lost_store(error: WorkerStoreError) -> ProcessFailure:
+    """The failure of a round whose store was lost, or could not be hosted: the launcher's own."""
+    failure = ProcessFailure(LAUNCHER, os.getpid(), ExitCode.CONTROL_PLANE_LOST, "")
+    failure.message = str(error)
+    failure.error_file_data = {"message": str(error)}
+    failure.global_rank = LAUNCHER
+    return failure

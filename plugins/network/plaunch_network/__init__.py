@@ -1,0 +1,34 @@
+"""Addresses and ports, for whatever meets others: whose an address is, and who has a port.
+
+A library, which backends, the doctor and others build on. Every public name loads on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch_network.address import SocketAddress as SocketAddress
+    from plaunch_network.address import find_node_address as find_node_address
+    from plaunch_network.address import interface_addresses as interface_addresses
+    from plaunch_network.address import is_loop_back as is_loop_back
+    from plaunch_network.address import is_own_address as is_own_address
+    from plaunch_network.address import join_host_port as join_host_port
+    from plaunch_network.address import names_this_machine as names_this_machine
+    from plaunch_network.address import resolve_host as resolve_host
+    from plaunch_network.ports import HeldPort as HeldPort
+    from plaunch_network.ports import count_connections as count_connections
+    from plaunch_network.ports import port_owner as port_owner
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        ".address": (
+            "SocketAddress find_node_address interface_addresses is_loop_back is_own_address "
+            "join_host_port names_this_machine resolve_host"
+        ),
+        ".ports": "HeldPort count_connections port_owner",
+    },
+)

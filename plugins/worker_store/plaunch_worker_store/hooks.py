@@ -1,0 +1,23 @@
+"""The hook of this plugin, which is loaded where nobody else hosts the workers' store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.plugin import hookimpl
+
+if TYPE_CHECKING:
+    from plaunch.agent import OpenStore, StoreRound, WorkerStore
+    from plaunch.plugin import PluginContext
+
+
+@hookimpl
+def plaunch_worker_store(context: PluginContext) -> OpenStore | None:
+    """Answer for --worker-store=agent, which is the default."""
+    return _open if context.options.get("worker_store", "agent") == "agent" else None
+
+
+def _open(store_round: StoreRound) -> WorkerStore:
+    from plaunch_worker_store.store import open_store  # noqa: PLC0415 - on the node of rank 0 only
+
+    return open_store(store_round)

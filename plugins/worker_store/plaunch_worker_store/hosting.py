@@ -1,0 +1,141 @@
+"""The store host as the launcher sees it: a process that serves, or has ended, and says why."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+from plaunch.process import describe_exit, open_pidfd, wait_for_end
+
+from plaunch_worker_store import serving
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from plaunch_worker_store.interpreter import Interpreter
+
+_END_WAIT = 2.0  # seconds for the host to end after SIGKILL
+_END_LOOK = 0.02  # seconds between two looks at it where there is no pidfd
+_MOST_OUTPUT = 8 << 10  # bytes that are kept of what it says
+_LAST_LINES = 5
+
+
+class StoreHost:
+    """A store host that was started; ends with `close`, or with the launcher.
+
+    Args:
+        interpreter: what runs it.
+        start: starts it, as `subprocess.Popen` does.
+        listener: the socket to serve.
+        address: where this machine itself reaches that.
+        is_lean: whether it loads no more of torch than it needs, which may fail.
+
+    Raises:
+        OSError: the system does not start it.
+    """
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        start: Callable[..., subprocess.Popen[Any]],
+        listener: socket.socket,
+        address: str,
+        *,
+        is_lean: bool,
+    ) -> None:
+        self.is_lean = is_lean
+        self.is_serving = False
+        self.wants_port = False
+        self._output = b""
+        fd = listener.fileno()
+        self._process = start(
+            [
+                interpreter.python,
+                serving.__file__,
+                str(fd),
+                address,
+                str(listener.getsockname()[1]),
+                "lean" if is_lean else "whole",
+                *interpreter.folders,
+            ],
+            interpreter.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(fd,),
+            bufsize=0,
+        )
+        self.pid = self._process.pid
+        self._pidfd = open_pidfd(self.pid)
+        self._pipe = -1
+        if self._process.stdout is not None:
+            self._pipe = self._process.stdout.fileno()
+            os.set_blocking(self._pipe, False)
+
+    def fds(self) -> list[int]:
+        """Descriptors that are readable when `look` has something to do."""
+        return [fd for fd in (self._pipe, self._pidfd) if fd >= 0]
+
+    def due(self) -> float | None:
+        """Seconds until `look` wants to be called whatever happens, or None."""
+        return _END_LOOK if self._pipe < 0 and self._pidfd < 0 else None
+
+    def look(self) -> int | None:
+        """Take what it says; its exit code if it has ended, negative for a signal."""
+        exitcode = self._process.poll()
+        self._read()
+        return exitcode
+
+    def bind(self) -> None:
+        """Let it bind the port, which nobody listens on any more."""
+        self.wants_port = False
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has ended, which `look` tells
+                self._process.stdin.write(b"\n")
+
+    def describe_end(self) -> str:
+        """How it ended, and its last words."""
+        how = describe_exit(self._process.returncode or 0)
+        lines = [line for line in self._output.decode(errors="replace").splitlines() if line]
+        said = "".join(f"\n    {line}" for line in lines[-_LAST_LINES:])
+        return f"pid {self.pid}, {how}" + (f"; its last words:{said}" if said else "")
+
+    def close(self) -> None:
+        """End it; it leaves no zombie, and takes no more than a moment."""
+        if self._process.poll() is None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel's, sooner or later
+                self._wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._pipe = -1
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def _wait(self) -> None:
+        until = time.monotonic() + _END_WAIT
+        wait_for_end(self._pidfd, _END_WAIT)
+        self._process.wait(max(until - time.monotonic(), _END_LOOK))
+
+    def _read(self) -> None:
+        while self._pipe >= 0:
+            try:
+                data = os.read(self._pipe, 4096)
+            except BlockingIOError:
+                break
+            if not data:
+                self._pipe = -1  # closed with the process
+                break
+            self._output += data
+        for word, name in ((serving.SERVING, "is_serving"), (serving.BINDING, "wants_port")):
+            line = f"{word}\n".encode()
+            if line in self._output:
+                self._output = self._output.replace(line, b"")
+                setattr(self, name, True)
+        self._output = self._output[-_MOST_OUTPUT:]

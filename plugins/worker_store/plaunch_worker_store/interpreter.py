@@ -1,0 +1,70 @@
+"""What runs the store host: the interpreter of the workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from plaunch.process import is_python
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# What is for the workers alone: whatever makes their torch, their devices or their interpreter
+# behave in another way than these usually do.
+_DROPPED = ("TORCH", "PYTORCH_", "NCCL_", "GLOO_", "CUDA_", "OMP_", "MKL_", "KMP_", "PLAUNCH_")
+_OF_RANKS = ("RANK", "WORLD_SIZE")
+# Of Python's own, those that say where modules are.
+_PYTHON = "PYTHON"
+_PYTHON_KEPT = frozenset(
+    ("PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE")
+)
+_SET = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    # A client that goes away is nothing to write about.
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """What runs the store host, as it runs the workers.
+
+    Args:
+        python: the program.
+        env: the environment of a worker.
+        folders: where modules are searched; empty for where the interpreter does by itself.
+    """
+
+    python: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+
+    def environment(self) -> dict[str, str]:
+        """The environment of the host."""
+        env = {
+            name: value
+            for name, value in self.env.items()
+            if not name.startswith(_DROPPED)
+            and not name.endswith(_OF_RANKS)
+            and (not name.startswith(_PYTHON) or name in _PYTHON_KEPT)
+        }
+        return {**env, **_SET}
+
+
+def find_interpreter(entrypoint: object, environ: Mapping[str, str]) -> Interpreter:
+    """The interpreter that runs `entrypoint`, or if that cannot be told, scripts in general."""
+    if isinstance(entrypoint, str):
+        if is_python(entrypoint):
+            return Interpreter(entrypoint, environ)
+        return Interpreter(os.environ.get("PYTHON_EXEC") or sys.executable, environ)
+    from multiprocessing import spawn  # noqa: PLC0415 - loaded already where functions run
+
+    executable = spawn.get_executable()
+    python = os.fsdecode(executable) if executable else sys.executable
+    # What multiprocessing starts finds modules where this process does.
+    return Interpreter(python, environ, tuple(filter(None, sys.path)))

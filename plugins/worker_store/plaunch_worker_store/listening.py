@@ -1,0 +1,106 @@
+"""The socket at which the workers of a round look for their store."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+
+from plaunch.errors import RendezvousConnectionError, WorkerStoreError
+
+_BACKLOG = 4096  # workers that may connect before anybody serves them
+
+_MOST_PORT = 65535
+
+_Place = tuple[socket.AddressFamily, str]
+# One dual-stack socket covers both families; hosts without IPv6 have only the other.
+_EVERYWHERE: tuple[_Place, ...] = ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0"))  # noqa: S104 - other nodes connect
+
+
+def listen(address: str, port: int, *, nodes: int) -> socket.socket:
+    """Listen where workers are told that their store is.
+
+    That is `address` itself where it is a number that belongs to this machine, or, in a job of one
+    node, a name for loop-back or for one address. What another node takes a name for, or reaches a
+    number of somebody else's through, this one cannot know: then it is all interfaces.
+
+    Args:
+        address: `MASTER_ADDR`.
+        port: `MASTER_PORT`.
+        nodes: how many nodes the round has.
+
+    Raises:
+        WorkerStoreError: another program listens there, or this user may not.
+    """
+    problem: OSError | None = None
+    if not 0 < port <= _MOST_PORT:
+        raise _refused(address, port, None)
+    for place in (*_find_places(address, port, nodes), *_EVERYWHERE):
+        try:
+            return _listen(*place, port)
+        except OSError as error:
+            problem = error
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                break
+    raise _refused(address, port, problem)
+
+
+def own_address(listener: socket.socket) -> str:
+    """An address under which this machine itself reaches a socket that listens."""
+    host: str = listener.getsockname()[0]
+    return "127.0.0.1" if host in ("::", "0.0.0.0") else host  # noqa: S104 - compared, not bound
+
+
+def _find_places(address: str, port: int, nodes: int) -> list[_Place]:
+    """Where to listen rather than everywhere; the first that this machine has is taken."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with contextlib.suppress(OSError):
+            socket.inet_pton(family, address.partition("%")[0])
+            return [(family, address)]
+    if nodes > 1:
+        return []
+    from plaunch_network import is_loop_back, resolve_host  # noqa: PLC0415 - names only
+
+    try:
+        found = resolve_host(address, port)
+    except RendezvousConnectionError:
+        return []  # the workers will say so
+    if len(found) > 1 and not all(is_loop_back(one.host) for one in found):
+        return []
+    # torch's clients try IPv6 first.
+    by_family = sorted(found, key=lambda one: one.family != socket.AF_INET6)
+    return [(one.family, one.host) for one in by_family]
+
+
+def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+            where = socket.getaddrinfo(host, port, family, flags=socket.AI_NUMERICHOST)[0][4]
+            sock.bind(where)
+        else:
+            sock.bind((host, port))
+        sock.listen(_BACKLOG)
+        stack.pop_all()
+        return sock
+
+
+def _refused(address: str, port: int, problem: OSError | None) -> WorkerStoreError:
+    from plaunch_network import join_host_port, port_owner  # noqa: PLC0415 - errors only
+
+    where = join_host_port(address, port)
+    if problem is not None and problem.errno == errno.EADDRINUSE:
+        owner = port_owner(port)
+        return WorkerStoreError(
+            f"the workers' store at {where} (MASTER_ADDR, MASTER_PORT) cannot be hosted: the port "
+            f"is taken{f' by {owner}' if owner else ''}; end that program, or choose another port"
+        )
+    advice = "choose another port"
+    if problem is not None and problem.errno != errno.EACCES:  # a worker is the same user
+        advice += ", or let the worker of rank 0 host it (--worker-store=rank0)"
+    return WorkerStoreError(
+        f"the workers' store at {where} (MASTER_ADDR, MASTER_PORT) cannot be hosted: "
+        f"{problem.strerror if problem is not None else 'there is no such port'}; {advice}"
+    )

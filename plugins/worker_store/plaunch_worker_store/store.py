@@ -1,0 +1,331 @@
+"""The workers' store of one round, for the agent's loop, which asks it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import WorkerStoreError, WorkerStoreHostError
+
+from plaunch_worker_store.listening import listen, own_address
+
+if TYPE_CHECKING:
+    import socket
+    import subprocess
+    from collections.abc import Callable, Collection
+
+    from plaunch.agent import StoreRound
+
+    from plaunch_worker_store.hosting import StoreHost
+    from plaunch_worker_store.interpreter import Interpreter
+    from plaunch_worker_store.loading import TorchWatch
+    from plaunch_worker_store.strangers import Doorkeeper
+
+_log = logging.getLogger("plaunch")
+
+_ADVICE = (
+    "Give PYTHON_EXEC an interpreter that has torch, or let the worker of rank 0 host the store "
+    "(--worker-store=rank0)"
+)
+_FIRST_LOOK = 0.1  # seconds after the start of workers, when an empty job is over
+_GUESTS_LOOK = 0.2  # seconds between two looks at who is still connected
+_GUESTS_SAID = 1.0  # seconds after which the wait for them is said
+_SEARCH_INTERVAL = 0.5  # seconds between two searches for a worker that has loaded torch
+_TORCH_WAIT = 60.0  # seconds for one to load it, once a client of torch's has come
+
+
+def open_store(store_round: StoreRound) -> TorchStore:
+    """Listen for the workers of a round, before they are started.
+
+    Raises:
+        WorkerStoreError: another program listens there, or this user may not.
+    """
+    address, port = store_round.address, store_round.port
+    listener = listen(address, port, nodes=store_round.nodes)
+
+    def find() -> Interpreter:
+        from plaunch_worker_store.interpreter import find_interpreter  # noqa: PLC0415 - if needed
+
+        return find_interpreter(store_round.entrypoint, store_round.environ)
+
+    name = f"the workers' store at {address}:{port}"
+    return TorchStore(listener, name, find, store_round.start)
+
+
+class TorchStore:
+    """Listens for the workers of a round, and has a store host serve them once that is needed.
+
+    It is needed when a worker has loaded torch, or when somebody connects. `tend` takes no longer
+    than to start a process, and `close` as long as a killed one does to end.
+
+    Args:
+        listener: the socket at which the workers look for their store.
+        name: what messages call the store.
+        find_interpreter: says what runs the store host, once there must be one.
+        start: starts a process; see `plaunch.agent.StoreRound`.
+        clock: seconds that never go back.
+        sleep: waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        name: str,
+        find_interpreter: Callable[[], Interpreter],
+        start: Callable[..., subprocess.Popen[Any]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._listener: socket.socket | None = listener  # None once the host has it alone
+        self._address, self._port = own_address(listener), listener.getsockname()[1]
+        self._name = name
+        self._find_interpreter = find_interpreter
+        self._start_process = start
+        self._clock = clock
+        self._sleep = sleep
+        self._interpreter: Interpreter | None = None
+        self._workers: tuple[int, ...] = ()
+        self._watched_since: float | None = None
+        self._watch: TorchWatch | None = None
+        self._host: StoreHost | None = None
+        self._doorkeeper: Doorkeeper | None = None
+        self._is_workers = False  # whether the interpreter was found in a worker
+        self._asked_at: float | None = None  # when a client of torch's came that nobody can serve
+        self._searched_at = 0.0
+
+    # --- for the loop -----------------------------------------------------------------------------
+
+    def watch(self, workers: Collection[int]) -> None:
+        """Know of the workers of this node, by their process ids, the one of rank 0 first."""
+        self._workers = tuple(workers)
+        self._watched_since = self._clock()
+
+    def fds(self) -> list[int]:
+        """Descriptors that are readable when `tend` has something to do."""
+        if self._host is not None:
+            return self._host.fds()
+        if self._doorkeeper is not None:
+            return self._doorkeeper.fds()
+        return [] if self._listener is None else [self._listener.fileno()]
+
+    def due(self) -> float | None:
+        """Seconds until `tend` wants to be called whatever happens; None if it does not."""
+        if self._host is not None:
+            return self._host.due()
+        if self._doorkeeper is not None:
+            return self._doorkeeper.due()
+        if self._watch is not None:
+            return self._watch.due()
+        if self._watched_since is None:
+            return None
+        return max(self._watched_since + _FIRST_LOOK - self._clock(), 0.0)
+
+    def tend(self) -> WorkerStoreError | None:
+        """Do what is due: start the store host, or notice that it has ended.
+
+        Returns:
+            What to end the round for, if the store is lost. It is then closed.
+        """
+        try:
+            if self._host is not None:
+                self._tend_host(self._host)
+            elif self._doorkeeper is not None:
+                self._tend_door(self._doorkeeper)
+            elif self._listener is not None and self._is_wanted(self._listener):
+                self._start(is_lean=True)
+        except WorkerStoreError as error:
+            self.close()
+            return error
+        return None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether there is a store host that answers."""
+        return self._host is not None and self._host.is_serving
+
+    def close(self) -> None:
+        """End the store, and its host."""
+        if self._doorkeeper is not None:
+            self._doorkeeper.close()
+        if self._host is not None:
+            self._host.close()
+        self._let_go()
+        self._watch = self._host = self._doorkeeper = self._watched_since = None
+
+    # --- guests -----------------------------------------------------------------------------------
+
+    def wait_for_guests(self, patience: float) -> None:
+        """Wait until no process of another node is connected, at most `patience` seconds.
+
+        For when this node's own workers have ended, and nobody else says whether the others' have.
+        It may be called on another thread than everything else, and abandoned there.
+        """
+        began = self._clock()
+        is_said = False
+        while self._has_guests():
+            elapsed = self._clock() - began
+            if elapsed >= patience:
+                _log.warning(
+                    "workers of other nodes are still connected to %s after %g s "
+                    "(--exit-barrier-timeout); it is not kept any longer",
+                    self._name,
+                    elapsed,
+                )
+                return
+            if elapsed >= _GUESTS_SAID and not is_said:
+                is_said = True
+                _log.warning(
+                    "this node is done and hosts %s; it stays as long as workers of other nodes "
+                    "are connected to it",
+                    self._name,
+                )
+            self._sleep(_GUESTS_LOOK)
+
+    def _has_guests(self) -> bool:
+        """Whether clients are connected beside the store host, which is one itself.
+
+        Or may be: whoever has come while the host still loads torch.
+        """
+        if self._host is None:
+            return False
+        from plaunch_network import count_connections  # noqa: PLC0415 - several nodes only
+
+        return not self.is_served or count_connections(self._port) > 1
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def _is_wanted(self, listener: socket.socket) -> bool:
+        if self._has_loaded_torch():
+            return True
+        poller = select.poll()
+        poller.register(listener.fileno(), select.POLLIN)
+        return bool(poller.poll(0))
+
+    def _has_loaded_torch(self) -> bool:
+        """Whether the first worker was seen to; it is looked at when that is due."""
+        if self.due() != 0.0 or self._watched_since is None:
+            return False
+        if self._watch is None:
+            from plaunch_worker_store.loading import (  # noqa: PLC0415 - not in an empty job
+                TorchWatch,
+            )
+
+            since = self._watched_since
+            self._watch = TorchWatch(self._workers[0], began=since, clock=self._clock)
+        return self._watch.look()
+
+    def _start(self, *, is_lean: bool) -> None:
+        from plaunch_worker_store.hosting import StoreHost  # noqa: PLC0415 - once it is needed
+
+        if self._listener is None:
+            raise RuntimeError("a store host is started for a store that is not open")
+        if self._interpreter is None:
+            self._interpreter = self._find_interpreter()
+        try:
+            self._host = StoreHost(
+                self._interpreter,
+                self._start_process,
+                self._listener,
+                self._address,
+                is_lean=is_lean,
+            )
+        except OSError as error:
+            raise WorkerStoreHostError(
+                f"{self._name} cannot be hosted: {self._interpreter.python!r} cannot be started: "
+                f"{error}. {_ADVICE}"
+            ) from error
+        _log.debug("%s: store host is pid %d", self._name, self._host.pid)
+
+    def _tend_host(self, host: StoreHost) -> None:
+        exitcode = host.look()
+        if exitcode is not None:
+            self._answer_end(host, exitcode)
+        elif host.is_serving:
+            self._let_go()
+        elif host.wants_port:
+            self._let_go()
+            host.bind()
+
+    def _answer_end(self, host: StoreHost, exitcode: int) -> None:
+        from plaunch_worker_store.serving import (  # noqa: PLC0415 - trouble only
+            NO_TORCH,
+            START_TIMEOUT,
+        )
+
+        text = host.describe_end()
+        host.close()
+        self._host = None
+        # Killed by somebody, or by the kernel for want of memory, it may have had clients.
+        if host.is_serving or self._listener is None or exitcode == -signal.SIGKILL:
+            raise WorkerStoreError(f"{self._name} was lost: its process has ended ({text})")
+        if exitcode == NO_TORCH:
+            self._do_without_torch()
+        elif exitcode == -signal.SIGALRM:
+            raise WorkerStoreError(
+                f"{self._name} cannot be hosted: its process has not come to serve it within "
+                f"{START_TIMEOUT} s, which loading torch takes almost all of; see whether the file "
+                f"system that torch is on answers ({text})"
+            )
+        elif host.is_lean:
+            _log.debug("%s: the store host is started again (%s)", self._name, text)
+            self._start(is_lean=False)
+        else:
+            raise WorkerStoreHostError(
+                f"{self._name} cannot be hosted: its process has ended ({text})\n{_ADVICE}"
+            )
+
+    def _do_without_torch(self) -> None:
+        """Take another interpreter that has torch; without one, see whether it is missed at all."""
+        if self._interpreter is None or self._listener is None:
+            raise RuntimeError("a store that is not open has lost its host")
+        if not self._is_workers and self._take_workers_interpreter(self._interpreter):
+            return
+        _log.info("%s has no torch to host %s", self._interpreter.python, self._name)
+        from plaunch_worker_store.strangers import Doorkeeper  # noqa: PLC0415 - as above
+
+        self._doorkeeper = Doorkeeper(self._listener, clock=self._clock)
+
+    def _take_workers_interpreter(self, own: Interpreter) -> bool:
+        """Start a host with the interpreter of a worker that has loaded torch, if there is one."""
+        from plaunch_worker_store.interpreter import Interpreter  # noqa: PLC0415 - trouble only
+        from plaunch_worker_store.loading import find_torch  # noqa: PLC0415 - as above
+
+        self._searched_at = self._clock()
+        found = find_torch(self._workers)
+        if found is None:
+            return False
+        python, folder = found
+        paths = [folder, *filter(None, [own.env.get("PYTHONPATH")])]
+        self._interpreter = Interpreter(python, {**own.env, "PYTHONPATH": os.pathsep.join(paths)})
+        self._is_workers = True
+        self._start(is_lean=True)
+        return True
+
+    def _tend_door(self, doorkeeper: Doorkeeper) -> None:
+        client = doorkeeper.look()
+        if not client or self._interpreter is None:
+            return
+        now = self._clock()
+        if self._asked_at is None:
+            self._asked_at = now
+        # Workers of this node may be slower, and begin in a program that is no interpreter.
+        is_due = now - self._searched_at >= _SEARCH_INTERVAL
+        if is_due and not self._is_workers and self._take_workers_interpreter(self._interpreter):
+            doorkeeper.close()
+            self._doorkeeper = None
+        elif self._is_workers or now - self._asked_at >= _TORCH_WAIT:
+            raise WorkerStoreHostError(
+                f"{self._name} cannot be hosted: {self._interpreter.python!r} has no torch, and a "
+                f"worker of torch's has connected from {client}. {_ADVICE}"
+            )
+
+    def _let_go(self) -> None:
+        """Close the launcher's own copy of the socket."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None

@@ -1,0 +1,207 @@
+"""Addresses, on this machine's real interfaces and in network namespaces of the test's own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from plaunch.errors import RendezvousConnectionError
+from plaunch_network import address as module
+from plaunch_network.address import (
+    SocketAddress,
+    find_node_address,
+    interface_addresses,
+    is_loop_back,
+    is_own_address,
+    join_host_port,
+    names_this_machine,
+    resolve_host,
+)
+
+FOREIGN = "192.0.2.77"  # nobody's: reserved for documentation
+
+
+def v4(host, port=1):
+    return SocketAddress(socket.AF_INET, (host, port))
+
+
+@pytest.fixture
+def namespace():
+    """Run code in a network namespace of its own, which has 10.9.0.1/24 and 10.9.0.2/24."""
+    name = f"plaunch-{os.getpid()}"
+    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not create network namespaces")
+
+    def ip(*words):
+        subprocess.run(["ip", "-n", name, *words], check=True, capture_output=True, timeout=30)
+
+    def run(code):
+        code = f"from plaunch_network.address import *\n{code}"
+        command = ["ip", "netns", "exec", name, sys.executable, "-c", code]
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=60
+        ).stdout.split()
+
+    try:
+        ip("link", "set", "lo", "up")
+        ip("link", "add", "d0", "type", "veth", "peer", "name", "d1")
+        ip("addr", "add", "10.9.0.1/24", "dev", "d0")
+        ip("addr", "add", "10.9.0.2/24", "dev", "d0")
+        ip("link", "set", "d0", "up")
+        ip("link", "set", "d1", "up")
+        yield ip, run
+    finally:
+        subprocess.run(["ip", "netns", "del", name], check=True, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "text"),
+    [("a", 1, "a:1"), ("10.0.0.1", 2, "10.0.0.1:2"), ("::1", 3, "[::1]:3")],
+)
+def test_an_endpoint_is_written_as_users_do(host, port, text):
+    assert join_host_port(host, port) == text
+
+
+def test_literals_are_resolved_without_a_thread(monkeypatch):
+    monkeypatch.setattr(threading, "Thread", None)
+    assert resolve_host("127.0.0.1", 7) == (v4("127.0.0.1", 7),)
+    (found,) = resolve_host("::1", 7)
+    assert (found.family, found.host, found.port, str(found)) == (
+        socket.AF_INET6,
+        "::1",
+        7,
+        "[::1]:7",
+    )
+
+
+def test_names_are_resolved():
+    assert all(is_loop_back(address.host) for address in resolve_host("localhost", 7))
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
+def test_a_name_that_nobody_knows(host):
+    with pytest.raises(RendezvousConnectionError, match=repr(host)):
+        resolve_host(host, 1, timeout=30)
+
+
+def test_a_name_server_that_is_silent_is_not_waited_for(monkeypatch):
+    gone = threading.Event()
+    look_up = module._look_up
+
+    def stuck(host, port, flags):
+        if flags:
+            return look_up(host, port, flags)
+        gone.wait(30)
+        return ()
+
+    monkeypatch.setattr(module, "_look_up", stuck)
+    with pytest.raises(RendezvousConnectionError, match=r"not answered for 'node0' within 0\.01 s"):
+        resolve_host("node0", 1, timeout=0.01)
+    gone.set()
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.1.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.0.0.1", False),
+        ("::", False),
+        ("fe80::1", False),
+    ],
+)
+def test_loop_back(address, expected):
+    assert is_loop_back(address) is expected
+
+
+def test_own_and_foreign_addresses():
+    assert is_own_address(v4("127.0.1.1"))
+    assert not is_own_address(v4(FOREIGN))
+    for text in interface_addresses():
+        (address,) = resolve_host(text, 1)
+        if not text.startswith("fe80:"):  # needs the interface's name
+            assert is_own_address(address), text
+
+
+def test_interfaces_end_with_loop_back():
+    found = interface_addresses()
+    assert "127.0.0.1" in found
+    order = [is_loop_back(address) for address in found]
+    assert order == sorted(order)
+
+
+def test_what_the_kernel_binds_for_strangers_is_not_ours(namespace):
+    _, run = namespace
+    code = (
+        "import socket\n"
+        "open('/proc/sys/net/ipv4/ip_nonlocal_bind', 'w').write('1')\n"
+        "with socket.socket() as sock: sock.bind(('10.9.0.77', 0))\n"
+        "for host in ('10.9.0.1', '10.9.0.2', '10.9.0.77'):\n"
+        "    print(is_own_address(SocketAddress(socket.AF_INET, (host, 1))))"
+    )
+    assert run(code) == ["True", "True", "False"]
+
+
+@pytest.mark.parametrize("local_addr", ["10.1.2.3", "node7"])
+def test_a_given_address_is_taken_as_it_is(local_addr):
+    assert find_node_address("localhost", 1, max_nodes=2, local_addr=local_addr) == local_addr
+
+
+def test_one_node_stays_on_loop_back():
+    assert find_node_address(FOREIGN, 1, max_nodes=1) == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("localhost", ("127.0.0.1", "::1"))],
+)
+def test_an_endpoint_on_loop_back(host, expected):
+    found = find_node_address(host, 1, max_nodes=2)
+    assert found == expected or found in expected
+
+
+def test_the_interface_towards_the_endpoint(namespace):
+    ip, run = namespace
+    ip("route", "add", "10.20.0.0/16", "via", "10.9.0.99", "src", "10.9.0.2")
+    ip("route", "add", "default", "via", "10.9.0.99", "src", "10.9.0.1")
+    code = (
+        "for host in ('10.20.1.1', '10.30.1.1', ''): print(find_node_address(host, 1, max_nodes=2))"
+    )
+    assert run(code) == ["10.9.0.2", "10.9.0.1", "10.9.0.1"]
+
+
+def test_a_name_that_only_this_machine_takes_for_loop_back(namespace, monkeypatch):
+    ip, run = namespace
+    ip("route", "add", "default", "via", "10.9.0.99", "src", "10.9.0.1")
+    code = (
+        "import plaunch_network.address as m\n"
+        "look_up = m._look_up\n"
+        "m._look_up = lambda host, *a: look_up('127.0.1.1' if host == 'node0' else host, *a)\n"
+        "print(find_node_address('node0', 1, max_nodes=2))"
+    )
+    assert run(code) == ["10.9.0.1"]
+
+
+def test_without_a_route_it_is_an_interface(namespace):
+    _, run = namespace
+    assert run("print(find_node_address('10.30.1.1', 1, max_nodes=2))") == ["10.9.0.1"]
+
+
+def test_at_the_last_it_is_the_name(monkeypatch):
+    monkeypatch.setattr(module, "_local_end", lambda address: "")
+    monkeypatch.setattr(module, "interface_addresses", lambda: ("fe80::1", "127.0.0.1"))
+    assert find_node_address(max_nodes=2) == socket.gethostname()
+
+
+def test_this_machine_by_name(monkeypatch):
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "Node0.example.org", "", "", "")))
+    for host in ("node0.example.org", "NODE0.example.org.", "node0"):
+        assert names_this_machine(host)
+    for host in ("node1", "node0.other.org", ""):
+        assert not names_this_machine(host)

@@ -1,0 +1,144 @@
+"""Held ports, on real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+import pytest
+from plaunch.errors import UsageError
+from plaunch_network import HeldPort
+from plaunch_network.ports import port_owner
+
+
+@contextlib.contextmanager
+def listening(port=0, family=socket.AF_INET, host="127.0.0.1"):
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen()
+        yield sock.getsockname()[1]
+
+
+def test_a_server_that_names_the_port_gets_it():
+    with contextlib.closing(HeldPort.any()) as held, listening(held.port) as port:
+        assert port == held.port
+
+
+def test_the_kernel_gives_a_held_port_to_nobody_else():
+    with contextlib.closing(HeldPort.any()) as held, contextlib.ExitStack() as stack:
+        given = set()
+        for _ in range(200):
+            sock = stack.enter_context(socket.socket())
+            sock.bind(("", 0))
+            given.add(sock.getsockname()[1])
+        assert held.port not in given
+
+
+def test_torchs_store_can_be_hosted_on_a_held_port():
+    distributed = pytest.importorskip("torch.distributed")
+    with contextlib.closing(HeldPort.any()) as held:
+        store = distributed.TCPStore("127.0.0.1", held.port, is_master=True)
+        store.set("key", "value")
+        assert store.get("key") == b"value"
+
+
+def test_a_given_port_is_held():
+    with contextlib.closing(HeldPort.any()) as free:
+        port = free.port
+    with contextlib.closing(HeldPort.given(port, "--master-port")) as held:
+        assert held.port == port
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", ""])
+def test_a_taken_port_is_named_with_its_owner(host):
+    with listening(host=host) as port:
+        with pytest.raises(UsageError, match=rf"port {port} \(--master-port\) is taken") as caught:
+            HeldPort.given(port, "--master-port")
+        assert f"pid {os.getpid()}" in str(caught.value)
+
+
+def test_nobody_owns_a_free_port():
+    with contextlib.closing(HeldPort.any()) as held:
+        assert port_owner(held.port) == ""
+
+
+def test_closing_twice_is_fine():
+    held = HeldPort.any()
+    held.close()
+    held.close()
+
+
+# --- ranges ---------------------------------------------------------------------------------------
+
+
+def free_range(count):
+    """A range of ports that are free at this moment, away from those that the kernel gives away."""
+    for first in range(20000, 30000, count):
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    sock = stack.enter_context(socket.socket())
+                    sock.bind(("", port))
+            except OSError:
+                continue
+            return first, first + count - 1
+    pytest.skip("there are no free ports in a row")
+
+
+def test_a_range_is_used_up_before_it_is_said_to_be():
+    first, last = free_range(3)
+    with contextlib.ExitStack() as stack:
+
+        def hold():
+            return stack.enter_context(contextlib.closing(HeldPort.any((first, last))))
+
+        held = [hold() for _ in range(3)]
+        assert {port.port for port in held} == {first, first + 1, last}
+        with pytest.raises(UsageError, match=rf"none of the 3 ports from {first} to {last} \(--p"):
+            hold()
+        held[1].close()
+        assert hold().port == held[1].port
+
+
+def test_two_launchers_never_hold_one_port_of_a_range(tmp_path):
+    """Although each would let the other bind it."""
+    import subprocess
+    import sys
+
+    first, last = free_range(1)
+    code = f"from plaunch_network import HeldPort\nHeldPort.any(({first}, {last}))"
+    with contextlib.closing(HeldPort.any((first, last))) as held:
+        assert held.port == first
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert "none of the 1 ports" in done.stderr
+    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
+def test_what_somebody_listens_on_is_left_out():
+    first, last = free_range(2)
+    with listening(first, host=""):
+        for _ in range(8):  # it begins anywhere
+            with contextlib.closing(HeldPort.any((first, last))) as held:
+                assert held.port == last
+
+
+def test_a_server_gets_its_port_of_a_range_too():
+    with contextlib.closing(HeldPort.any(free_range(2))) as held, listening(held.port) as port:
+        assert port == held.port
+
+
+def test_a_range_that_must_not_be_bound(monkeypatch):
+    import errno
+
+    from plaunch_network import ports
+
+    def refuse(port):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(ports, "_bind", refuse)
+    with pytest.raises(UsageError, match=r"80 of 80-80 \(--port-range\) cannot be bound: P"):
+        HeldPort.any((80, 80))

@@ -1,0 +1,98 @@
+"""Where the launcher listens for the workers."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+
+import plaunch_network
+import pytest
+from plaunch.errors import RendezvousConnectionError, WorkerStoreError
+from plaunch_network import HeldPort, SocketAddress
+from plaunch_worker_store.listening import listen, own_address
+
+from helpers.ports import free_port
+
+
+def where(name, *, nodes):
+    with contextlib.closing(listen(name, free_port(), nodes=nodes)) as sock:
+        port = sock.getsockname()[1]
+        socket.create_connection((own_address(sock), port), 5).close()
+        return sock.getsockname()[0]
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """What a name is resolved to."""
+
+    def say(*hosts):
+        def resolve(host, port):
+            if not hosts:
+                raise RendezvousConnectionError(f"{host!r} is unknown")
+            return tuple(
+                SocketAddress(socket.AF_INET6 if ":" in one else socket.AF_INET, (one, port))
+                for one in hosts
+            )
+
+        monkeypatch.setattr(plaunch_network, "resolve_host", resolve)
+
+    return say
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("number", ["127.0.0.1", "127.0.0.7", "::1"])
+def test_a_number_of_this_machine_is_taken_as_it_is(number, nodes):
+    assert where(number, nodes=nodes) == number
+
+
+@pytest.mark.parametrize("number", ["192.0.2.1", "2001:db8::1"])
+def test_a_number_of_somebody_elses_leads_here_in_a_way_that_we_cannot_know(number):
+    assert where(number, nodes=2) in ("::", "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "bound"),
+    [
+        (["127.0.1.1"], "127.0.1.1"),
+        (["127.0.0.1", "::1"], "::1"),
+        (["192.0.2.1"], "::"),
+        (["127.0.0.1", "192.0.2.1"], "::"),
+        ([], "::"),
+    ],
+)
+def test_a_name_on_one_node(names, hosts, bound):
+    names(*hosts)
+    assert where("a-name", nodes=1) == bound
+
+
+def test_a_name_may_be_another_address_to_other_nodes(names):
+    names("127.0.1.1")
+    assert where("a-name", nodes=2) == "::"
+
+
+def test_a_port_that_is_held_is_no_hindrance():
+    held = HeldPort.any()
+    with contextlib.closing(held), contextlib.closing(listen("127.0.0.1", held.port, nodes=1)):
+        socket.create_connection(("127.0.0.1", held.port), 5).close()
+
+
+def test_who_has_the_port_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(WorkerStoreError, match=rf"127\.0\.0\.1:{port} .* taken by pid \d+"):
+            listen("127.0.0.1", port, nodes=1)
+
+
+def test_a_port_that_there_is_not():
+    with pytest.raises(WorkerStoreError, match=r"there is no such port; choose another port$"):
+        listen("127.0.0.1", 70000, nodes=1)
+
+
+def test_a_port_that_only_root_may_have_is_no_better_for_a_worker(monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("plaunch_worker_store.listening._listen", refuse)
+    with pytest.raises(WorkerStoreError, match=r"Permission denied; choose another port$"):
+        listen("127.0.0.1", 80, nodes=1)

@@ -1,0 +1,427 @@
+"""The workers' store, with a torch that is loaded at once, real sockets and real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from plaunch.errors import WorkerStoreError, WorkerStoreHostError
+from plaunch.process import is_python
+from plaunch_worker_store import loading, serving
+from plaunch_worker_store import store as store_module
+from plaunch_worker_store.strangers import Doorkeeper
+
+from helpers.clock import Clock
+from helpers.processes import is_gone, is_reaped
+from helpers.waiting import BOUND, wait_until
+
+# What a client of TCPStore says first.
+GREETING = bytes([0, 0xCE, 0xF7, 0x85, 0x3C])
+
+
+def test_nothing_is_started_for_whom_nobody_comes(stage):
+    stage.open()
+    stage.store.watch([os.getpid()])
+    assert stage.store.tend() is None
+    assert stage.store.due() > 0
+    assert stage.pids == []
+
+
+def test_whoever_connects_before_there_is_a_server_is_served(stage):
+    stage.open()
+    guest = stage.connect()
+    assert stage.hear(guest) == "lean"
+    assert stage.hear(stage.connect()) == "lean"
+    assert len(stage.pids) == 1
+
+
+def test_the_launcher_lets_go_of_the_socket_once_it_is_served(stage):
+    stage.open()
+    (mine,) = stage.store.fds()
+    socket_of = os.readlink(f"/proc/self/fd/{mine}")
+    stage.hear(stage.connect())
+    fd = f"/proc/self/fd/{mine}"
+    assert stage.turn(lambda: not os.path.lexists(fd) or os.readlink(fd) != socket_of) is None
+
+
+def test_a_server_is_started_when_a_worker_has_loaded_torch(stage, tmp_path):
+    """It need not have connected by then."""
+    library = tmp_path / "torch" / "lib" / "libtorch_cpu.so"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"x" * 4096)
+    code = "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, access=1)"
+    worker = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; input()", str(library)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
+    with worker:
+        stage.open()
+        stage.store.watch([worker.pid])
+        assert stage.turn(lambda: stage.pids) is None
+        found = loading.find_torch([worker.pid])
+        assert found == (os.path.realpath(sys.executable), str(tmp_path))
+        worker.stdin.close()
+
+
+def test_the_looks_become_rare_and_end(tmp_path):
+    clock = Clock()
+    watch = loading.TorchWatch(1, began=clock(), proc=str(tmp_path), clock=clock)
+    pauses = []
+    while (due := watch.due()) is not None:
+        clock.now += due
+        assert not watch.look()
+        pauses.append(due)
+    assert pauses[0] == 0
+    assert 10 < len(pauses) < 25
+    assert 30 < sum(pauses) < 100
+
+
+def test_a_torch_that_cannot_be_loaded_in_part_is_loaded_as_a_whole(stage):
+    """Here it even aborts the process."""
+    stage.open(FAKE="aborts")
+    assert stage.hear(stage.connect()) == "whole"
+    assert len(stage.pids) == 2
+
+
+def test_a_torch_that_serves_no_socket_of_others_binds_the_port_itself(stage):
+    """Whoever connected before is sent away; torch's clients then try again."""
+    stage.open(FAKE="old")
+    guest = stage.connect()
+    assert stage.turn(stage.is_served) is None
+    with pytest.raises(ConnectionError):
+        guest.recv(1)
+    assert stage.hear(stage.connect()) == "lean"
+
+
+def test_a_torch_that_cannot_serve_is_named_with_its_last_words(stage):
+    stage.open(FAKE="dies")
+    stage.connect()
+    lost = stage.turn(lambda: False)
+    assert isinstance(lost, WorkerStoreError)
+    assert "RuntimeError: this torch has no server" in str(lost)
+    assert "--worker-store=rank0" in str(lost)
+    assert stage.store.fds() == []
+
+
+def test_a_server_that_ends_is_missed_at_once(stage):
+    stage.open()
+    stage.hear(stage.connect())
+    assert stage.turn(stage.is_served) is None
+    os.kill(stage.pids[0], signal.SIGKILL)
+    lost = stage.turn(lambda: False)
+    assert f"the workers' store at 127.0.0.1:{stage.port} was lost" in str(lost)
+    assert f"pid {stage.pids[0]}, killed by SIGKILL" in str(lost)
+    assert is_reaped(stage.pids[0])
+
+
+def test_without_pidfds_too(stage, monkeypatch):
+    monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
+    stage.open()
+    stage.hear(stage.connect())
+    assert stage.turn(stage.is_served) is None
+    os.kill(stage.pids[0], signal.SIGKILL)
+    assert "was lost" in str(stage.turn(lambda: False))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_to_the_whole_job_is_not_meant_for_it(stage, signum):
+    stage.open()
+    stage.hear(stage.connect())
+    assert stage.turn(stage.is_served) is None
+    os.kill(stage.pids[0], signum)
+    assert stage.hear(stage.connect()) == "lean"
+
+
+def test_it_ends_with_the_round_and_the_next_one_is_fresh(stage):
+    stage.open()
+    stage.hear(stage.connect())
+    stage.store.close()
+    assert is_reaped(stage.pids[0])
+    stage.open()
+    stage.hear(stage.connect())
+    assert len(stage.pids) == 2
+
+
+def test_it_ends_with_the_launcher(torch_folder):
+    """Whatever ends the launcher, and without anybody's help."""
+    code = f"""\
+import os, socket, sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from conftest import Stage
+stage = Stage({str(torch_folder)!r})
+stage.open()
+stage.hear(stage.connect())
+print(stage.pids[0], flush=True)
+os.kill(os.getpid(), 9)
+"""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    pid = int(done.stdout)
+    wait_until(lambda: is_gone(pid), f"the end of process {pid}")
+
+
+# --- interpreters ---------------------------------------------------------------------------------
+
+
+def test_an_interpreter_without_torch_is_replaced_by_that_of_a_worker_with_it(
+    stage, bare, torch_folder
+):
+    """Such as one that a shell script starts, which the launcher knows nothing of."""
+    library = torch_folder / "torch" / "lib" / "libtorch_cpu.so"
+    library.parent.mkdir()
+    library.write_bytes(b"x" * 4096)
+    code = "import mmap, sys; f = open(sys.argv[1], 'rb'); m = mmap.mmap(f.fileno(), 0, access=1)"
+    script = f'"{sys.executable}" -c "{code}; print(1, flush=True); input()" "{library}"; exit 0'
+    with subprocess.Popen(
+        ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
+        worker.stdout.readline()
+        stage.open(python=bare, PYTHONPATH="")
+        stage.store.watch([worker.pid])
+        assert stage.hear(stage.connect()) == "lean"
+        worker.stdin.close()
+
+
+@contextlib.contextmanager
+def mapping(torch_folder, python):
+    """A process that maps a library of torch's once it is sent a line, and says so."""
+    library = torch_folder / "torch" / "lib" / "libtorch_cpu.so"
+    library.parent.mkdir(exist_ok=True)
+    library.write_bytes(b"x" * 4096)
+    code = (
+        "import mmap, sys; input(); f = open(sys.argv[1], 'rb')\n"
+        "m = mmap.mmap(f.fileno(), 0, access=1); print(1, flush=True); input()"
+    )
+    with subprocess.Popen(
+        [python, "-c", code, str(library)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
+        try:
+            yield worker
+        finally:
+            worker.kill()
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A Python that has no torch: a virtual environment would find this one's."""
+    path = tmp_path / "bare-python"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_without_torch_strangers_are_sent_away_and_nothing_is_said(stage, bare, capfd):
+    stage.open(python=bare)
+    guest = stage.connect()
+    assert stage.turn(lambda: len(stage.store.fds()) == 1 and stage.pids) is None
+    assert stage.turn(lambda: is_reaped(stage.pids[0])) is None
+    guest.sendall(b"GET / HTTP/1.1\r\n")
+    assert stage.hear(guest) == ""  # its end
+    assert capfd.readouterr().err == ""
+
+
+def test_without_torch_a_client_of_torchs_is_told_apart(stage, bare, monkeypatch):
+    monkeypatch.setattr(store_module, "_TORCH_WAIT", 0.0)
+    stage.open(python=bare)
+    stage.connect().sendall(GREETING)
+    lost = stage.turn(lambda: False)
+    assert f"{bare!r} has no torch, and a worker of torch's has connected from" in str(lost)
+    assert isinstance(lost, WorkerStoreHostError)  # which no restart mends
+    assert "PYTHON_EXEC" in str(lost)
+
+
+def test_a_worker_that_loads_torch_later_than_others_come_is_waited_for(
+    stage, bare, torch_folder, monkeypatch
+):
+    """Others are faster, and a client of torch's that is sent away comes again."""
+    monkeypatch.setattr(store_module, "_SEARCH_INTERVAL", 0.0)
+    with mapping(torch_folder, sys.executable) as worker:
+        stage.open(python=bare, PYTHONPATH="")
+        stage.store.watch([worker.pid])
+        early = stage.connect()
+        early.sendall(GREETING)
+        assert stage.turn(lambda: stage.store._asked_at is not None) is None
+        worker.stdin.write(b"\n")
+        worker.stdin.flush()
+        assert stage.hear(early) == ""  # its end
+        assert stage.hear(stage.connect()) == "lean"
+
+
+def test_a_program_that_is_no_interpreter_is_not_started_once_more(tmp_path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "exe").symlink_to("/opt/app/my_trainer")
+    (tmp_path / "7" / "stat").write_text("7 (my_trainer) S 1 7 7 0 -1 0" + " 0" * 40)
+    (tmp_path / "7" / "maps").write_text("7f-80 r--p 0 0 0    /venv/torch/lib/libtorch.so\n")
+    assert loading._find_libraries(7, str(tmp_path)) == ["/venv/torch/lib/libtorch.so"]
+    assert loading.find_torch([7], str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("/home/me/libtorch-env/lib/libc.so", []),
+        ("/venv/torch/lib/libtorch.so (deleted)", []),
+        ("/home/me/libtorch-env/lib/torch/lib/libtorch_cpu.so", None),
+        ("/opt/lib/libtorch.so.2", None),
+    ],
+)
+def test_a_library_is_known_by_its_own_name(tmp_path, line, found):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "maps").write_text(
+        f"7f00-7f01 r--p 0 0 0    /lib/libc.so\n7f01-7f02 r--p 0 0 0    {line}\n"
+    )
+    expected = [line] if found is None else found
+    assert loading._find_libraries(7, str(tmp_path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("program", "answer"),
+    [
+        ("/usr/bin/python3.11", True),
+        ("python", True),
+        ("/opt/python3.13t", True),
+        ("/opt/app/my_trainer", False),
+        ("/usr/bin/pythonista", False),
+    ],
+)
+def test_an_interpreter_is_known_by_its_name(program, answer):
+    assert is_python(program) is answer
+
+
+def test_a_client_that_has_gone_again_has_its_name_all_the_same():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        doorkeeper = Doorkeeper(listener)
+        client = socket.create_connection(listener.getsockname())
+        port = client.getsockname()[1]
+        client.sendall(GREETING)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()  # with a reset
+        assert doorkeeper.look() in ("", f"127.0.0.1 (port {port})")
+        doorkeeper.close()
+
+
+def test_without_descriptors_nobody_is_asked_in_for_a_while():
+    class Listener:
+        def accept(self):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        def setblocking(self, _):
+            pass
+
+        def fileno(self):
+            return 0
+
+    clock = Clock()
+    doorkeeper = Doorkeeper(Listener(), clock=clock)
+    assert doorkeeper.fds() == [0]
+    assert doorkeeper.look() == ""
+    assert doorkeeper.fds() == []
+    clock.now += doorkeeper.due()
+    assert doorkeeper.fds() == [0]
+
+
+def test_a_torch_that_cannot_be_loaded_in_time_is_said(stage, tmp_path, monkeypatch):
+    program = tmp_path / "serving.py"
+    text = Path(serving.__file__).read_text()
+    assert "START_TIMEOUT = 150" in text
+    program.write_text(text.replace("START_TIMEOUT = 150", "START_TIMEOUT = 1"))
+    monkeypatch.setattr(serving, "__file__", str(program))
+    stage.open(FAKE="hangs")
+    stage.connect()
+    lost = stage.turn(lambda: False)
+    assert "has not come to serve it within 150 s" in str(lost)
+
+
+def test_whoever_comes_while_torch_is_loaded_is_a_guest(stage):
+    stage.open(FAKE="hangs")
+    stage.connect()
+    assert stage.turn(lambda: stage.pids) is None
+    assert stage.store._has_guests()
+
+
+def test_an_interpreter_that_is_not_there_is_named(stage):
+    stage.open(python="/no/such/python")
+    stage.connect()
+    assert "'/no/such/python' cannot be started" in str(stage.turn(lambda: False))
+
+
+def test_where_functions_find_their_modules_the_host_does_too(stage, torch_folder):
+    stage.open(folders=(str(torch_folder), *filter(None, sys.path)), PYTHONPATH="")
+    assert stage.hear(stage.connect()) == "lean"
+
+
+def test_the_host_gets_what_matters_of_the_environment(stage):
+    env = {"TORCH_SHOW_CPP_STACKTRACES": "1", "PYTHONWARNINGS": "error", "PLAUNCH_RDZV_TOKEN": "s"}
+    stage.open(**env, LOCAL_RANK="0", MY_LIBRARY="x", CUDA_VISIBLE_DEVICES="3")
+    stage.hear(stage.connect())
+    with open(f"/proc/{stage.pids[0]}/environ", "rb") as file:
+        shown = dict(entry.split("=", 1) for entry in file.read().decode().split("\0") if entry)
+    assert not {*env, "LOCAL_RANK"} & set(shown)
+    assert shown["MY_LIBRARY"] == "x"
+    assert shown["CUDA_VISIBLE_DEVICES"] == ""
+    assert shown["TORCH_CPP_LOG_LEVEL"] == "ERROR"
+
+
+# --- guests ---------------------------------------------------------------------------------------
+
+
+def test_guests_are_waited_for_until_they_have_gone(stage):
+    """The fake's server is no client of its own, as torch's is; the first guest stands for it."""
+    stage.open(nodes=2)
+    own, guest = stage.connect(), stage.connect()
+    assert stage.hear(own) == stage.hear(guest) == "lean"
+    stage.turn(stage.is_served)
+    naps = []
+
+    def nap(seconds):
+        naps.append(seconds)
+        if len(naps) == 2:
+            guest.close()
+        assert len(naps) < 1000
+
+    stage.store._sleep = nap
+    stage.store.wait_for_guests(patience=BOUND)
+    assert len(naps) >= 2
+
+
+def test_guests_who_stay_are_not_waited_for_longer_than_asked(stage, caplog):
+    stage.open(nodes=2)
+    assert [stage.hear(stage.connect()) for _ in range(2)] == ["lean", "lean"]
+    stage.turn(stage.is_served)
+    stage.store.wait_for_guests(patience=0)
+    assert "--exit-barrier-timeout" in caplog.text
+
+
+def test_nobody_is_waited_for_who_never_came(stage):
+    stage.open()
+    stage.store.wait_for_guests(patience=0)
+
+
+def test_an_error_that_stays_is_no_reason_to_ask_in_for_ever():
+    class Listener:
+        def accept(self):
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+        def setblocking(self, _):
+            pass
+
+        def fileno(self):
+            return 0
+
+    doorkeeper = Doorkeeper(Listener(), clock=Clock())
+    assert doorkeeper.look() == ""
+    assert doorkeeper.fds() == []
