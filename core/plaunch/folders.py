@@ -18,14 +18,6 @@ def absolute(path: str, name: str) -> str:
         return os.path.abspath(path)
     except FileNotFoundError:
         raise UsageError(
-            f"{name} {path!r} is relative to the current folder, {current_folder()}; change to "
-            "another one, or give a path that begins with /"
+            f"{name} {path!r} is relative to the current folder, which does not exist any more; "
+            "change to another one, or give a path that begins with /"
         ) from None
-
-
-def current_folder() -> str:
-    """The current folder, for messages."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return "which does not exist any more"
