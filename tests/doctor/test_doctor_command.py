@@ -161,7 +161,7 @@ def test_settings_that_take_too_long_are_given_up(healthy, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "SETTINGS_TIMEOUT", 0.3)
     try:
         args = parse(["--doctor", "--nproc-per-node=slow"], {})
-        assert run_doctor(Invocation(args, args.table, {}, [Slow()])) == 1
+        assert run_doctor(Invocation(args, args.table, [Slow()])) == 1
     finally:
         release.set()
     assert "took over 0.3 s" in lines_of(capsys, "problem")[0]
