@@ -25,6 +25,7 @@ def healthy(monkeypatch):
     """No checks of the real node, whose health is not what these tests are about."""
     monkeypatch.setattr(doctor, "CHECKS", {})
     monkeypatch.setattr("plaunch_devices.doctor.check_accelerators", lambda context: ())
+    monkeypatch.setattr("plaunch_logs_default.doctor.find_stale_folders", lambda *given: [])
     monkeypatch.setattr(doctor, "list_plugins", lambda *given, **named: [])
 
 
