@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin.environment import answer_of
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
 
 
-@dataclass(frozen=True)
-class SoleHook:
+class SoleHook(NamedTuple):
     """A hook that one plugin may answer.
 
     Args:
