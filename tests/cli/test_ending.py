@@ -10,7 +10,7 @@ import pytest
 # What is left when `main` returns 17, in a process in which a plugin was imported.
 PROGRAM = """\
 import atexit, concurrent.futures, sys, threading, time
-import plaunch.cli.program, plaunch.cli.entry, plaunch.plugin.exits
+import plaunch.cli.program, plaunch.cli.entry, plaunch.plugin.culprits
 import plaunch.cli.ending
 plaunch.cli.ending.PATIENCE = {patience}
 never = threading.Event()

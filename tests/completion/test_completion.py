@@ -16,7 +16,7 @@ from plaunch.cli.options import OPTIONS
 from plaunch.cli.program import main, run
 from plaunch.cli.table import installed_table
 from plaunch.errors import PluginLoadError, UsageError
-from plaunch.plugin import installed_names
+from plaunch.plugin import installed_plugins
 from plaunch_completion import script as completion
 
 FIRST_PARTY_ONLY = {"PLAUNCH_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -263,10 +263,12 @@ def test_a_colon_in_a_placeholder_does_not_end_it_for_zsh():
 
 
 def test_names_come_from_metadata_and_import_no_plugin(site):
-    names = [installed_names(kind, [site], {}) for kind in ("rendezvous", "device_counts", "all")]
+    installed = installed_plugins((), {}, [site])
+    names = [installed.names(kind) for kind in ("rendezvous", "device_counts", "")]
     assert names == [["acme"], ["fpga"], ["acme", "broken", "fpga"]]
-    assert installed_names("rendezvous", [site], {"PLAUNCH_PLUGINS": "no:acme"}) == []
-    assert installed_names("no-such-kind", [site], {}) == []
+    blocked = installed_plugins((), {"PLAUNCH_PLUGINS": "no:acme"}, [site])
+    assert blocked.names("rendezvous") == []
+    assert installed.names("no-such-kind") == []
     assert "acme_of_tests" not in sys.modules
 
 

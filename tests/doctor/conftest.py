@@ -13,6 +13,8 @@ from plaunch_doctor.machine import UNLIMITED, Machine, Space
 from plaunch_doctor.network import FREE, SILENT, Network
 from plaunch_network.address import SocketAddress
 
+from helpers.site import own_metadata, site  # noqa: F401 - fixtures
+
 
 @dataclass
 class FakeNetwork(Network):
@@ -113,7 +115,7 @@ class Node:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
 
-    def check(self, check, *, settings=None, options=None, environ=None, host="node7"):
+    def check(self, check, *, settings=None, options=None, environ=None, host="node7", **more):
         context = NodeContext(
             settings=settings or {},
             options=options or {},
@@ -122,6 +124,7 @@ class Node:
             root=str(self.root),
             network=self.network,
             machine=self.machine,
+            **more,
         )
         return list(check(context))
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 from plaunch import LaunchConfig, defaults, elastic_launch
 from plaunch.errors import PluginError, PluginLoadError, UsageError
-from plaunch.plugin import PluginContext, components, environment, hookimpl
+from plaunch.plugin import PluginContext, components, contributions, hookimpl
 from plaunch.process.binding import default_binder
 from plaunch.testing import plugin_manager
 
@@ -118,7 +118,7 @@ def test_a_plugin_that_gives_none_is_named(answer, said):
 
 
 def test_a_plugin_or_its_binder_that_does_not_return_is_named(monkeypatch):
-    monkeypatch.setattr(environment, "TIME_BOUND", 0.01)
+    monkeypatch.setattr(contributions, "TIME_BOUND", 0.01)
     monkeypatch.setattr(components, "START_BOUND", 0.01)
     gate = threading.Event()
     try:

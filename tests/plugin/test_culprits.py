@@ -103,7 +103,7 @@ def test_sys_exit_of_a_program_is_its_wish(culprits) -> None:
 
 EXITS = """\
 import os, sys, types
-from plaunch.plugin.exits import explained_culprits
+from plaunch.plugin.culprits import explained_culprits
 if {owned}:
     os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
 explained_culprits().note("acme", "plugin 'acme'")
@@ -142,7 +142,7 @@ def test_os_exit(owned, end, code, is_said) -> None:
 SIGNALLED = """\
 import os, signal, sys, types
 from plaunch.cli import entry
-from plaunch.plugin.exits import explained_culprits
+from plaunch.plugin.culprits import explained_culprits
 os.environ["PLAUNCH_LAUNCHER"] = str(os.getpid())
 explained_culprits().note("acme", "plugin 'acme'")
 entry._end_at_signals()

@@ -12,6 +12,7 @@ from plaunch.agent import notifications
 from plaunch.agent.worker import RunResult, WorkerExit, WorkerInfo, WorkerState
 from plaunch.doctor import DoctorContext, Finding, Status
 from plaunch.plugin import PluginContext, hookimpl, hookspecs
+from plaunch.plugin.notifier import HOOKS as TOLD
 from plaunch.plugin.registry import (
     DEVICE_COUNTS,
     EVENT_HANDLERS,
@@ -21,7 +22,6 @@ from plaunch.plugin.registry import (
     SCHEDULERS,
     SIGNAL_POLICIES,
 )
-from plaunch.plugin.telling import HOOKS as TOLD
 from plaunch.process.streams.logs import LogsSpecs
 from plaunch.testing import plugin_manager
 

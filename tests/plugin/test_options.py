@@ -9,17 +9,17 @@ import pytest
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.options import Option, integer
 from plaunch.plugin.context import PluginContext
+from plaunch.plugin.entry_points import Distribution, EntryPoint
 from plaunch.plugin.hookspecs import hookimpl
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.metadata import Distribution, EntryPoint
 from plaunch.plugin.options import (
-    OptionsError,
     PluginOptions,
     find_options,
     load_options,
     resolve_options,
 )
-from plaunch.plugin.words import Words
+from plaunch.plugin.registry import DEVICE_COUNTS
+from plaunch.plugin.selection import Selection
 
 LEVEL = Option(("--acme-level",), "how much", 1, "N", integer, variables=("ACME_LEVEL",))
 WORD = Option(("--acme-word",), "which")
@@ -44,7 +44,8 @@ def entry(value, name="acme", distribution="acme"):
 
 def test_what_a_module_declares(module):
     declared = load_options(entry(module(OPTIONS=(LEVEL,), PLUGIN="acme.plugin")))
-    assert declared == PluginOptions("acme", "Acme 1.0", (LEVEL,), "acme.plugin")
+    made = sys.modules["acme_options"]
+    assert declared == ("acme", "Acme 1.0", (LEVEL,), "acme.plugin", made, "acme_options")
 
 
 def test_an_object_may_declare_them_too(module):
@@ -63,14 +64,14 @@ def test_an_object_may_declare_them_too(module):
     ],
 )
 def test_what_declares_no_options(module, attributes, problem):
-    with pytest.raises(OptionsError, match=problem):
+    with pytest.raises(PluginLoadError, match=problem):
         load_options(entry(module(**attributes)))
 
 
 @pytest.mark.parametrize("value", ["no_such_module", "a b c", "acme_options:nothing"])
 def test_a_broken_module_costs_its_own_options_only(module, value):
     good = entry(module(OPTIONS=(LEVEL,)), "good")
-    found, problems = find_options([entry(value, "bad"), good], Words((), {}))
+    found, problems = find_options([entry(value, "bad"), good], Selection((), {}))
     assert [one.name for one in found] == ["good"]
     (problem,) = problems
     assert problem.startswith("the options of plugin 'bad' (Acme 1.0) cannot be used: ")
@@ -91,7 +92,7 @@ def test_a_broken_module_costs_its_own_options_only(module, value):
 )
 def test_whose_options_there_are(module, words, environ, distribution, there):
     given = entry(module(OPTIONS=(LEVEL,)), distribution=distribution)
-    found, _ = find_options([given], Words(words, environ))
+    found, _ = find_options([given], Selection(words, environ))
     assert bool(found) is there
 
 
@@ -169,3 +170,32 @@ def test_a_plugin_that_cannot_be_loaded_is_named(module):
     manager, _ = manager_with(module, plugin="acme_nothing")
     with pytest.raises(PluginLoadError, match=r"'acme' \(distribution Acme 1.0, module acme_noth"):
         manager.use_options({"acme_word": "x"}, {})
+
+
+@pytest.mark.parametrize("attributes", [{}, {"OPTIONS": ["--acme"]}])
+def test_a_plugin_that_is_named_and_has_broken_options_cannot_be_loaded(module, attributes):
+    entries = [entry(module(**attributes))]
+    with pytest.raises(
+        PluginLoadError, match=r"^the options of plugin 'acme' \(Acme 1.0\) cannot be"
+    ):
+        PluginManager.create(words=["acme"], environ={}, entries=entries)
+
+
+@pytest.mark.parametrize("group", ["plaunch.plugins", "plaunch.device_counts"])
+def test_values_reach_a_plugin_that_is_loaded_under_another_name_as_well(module, group):
+    class Hooks(Recorded):
+        @hookimpl
+        def plaunch_device_counts(self):
+            return {"other": lambda: 1}
+
+    recorded = Hooks()
+    value = module("acme_plugin", PLUGIN=recorded) + ":PLUGIN"
+    other = EntryPoint(group, "other", value, Distribution("acme", "Acme", "1.0"))
+    entries = [other, entry(module(OPTIONS=(LEVEL, WORD), PLUGIN=value))]
+    manager = PluginManager.create(environ={}, entries=entries)
+    if group == "plaunch.device_counts":
+        manager.get(DEVICE_COUNTS, "other")
+    manager.use_options({"acme_word": "x"}, {})
+    manager.create_extensions(PluginContext("job", "role", "host"))
+    (seen,) = recorded.contexts
+    assert seen.options == {"acme_level": 1, "acme_word": "x"}

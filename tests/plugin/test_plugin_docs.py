@@ -10,7 +10,7 @@ import pytest
 from plaunch.plugin import hookspecs
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.registry import KINDS, LIFECYCLE
-from plaunch.plugin.words import AUTOLOAD_VARIABLE, PLUGINS_VARIABLE
+from plaunch.plugin.selection import AUTOLOAD_VARIABLE, PLUGINS_VARIABLE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 

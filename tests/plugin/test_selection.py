@@ -1,550 +1,74 @@
-"""Which plugin a name means: installed, blocked, passed in code, offered twice, or unknown."""
+"""What `-p` and the environment say about plugins."""
 
 from __future__ import annotations
 
-import sys
-
 import pytest
-from plaunch.errors import (
-    DuplicateNameError,
-    ExitCode,
-    PluginError,
-    PluginLoadError,
-    UnknownNameError,
-    UsageError,
-)
-from plaunch.plugin import hookimpl
-from plaunch.plugin.registry import (
-    DEVICE_COUNTS,
-    EVENT_HANDLERS,
-    KINDS,
-    LOGS_SPECS,
-    RENDEZVOUS,
-    SCHEDULERS,
-    SIGNAL_POLICIES,
-)
-from plaunch.testing import plugin_manager
-
-COUNTS = "plaunch.device_counts"
-LIFECYCLE_GROUP = "plaunch.plugins"
-AUTOLOAD_OFF = {"PLAUNCH_DISABLE_PLUGIN_AUTOLOAD": "1"}
-COUNTER = "def count(): return {}\n"
-HOOKS = """
-    from plaunch.plugin import hookimpl
-
-    @hookimpl
-    def plaunch_device_counts():
-        return {offer}
-"""
+from plaunch.errors import UsageError
+from plaunch.plugin.selection import Selection, Word
 
 
-def counter(name: str, number: int, *, fails: bool = False):
-    """A plugin that offers one device counter."""
-
-    class Counters:
-        @hookimpl
-        def plaunch_device_counts(self):
-            if fails:
-                raise RuntimeError("no counters today")
-            return {name: lambda: number}
-
-    return Counters()
-
-
-# --- installed ------------------------------------------------------------------------------------
-
-
-def test_the_house_is_built_from_its_own_bricks() -> None:
-    manager = plugin_manager()
-    assert {kind.name: manager.names(kind) for kind in KINDS} == {
-        "rendezvous": ["c10d", "etcd", "etcd-v2", "static"],
-        "logs_specs": ["default"],
-        "event_handlers": ["console", "jsonl", "null", "otel"],
-        "device_counts": ["auto", "cpu", "gpu", "xpu"],
-        "signal_policies": ["notify", "torchrun"],
-        "schedulers": ["kubernetes", "mpi", "none", "slurm"],
-    }
-    for kind in KINDS:
-        for name in manager.names(kind):
-            assert callable(manager.get(kind, name))
-
-
-def test_both_forms_of_every_kind(checked_in) -> None:
-    manager = checked_in("plaunch_package")()
-    assert manager.get(DEVICE_COUNTS, "acme")() == 3
-    for kind, name in [
-        (LOGS_SPECS, "AcmeLogsSpecs"),
-        (EVENT_HANDLERS, "AcmeEventHandler"),
-        (SIGNAL_POLICIES, "create_policy"),
-        (RENDEZVOUS, "create_handler"),
-        (SCHEDULERS, "find_allocation"),
-    ]:
-        assert manager.get(kind, "acme").__name__ == name
-
-
-def test_only_what_is_selected_is_imported(site) -> None:
-    site.install("a", {COUNTS: {"one": "mod_one:count"}}, mod_one=COUNTER.format(1))
-    site.install("b", {COUNTS: {"two": "mod_two:count"}}, mod_two=COUNTER.format(2))
-    manager = site.manager()
-    assert {"one", "two"} <= set(manager.names(DEVICE_COUNTS))
-    assert not {"mod_one", "mod_two"} & sys.modules.keys()
-    assert manager.get(DEVICE_COUNTS, "two")() == 2
-    assert "mod_two" in sys.modules
-    assert "mod_one" not in sys.modules
-
-
-def test_selected_tells_what_was_loaded_and_from_where(site) -> None:
-    site.install(
-        "acme", {COUNTS: {"one": "mod_one:count [x]"}}, version="1.5", mod_one=COUNTER.format(1)
-    )
-    manager = site.manager()
-    assert manager.selected() == []
-    manager.get(DEVICE_COUNTS, "one")
-    manager.get(DEVICE_COUNTS, "one")
-    (loaded,) = manager.selected()
-    assert (loaded.kind, loaded.name) == ("device_counts", "one")
-    assert (loaded.distribution, loaded.version, loaded.module) == ("acme", "1.5", "mod_one")
-
-
-def test_a_module_that_several_entry_points_name_is_one_plugin(site) -> None:
-    site.install(
-        "acme",
-        {COUNTS: {"one": "both", "two": "both"}, LIFECYCLE_GROUP: {"acme": "both"}},
-        both=HOOKS.format(offer='{"one": lambda: 1, "two": lambda: 2}'),
-    )
-    manager = site.manager()
-    assert [manager.get(DEVICE_COUNTS, name)() for name in ("one", "two")] == [1, 2]
-    assert [(p.kind, p.name) for p in manager.selected()] == [
-        ("plugin", "acme"),
-        ("device_counts", "one"),
-        ("device_counts", "two"),
-    ]
-
-
-def test_a_class_of_hooks_is_instantiated_once(site) -> None:
-    site.install(
-        "acme",
-        {COUNTS: {"one": "mod:Counters", "two": "mod:Counters"}},
-        mod="""
-            from plaunch.plugin import hookimpl
-            made = []
-
-            class Counters:
-                def __init__(self):
-                    made.append(self)
-
-                @hookimpl
-                def plaunch_device_counts(self):
-                    return {"one": lambda: 1, "two": lambda: len(made)}
-        """,
-    )
-    manager = site.manager()
-    assert manager.get(DEVICE_COUNTS, "one")() == 1
-    assert manager.get(DEVICE_COUNTS, "two")() == 1
-
-
-def test_an_offer_is_asked_for_once(site) -> None:
-    site.install(
-        "acme",
-        {COUNTS: {"one": "mod"}},
-        mod="""
-            from plaunch.plugin import hookimpl
-            asked = []
-
-            @hookimpl
-            def plaunch_device_counts():
-                asked.append(1)
-                return {"one": lambda: len(asked)}
-        """,
-    )
-    manager = site.manager()
-    assert manager.get(DEVICE_COUNTS, "one")() == 1
-    manager.names(DEVICE_COUNTS)
-    assert manager.get(DEVICE_COUNTS, "one")() == 1
-
-
-# --- unknown --------------------------------------------------------------------------------------
-
-
-def test_an_unknown_name_is_answered_with_the_choices() -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        plugin_manager().get(DEVICE_COUNTS, "gpus")
-    assert caught.value.exit_code == ExitCode.USAGE
-    assert str(caught.value) == (
-        "--nproc-per-node is 'gpus', which is neither a number nor a device counter that is "
-        "installed; did you mean 'gpu'? Choices: auto, cpu, gpu, xpu"
-    )
+def said(*arguments: str, **environ: str) -> tuple[list[str], list[str]]:
+    words = Selection(arguments, environ)
+    return [word.text for word in words.loads], [word.text for word in words.blocks]
 
 
 @pytest.mark.parametrize(
-    ("name", "end"),
-    [("recordr", "slurm"), ("other", "you just added it")],
+    ("text", "expected"),
+    {
+        "x": True,
+        "rendezvous:x": True,
+        "plugin:x": False,
+        "acme-dist:x": True,
+        "Acme.Dist:x": True,
+        "other:x": False,
+        "y": False,
+        "x:x": False,
+        "rendezvous:y": False,
+    }.items(),
 )
-def test_reinstalling_is_for_a_name_that_is_like_no_other(site, name, end) -> None:
-    site.install("acme", {"plaunch.schedulers": {"recorder": "mod"}}, mod="")
-    with pytest.raises(UnknownNameError) as caught:
-        site.manager().get(SCHEDULERS, name)
-    assert str(caught.value).endswith(end)
+def test_a_word_means_a_name_or_a_name_of_a_kind_or_distribution(text, expected) -> None:
+    assert Word(text, "-p").means("rendezvous", "x", "acme_dist") is expected
 
 
-def test_an_unknown_distribution_is_an_unknown_name() -> None:
-    with pytest.raises(UnknownNameError, match=r"is 'acme:cpu', which is neither a number nor"):
-        plugin_manager().get(DEVICE_COUNTS, "acme:cpu")
+def test_a_word_with_a_distribution_means_nothing_that_is_not_installed() -> None:
+    assert not Word("acme:x", "-p").means("plugin", "x")
 
 
-def test_a_name_of_another_kind_is_unknown() -> None:
-    with pytest.raises(UnknownNameError, match=r"signal policy 'cpu' is unknown"):
-        plugin_manager().get(SIGNAL_POLICIES, "cpu")
+SAID = {
+    "nothing": ((), {}, ([], [])),
+    "arguments": (("a", "no:b"), {}, (["a"], ["b"])),
+    "the variable": ((), {"PLAUNCH_PLUGINS": "a,no:b  c, no:d,"}, (["a", "c"], ["b", "d"])),
+    "the variable, empty": ((), {"PLAUNCH_PLUGINS": " , "}, ([], [])),
+    "the last one counts": (("a", "no:a"), {}, ([], ["a"])),
+    "the last one counts, loading": (("no:a", "a"), {}, (["a"], [])),
+    "arguments overrule the variable": (("a",), {"PLAUNCH_PLUGINS": "no:a"}, (["a"], [])),
+    "other forms are other words": (("plugin:a", "no:a"), {}, (["plugin:a"], ["a"])),
+    "once is enough": (("a", "a"), {"PLAUNCH_PLUGINS": "a"}, (["a"], [])),
+    "spaces around": ((" a ",), {}, (["a"], [])),
+}
 
 
-# --- twice ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("arguments", "environ", "expected"), SAID.values(), ids=SAID)
+def test_words(arguments, environ, expected) -> None:
+    assert said(*arguments, **environ) == expected
 
 
-@pytest.fixture
-def twice(site):
-    """Two distributions that offer the same name."""
-    site.install("beta", {COUNTS: {"one": "mod_b:count"}}, mod_b=COUNTER.format(2))
-    site.install(
-        "alpha", {COUNTS: {"one": "mod_a:count"}}, metadata_name="Alpha", mod_a=COUNTER.format(1)
-    )
-    return site
-
-
-def test_two_distributions_with_one_name_are_an_error_when_it_is_selected(twice) -> None:
-    manager = twice.manager()
-    assert manager.get(DEVICE_COUNTS, "cpu")
-    assert manager.names(DEVICE_COUNTS).count("one") == 1
-    with pytest.raises(DuplicateNameError) as caught:
-        manager.get(DEVICE_COUNTS, "one")
-    assert caught.value.exit_code == ExitCode.USAGE
-    assert str(caught.value) == (
-        "device counter 'one' is offered by more than one distribution: Alpha, beta; write "
-        "--nproc-per-node Alpha:one or beta:one, or block one with -p no:beta:one"
-    )
-    assert not {"mod_a", "mod_b"} & sys.modules.keys()
+@pytest.mark.parametrize("argument", ["", "no:", "  "])
+def test_an_empty_word_is_an_error(argument) -> None:
+    with pytest.raises(UsageError, match=r"names no plugin; write -p NAME or -p no:NAME"):
+        said(argument)
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("alpha:one", 1), ("ALPHA:one", 1), ("beta:one", 2)]
+    ("value", "expected"), [(None, True), ("", True), ("0", True), ("1", False), ("yes", False)]
 )
-def test_the_distribution_decides(twice, name, expected) -> None:
-    assert twice.manager().get(DEVICE_COUNTS, name)() == expected
-
-
-def test_blocking_one_decides(twice) -> None:
-    assert twice.manager("no:alpha:one").get(DEVICE_COUNTS, "one")() == 2
-
-
-def test_one_distribution_with_one_name_twice_is_an_error(site) -> None:
-    site.install("acme", f"[{COUNTS}]\none = mod:a\none = mod:b\n", mod="")
-    with pytest.raises(DuplicateNameError, match=r"more than once by distribution 'acme': mod:a"):
-        site.manager().get(DEVICE_COUNTS, "one")
-
-
-def test_the_same_line_twice_is_harmless(site) -> None:
-    site.install("acme", f"[{COUNTS}]\none = mod:count\n" * 2, mod=COUNTER.format(1))
-    assert site.manager().get(DEVICE_COUNTS, "one")() == 1
-
-
-def test_our_own_group_is_preferred_to_torchruns(site) -> None:
-    site.install(
-        "acme",
-        {"torchrun.handlers": {"x": "bad:nothing"}, "plaunch.rendezvous": {"x": "good:create"}},
-        good="def create(params): return 'ours'",
-    )
-    assert site.manager().get(RENDEZVOUS, "x")(None) == "ours"
-
-
-@pytest.fixture
-def torch_too(site):
-    """What torch lists as its default logs spec."""
-    site.install(
-        "torch",
-        {"torchrun.logs_specs": {"default": "fake_torch:Specs"}},
-        fake_torch="from plaunch.process import LogsSpecs\nclass Specs(LogsSpecs): pass\n",
-    )
-    return site
-
-
-def test_torchs_default_logs_spec_gives_way_to_ours(torch_too) -> None:
-    manager = torch_too.manager()
-    assert manager.get(LOGS_SPECS, "default").__name__ == "DefaultLogsSpecs"
-    assert "fake_torch" not in sys.modules
-    assert manager.get(LOGS_SPECS, "torch:default").__name__ == "Specs"
-
-
-def test_a_third_default_does_not(torch_too) -> None:
-    torch_too.install("acme", {"torchrun.logs_specs": {"default": "mod:Specs"}})
-    with pytest.raises(DuplicateNameError, match="acme, plaunch"):
-        torch_too.manager().get(LOGS_SPECS, "default")
-
-
-def test_without_ours_torchs_default_is_the_default(torch_too) -> None:
-    manager = torch_too.manager("no:plaunch:default")
-    assert manager.get(LOGS_SPECS, "default").__name__ == "Specs"
-
-
-# --- blocked --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("word", ["no:cpu", "no:device_counts:cpu", "no:plaunch:cpu"])
-def test_a_blocked_name_is_no_choice_and_selecting_it_says_what_blocks_it(word) -> None:
-    manager = plugin_manager(words=[word])
-    assert "cpu" not in manager.names(DEVICE_COUNTS)
-    for name in ("cpu", "plaunch:cpu"):
-        with pytest.raises(UsageError, match=rf"{name}.*is blocked by -p {word}") as caught:
-            manager.get(DEVICE_COUNTS, name)
-        assert not isinstance(caught.value, UnknownNameError)
-
-
-def test_blocking_in_another_kind_or_distribution_changes_nothing() -> None:
-    manager = plugin_manager(words=["no:rendezvous:cpu", "no:acme:cpu", "no:nothing"])
-    assert manager.get(DEVICE_COUNTS, "cpu")
-
-
-def test_the_environment_blocks_too() -> None:
-    manager = plugin_manager(environ={"PLAUNCH_PLUGINS": "no:cpu"})
-    with pytest.raises(UsageError, match=r"blocked by 'no:cpu' in PLAUNCH_PLUGINS"):
-        manager.get(DEVICE_COUNTS, "cpu")
-
-
-def test_a_blocked_plugin_is_not_imported(site) -> None:
-    site.install("bad", {LIFECYCLE_GROUP: {"bad": "mod_bad"}}, mod_bad="raise SystemExit(3)")
-    assert site.manager("no:bad").selected() == []
-    assert "mod_bad" not in sys.modules
-
-
-# --- automatic loading off ------------------------------------------------------------------------
-
-
-def test_without_autoload_only_first_party_plugins_can_be_selected(twice) -> None:
-    manager = twice.manager(**AUTOLOAD_OFF)
-    assert manager.names(DEVICE_COUNTS) == ["auto", "cpu", "gpu", "xpu"]
-    with pytest.raises(UnknownNameError) as caught:
-        manager.get(DEVICE_COUNTS, "alpha:one")
-    assert str(caught.value) == (
-        "device counter 'alpha:one' (--nproc-per-node) of distribution 'Alpha' is not loaded, "
-        "because PLAUNCH_DISABLE_PLUGIN_AUTOLOAD is set; add -p device_counts:one"
-    )
-
-
-def test_without_autoload_a_named_plugin_can_be_selected(twice) -> None:
-    manager = twice.manager("alpha:one", **AUTOLOAD_OFF)
-    assert manager.get(DEVICE_COUNTS, "one")() == 1
-
-
-def test_without_autoload_hooks_are_loaded_when_named(site) -> None:
-    for name in ("one", "two"):
-        site.install(
-            name,
-            {LIFECYCLE_GROUP: {name: f"mod_{name}"}},
-            **{f"mod_{name}": HOOKS.format(offer={})},
-        )
-    manager = site.manager("two", **AUTOLOAD_OFF)
-    assert [plugin.name for plugin in manager.selected()] == ["two"]
-    assert "mod_one" not in sys.modules
-
-
-def test_without_autoload_our_own_hooks_are_not_loaded_either(site) -> None:
-    site.install("plaunch", {LIFECYCLE_GROUP: {"ours": "mod"}}, mod=HOOKS.format(offer={}))
-    assert [plugin.name for plugin in site.manager().selected()] == ["ours"]
-    assert site.manager(**AUTOLOAD_OFF).selected() == []
-
-
-# --- named with -p --------------------------------------------------------------------------------
-
-
-def test_naming_loads_at_once(site) -> None:
-    site.install("acme", {COUNTS: {"one": "mod:count"}}, mod=COUNTER.format(1))
-    manager = site.manager("device_counts:one")
-    assert [plugin.name for plugin in manager.selected()] == ["one"]
-
-
-def test_a_module_may_be_named(site) -> None:
-    site.install("acme", "", some_module=HOOKS.format(offer='{"mine": lambda: 9}'))
-    manager = site.manager("some_module")
-    assert manager.get(DEVICE_COUNTS, "mine")() == 9
-    (loaded,) = manager.selected()
-    assert (loaded.kind, loaded.name, loaded.distribution) == ("plugin", "some_module", "")
-
-
-def test_a_name_that_is_neither_plugin_nor_module(site) -> None:
-    site.install("acme", {LIFECYCLE_GROUP: {"recorder": "mod"}}, mod=HOOKS.format(offer={}))
-    with pytest.raises(UnknownNameError) as caught:
-        site.manager("recordr")
-    message = str(caught.value)
-    assert message.startswith("-p recordr names neither an installed plugin nor a module; did you")
-    assert "'recorder'" in message
-    assert "reinstall" not in message
-
-
-@pytest.mark.parametrize(
-    ("word", "path", "name"),
-    [
-        ("greeter", "greeter.py", "greeter"),
-        ("greeter.py", "greeter.py", "greeter"),
-        ("./sub/greeter.py", "sub/greeter.py", "sub.greeter"),
-        ("sub.greeter", "sub/greeter.py", "sub.greeter"),
-        ("greeter", "greeter/__init__.py", "greeter"),
-    ],
-)
-def test_a_module_in_the_working_folder_only_lacks_a_path(
-    site, tmp_path, monkeypatch, word, path, name
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / path).parent.mkdir(exist_ok=True)
-    (tmp_path / path).write_text("")
-    with pytest.raises(UnknownNameError) as caught:
-        site.manager(word)
-    message = str(caught.value)
-    assert f"-p {word} names neither" in message
-    assert path in message
-    assert message.endswith(f"write PYTHONPATH=. in front of the command, and -p {name}")
-
-
-@pytest.mark.parametrize("word", ["device_counts:nothing", "acme:nothing", "json:nothing"])
-def test_a_kind_or_distribution_makes_no_module(word) -> None:
-    with pytest.raises(UnknownNameError, match=f"-p {word} names neither"):
-        plugin_manager(words=[word])
-
-
-def test_a_module_that_is_broken_is_not_unknown(site) -> None:
-    site.install("acme", "", broken_module="import nothing_like_this")
-    with pytest.raises(PluginLoadError, match=r"'broken_module'.*ModuleNotFoundError") as caught:
-        site.manager("broken_module")
-    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
-
-
-def test_a_module_without_hooks_is_refused() -> None:
-    with pytest.raises(PluginLoadError, match=r"'json' \(module json\) has no hooks"):
-        plugin_manager(words=["json"])
-
-
-def test_naming_what_another_word_blocks_is_an_error(twice) -> None:
-    with pytest.raises(UsageError, match=r"-p alpha:one names what -p no:one blocks"):
-        twice.manager("no:one", "alpha:one")
-
-
-def test_naming_what_two_distributions_offer_is_an_error(twice) -> None:
-    with pytest.raises(DuplicateNameError, match="Alpha, beta"):
-        twice.manager("one")
-
-
-# --- always on ------------------------------------------------------------------------------------
-
-
-def test_plugins_of_hooks_are_loaded_in_the_order_of_their_names(site) -> None:
-    source = HOOKS.format(offer={})
-    site.install("z", {LIFECYCLE_GROUP: {"beta": "mod_b", "delta": "mod_d"}}, mod_b=source)
-    site.install("a", {LIFECYCLE_GROUP: {"gamma": "mod_c"}}, mod_c=source, mod_d=source)
-    assert [plugin.name for plugin in site.manager().selected()] == ["beta", "delta", "gamma"]
-
-
-def test_two_plugins_of_hooks_with_one_name_stop_the_launch(site) -> None:
-    for name in ("alpha", "beta"):
-        site.install(name, {LIFECYCLE_GROUP: {"recorder": f"mod_{name}"}})
-    with pytest.raises(DuplicateNameError) as caught:
-        site.manager()
-    assert str(caught.value) == (
-        "plugin 'recorder' is offered by more than one distribution: alpha, beta; block one with "
-        "-p no:beta:recorder"
-    )
-
-
-def test_a_loaded_plugin_may_offer_more(site) -> None:
-    site.install(
-        "acme",
-        {LIFECYCLE_GROUP: {"acme": "mod"}},
-        mod=HOOKS.format(offer='{"mine": lambda: 4}'),
-    )
-    manager = site.manager()
-    assert "mine" in manager.names(DEVICE_COUNTS)
-    assert manager.get(DEVICE_COUNTS, "mine")() == 4
-    assert manager.get(DEVICE_COUNTS, "acme:mine")() == 4
-    with pytest.raises(UsageError, match="blocked"):
-        site.manager("no:mine").get(DEVICE_COUNTS, "mine")
-
-
-def test_what_a_loaded_plugin_offers_counts_as_a_second_provider(site) -> None:
-    offer = HOOKS.format(offer='{"mine": lambda: 4}')
-    site.install("acme", {LIFECYCLE_GROUP: {"acme": "mod"}}, mod=offer)
-    site.install("beta", {COUNTS: {"mine": "mod_b:count"}}, mod_b=COUNTER.format(5))
-    manager = site.manager()
-    with pytest.raises(DuplicateNameError, match="acme, beta"):
-        manager.get(DEVICE_COUNTS, "mine")
-    assert manager.get(DEVICE_COUNTS, "beta:mine")() == 5
-
-
-# --- passed in code -------------------------------------------------------------------------------
-
-
-def test_a_plugin_in_code_needs_no_metadata() -> None:
-    manager = plugin_manager(counter("mine", 7))
-    assert "mine" in manager.names(DEVICE_COUNTS)
-    assert manager.get(DEVICE_COUNTS, "mine")() == 7
-
-
-def test_a_class_in_code_is_instantiated() -> None:
-    assert plugin_manager(type(counter("mine", 7))).get(DEVICE_COUNTS, "mine")() == 7
-
-
-def test_a_plugin_in_code_comes_before_an_installed_one() -> None:
-    assert plugin_manager(counter("cpu", 7)).get(DEVICE_COUNTS, "cpu")() == 7
-
-
-def test_two_plugins_in_code_with_one_name_are_an_error() -> None:
-    manager = plugin_manager(counter("mine", 1), counter("mine", 2))
-    with pytest.raises(DuplicateNameError, match=r"'mine' .* is offered by plugin 'Counters'"):
-        manager.get(DEVICE_COUNTS, "mine")
-
-
-def test_a_plugin_that_is_passed_twice_is_one_plugin() -> None:
-    plugin = counter("mine", 1)
-    assert plugin_manager(plugin, plugin).get(DEVICE_COUNTS, "mine")() == 1
-
-
-@pytest.mark.parametrize("word", ["no:mine", "no:device_counts:mine", "no:Counters"])
-def test_blocking_holds_for_plugins_in_code(word) -> None:
-    manager = plugin_manager(counter("mine", 7), words=[word])
-    assert "mine" not in manager.names(DEVICE_COUNTS)
-    with pytest.raises(UsageError):
-        manager.get(DEVICE_COUNTS, "mine")
-
-
-def test_what_has_no_hooks_is_no_plugin() -> None:
-    with pytest.raises(PluginLoadError, match=r"passed in code, has no hooks.*plaunch\.hookimpl"):
-        plugin_manager(object())
-
-
-def test_a_class_in_code_that_cannot_be_created() -> None:
-    class Picky:
-        def __init__(self, wanted):
-            pass
-
-        @hookimpl
-        def plaunch_device_counts(self):
-            return {}
-
-    with pytest.raises(PluginLoadError, match=r"'Picky'.*cannot be created: TypeError.*wanted"):
-        plugin_manager(Picky)
-
-
-def test_a_failing_offer_names_the_plugin() -> None:
-    with pytest.raises(PluginError, match=r"'Counters'.*RuntimeError: no counters today"):
-        plugin_manager(counter("mine", 1, fails=True)).get(DEVICE_COUNTS, "cpu")
-
-
-@pytest.mark.parametrize("offer", [None, ["mine"], {1: len}])
-def test_an_offer_maps_names(offer) -> None:
-    class Odd:
-        @hookimpl
-        def plaunch_device_counts(self):
-            return offer
-
-    with pytest.raises(PluginError, match=r"'Odd'.*returned .* from plaunch_device_counts"):
-        plugin_manager(Odd()).get(DEVICE_COUNTS, "cpu")
-
-
-def test_managers_share_nothing() -> None:
-    plugin_manager(counter("mine", 7))
-    assert "mine" not in plugin_manager().names(DEVICE_COUNTS)
+def test_autoload(value, expected) -> None:
+    environ = {} if value is None else {"PLAUNCH_DISABLE_PLUGIN_AUTOLOAD": value}
+    assert Selection((), environ).autoload is expected
+
+
+def test_a_blocker_tells_where_it_was_said() -> None:
+    words = Selection(["no:x"], {"PLAUNCH_PLUGINS": "no:y"})
+    assert words.blocker("rendezvous", "x").source == "-p no:x"
+    assert words.blocker("rendezvous", "y").source == "'no:y' in PLAUNCH_PLUGINS"
+    assert words.blocker("rendezvous", "z") is None

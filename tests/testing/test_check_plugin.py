@@ -227,6 +227,58 @@ HOOK_FAULTS = {
     "it takes part in a launch: that is interrupted": "",
     "it takes part in a second launch": "",
 }
+EXTENSIONS = """
+import os, threading, plaunch
+
+class Slow:
+    def start(self, control):
+        self._file = open(__file__)
+        os.set_inheritable(self._file.fileno(), True)                       # fault 1
+        control.request("restart", f"{control.snapshot().state} of {context_of.options}")
+
+    def handle(self, event):
+        event.metadata["role"].upper()                                      # fault 2, at times
+
+    def stop(self, result):
+        self._file.close()
+        result.is_failed()                                                  # fault 3
+
+class Half:
+    def start(self, control): pass
+    def handle(self, event): pass                                           # fault 4: no stop
+
+context_of = None
+
+@plaunch.hookimpl
+def plaunch_extensions(context):
+    global context_of
+    context_of = context
+    return [Half()] if os.environ.get("HALF") else [Slow()]
+"""
+EXTENSION_FAULTS = {
+    "workers inherit nothing of it": "/faulty.py'",
+    "its extensions take part in a launch that ends at once": "'NoneType' object has no attribute",
+}
+OPTIONS = """
+import dataclasses, zipfile
+from plaunch.options import Option
+import acme_more                                                            # fault 1
+
+PLUGIN = "acme_plugin"
+OPTIONS = (
+    Option(("--acme-level", "--rdzv-id"), "how much", read=lambda text: 1 / len(text)),  # 2, 3
+    Option(("--acme-mode",), "one\\nother", choices=("a", "b"), bare="c"),    # faults 4 and 5
+    Option(("--acme-do",), "do it", read=None, command="acme_plugin:nothing"),  # fault 6
+)
+"""
+OPTION_FAULTS = {
+    "importing it imports nothing else": "imports acme_more",
+    "each name is that of one option": "--rdzv-id of --rdzv-id is that of plaunch itself",
+    "odd values are refused: nothing": "ZeroDivisionError",
+    "each says what it does": "is not one line",
+    "what it offers can be given": "'c' is not one of a, b",
+    "what it names can be imported": "no attribute 'nothing'",
+}
 GREETER = """
 import plaunch
 
@@ -308,6 +360,70 @@ def test_a_plugin_that_only_has_hooks_is_checked(check):
     assert done.stdout.count("object has no attribute 'describe_exit'") == 1
 
 
+@pytest.mark.parametrize(
+    ("environ", "faults"),
+    [
+        ({}, EXTENSION_FAULTS),
+        ({"HALF": "1"}, {"it gives extensions": "has no stop"}),
+    ],
+)
+def test_extensions_are_tried(check, environ, faults):
+    done = check("--check-plugin=faulty", "-pfaulty", source=EXTENSIONS, **environ)
+    failed = set(re.findall("FAILED +(.+)", done.stdout))
+    assert failed >= set(faults), done.stdout
+    if not environ:
+        assert failed == set(faults), done.stdout
+    for text in faults.values():
+        assert text in done.stdout
+
+
+def install_options(folder, source, plugin):
+    """A package whose plugin has options."""
+    info = folder / "acme_options-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-options\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[plaunch.options]\nacme = acme_declares\n")
+    (folder / "acme_declares.py").write_text(source)
+    (folder / "acme_plugin.py").write_text(plugin)
+    (folder / "acme_more.py").touch()
+
+
+@pytest.mark.parametrize("name", ["acme", "options:acme", "Acme.Options:acme"])
+def test_what_declares_options_is_checked_with_its_plugin(check, tmp_path, name):
+    install_options(tmp_path, OPTIONS, GREETER)
+    done = check(f"--check-plugin={name}")
+    assert (done.returncode, done.stderr.count("--rdzv-id")) == (1, 1), done.stderr
+    assert set(re.findall("FAILED +(.+)", done.stdout)) == set(OPTION_FAULTS), done.stdout
+    for text in OPTION_FAULTS.values():
+        assert text in done.stdout
+    heads = re.findall(r"^((?:options of )?plugin) '.*acme'$", done.stdout, re.M)
+    assert heads == ["options of plugin", "plugin"]
+
+
+def test_options_that_cannot_be_used_end_the_check(check, tmp_path):
+    install_options(tmp_path, "OPTIONS = 3", GREETER)
+    done = check("--check-plugin=acme")
+    assert done.returncode == 110
+    assert "the options of plugin 'acme' (acme-options 1.0) cannot be used: " in done.stderr
+
+
+def test_a_plugin_is_checked_with_the_options_that_are_given(check, tmp_path):
+    declares = """
+from plaunch.options import Option, integer
+PLUGIN = "acme_plugin"
+OPTIONS = (Option(("--acme-level",), "how much", read=integer),)
+"""
+    plugin = """
+import plaunch
+@plaunch.hookimpl
+def plaunch_extensions(context):
+    assert context.options == {"acme_level": 7}
+"""
+    install_options(tmp_path, declares, plugin)
+    assert check("--check-plugin=acme", "--acme-level=7").returncode == 0
+    assert check("--check-plugin=acme", "--acme-level=8").returncode == 1
+
+
 @pytest.mark.parametrize("name", ["greeter", "plugin:greeter", "Acme.Hooks:greeter"])
 def test_an_installed_package_of_hooks_passes(check, tmp_path, name):
     info = tmp_path / "acme_hooks-1.0.dist-info"
@@ -362,7 +478,11 @@ def test_without_pytest_the_extra_is_named(check, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["static", "default", "auto", "gpu", "xpu", "console", "notify", "kubernetes", "mpi"]
+    "name",
+    [
+        *("static", "default", "auto", "gpu", "xpu", "console", "notify", "kubernetes", "mpi"),
+        *("completion", "devices", "doctor", "status", "testing", "timer"),
+    ],
 )
 def test_plugins_that_come_with_plaunch_pass(check, name):
     done = check("--check-plugin", name)

@@ -72,7 +72,10 @@ def test_it_passes(check, tmp_path, file):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("package", ["plaunch-example-backend", "plaunch-example-plugins"])
+PACKAGES = ["plaunch-example-backend", "plaunch-example-extension", "plaunch-example-plugins"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_the_tests_of_a_package_have_the_suites_of_its_kinds(package):
     suites = {
         "plaunch.rendezvous": "Rendezvous(Handler)?",
@@ -82,6 +85,7 @@ def test_the_tests_of_a_package_have_the_suites_of_its_kinds(package):
         "plaunch.signal_policies": "SignalPolicy",
         "plaunch.schedulers": "Scheduler",
         "plaunch.plugins": "Hooks",
+        "plaunch.options": "Options",
     }
     folder = ROOT / "examples" / package
     project = (folder / "pyproject.toml").read_text()

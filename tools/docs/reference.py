@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from plaunch.cli.options import GROUPS
 from plaunch.cli.table import installed_table
 from plaunch.plugin import KINDS, hookspecs
-from plaunch.plugin.words import AUTOLOAD_VARIABLE
+from plaunch.plugin.selection import AUTOLOAD_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

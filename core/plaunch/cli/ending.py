@@ -105,7 +105,7 @@ def _place(frame: FrameType | None) -> str:
     """Where a thread stands, for messages: in a plugin's code, if there is some in its stack."""
     if frame is None:
         return ""
-    from plaunch.plugin.exits import find_culprit  # noqa: PLC0415 - for this message only
+    from plaunch.plugin.culprits import find_culprit  # noqa: PLC0415 - for this message only
 
     found = find_culprit(frame)
     if found is None:

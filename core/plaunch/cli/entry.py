@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-# Not what takes its place to tell which plugin ends the launcher (plaunch.plugin.exits): when a
+# Not what takes its place to tell which plugin ends the launcher (plaunch.plugin.culprits): when a
 # signal does so, whatever plugin happens to run then has no part in it.
 _exit = os._exit
 
@@ -88,7 +88,7 @@ def _may_be_held() -> bool:
     return (
         "torch" in sys.modules
         # Imported, but for plaunch's own plugins, when the first one is.
-        or "plaunch.plugin.exits" in sys.modules
+        or "plaunch.plugin.culprits" in sys.modules
         or (threading is not None and threading.active_count() > 1)
     )
 

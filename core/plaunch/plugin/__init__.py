@@ -8,15 +8,24 @@ from plaunch.lazy import attach
 
 if TYPE_CHECKING:
     from plaunch._names import suggest as suggest
+    from plaunch.plugin.calls import one_line as one_line
     from plaunch.plugin.context import PluginContext as PluginContext
+    from plaunch.plugin.entry_points import EntryPoint as EntryPoint
     from plaunch.plugin.event_handlers import find_event_handlers as find_event_handlers
     from plaunch.plugin.event_handlers import parse_event_conf as parse_event_conf
+    from plaunch.plugin.factories import DeviceCounter as DeviceCounter
+    from plaunch.plugin.factories import EventHandlerFactory as EventHandlerFactory
+    from plaunch.plugin.factories import LogsSpecsFactory as LogsSpecsFactory
+    from plaunch.plugin.factories import RendezvousFactory as RendezvousFactory
+    from plaunch.plugin.factories import Scheduler as Scheduler
+    from plaunch.plugin.factories import SignalPolicyFactory as SignalPolicyFactory
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
-    from plaunch.plugin.listing import PluginStatus as PluginStatus
-    from plaunch.plugin.listing import installed_names as installed_names
-    from plaunch.plugin.listing import list_plugins as list_plugins
-    from plaunch.plugin.loading import LoadedPlugin as LoadedPlugin
+    from plaunch.plugin.installed import Installed as Installed
+    from plaunch.plugin.installed import installed_plugins as installed_plugins
+    from plaunch.plugin.loaded import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.manager import PluginManager as PluginManager
+    from plaunch.plugin.options import PluginOptions as PluginOptions
+    from plaunch.plugin.registry import ALL_KINDS as ALL_KINDS
     from plaunch.plugin.registry import DEVICE_COUNTS as DEVICE_COUNTS
     from plaunch.plugin.registry import EVENT_HANDLERS as EVENT_HANDLERS
     from plaunch.plugin.registry import KINDS as KINDS
@@ -25,31 +34,29 @@ if TYPE_CHECKING:
     from plaunch.plugin.registry import RENDEZVOUS as RENDEZVOUS
     from plaunch.plugin.registry import SCHEDULERS as SCHEDULERS
     from plaunch.plugin.registry import SIGNAL_POLICIES as SIGNAL_POLICIES
-    from plaunch.plugin.registry import DeviceCounter as DeviceCounter
-    from plaunch.plugin.registry import EventHandlerFactory as EventHandlerFactory
+    from plaunch.plugin.registry import WITH_OPTIONS as WITH_OPTIONS
     from plaunch.plugin.registry import Kind as Kind
-    from plaunch.plugin.registry import LogsSpecsFactory as LogsSpecsFactory
-    from plaunch.plugin.registry import RendezvousFactory as RendezvousFactory
-    from plaunch.plugin.registry import Scheduler as Scheduler
-    from plaunch.plugin.registry import SignalPolicyFactory as SignalPolicyFactory
-    from plaunch.plugin.torchrun import TorchLogsSpecs as TorchLogsSpecs
-    from plaunch.plugin.torchrun import bridge_creator as bridge_creator
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "plaunch._names": "suggest",
+        ".calls": "one_line",
         ".context": "PluginContext",
+        ".entry_points": "EntryPoint",
         ".event_handlers": "find_event_handlers parse_event_conf",
         ".hookspecs": "hookimpl",
-        ".listing": "PluginStatus installed_names list_plugins",
-        ".loading": "LoadedPlugin",
+        ".installed": "Installed installed_plugins",
+        ".loaded": "LoadedPlugin",
         ".manager": "PluginManager",
-        ".registry": (
-            "DEVICE_COUNTS EVENT_HANDLERS KINDS LIFECYCLE LOGS_SPECS RENDEZVOUS SCHEDULERS "
-            "SIGNAL_POLICIES DeviceCounter EventHandlerFactory Kind LogsSpecsFactory "
-            "RendezvousFactory Scheduler SignalPolicyFactory"
+        ".options": "PluginOptions",
+        ".factories": (
+            "DeviceCounter EventHandlerFactory LogsSpecsFactory RendezvousFactory Scheduler "
+            "SignalPolicyFactory"
         ),
-        ".torchrun": "TorchLogsSpecs bridge_creator",
+        ".registry": (
+            "ALL_KINDS DEVICE_COUNTS EVENT_HANDLERS KINDS LIFECYCLE LOGS_SPECS RENDEZVOUS "
+            "SCHEDULERS SIGNAL_POLICIES WITH_OPTIONS Kind"
+        ),
     },
 )

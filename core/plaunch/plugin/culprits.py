@@ -1,17 +1,23 @@
-"""Whose code it is that runs, or that has failed."""
+"""Whose code it is that has failed, or that ends the launcher without a word."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from plaunch.errors import PluginError
-from plaunch.plugin.blame import one_line
+from plaunch.plugin.calls import one_line
+from plaunch.process.launcher_variables import owns_process
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
+
+_STDERR = 2
+_PATIENCE = 200  # milliseconds for a stderr that takes nothing
 
 
 class Culprits:
@@ -34,16 +40,12 @@ class Culprits:
 
     def of_error(self, error: BaseException) -> str | None:
         """The plugin in whose code an exception was raised, or that has called what raised it."""
-        frames = []
+        found = None
         traceback = error.__traceback__
         while traceback is not None:
-            frames.append(traceback.tb_frame)
+            found = self._owner(traceback.tb_frame) or found
             traceback = traceback.tb_next
-        for frame in reversed(frames):
-            who = self._owner(frame)
-            if who is not None:
-                return who
-        return None
+        return found
 
     def of_stack(self, frame: FrameType | None) -> tuple[str, CodeType, int] | None:
         """The plugin that has called, with the code and the line at which; None if none has."""
@@ -84,3 +86,53 @@ def _is_shared(package: str) -> bool:
     """Whether other distributions may have code in a package: a namespace has no file."""
     module = sys.modules.get(package)
     return module is not None and getattr(module, "__file__", None) is None
+
+
+def explained_culprits() -> Culprits:
+    """Make a list of plugins; in the process of the command line, say who of them ends it.
+
+    A process that is not plaunch's own is left as it is.
+    """
+    culprits = Culprits()
+    if owns_process():
+        if not isinstance(os._exit, ExplainedExit):
+            os._exit = ExplainedExit(os._exit)
+        os._exit.known.append(culprits)
+    return culprits
+
+
+def find_culprit(frame: FrameType) -> tuple[str, CodeType, int] | None:
+    """The plugin that has called, with the code and the line; only where exits are explained."""
+    known = os._exit.known if isinstance(os._exit, ExplainedExit) else []
+    return next(filter(None, (culprits.of_stack(frame) for culprits in known)), None)
+
+
+class ExplainedExit:
+    """Stands for `os._exit`, which ends a process as it is; in forked ones it says nothing."""
+
+    def __init__(self, end: Callable[[int], NoReturn]) -> None:
+        self.known: list[Culprits] = []
+        self._end = end
+        self._launcher = os.getpid()
+
+    def __call__(self, status: int) -> NoReturn:
+        """End the process; say first whose idea it is, if that is a plugin's."""
+        if os.getpid() == self._launcher:
+            with contextlib.suppress(Exception):
+                self._explain(status)
+        self._end(status)
+
+    def _explain(self, status: int) -> None:
+        found = find_culprit(sys._getframe(2))
+        if found is None:
+            return
+        who, code, line = found
+        poller = select.poll()
+        poller.register(_STDERR, select.POLLOUT)
+        if poller.poll(_PATIENCE):
+            text = (
+                f"plaunch: {who} has ended the launcher with os._exit({status}), in "
+                f"{code.co_name} ({code.co_filename}:{line}), and with it the job. A plugin raises "
+                "an exception where something is wrong\n"
+            )
+            os.write(_STDERR, text.encode("utf-8", "backslashreplace"))

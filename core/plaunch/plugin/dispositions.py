@@ -36,7 +36,6 @@ KEPT = (
     signal.SIGTTOU,
     signal.SIGXCPU,
 )
-_MASK: int = sum(1 << (signum - 1) for signum in KEPT)
 _STATUS = STATUS
 
 
@@ -56,7 +55,9 @@ class Dispositions(NamedTuple):
     @classmethod
     def look(cls) -> Dispositions:
         """How it is now."""
-        return cls(tuple(map(signal.getsignal, KEPT)), _kernels(), _blocked())
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        mask: int = sum(1 << (signum - 1) for signum in blocked)
+        return cls(tuple(map(signal.getsignal, KEPT)), read_masks(_STATUS), mask)
 
     def changed(self, now: Dispositions) -> list[signal.Signals]:
         """Which signals do something else `now`, as far as is known."""
@@ -114,14 +115,3 @@ def kept_dispositions(who: str, doing: str) -> Iterator[None]:
                     doing,
                     "that is put back" if are_back else "that cannot be put back from here",
                 )
-
-
-def _kernels() -> tuple[int, int] | None:
-    """The masks of what is ignored and what is caught; None where the kernel does not tell."""
-    masks = read_masks(_STATUS)
-    return None if masks is None else (masks[0] & _MASK, masks[1] & _MASK)
-
-
-def _blocked() -> int:
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    return sum(1 << (signum - 1) for signum in KEPT if signum in blocked)

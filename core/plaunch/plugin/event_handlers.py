@@ -9,12 +9,13 @@ from plaunch._names import suggest
 from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.plugin.answers import checked_event_handler
-from plaunch.plugin.registry import EVENT_HANDLERS, EventHandlerFactory
+from plaunch.plugin.registry import EVENT_HANDLERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.factories import EventHandlerFactory
     from plaunch.plugin.manager import PluginManager
 
 FLAG = "--event-conf"

@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plaunch.agent.states import RequestKind
 from plaunch.agent.wait_reporter import describe_wait
 from plaunch.errors import PlaunchError, PluginError
-from plaunch.plugin.blame import one_line
-from plaunch.plugin.loading import keeping_signals
+from plaunch.plugin.calls import keeping_signals, one_line
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-
-    import pluggy
 
     from plaunch.agent.alive import Alive
     from plaunch.agent.event_queue import EventQueue
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
     from plaunch.agent.requests import Snapshot
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
+    from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
     from plaunch.process.streams.traffic import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
@@ -187,19 +185,17 @@ class AgentControl:
         logger.info("%s: %s", self._who, " ".join(text.split()))
 
 
-def create(
-    implementation: pluggy.HookImpl, who: str, context: PluginContext
-) -> Iterator[Extending]:
+def create(item: Implementation, context: PluginContext) -> Iterator[Extending]:
     """The extensions that an implementation of the hook gives.
 
     Raises:
         PlaunchError: as the plugin says.
         PluginError: it failed, or gave something else.
     """
-    function: Any = implementation.function
+    who = item.who
     try:
         with keeping_signals(who, HOOK):
-            given = list((function(context) if implementation.argnames else function()) or ())
+            given = list(item.call({"context": context}) or ())
     except PlaunchError:
         raise
     except Exception as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker_store import OpenStore
     from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.registry import (
+    from plaunch.plugin.factories import (
         DeviceCounter,
         EventHandlerFactory,
         LogsSpecsFactory,

@@ -3,114 +3,95 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from plaunch.errors import (
-    PluginLoadError,
-    SignalException,
-    UsageError,
-)
+from plaunch._names import suggest
+from plaunch.errors import PluginLoadError, UsageError
 from plaunch.plugin import hookspecs
-from plaunch.plugin.blame import one_line
+from plaunch.plugin.calls import keeping_signals, one_line
+from plaunch.plugin.loaded import LoadedPlugin, Registration, is_ours
 from plaunch.plugin.loading import (
-    LoadedPlugin,
-    describe,
-    has_hooks,
-    instance_of,
-    is_module_name,
-    keeping_signals,
+    function_at,
     load_entry,
     load_module,
+    make_plugin,
+    source_of,
     title_of,
-    watched_loading,
 )
 from plaunch.plugin.options import load_options
-from plaunch.plugin.registration import (
-    PluggyManager,
-    Registration,
-    check_implementations,
-    is_ours,
-)
 from plaunch.plugin.registry import LIFECYCLE, WITH_OPTIONS, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from plaunch.plugin.catalogue import Catalogue
     from plaunch.plugin.culprits import Culprits
-    from plaunch.plugin.metadata import Distribution, EntryPoint
-    from plaunch.plugin.words import Word
+    from plaunch.plugin.entry_points import Distribution, EntryPoint
+    from plaunch.plugin.installed import Installed
+    from plaunch.plugin.selection import Word
+
+logger = logging.getLogger("plaunch")
+
+SLOW_IMPORT = 1.0  # seconds after which a plugin is named for what it adds to the start
+
+_HOOKS = tuple(name for name in vars(hookspecs) if name.startswith("plaunch_"))
+_NOT_PLAIN: tuple[Callable[[object], bool], ...] = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
 
 
 class PluginLoader:
     """Loads what is always on, what is named, and what is selected, each once.
 
     Args:
-        catalogue: what is installed.
+        installed: what is installed.
         clock: tells seconds, monotonically.
     """
 
-    def __init__(self, catalogue: Catalogue, clock: Callable[[], float]) -> None:
-        self.pluggy = PluggyManager("plaunch")
+    def __init__(self, installed: Installed, clock: Callable[[], float]) -> None:
+        self.pluggy = _PluggyManager("plaunch")
         self.pluggy.add_hookspecs(hookspecs)
         self.registrations: dict[str, Registration] = {}  # by pluggy's name
         self.loaded: list[LoadedPlugin] = []  # in order
         self.culprits: Culprits | None = None
-        self._catalogue = catalogue
+        self._installed = installed
         self._clock = clock
         self._of_entry: dict[EntryPoint, Registration] = {}
         self._instances: dict[type, object] = {}
 
-    def load_initial(self, plugins: Sequence[object] = ()) -> None:
-        """Load what needs no selection, once; `create` says what, and what it raises."""
+    def load_initial(self, plugins: Sequence[object]) -> None:
+        """Load what needs no selection: what was passed in code, is always on, or is named.
+
+        Raises:
+            PluginLoadError: it cannot be loaded.
+            UsageError: a word names nothing, or more than one thing.
+        """
         for plugin in plugins:
-            self._register_object(plugin)
-        for name in dict.fromkeys(entry.name for entry in self._catalogue.usable(LIFECYCLE)):
+            self._load_object(plugin)
+        for name in dict.fromkeys(entry.name for entry in self._installed.usable(LIFECYCLE)):
             self.load_named(LIFECYCLE, name)
-        for word in self._catalogue.words.loads:
+        for word in self._installed.selection.loads:
             self._load_word(word)
 
-    def _load_word(self, word: Word) -> None:
-        named = self._catalogue.named(word)
-        for kind, name in named:
-            # A word that tells the distribution is looked up as it is, any other one by the name.
-            self.load_named(kind, name if word.matches(kind, name) else word.text)
-        if named:
-            return
-        blocker = self._catalogue.blocker_of(word)
-        if blocker is not None:
-            raise UsageError(f"{word.source} names what {blocker.source} blocks; drop one of them")
-        module = None
-        if is_module_name(word.text):
-            who = describe(LIFECYCLE.label, word.text, None, word.text)
-            with self._loading(who, word.text, None):
-                module = load_module(word.text)
-        if module is None:
-            raise self._catalogue.refusal_of_word(word)
-        self._register(
-            f"{LIFECYCLE.name}:{word.text}",
-            module,
-            describe(LIFECYCLE.label, word.text, None, word.text),
-            LoadedPlugin(LIFECYCLE.name, word.text, "", "", word.text),
-            None,
-        )
-
-    def load_named(self, kind: Kind[Any], name: str) -> None:
+    def load_named(self, kind: Kind[Any], name: str) -> Registration | None:
         """Load a plugin, if there is one of the name that is not blocked.
 
         Raises:
             PluginLoadError: it cannot be loaded.
         """
-        entry = self._catalogue.find(kind, name)
+        entry = self._installed.find(kind, name)
         if entry is not None and kind is WITH_OPTIONS:
             plugin = load_options(entry).plugin
-            # Without one it is that of the name which is loaded in every launch.
-            entry = entry._replace(value=plugin) if plugin else None
-        if entry is not None:
-            self.load(kind, entry)
+            if plugin:
+                entry = entry._replace(value=plugin)
+            else:  # it is that of the name which is loaded in every launch
+                kind, entry = LIFECYCLE, self._installed.find(LIFECYCLE, name)
+        return None if entry is None else self.load(kind, entry)
 
     def load(self, kind: Kind[Any], entry: EntryPoint) -> Registration:
         """Load the plugin of an entry point.
@@ -121,23 +102,14 @@ class PluginLoader:
         registration = self._of_entry.get(entry)
         if registration is not None:
             return registration
-        distribution, module = entry.distribution, entry.value.partition(":")[0].strip()
-        who = describe(kind.label, entry.name, distribution, module)
+        source = source_of(kind, entry)
         try:
-            with self._loading(who, module, distribution):
-                plugin = load_entry(kind, entry, self._instances)
+            with self._watching(source, entry.distribution):
+                plugin = load_entry(kind, entry, source.who, self._instances)
             name = f"{kind.name}:{entry.name}"
             if name in self.registrations:
-                name = f"{kind.name}:{distribution.key}:{entry.name}"
-            registration = self._register(
-                name,
-                plugin,
-                who,
-                LoadedPlugin(
-                    kind.name, entry.name, distribution.name, distribution.version, module
-                ),
-                distribution,
-            )
+                name = f"{kind.name}:{entry.distribution.key}:{entry.name}"
+            registration = self._register(name, plugin, source, entry.distribution)
         except PluginLoadError as error:
             if not kind.hook:
                 error.args = (f"{error}; to go on without it, give -p no:{entry.name}",)
@@ -145,67 +117,122 @@ class PluginLoader:
         self._of_entry[entry] = registration
         return registration
 
-    def _loading(
-        self, who: str, module: str, distribution: Distribution | None
-    ) -> AbstractContextManager[None]:
-        """Import a plugin; if it is not plaunch's own, see what that does to this process."""
-        if is_ours(distribution):
-            return contextlib.nullcontext()
-        if self.culprits is None:
-            from plaunch.plugin.exits import explained_culprits  # noqa: PLC0415 - rarely
+    def _load_word(self, word: Word) -> None:
+        named = self._installed.named(word)
+        for kind, name in named:
+            # A word that tells the distribution is looked up as it is, any other one by the name.
+            self.load_named(kind, name if word.means(kind.name, name) else word.text)
+        if named:
+            return
+        blocker = self._installed.blocker_of(word)
+        if blocker is not None:
+            raise UsageError(f"{word.source} names what {blocker.source} blocks; drop one of them")
+        module, source = None, LoadedPlugin(LIFECYCLE.name, word.text, "", "", word.text)
+        # No module is named like a path, or a kind and a name.
+        if not (word.text.startswith(".") or ":" in word.text or "/" in word.text):
+            with self._watching(source, None):
+                module = load_module(word.text, source.who)
+        if module is None:
+            raise self._installed.refusal_of_word(word)
+        self._register(f"{LIFECYCLE.name}:{word.text}", module, source, None)
 
-            self.culprits = explained_culprits()
-        self.culprits.note(module, who)
-        return watched_loading(who, self._clock)
-
-    def _register_object(self, plugin: object) -> None:
+    def _load_object(self, plugin: object) -> None:
         """Register a plugin that was passed in code, unless its name is blocked."""
         name, module = title_of(plugin)
-        if self._catalogue.words.blocker(LIFECYCLE, name) is not None:
+        if self._installed.selection.blocker(LIFECYCLE.name, name) is not None:
             return
-        who = describe(LIFECYCLE.label, name, None, module)
-        if not has_hooks(who, plugin):
-            raise PluginLoadError(
-                f"{who}, passed in code, has no hooks: nothing in {plugin!r} is marked with "
-                "plaunch.hookimpl"
-            )
-        try:
-            with keeping_signals(who, "while it was made"):
-                plugin = instance_of(plugin, self._instances)
-        except (KeyboardInterrupt, SignalException):
-            raise
-        except BaseException as error:
-            raise PluginLoadError(f"{who} cannot be created: {one_line(error)}") from error
+        source = LoadedPlugin("code", name, "", "", module)
+        with keeping_signals(source.who, "while it was made"):
+            plugin = make_plugin(plugin, source.who, self._instances)
         number, unique = 1, f"code:{name}"
         while unique in self.registrations:
             number += 1
             unique = f"code:{name}#{number}"
-        self._register(unique, plugin, who, LoadedPlugin("code", name, "", "", module), None)
+        self._register(unique, plugin, source, None)
+
+    @contextlib.contextmanager
+    def _watching(self, source: LoadedPlugin, distribution: Distribution | None) -> Iterator[None]:
+        """Import a plugin; if it is not plaunch's own, see what that does to this process.
+
+        What it changes about signals is put back, and a slow one is named.
+        """
+        if is_ours(distribution):
+            yield
+            return
+        if self.culprits is None:
+            from plaunch.plugin.culprits import explained_culprits  # noqa: PLC0415 - rarely
+
+            self.culprits = explained_culprits()
+        self.culprits.note(source.module, source.who)
+        began = self._clock()
+        with keeping_signals(source.who, "while it was loaded"):
+            yield
+        duration = self._clock() - began
+        if duration > SLOW_IMPORT:
+            logger.warning(
+                "%s took %.1f s to load, for which every launch waits", source.who, duration
+            )
 
     def _register(
-        self,
-        name: str,
-        plugin: object,
-        who: str,
-        loaded: LoadedPlugin,
-        distribution: Distribution | None,
+        self, name: str, plugin: object, source: LoadedPlugin, distribution: Distribution | None
     ) -> Registration:
         """Register a plugin with pluggy, once, however many entry points name it."""
         for registration in self.registrations.values():
             if registration.plugin is plugin:
-                self.loaded.append(loaded)
+                self.loaded.append(source)
                 return registration
         try:
             self.pluggy.register(plugin, name)
         except (pluggy.PluginValidationError, ValueError) as error:
             # pluggy spreads over several lines what does not fit: the hook and its arguments.
-            raise PluginLoadError(f"{who} cannot be registered: {one_line(error)}") from error
+            why = one_line(error)
+            raise PluginLoadError(f"{source.who} cannot be registered: {why}") from error
         try:
-            check_implementations(who, plugin, vars(self.pluggy.hook))
+            _check_implementations(source.who, plugin, vars(self.pluggy.hook))
         except PluginLoadError:
             self.pluggy.unregister(plugin, name)
             raise
-        registration = Registration(name, plugin, who, loaded.module, distribution)
+        registration = Registration(name, plugin, source, distribution)
         self.registrations[name] = registration
-        self.loaded.append(loaded)
+        self.loaded.append(source)
         return registration
+
+
+class _PluggyManager(pluggy.PluginManager):
+    """pluggy's manager, older versions of which run the properties of plugins."""
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        """What marks a function of a plugin as a hook; None if it is none."""
+        return (
+            None if function_at(plugin, name) is None else super().parse_hookimpl_opts(plugin, name)
+        )
+
+
+def _check_implementations(
+    who: str, plugin: object, callers: Mapping[str, pluggy.HookCaller]
+) -> None:
+    """See to it that what a plugin implements are hooks, and plain functions.
+
+    Raises:
+        PluginLoadError: one of them is not.
+    """
+    for hook, caller in callers.items():
+        for implementation in caller.get_hookimpls():
+            if implementation.plugin is not plugin:
+                continue
+            if not caller.has_spec():
+                if implementation.optionalhook:
+                    continue
+                raise PluginLoadError(
+                    f"{who} implements hook {hook!r}, which does not exist{suggest(hook, _HOOKS)}"
+                )
+            if implementation.wrapper or implementation.hookwrapper:
+                raise PluginLoadError(
+                    f"{who} implements {hook} as a hook wrapper; each implementation is called "
+                    "on its own, so that there is nothing to wrap"
+                )
+            if any(is_other(implementation.function) for is_other in _NOT_PLAIN):
+                raise PluginLoadError(
+                    f"{who} implements {hook} as a generator or a coroutine; calling it would "
+                    "do nothing: make it a plain function"
+                )

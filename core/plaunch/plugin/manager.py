@@ -6,45 +6,40 @@ import contextlib
 import os
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from plaunch.agent.worker_store import open_default_store
 from plaunch.defaults import DEVICES, WORKER_STORE
 from plaunch.errors import (
     DuplicateNameError,
     PlaunchError,
+    PluginError,
     PluginLoadError,
     UsageError,
 )
-from plaunch.plugin import environment, extensions
-from plaunch.plugin.blame import blamed
-from plaunch.plugin.catalogue import Catalogue
-from plaunch.plugin.groups import GROUPS
+from plaunch.plugin import contributions, extensions
+from plaunch.plugin.calls import Implementation, keeping_signals, offers_of, one_line
+from plaunch.plugin.entry_points import EntryPoint, scan
+from plaunch.plugin.installed import Installed
+from plaunch.plugin.loaded import LoadedPlugin, Registration, is_ours
 from plaunch.plugin.loader import PluginLoader
-from plaunch.plugin.loading import (
-    LoadedPlugin,
-    checked,
-    keeping_signals,
+from plaunch.plugin.loading import checked
+from plaunch.plugin.notifier import Notifier
+from plaunch.plugin.options import PluginOptions, find_options, resolve_options
+from plaunch.plugin.registry import (
+    GROUPS,
+    LIFECYCLE,
+    LOGS_SPECS,
+    SIGNAL_POLICIES,
+    WITH_OPTIONS,
+    Kind,
+    T,
 )
-from plaunch.plugin.metadata import EntryPoint, scan
-from plaunch.plugin.options import OptionsError, find_options, resolve_options
-from plaunch.plugin.registration import (
-    Chosen,
-    Registration,
-    ask,
-    doctor_check,
-    is_ours,
-)
-from plaunch.plugin.registry import LIFECYCLE, LOGS_SPECS, SIGNAL_POLICIES, WITH_OPTIONS, Kind, T
-from plaunch.plugin.sole_answers import BINDER, STORE, SoleHook, find_sole_answer
-from plaunch.plugin.telling import Teller
-from plaunch.plugin.words import Words
+from plaunch.plugin.selection import Selection
 from plaunch.process.binding import is_asked_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    import pluggy
 
     from plaunch.agent.notifications import Notification
     from plaunch.agent.worker import WorkerInfo
@@ -65,15 +60,13 @@ class PluginManager:
     """
 
     def __init__(
-        self, catalogue: Catalogue, clock: Callable[[], float], *, with_traceback: bool = False
+        self, installed: Installed, clock: Callable[[], float], *, with_traceback: bool = False
     ) -> None:
-        self._catalogue = catalogue
-        self._loader = PluginLoader(catalogue, clock)
-        self._pluggy, self._registrations = self._loader.pluggy, self._loader.registrations
-        self._chosen = Chosen()
-        self._option_values: dict[str, Mapping[str, object]] = {}  # by pluggy's name of a plugin
-        self._who: Callable[[str], str] = lambda name: self._registrations[name].who
-        self._teller = Teller(self._implementations, self._who, with_traceback=with_traceback)
+        self._installed = installed
+        self._loader = PluginLoader(installed, clock)
+        self._chosen: dict[tuple[str, str], Registration] = {}  # by kind and name
+        self._option_values: dict[Registration, dict[str, object]] = {}
+        self._notifier = Notifier(self._implementations, with_traceback=with_traceback)
 
     @classmethod
     def create(
@@ -106,13 +99,12 @@ class PluginManager:
         entries = scan(GROUPS, path) if entries is None else entries
         if first_party_only:
             entries = [entry for entry in entries if is_ours(entry.distribution)]
-        manager = cls(
-            Catalogue(entries, Words(words, environ)),
-            clock,
-            with_traceback=environ.get("PLAUNCH_DEBUG") == "1",
-        )
-        manager.load_initial(plugins)
+        installed = Installed(entries, Selection(words, environ))
+        manager = cls(installed, clock, with_traceback=environ.get("PLAUNCH_DEBUG") == "1")
+        manager._loader.load_initial(plugins)
         return manager
+
+    # --- components that are chosen by name -------------------------------------------------------
 
     def get(self, kind: Kind[T], name: str) -> T:
         """What plugin `name` of `kind` gives; loads it if it is not loaded yet.
@@ -126,55 +118,56 @@ class PluginManager:
             UsageError: the plugin is blocked.
             PluginLoadError: the plugin cannot be loaded, or does not offer its own name.
         """
-        in_code = self._offering_in_code(kind, name)
-        if len(in_code) > 1:
-            plugins = " and ".join(registration.who for registration in in_code)
-            raise DuplicateNameError(
-                f"{kind.label} {name!r} ({kind.flag}) is offered by {plugins}; keep one of them"
-            )
-        if in_code:
-            self._chosen.note(kind, name, in_code[0])
-            return checked(kind, in_code[0].who, self._offers(in_code[0], kind)[name])
-        entry = self._catalogue.find(kind, name, self._offered_beside(kind))
-        if entry is None:
-            raise self._catalogue.refusal(kind, name, self.names(kind))
-        registration = self._registrations.get(entry.value) if entry.group == kind.hook else None
-        if registration is None:
-            registration = self._loader.load(kind, entry)
-        offers = self._offers(registration, kind)
-        if entry.name not in offers:
+        plugin, bare = self._provider(kind, name)
+        offers = self._offers(plugin, kind)
+        if bare not in offers:
             offered = ", ".join(map(repr, sorted(offers))) or f"nothing in {kind.hook}"
             raise PluginLoadError(
-                f"{registration.who} does not offer a {kind.label} {entry.name!r}, as its entry "
-                f"point says; it offers {offered}"
+                f"{plugin.who} does not offer a {kind.label} {bare!r}, as its entry point says; "
+                f"it offers {offered}"
             )
-        self._chosen.note(kind, name, registration)
-        return checked(kind, registration.who, offers[entry.name])
+        self._chosen[kind.name, name] = plugin
+        return checked(kind, plugin.who, offers[bare])
 
     @contextlib.contextmanager
     def calling(self, kind: Kind[Any], name: str) -> Iterator[None]:
         """Run code of what `get` has given for a name.
 
-        What it raises names the plugin; what it changes about signals is put back.
+        What it raises names the plugin; what it changes about signals is put back. plaunch's own
+        exceptions pass: whoever raises them has said what is wrong. So does Ctrl-C.
 
         Raises:
-            PluginError: it raised something that is not an exception of plaunch's.
+            PluginError: it raised anything else, such as SystemExit, which must not end the launch
+                as if all were well.
         """
-        given = self._chosen.find(kind, name)
-        with blamed(kind, name, self.origin(kind, name)), contextlib.ExitStack() as stack:
-            if given is not None:
-                stack.enter_context(keeping_signals(given.who, f"{kind.flag} {name}"))
-            yield
+        given = self._third_party(kind, name)
+        try:
+            if given is None:
+                yield
+            else:
+                with keeping_signals(given.who, f"{kind.flag} {name}"):
+                    yield
+        except (PlaunchError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            source = f"({kind.flag}) of {given.source.origin}" if given else f"({kind.flag})"
+            raise PluginError(
+                f"{kind.label} {name!r} {source} failed: {one_line(error)}"
+            ) from error
 
     def origin(self, kind: Kind[Any], name: str) -> str:
         """The distribution, version and module of what `get` has given; empty for plaunch's own."""
-        given = self._chosen.find(kind, name)
-        return "" if given is None else given.origin
+        given = self._third_party(kind, name)
+        return "" if given is None else given.source.origin
 
-    def who_gave(self, kind: Kind[Any]) -> str:
-        """How messages call the plugin whose component was chosen; empty if it is plaunch's own."""
-        given = self._chosen.last(kind)
-        return "" if given is None else given.who
+    def names(self, kind: Kind[Any]) -> list[str]:
+        """All names of `kind` that can be selected, sorted; imports nothing."""
+        blocker = self._installed.selection.blocker
+        names = {entry.name for entry in self._installed.usable(kind)}
+        names.update(entry.name for entry in self._offered_beside(kind))
+        for plugin in self._passed_in_code():
+            names.update(n for n in self._offers(plugin, kind) if not blocker(kind.name, n))
+        return sorted(names)
 
     def bounded(
         self, logs_specs: LogsSpecs, policy: SignalPolicy, is_unwanted: Callable[[], bool]
@@ -186,33 +179,26 @@ class PluginManager:
             policy: its signal policy.
             is_unwanted: asked while the logs spec takes its time: whether the launch is to stop.
         """
-        logs_by, policy_by = self.who_gave(LOGS_SPECS), self.who_gave(SIGNAL_POLICIES)
+        logs_by, policy_by = self._last_chosen(LOGS_SPECS), self._last_chosen(SIGNAL_POLICIES)
         if logs_by or policy_by:
             from plaunch.plugin import components  # noqa: PLC0415 - third parties' only
 
             if logs_by:
-                logs_specs = components.BoundedLogsSpecs(logs_specs, logs_by, is_unwanted)
+                bounded = components.BoundedLogsSpecs(logs_specs, logs_by.who, is_unwanted)
+                logs_specs = cast("LogsSpecs", bounded)
             if policy_by:
-                policy = components.BoundedPolicy(policy, policy_by)
+                policy = components.BoundedPolicy(policy, policy_by.who)
         return logs_specs, policy
 
-    def names(self, kind: Kind[Any]) -> list[str]:
-        """All names of `kind` that can be selected, sorted; imports nothing."""
-        names = {entry.name for entry in self._catalogue.usable(kind)}
-        names.update(entry.name for entry in self._offered_beside(kind))
-        for registration in self._registrations.values():
-            if registration.distribution is None:
-                offers = self._offers(registration, kind)
-                names.update(n for n in offers if not self._catalogue.words.blocker(kind, n))
-        return sorted(names)
+    # --- hooks ------------------------------------------------------------------------------------
 
     def notify(self, notification: Notification) -> None:
         """Notify the plugins of what has happened to the agent; none of them can harm the job."""
-        self._teller.tell(notification)
+        self._notifier.notify(notification)
 
     def left_behind(self) -> list[str]:
         """The plugins with a hook that has not returned and is not waited for, for messages."""
-        return self._teller.left_behind()
+        return self._notifier.left_behind()
 
     def worker_env(
         self,
@@ -228,9 +214,91 @@ class PluginManager:
             PluginError: a plugin fails, does not return, changes a variable of `env`, or
                 contradicts another one.
         """
-        return environment.contributions(
-            self._implementations(environment.HOOK), self._who, worker, env, is_unwanted
-        )
+        items = self._implementations(contributions.ENVIRONMENT)
+        return contributions.added_variables(items, worker, env, is_unwanted)
+
+    def worker_binder(
+        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
+    ) -> Binder | None:
+        """What gives workers their devices and processors; None if nothing is to be bound.
+
+        Raises:
+            UsageError: the settings ask for what cannot be.
+            PluginError: a plugin fails, does not return, or is not the only one that answers.
+        """
+        names = ("numa_options", "devices", "virtual_local_rank")
+        is_asked = is_asked_for(*map(context.settings.get, names))
+        if is_asked:
+            self.load_named(WITH_OPTIONS, DEVICES)
+        binder: Binder | None
+        binder, plugin = self._sole_answer(contributions.BINDER, context, is_unwanted)
+        if plugin is None and is_asked:
+            raise UsageError(
+                "devices, numa_options or virtual_local_rank is set, and no plugin gives workers "
+                f"their devices; do not block {DEVICES!r}"
+            )
+        if plugin is not None and not plugin.is_ours:
+            from plaunch.plugin.components import Bounded  # noqa: PLC0415 - third parties' only
+
+            methods = {"plan", "environment"}
+            binder = cast("Binder", Bounded(binder, plugin.who, is_unwanted, methods))
+        return binder
+
+    def worker_store(
+        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
+    ) -> OpenStore | None:
+        """What hosts the store in which the workers meet; None if one of them does.
+
+        It is plaunch's own if no other plugin answers.
+
+        Raises:
+            PluginError: a plugin fails, does not return, or is not the only one that answers.
+        """
+        if context.settings.get("worker_store", "agent") != "agent":
+            return None
+        open_store: OpenStore | None
+        open_store, plugin = self._sole_answer(contributions.STORE, context, is_unwanted)
+        ours = f"{WITH_OPTIONS.name}:{WORKER_STORE}"
+        if open_store is None or plugin is None:
+            # If that is not loaded, its answer is known, and its code only wanted where rank 0 is.
+            is_asked = ours in self._loader.registrations
+            is_there = self._installed.find(WITH_OPTIONS, WORKER_STORE) is not None
+            return open_default_store if is_there and not is_asked else None
+        if plugin.is_ours:
+            return open_store
+        from plaunch.plugin.components import bounded_store  # noqa: PLC0415 - third parties' only
+
+        return bounded_store(open_store, plugin.who, is_unwanted)
+
+    def create_extensions(self, context: PluginContext) -> list[Extending]:
+        """What runs beside the agent, as plugins want it.
+
+        Raises:
+            PlaunchError: a plugin fails, or returns something else.
+        """
+        own = self._context_of(context)
+        return [
+            extending
+            for item in self._implementations(extensions.HOOK)
+            for extending in extensions.create(item, own(item.plugin))
+        ]
+
+    def doctor_checks(self) -> dict[str, Callable[[DoctorContext], Iterable[Finding]]]:
+        """What plugins look at when `--doctor` asks, by the plugin's name.
+
+        Those with options are loaded for it; what is wrong with one, the list of plugins says.
+        """
+        for entry in self._installed.usable(WITH_OPTIONS):
+            with contextlib.suppress(PlaunchError):
+                self.load_named(WITH_OPTIONS, entry.name)
+
+        def check(item: Implementation) -> Callable[[DoctorContext], Iterable[Finding]]:
+            return lambda context: item.call({"context": context}) or ()
+
+        items = self._implementations("plaunch_doctor_checks")
+        return {item.plugin.name: check(item) for item in items}
+
+    # --- what is loaded ---------------------------------------------------------------------------
 
     def use_options(
         self, values: Mapping[str, object], environ: Mapping[str, str] | None = None
@@ -246,111 +314,37 @@ class PluginManager:
             PluginLoadError: a plugin cannot be loaded.
         """
         environ = os.environ if environ is None else environ
-        declared, _ = find_options(self._catalogue.usable(WITH_OPTIONS), self._catalogue.words)
-        for name, resolved in resolve_options(declared, values, environ).items():
-            self.load_named(WITH_OPTIONS, name)
-            for kind in (WITH_OPTIONS, LIFECYCLE):
-                self._option_values[f"{kind.name}:{name}"] = resolved
+        for name, resolved in resolve_options(self.plugin_options(), values, environ).items():
+            plugin = self.load_named(WITH_OPTIONS, name)
+            if plugin is not None:
+                self._option_values.setdefault(plugin, {}).update(resolved)
 
-    def create_extensions(self, context: PluginContext) -> list[Extending]:
-        """What runs beside the agent, as plugins want it.
+    def plugin_options(self) -> list[PluginOptions]:
+        """The options that installed plugins declare, but for those that cannot be used."""
+        usable = self._installed.usable(WITH_OPTIONS)
+        return find_options(usable, self._installed.selection)[0]
 
-        Raises:
-            PlaunchError: a plugin fails, or returns something else.
-        """
-        found: list[Extending] = []
-        own = self._contexts(context)
-        for item in self._implementations(extensions.HOOK):
-            found += extensions.create(item, self._who(item.plugin_name), own(item.plugin_name))
-        return found
-
-    def _contexts(self, context: PluginContext) -> Callable[[str], PluginContext]:
-        """The context as each plugin is given it, with the values of its own options."""
-        return lambda name: replace(context, options=self._option_values.get(name, {}))
-
-    def worker_binder(
-        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
-    ) -> Binder | None:
-        """What gives workers their devices and processors; None if nothing is to be bound.
+    def load_named(self, kind: Kind[Any], name: str) -> Registration | None:
+        """Load a plugin, if there is one of the name that is not blocked.
 
         Raises:
-            UsageError: the settings ask for what cannot be.
-            PluginError: a plugin fails, does not return, or is not the only one that answers.
+            PluginLoadError: it cannot be loaded.
         """
-        names = ("numa_options", "devices", "virtual_local_rank")
-        is_asked = is_asked_for(*map(context.settings.get, names))
-        if is_asked:
-            self.load_named(WITH_OPTIONS, DEVICES)
-        asked = self._implementations(BINDER.name)
-        found: Binder | None
-        found, by = self._sole_answer(BINDER, asked, context, is_unwanted)
-        if found is None and is_asked:
-            raise UsageError(
-                "devices, numa_options or virtual_local_rank is set, and no plugin gives workers "
-                f"their devices; do not block {DEVICES!r}"
-            )
-        if found is None or self._registrations[by].is_ours:
-            return found
-        from plaunch.plugin.components import BoundedBinder  # noqa: PLC0415 - third parties' only
+        return self._loader.load_named(kind, name)
 
-        return BoundedBinder(found, self._who(by), is_unwanted)
-
-    def worker_store(
-        self, context: PluginContext, is_unwanted: Callable[[], bool] = lambda: False
-    ) -> OpenStore | None:
-        """What hosts the store in which the workers meet; None if one of them does.
-
-        It is plaunch's own if no other plugin answers.
-
-        Raises:
-            PluginError: a plugin fails, does not return, or is not the only one that answers.
-        """
-        if context.settings.get("worker_store", "agent") != "agent":
-            return None
-        asked = self._implementations(STORE.name)
-        found: OpenStore | None
-        found, by = self._sole_answer(STORE, asked, context, is_unwanted)
-        if found is None and f"{WITH_OPTIONS.name}:{WORKER_STORE}" not in self._registrations:
-            # Its answer is known, and its code only wanted on the node of rank 0.
-            is_there = self._catalogue.find(WITH_OPTIONS, WORKER_STORE) is not None
-            return open_default_store if is_there else None
-        if found is None or self._registrations[by].is_ours:
-            return found
-        from plaunch.plugin.components import bounded_store  # noqa: PLC0415 - third parties' only
-
-        return bounded_store(found, self._who(by), is_unwanted)
-
-    def _sole_answer(
-        self,
-        hook: SoleHook,
-        implementations: Iterable[pluggy.HookImpl],
-        context: PluginContext,
-        is_unwanted: Callable[[], bool],
-    ) -> tuple[Any, str]:
-        own = self._contexts(context)
-        return find_sole_answer(hook, implementations, self._who, own, is_unwanted)
-
-    def doctor_checks(self) -> dict[str, Callable[[DoctorContext], Iterable[Finding]]]:
-        """What plugins look at when `--doctor` asks, by the plugin's name.
-
-        Those with options are loaded for it; what is wrong with one, the list of plugins says.
-        """
-        for entry in self._catalogue.usable(WITH_OPTIONS):
-            with contextlib.suppress(PlaunchError, OptionsError):
-                self.load_named(WITH_OPTIONS, entry.name)
-        return {
-            item.plugin_name: doctor_check(item)
-            for item in self._implementations("plaunch_doctor_checks")
-        }
+    def selected(self) -> list[LoadedPlugin]:
+        """The plugins that are loaded so far, in the order of loading, and where they come from."""
+        return list(self._loader.loaded)
 
     def always_on(self) -> dict[str, tuple[object, list[str]]]:
         """The plugins that no option selects, by name: each one, and the hooks that it has."""
+        hooks_of = self._loader.pluggy.get_hookcallers
         return {
             name.partition(":")[2]: (
                 registration.plugin,
-                [c.name for c in self._pluggy.get_hookcallers(registration.plugin) or ()],
+                [caller.name for caller in hooks_of(registration.plugin) or ()],
             )
-            for name, registration in self._registrations.items()
+            for name, registration in self._loader.registrations.items()
             if name.startswith(f"{LIFECYCLE.name}:")
         }
 
@@ -359,54 +353,80 @@ class PluginManager:
         """Whose code runs in this process; None while there is none of third parties."""
         return self._loader.culprits
 
-    def load_initial(self, plugins: Sequence[object] = ()) -> None:
-        """Load what needs no selection, once; `create` says what, and what it raises."""
-        self._loader.load_initial(plugins)
+    # ----------------------------------------------------------------------------------------------
 
-    def load_named(self, kind: Kind[Any], name: str) -> None:
-        """Load a plugin, if there is one of the name that is not blocked.
-
-        Raises:
-            PluginLoadError: it cannot be loaded.
-        """
-        self._loader.load_named(kind, name)
-
-    def selected(self) -> list[LoadedPlugin]:
-        """The plugins that are loaded so far, in the order of loading, and where they come from."""
-        return list(self._loader.loaded)
-
-    # --- calling ----------------------------------------------------------------------------------
-
-    def _implementations(self, hook: str) -> list[pluggy.HookImpl]:
-        """The implementations of a hook in the order of plugin names, but for pluggy's marks."""
-        implementations: list[pluggy.HookImpl] = getattr(self._pluggy.hook, hook).get_hookimpls()
-        return sorted(implementations, key=lambda i: (i.trylast - i.tryfirst, i.plugin_name))
-
-    def _offering_in_code(self, kind: Kind[Any], name: str) -> list[Registration]:
-        if self._catalogue.words.blocker(kind, name) is not None:
-            return []
+    def _implementations(self, hook: str) -> list[Implementation]:
+        """What plugins have of a hook, in the order of their names, but for pluggy's marks."""
+        found = getattr(self._loader.pluggy.hook, hook).get_hookimpls()
+        registrations = self._loader.registrations
         return [
-            registration
-            for registration in self._registrations.values()
-            if registration.distribution is None and name in self._offers(registration, kind)
+            Implementation(hook, registrations[i.plugin_name], i.function, i.argnames)
+            for i in sorted(found, key=lambda i: (i.trylast - i.tryfirst, i.plugin_name))
         ]
+
+    def _provider(self, kind: Kind[Any], name: str) -> tuple[Registration, str]:
+        """Who offers a name, and how it calls that, which users may write with a distribution."""
+        in_code: list[Registration] = []
+        if self._installed.selection.blocker(kind.name, name) is None:
+            in_code = [one for one in self._passed_in_code() if name in self._offers(one, kind)]
+        if len(in_code) > 1:
+            raise DuplicateNameError(
+                f"{kind.label} {name!r} ({kind.flag}) is offered by "
+                f"{' and '.join(one.who for one in in_code)}; keep one of them"
+            )
+        if in_code:
+            return in_code[0], name
+        entry = self._installed.find(kind, name, self._offered_beside(kind))
+        if entry is None:
+            raise self._installed.refusal(kind, name, self.names(kind))
+        if entry.group == kind.hook:
+            return self._loader.registrations[entry.value], entry.name
+        return self._loader.load(kind, entry), entry.name
+
+    def _passed_in_code(self) -> list[Registration]:
+        """The plugins that are not installed."""
+        return [one for one in self._loader.registrations.values() if one.distribution is None]
 
     def _offered_beside(self, kind: Kind[Any]) -> list[EntryPoint]:
         """What loaded plugins offer, as if it were entry points; the value is the plugin's name."""
+        blocker = self._installed.selection.blocker
         return [
-            EntryPoint(kind.hook, name, registration.name, registration.distribution)
-            for registration in self._registrations.values()
-            if registration.distribution is not None
-            for name in self._offers(registration, kind)
-            if self._catalogue.words.blocker(kind, name, registration.distribution.key) is None
+            EntryPoint(kind.hook, name, plugin.name, plugin.distribution)
+            for plugin in self._loader.registrations.values()
+            if plugin.distribution is not None
+            for name in self._offers(plugin, kind)
+            if blocker(kind.name, name, plugin.distribution.key) is None
         ]
 
-    def _offers(self, registration: Registration, kind: Kind[Any]) -> Mapping[str, object]:
+    def _offers(self, plugin: Registration, kind: Kind[Any]) -> Mapping[str, object]:
         """What one plugin offers of `kind`; its hook is called once."""
-        offers = registration.offers.get(kind.name)
-        if offers is None:
-            offers = registration.offers[kind.name] = {}
-            for implementation in self._implementations(kind.hook):
-                if implementation.plugin is registration.plugin:
-                    offers.update(ask(registration, kind.hook, implementation))
-        return offers
+        if kind.name not in plugin.offers:
+            offers = plugin.offers[kind.name] = {}
+            for item in self._implementations(kind.hook) if kind.hook else ():
+                if item.plugin is plugin:
+                    offers.update(offers_of(item))
+        return plugin.offers[kind.name]
+
+    def _third_party(self, kind: Kind[Any], name: str) -> Registration | None:
+        """Who gave what was chosen; None if nobody has, or the plugin comes with plaunch."""
+        given = self._chosen.get((kind.name, name))
+        return None if given is None or given.is_ours else given
+
+    def _last_chosen(self, kind: Kind[Any]) -> Registration | None:
+        """As `_third_party`, of the last name of a kind that was chosen."""
+        names = [name for of, name in self._chosen if of == kind.name]
+        return self._third_party(kind, names[-1]) if names else None
+
+    def _sole_answer(
+        self,
+        hook: contributions.SoleHook,
+        context: PluginContext,
+        is_unwanted: Callable[[], bool],
+    ) -> tuple[Any, Registration | None]:
+        items = self._implementations(hook.name)
+        own = self._context_of(context)
+        return contributions.find_sole_answer(hook, items, own, is_unwanted)
+
+    def _context_of(self, context: PluginContext) -> Callable[[Registration], PluginContext]:
+        """The context as each plugin is given it, with the values of its own options."""
+        return lambda plugin: replace(context, options=self._option_values.get(plugin, {}))

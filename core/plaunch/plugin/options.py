@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch._names import suggest
-from plaunch.errors import UsageError
+from plaunch.errors import PluginLoadError, SignalException, UsageError
 from plaunch.options import Option
-from plaunch.plugin.groups import FIRST_PARTY, OPTIONS
+from plaunch.plugin.registry import WITH_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from plaunch.plugin.metadata import EntryPoint
-    from plaunch.plugin.words import Words
+    from plaunch.plugin.entry_points import EntryPoint
+    from plaunch.plugin.selection import Selection
 
-KIND = "options"  # in `-p KIND:NAME`, and in the list of plugins
 _NAME = re.compile(r"--[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
@@ -29,77 +27,75 @@ class PluginOptions(NamedTuple):
         owner: its distribution, for messages.
         options: what it declares.
         plugin: what has its hooks, as `module` or `module:object`; empty if it is always on.
+        declared_by: the module or object that declares them.
+        module: the name of the module that is imported for that.
     """
 
     name: str
     owner: str
     options: tuple[Option, ...]
     plugin: str
-
-
-class OptionsError(Exception):
-    """A plugin's options cannot be used; the message says why."""
+    declared_by: object = None
+    module: str = ""
 
 
 def load_options(entry: EntryPoint) -> PluginOptions:
     """Import what declares the options of a plugin.
 
     Raises:
-        OptionsError: it cannot be imported, or declares something else.
+        PluginLoadError: it cannot be imported, or declares something else.
     """
+    owner = f"{entry.distribution.name} {entry.distribution.version}".rstrip()
     try:
         target = entry.target()
-        thing: Any = importlib.import_module(target.module)
-        for part in filter(None, target.attribute.split(".")):
-            thing = getattr(thing, part)
-        options = tuple(getattr(thing, "OPTIONS"))  # noqa: B009 - it may not be there
-        plugin = getattr(thing, "PLUGIN", "")
-    except KeyboardInterrupt:
+        declared = target.load()
+        options, plugin = tuple(declared.OPTIONS), getattr(declared, "PLUGIN", "")
+        _check(options, plugin)
+    except (KeyboardInterrupt, SignalException):
         raise
     except BaseException as error:
-        raise OptionsError(f"{type(error).__name__}: {error}") from error
+        raise PluginLoadError(
+            f"the options of plugin {entry.name!r} ({owner}) cannot be used: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return PluginOptions(entry.name, owner, options, plugin, declared, target.module)
+
+
+def _check(options: tuple[object, ...], plugin: object) -> None:
     for option in options:
         if not isinstance(option, Option):
-            raise OptionsError(f"{option!r} in OPTIONS is no plaunch.options.Option")
+            raise TypeError(f"{option!r} in OPTIONS is no plaunch.options.Option")
         wrong = [name for name in option.names if not _NAME.fullmatch(name)]
         if wrong or not option.names:
-            raise OptionsError(f"{wrong} are no names of an option, such as --acme-level")
+            raise ValueError(f"{wrong} are no names of an option, such as --acme-level")
     if not isinstance(plugin, str):
-        raise OptionsError(f"PLUGIN is {plugin!r}, and not MODULE or MODULE:OBJECT")
-    distribution = entry.distribution
-    return PluginOptions(
-        entry.name, f"{distribution.name} {distribution.version}".rstrip(), options, plugin
-    )
+        raise TypeError(f"PLUGIN is {plugin!r}, and not MODULE or MODULE:OBJECT")
 
 
 def find_options(
-    entries: Iterable[EntryPoint], words: Words
+    entries: Iterable[EntryPoint], selection: Selection
 ) -> tuple[list[PluginOptions], list[str]]:
     """The options of all installed plugins, and what is wrong with those that cannot be used.
 
     Args:
         entries: what is installed.
-        words: what the user says about plugins; the options of one that is blocked are not there.
+        selection: what the user says about plugins; the options of one that is blocked are not
+            there.
     """
     found: list[PluginOptions] = []
     problems: list[str] = []
     for entry in entries:
-        if entry.group != OPTIONS:
-            continue
-        key = entry.distribution.key
-        named = (word.means(KIND, entry.name, key) for word in words.loads)
-        if any(word.means(KIND, entry.name, key) for word in words.blocks):
-            continue
-        if not (words.autoload or key == FIRST_PARTY or any(named)):
+        which = WITH_OPTIONS.name, entry.name, entry.distribution.key
+        if (
+            entry.group not in WITH_OPTIONS.groups
+            or selection.blocker(*which)
+            or selection.leaves_out(*which)
+        ):
             continue
         try:
             found.append(load_options(entry))
-        except OptionsError as error:
-            distribution = entry.distribution
-            problems.append(
-                f"the options of plugin {entry.name!r} ({distribution.name} "
-                f"{distribution.version}) cannot be used: {error}"
-            )
+        except PluginLoadError as error:
+            problems.append(str(error))
     return found, problems
 
 

@@ -1,28 +1,25 @@
-"""The kinds of named component, and what a name of each kind gives.
+"""The kinds of plugins, and the entry-point groups in which they are found.
 
-Importing this module costs next to nothing: neither pluggy nor any plugin is needed to know it.
+Importing this module costs next to nothing: it is on the way of every command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from plaunch.events import EventHandler
-from plaunch.plugin import groups
-from plaunch.plugin.context import PluginContext
-from plaunch.process.stopping.signals import SignalPolicy
-from plaunch.process.streams.logs import LogsSpecs
-from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
-from plaunch.scheduling import Allocation
+if TYPE_CHECKING:
+    from plaunch.plugin.factories import (
+        DeviceCounter,
+        EventHandlerFactory,
+        LogsSpecsFactory,
+        RendezvousFactory,
+        Scheduler,
+        SignalPolicyFactory,
+    )
 
-RendezvousFactory = Callable[[RendezvousParameters], RendezvousHandler]
-LogsSpecsFactory = type[LogsSpecs]
-EventHandlerFactory = Callable[[PluginContext], EventHandler]
-DeviceCounter = Callable[[], int]
-SignalPolicyFactory = Callable[[PluginContext], SignalPolicy]
-Scheduler = Callable[[Mapping[str, str]], Allocation]
+FIRST_PARTY = "plaunch"  # the distribution of what comes with plaunch
+TORCHRUN_HANDLERS = "torchrun.handlers"  # the values of this group are of torch's own types
 
 T = TypeVar("T")
 
@@ -50,42 +47,42 @@ class Kind(Generic[T]):
 RENDEZVOUS: Kind[RendezvousFactory] = Kind(
     name="rendezvous",
     label="rendezvous backend",
-    groups=(groups.RENDEZVOUS, groups.TORCHRUN_HANDLERS),
+    groups=("plaunch.rendezvous", TORCHRUN_HANDLERS),
     flag="--rdzv-backend",
     hook="plaunch_rendezvous_backends",
 )
 LOGS_SPECS: Kind[LogsSpecsFactory] = Kind(
     name="logs_specs",
     label="logs spec",
-    groups=(groups.TORCHRUN_LOGS_SPECS,),
+    groups=("torchrun.logs_specs",),
     flag="--logs-specs",
     hook="plaunch_logs_specs",
 )
 EVENT_HANDLERS: Kind[EventHandlerFactory] = Kind(
     name="event_handlers",
     label="event handler",
-    groups=(groups.EVENT_HANDLERS,),
+    groups=("plaunch.event_handlers",),
     flag="--event-log-handler",
     hook="plaunch_event_handlers",
 )
 DEVICE_COUNTS: Kind[DeviceCounter] = Kind(
     name="device_counts",
     label="device counter",
-    groups=(groups.DEVICE_COUNTS,),
+    groups=("plaunch.device_counts",),
     flag="--nproc-per-node",
     hook="plaunch_device_counts",
 )
 SIGNAL_POLICIES: Kind[SignalPolicyFactory] = Kind(
     name="signal_policies",
     label="signal policy",
-    groups=(groups.SIGNAL_POLICIES,),
+    groups=("plaunch.signal_policies",),
     flag="--signal-policy",
     hook="plaunch_signal_policies",
 )
 SCHEDULERS: Kind[Scheduler] = Kind(
     name="schedulers",
     label="scheduler",
-    groups=(groups.SCHEDULERS,),
+    groups=("plaunch.schedulers",),
     flag="--scheduler",
     hook="plaunch_schedulers",
 )
@@ -100,10 +97,11 @@ KINDS: tuple[Kind[Any], ...] = (
 
 # Plugins that only implement hooks: always on, never selected by name.
 LIFECYCLE: Kind[object] = Kind(
-    name="plugin", label="plugin", groups=(groups.PLUGINS,), flag="-p", hook=""
+    name="plugin", label="plugin", groups=("plaunch.plugins",), flag="-p", hook=""
 )
 # Plugins with options of their own: loaded when one of these is given.
 WITH_OPTIONS: Kind[object] = Kind(
-    name="options", label="plugin", groups=(groups.OPTIONS,), flag="-p", hook=""
+    name="options", label="plugin", groups=("plaunch.options",), flag="-p", hook=""
 )
 ALL_KINDS: tuple[Kind[Any], ...] = (LIFECYCLE, WITH_OPTIONS, *KINDS)
+GROUPS = frozenset(group for kind in ALL_KINDS for group in kind.groups)

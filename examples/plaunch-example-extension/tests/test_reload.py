@@ -7,7 +7,8 @@ import time
 import pytest
 from plaunch.doctor import DoctorContext, Status
 from plaunch.plugin import PluginContext
-from plaunch_example_extension import reload
+from plaunch_example_extension import options, reload
+from plaunch_testing.conformance import HooksConformance, OptionsConformance
 
 
 class Control:
@@ -81,3 +82,17 @@ def test_the_check_of_the_doctor(tmp_path, folder, status):
     context = DoctorContext(options={"reload_file": str(tmp_path / folder / "reload")})
     (finding,) = reload.plaunch_doctor_checks(context)
     assert finding.status is status
+
+
+class TestOptions(OptionsConformance):
+    def plugin(self):
+        return options
+
+
+class TestHooks(HooksConformance):
+    @pytest.fixture(autouse=True)
+    def _options(self, tmp_path):
+        self.options = {"reload_file": str(tmp_path / "reload")}
+
+    def plugin(self):
+        return reload

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from plaunch.doctor import DoctorContext
-    from plaunch.plugin import PluginStatus
 
     from plaunch_doctor.findings import Check
+    from plaunch_doctor.listing import PluginStatus
 
 _WHAT = "plugins"
 

@@ -1,4 +1,4 @@
-"""The option of the doctor."""
+"""The options of the doctor."""
 
 from __future__ import annotations
 
@@ -13,5 +13,13 @@ OPTIONS = (
         has_variable=False,
         command="plaunch_doctor.command:run_doctor",
         takes_errors=True,
+    ),
+    Option(
+        ("--list-plugins",),
+        "list all plugins and their state",
+        read=None,
+        default=False,
+        has_variable=False,
+        command="plaunch_doctor.listing:show_plugins",
     ),
 )

@@ -7,8 +7,9 @@ from typing import Any
 
 from plaunch import LaunchConfig
 from plaunch.errors import UsageError
-from plaunch.plugin import TorchLogsSpecs
 from plaunch.process import LogsSpecs
+
+from plaunch_torchrun.bridges import TorchLogsSpecs
 
 _TIMEOUT = 900  # seconds; torch puts it among the options of every backend if nobody else does
 

@@ -47,6 +47,7 @@ def run_check(invocation: Invocation) -> int:
         parse_rdzv_conf(options["rdzv_conf"]),
         parse_min_max_nnodes(options["nnodes"])[1],
         event_conf,
+        options,
     )
     subjects = find_subjects(options["check_plugin"], invocation.create_manager(), given)
 

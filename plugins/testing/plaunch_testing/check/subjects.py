@@ -13,6 +13,7 @@ from plaunch.plugin import (
     KINDS,
     LIFECYCLE,
     RENDEZVOUS,
+    WITH_OPTIONS,
     find_event_handlers,
     suggest,
 )
@@ -21,7 +22,10 @@ from plaunch.rendezvous import JobRendezvous, RendezvousParameters
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from plaunch.plugin import Kind, PluginManager, RendezvousFactory
+    from plaunch.plugin import Kind, PluginManager, PluginOptions, RendezvousFactory
+
+
+_SEVERAL = (WITH_OPTIONS, *KINDS)  # the kinds of which a name may be more than one
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,14 @@ class Given:
         config: for a rendezvous backend, as `--rdzv-conf`.
         nodes: for a rendezvous backend that takes it for granted, how many nodes the job has.
         event_conf: for event handlers, values by `handler.key`, as `--event-conf`.
+        options: for plugins with options, the values by attribute.
     """
 
     endpoint: str = ""
     config: Mapping[str, object] = field(default_factory=dict)
     nodes: int = 1
     event_conf: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Subject:
     module: str = ""
     is_for_torch: bool = False
     knows_job: bool = False
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 def find_subjects(text: str, manager: PluginManager, given: Given) -> list[Subject]:
@@ -76,12 +82,15 @@ def find_subjects(text: str, manager: PluginManager, given: Given) -> list[Subje
         PluginError: the plugin cannot be loaded, or created.
     """
     kinds, name = find_kinds(text, manager)
-    return [
-        _subject_with_hooks(manager, name, given)
-        if kind is LIFECYCLE
-        else _subject(manager, kind, name, given)
-        for kind in kinds
-    ]
+    subjects: list[Subject] = []
+    for kind in kinds:
+        if kind is LIFECYCLE:
+            subjects.append(_subject_with_hooks(manager, name, given))
+        elif kind is WITH_OPTIONS:
+            subjects += _subjects_with_options(manager, name, given, has_hooks=LIFECYCLE in kinds)
+        else:
+            subjects.append(_subject(manager, kind, name, given))
+    return subjects
 
 
 def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]:
@@ -94,19 +103,19 @@ def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]
         UnknownNameError: nobody offers the name.
     """
     owner, colon, bare = text.partition(":")
-    for kind in KINDS:
+    for kind in (WITH_OPTIONS, *KINDS):
         if colon and owner == kind.name:
             return [kind], bare
     kinds = []
     if not colon or owner != LIFECYCLE.name:
-        kinds = [kind for kind in KINDS if (bare if colon else text) in manager.names(kind)]
+        kinds = [kind for kind in _SEVERAL if (bare if colon else text) in manager.names(kind)]
     if colon:  # the name may be that of another distribution's
         kinds = [kind for kind in kinds if _is_offered(text, kind, manager)]
     if _called_in_each_launch(text, manager):
         kinds.insert(0, LIFECYCLE)
     if kinds:
         return kinds, text
-    names = {f"{kind.name}:{name}" for kind in KINDS for name in manager.names(kind)}
+    names = {f"{kind.name}:{name}" for kind in _SEVERAL for name in manager.names(kind)}
     names |= {f"{LIFECYCLE.name}:{name}" for name in manager.always_on()}
     known = names if colon else {name.partition(":")[2] for name in names}
     how_to_add = "; reinstall the package if you just added it"
@@ -117,12 +126,27 @@ def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]
 
 def _is_offered(text: str, kind: Kind[Any], manager: PluginManager) -> bool:
     try:
+        if kind is WITH_OPTIONS:
+            return _declared(text, manager) is not None
         manager.get(kind, text)
     except UnknownNameError:
         return False
     except PlaunchError:
         pass  # said when it is looked up to be checked
     return True
+
+
+def _declared(text: str, manager: PluginManager) -> PluginOptions | None:
+    """The options that `NAME` or `DISTRIBUTION:NAME` declares."""
+    from packaging.utils import canonicalize_name  # noqa: PLC0415 - pytest has brought it
+
+    owner, _, bare = text.rpartition(":")
+    for declared in manager.plugin_options():
+        distribution = declared.owner.partition(" ")[0]
+        is_owner = not owner or canonicalize_name(owner) == canonicalize_name(distribution)
+        if declared.name == bare and is_owner:
+            return declared
+    return None
 
 
 def _called_in_each_launch(text: str, manager: PluginManager) -> str:
@@ -166,10 +190,31 @@ def _subject_with_hooks(manager: PluginManager, text: str, given: Given) -> Subj
     return Subject(LIFECYCLE, name, _label(LIFECYCLE, text), plugin, given, module)
 
 
+def _subjects_with_options(
+    manager: PluginManager, name: str, given: Given, *, has_hooks: bool
+) -> list[Subject]:
+    """What declares options; its plugin's hooks, too, unless these are called in each launch."""
+    plugin = manager.load_named(WITH_OPTIONS, name)
+    bare = name.rpartition(":")[2]
+    declared = _declared(name, manager)
+    if declared is None:
+        raise UnknownNameError(f"no plugin {name!r} declares options (--check-plugin)")
+    label = f"options of plugin {name!r}"
+    subjects = [Subject(WITH_OPTIONS, bare, label, declared.declared_by, given, declared.module)]
+    if plugin is not None and not has_hooks:
+        values = {option.dest: given.options.get(option.dest) for option in declared.options}
+        module = _module_of(manager, WITH_OPTIONS, bare)
+        label = _label(LIFECYCLE, name)
+        subjects.append(
+            Subject(LIFECYCLE, bare, label, plugin.plugin, given, module, options=values)
+        )
+    return subjects
+
+
 def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: Given) -> Subject:
     thing = manager.get(kind, name)
     bare = name.rpartition(":")[2]
-    options: Mapping[str, str] = {}
+    options: Mapping[str, object] = {}
     if kind is EVENT_HANDLERS:
         _, options = find_event_handlers(manager, name, given.event_conf)[name]
     return Subject(
@@ -179,7 +224,7 @@ def _subject(manager: PluginManager, kind: Kind[Any], name: str, given: Given) -
         thing,
         given,
         _module_of(manager, kind, bare),
-        is_for_torch=thing.__module__ == "plaunch.plugin.torchrun",  # the bridge
+        is_for_torch=thing.__module__ == "plaunch_torchrun.bridges",  # the bridge
         knows_job=kind is RENDEZVOUS and _knows_job(manager, name, thing, given),
         options=options,
     )

@@ -17,6 +17,7 @@ from plaunch_testing.conformance import (
     EventHandlerConformance,
     HooksConformance,
     LogsSpecsConformance,
+    OptionsConformance,
     RendezvousConformance,
     RendezvousHandlerConformance,
     SchedulerConformance,
@@ -52,6 +53,12 @@ class Test_plugin(_Chosen, HooksConformance):  # noqa: N801 - found by the kind'
     """The checks of the hooks that are called in each launch."""
 
     kind = "plugin"
+
+
+class Test_options(_Chosen, OptionsConformance):  # noqa: N801 - found by the kind's name
+    """The checks of a module that declares options."""
+
+    kind = "options"
 
 
 class Test_logs_specs(_Chosen, LogsSpecsConformance):  # noqa: N801 - found by the kind's name

@@ -1,7 +1,7 @@
 """Suites that authors of plugins run over their own; they need pytest.
 
-One class for each kind of plugin, of which the author says what the plugin's name gives, and one
-for the hooks that are called in each launch:
+One class for each kind of plugin, of which the author says what the plugin's name gives, one for
+the hooks that are called in each launch, and one for options:
 
     from plaunch_testing.conformance import EventHandlerConformance
 
@@ -45,6 +45,9 @@ from plaunch_testing.conformance.job_rendezvous import (  # noqa: E402
 )
 from plaunch_testing.conformance.logs_specs import (  # noqa: E402
     LogsSpecsConformance as LogsSpecsConformance,
+)
+from plaunch_testing.conformance.options import (  # noqa: E402
+    OptionsConformance as OptionsConformance,
 )
 from plaunch_testing.conformance.rendezvous_handlers import (  # noqa: E402
     RendezvousHandlerConformance as RendezvousHandlerConformance,

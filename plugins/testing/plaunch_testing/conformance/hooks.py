@@ -1,4 +1,4 @@
-"""What every plugin must do whose hooks are called in each launch."""
+"""What every plugin must do with hooks that are called in launches."""
 
 from __future__ import annotations
 
@@ -9,25 +9,41 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import pluggy
 import pytest
-from plaunch.agent import GroupInfo, RunResult, WorkerExit, WorkerInfo, WorkerState
+from plaunch.agent import (
+    GroupInfo,
+    RequestKind,
+    RunResult,
+    Snapshot,
+    WorkerExit,
+    WorkerInfo,
+    WorkerState,
+)
 from plaunch.doctor import DoctorContext, Finding
 from plaunch.plugin import hookspecs
 from plaunch.process import ProcessFailure
 from plaunch.testing import plugin_manager
 
+from plaunch_testing.conformance.event_samples import NAMES, named
 from plaunch_testing.conformance.plugin_suite import PluginSuite
 from plaunch_testing.conformance.surroundings import within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    import signal
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from plaunch.agent import Extension
 
     Call = tuple[str, dict[str, object]]  # a hook, and its arguments
 
 # How long a launch and the doctor wait for one implementation, in seconds.
 NOTIFY_TIMEOUT = 1.0
 DOCTOR_TIMEOUT = 15.0
+# How long an extension is waited for when it starts, and at the end of a launch.
+START_TIMEOUT = 10.0
+STOP_TIMEOUT = 2.0
 
 _CHECKS = "plaunch_doctor_checks"
+_EXTENSIONS = "plaunch_extensions"
 
 _WORKERS = tuple(WorkerInfo(rank, 2 + rank, 2 + rank, 4, 4, pid=4242 + rank) for rank in range(2))
 _FORMED = GroupInfo(
@@ -129,7 +145,29 @@ class _Launch:
         return found
 
 
-def _findings(item: pluggy.HookImpl, arguments: Sequence[object]) -> list[object]:
+class _Control:
+    """What an extension is given to act with; what it asks for is not done."""
+
+    def snapshot(self) -> Snapshot:
+        """What an agent does whose workers run."""
+        pids = {worker.global_rank: worker.pid or 0 for worker in _WORKERS}
+        return Snapshot(WorkerState.HEALTHY, 0, 0, tuple(pids), pids)
+
+    def request(self, kind: RequestKind | str, reason: str) -> None:
+        """Refuse what is no request."""
+        RequestKind(kind)
+        assert isinstance(reason, str), f"the reason of a request is {reason!r}"
+
+    def signal_workers(
+        self, signum: signal.Signals | int, ranks: Collection[int] | None = None, reason: str = ""
+    ) -> None:
+        """Send nothing."""
+
+    def say(self, text: str) -> None:
+        """Say nothing."""
+
+
+def _given(item: pluggy.HookImpl, arguments: Sequence[object]) -> list[object]:
     found = cast("Iterable[object] | None", item.function(*arguments))
     return list(found or ())
 
@@ -146,6 +184,12 @@ class HooksConformance(PluginSuite):
     def plugin(self) -> object:
         """The module, object or class with the hooks; to be overridden."""
         raise NotImplementedError
+
+    @pytest.fixture(autouse=True)
+    def _extensions_end(self, _surroundings: None) -> Iterator[None]:
+        self._started: list[Extension] = []
+        yield
+        self.end_use()
 
     def notify(
         self, plugin: _Launch, launch: str, *, errors: type[Exception] | None = None
@@ -164,9 +208,36 @@ class HooksConformance(PluginSuite):
             worker_env = plugin.manager.worker_env
             self.call("plaunch_worker_env", worker_env, replace(worker, pid=None), _ENV)
 
+    def extensions(self, plugin: _Launch) -> list[Extension]:
+        """What the plugin wants to run beside an agent."""
+        found: list[object] = []
+        for item in plugin.implementations(_EXTENSIONS):
+            arguments = [self.context()][: len(item.argnames)]
+            found += within(START_TIMEOUT, _EXTENSIONS, partial(_given, item, arguments))
+        return cast("list[Extension]", found)
+
+    def start(self, extension: Extension) -> None:
+        """Start an extension as a launch does; it is stopped when the test is over."""
+        within(START_TIMEOUT, "start()", partial(extension.start, _Control()))
+        self._started.append(extension)
+
+    def stop(self, extension: Extension, result: RunResult | None) -> None:
+        """Stop one that has started."""
+        self._started.remove(extension)
+        within(STOP_TIMEOUT, "stop()", partial(extension.stop, result))
+
+    def end_use(self) -> None:
+        """Stop all extensions that run; whether that goes well, other tests say."""
+        for extension in [*self._started]:
+            with contextlib.suppress(Exception, pytest.fail.Exception):
+                self.stop(extension, None)
+
     def use_once(self) -> object:
         """Take part in a launch that succeeds; whether that goes well, other tests say."""
         plugin = _Launch(self.thing)
+        with contextlib.suppress(Exception, pytest.fail.Exception):
+            for extension in self.extensions(plugin):
+                self.start(extension)
         with contextlib.suppress(Exception):
             self.ask_for_env(plugin)
         self.notify(plugin, "that succeeds", errors=Exception)
@@ -189,6 +260,26 @@ class HooksConformance(PluginSuite):
     def test_it_gives_the_doctor_findings(self) -> None:
         """They are `plaunch.doctor.Finding`, and come within fifteen seconds."""
         for item in _Launch(self.thing).implementations(_CHECKS):
-            ask = partial(_findings, item, [DoctorContext()][: len(item.argnames)])
+            ask = partial(_given, item, [DoctorContext()][: len(item.argnames)])
             for finding in within(DOCTOR_TIMEOUT, _CHECKS, ask):
                 assert isinstance(finding, Finding), f"it gives {finding!r}, which is no Finding"
+
+    def test_it_gives_extensions(self) -> None:
+        """They have the methods `start`, `handle` and `stop`."""
+        for extension in self.extensions(_Launch(self.thing)):
+            for method in ("start", "handle", "stop"):
+                assert callable(getattr(extension, method, None)), f"{extension!r} has no {method}"
+
+    def test_its_extensions_take_part_in_a_launch(self) -> None:
+        """They start within ten seconds, take every event that there is, and end within two."""
+        for extension in self.extensions(_Launch(self.thing)):
+            self.start(extension)
+            for name in NAMES:
+                self.call(f"handle({name})", extension.handle, named(name))
+            self.stop(extension, RunResult(WorkerState.SUCCEEDED, {2: None, 3: None}))
+
+    def test_its_extensions_take_part_in_a_launch_that_ends_at_once(self) -> None:
+        """An error may end it before anything has happened; there is no result then."""
+        for extension in self.extensions(_Launch(self.thing)):
+            self.start(extension)
+            self.stop(extension, None)

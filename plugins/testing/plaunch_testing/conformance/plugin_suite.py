@@ -41,7 +41,7 @@ class PluginSuite:
     module: ClassVar[str] = ""  # what a launch imports; by default where the plugin is defined
     is_for_torch: ClassVar[bool] = False  # whether it was written for torchrun, and imports torch
     settings: ClassVar[Mapping[str, object]] = {}  # fields of the launch that have other values
-    options: ClassVar[Mapping[str, str]] = {}  # options given for the plugin
+    options: ClassVar[Mapping[str, object]] = {}  # options given for the plugin
 
     def plugin(self) -> Any:
         """What the plugin's name gives; to be overridden."""

@@ -1,0 +1,169 @@
+"""What plugins contribute to the workers: variables, devices and processors, a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from plaunch.errors import PluginError, UsageError
+from plaunch.plugin.calls import bounded_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from plaunch.agent.worker import WorkerInfo
+    from plaunch.plugin.calls import Implementation
+    from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.loaded import Registration
+
+ENVIRONMENT = "plaunch_worker_env"
+
+TIME_BOUND = 10.0  # seconds that one implementation is waited for
+_ADVICE = "; mend what it waits for, or block it with -p no:NAME"
+
+
+class SoleHook(NamedTuple):
+    """A hook that one plugin of a launch may answer.
+
+    Args:
+        name: of the hook.
+        is_right: whether an answer is what it should be.
+        answer: what that is called.
+        deed: what two plugins that answer would both do.
+    """
+
+    name: str
+    is_right: Callable[[object], bool]
+    answer: str
+    deed: str
+
+
+BINDER = SoleHook(
+    "plaunch_worker_binder",
+    lambda answer: all(callable(getattr(answer, name, None)) for name in ("plan", "environment")),
+    "Binder",
+    "bind the workers",
+)
+STORE = SoleHook(
+    "plaunch_worker_store", callable, "function that opens a store", "host the workers' store"
+)
+
+
+def added_variables(
+    implementations: Iterable[Implementation],
+    worker: WorkerInfo,
+    env: Mapping[str, str],
+    is_unwanted: Callable[[], bool],
+) -> dict[str, str]:
+    """Merge what the implementations of `plaunch_worker_env` add for one worker.
+
+    A value that a plugin returns unchanged from `env` is no contribution.
+
+    Args:
+        implementations: in the order in which they are called, each on a thread of its own.
+        worker: the worker.
+        env: what plaunch itself sets for it.
+        is_unwanted: asked while a plugin takes its time: whether not to wait for it any more.
+
+    Raises:
+        PluginError: a plugin fails, does not return, returns something that is no environment,
+            changes a variable of plaunch's own, or contradicts another plugin.
+    """
+    merged: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    arguments = {"worker": worker, "env": MappingProxyType(dict(env))}
+    for item in implementations:
+        for name, value in _variables(item, _answer(item, arguments, is_unwanted)):
+            if env.get(name) == value:
+                continue
+            if name in env:
+                raise PluginError(
+                    f"{item.who} sets {name} to {value!r} in {ENVIRONMENT}, but plaunch itself "
+                    f"sets it to {env[name]!r}; a plugin may only add variables"
+                )
+            if merged.setdefault(name, value) != value:
+                raise PluginError(
+                    f"{owners[name]} and {item.who} set {name} to different values in "
+                    f"{ENVIRONMENT}: {merged[name]!r} and {value!r}; block one of them with "
+                    "-p no:NAME"
+                )
+            owners.setdefault(name, item.who)
+    return merged
+
+
+def find_sole_answer(
+    hook: SoleHook,
+    implementations: Iterable[Implementation],
+    context_of: Callable[[Registration], PluginContext],
+    is_unwanted: Callable[[], bool],
+) -> tuple[Any, Registration | None]:
+    """The one answer to a hook, and whose it is; None and None if there is none.
+
+    Args:
+        hook: the hook.
+        implementations: in the order in which they are called, each on a thread of its own.
+        context_of: the launch as a plugin is told of it.
+        is_unwanted: asked while a plugin takes its time: whether not to wait for it any more.
+
+    Raises:
+        UsageError: a plugin refuses the settings.
+        PluginError: a plugin fails, does not return, returns something else, or is the second one.
+    """
+    found, by = None, None
+    for item in implementations:
+        arguments = {"context": context_of(item.plugin)}
+        answer = _answer(item, arguments, is_unwanted, passing=UsageError)
+        if answer is None:
+            continue
+        if not hook.is_right(answer):
+            raise PluginError(
+                f"{item.who} returned {answer!r} from {hook.name}, which is no {hook.answer}"
+            )
+        if by is not None:
+            raise PluginError(
+                f"{by.who} and {item.who} both {hook.deed} ({hook.name}); block one of them with "
+                "-p no:NAME"
+            )
+        found, by = answer, item.plugin
+    return found, by
+
+
+def _answer(
+    item: Implementation,
+    arguments: Mapping[str, object],
+    is_unwanted: Callable[[], bool],
+    passing: type[Exception] | tuple[()] = (),
+) -> Any:
+    call = partial(item.call, arguments)
+    return bounded_call(
+        item.who, item.hook, call, TIME_BOUND, is_unwanted, passing=passing, advice=_ADVICE
+    )
+
+
+def _variables(item: Implementation, answer: object) -> Iterable[tuple[str, str]]:
+    if answer is None:
+        return ()
+    if not isinstance(answer, Mapping):
+        raise PluginError(
+            f"{item.who} returned {answer!r} from {ENVIRONMENT}, which is neither a mapping nor "
+            "None"
+        )
+    for name, value in answer.items():
+        if not _is_variable(name, value):
+            raise PluginError(
+                f"{item.who} returned {name!r}: {value!r} from {ENVIRONMENT}, which is no "
+                "environment variable; both must be strings, the name without '='"
+            )
+    return answer.items()
+
+
+def _is_variable(name: object, value: object) -> bool:
+    return (
+        isinstance(name, str)
+        and isinstance(value, str)
+        and bool(name)
+        and "=" not in name
+        and "\0" not in name + value
+    )

@@ -1,0 +1,267 @@
+"""What is installed: the entry points of all distributions, read without importing any of them.
+
+`importlib_metadata` defines what is installed, but costs three interpreter starts. So the files
+are read directly, and it is asked only where they are not plain files in plain folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    import importlib_metadata
+
+_METADATA_FILES = ("METADATA", "PKG-INFO")
+# The finders that look for metadata in the folders of sys.path, as this module does.
+_FOLDER_FINDERS = frozenset({"PathFinder", "MetadataPathFinder"})
+
+
+class Distribution:
+    """An installed distribution. `key` is its normalised name, by which distributions are told."""
+
+    def __init__(self, key: str, name: str, version: str, folder: str = "") -> None:
+        self.key = key
+        self._name = name
+        self._version = version
+        self._folder = folder
+
+    @property
+    def name(self) -> str:
+        """The name as its author writes it."""
+        self._read_metadata()
+        return self._name
+
+    @property
+    def version(self) -> str:
+        """The version; empty if the distribution does not tell."""
+        self._read_metadata()
+        return self._version
+
+    def __repr__(self) -> str:
+        return f"Distribution({self._name!r}, {self._version!r})"
+
+    def _read_metadata(self) -> None:
+        # Folder names have both in a normalised form; the real ones are for messages only, and so
+        # are read when one is written.
+        if not self._folder:
+            return
+        folder, self._folder = self._folder, ""
+        for line in _metadata_head(folder):
+            field, colon, value = line.partition(":")
+            if not colon:
+                return
+            if field == "Name":
+                self._name = value.strip() or self._name
+            elif field == "Version":
+                self._version = value.strip() or self._version
+
+
+class Target(NamedTuple):
+    """What an entry point refers to: an attribute (empty for none) of a module, and its extras."""
+
+    module: str
+    attribute: str
+    extras: tuple[str, ...]
+
+    def load(self) -> Any:
+        """Import the module, and return what is referred to; raises whatever that raises."""
+        value: Any = importlib.import_module(self.module)
+        for part in filter(None, self.attribute.split(".")):
+            value = getattr(value, part)
+        return value
+
+
+class EntryPoint(NamedTuple):
+    """One line of a distribution's entry points: in `group`, `name = value`."""
+
+    group: str
+    name: str
+    value: str
+    distribution: Distribution
+
+    def target(self) -> Target:
+        """Parse the value, `module[:attribute] [extra, ...]`.
+
+        Raises:
+            ValueError: the value has another form.
+        """
+        reference, bracket, rest = self.value.partition("[")
+        rest = rest.rstrip()
+        if bracket and not rest.endswith("]"):
+            raise ValueError(self.value)
+        extras = tuple(filter(None, (extra.strip() for extra in rest[:-1].split(","))))
+        module, colon, attribute = (part.strip() for part in reference.partition(":"))
+        parts = [*module.split("."), *(attribute.split(".") if colon else ())]
+        if not all(part.isidentifier() for part in parts):
+            raise ValueError(self.value)
+        return Target(module, attribute, extras)
+
+
+def normalise(name: str) -> str:
+    """The form of a distribution's name that is the same however it is spelled."""
+    key = name.lower().replace("-", "_").replace(".", "_")
+    while "__" in key:
+        key = key.replace("__", "_")
+    return key
+
+
+def scan(groups: Collection[str], path: Sequence[str] | None = None) -> list[EntryPoint]:
+    """List the entry points of `groups`, sorted by group, name and distribution.
+
+    Where a distribution is installed twice, the first one on the path counts, and one that has
+    metadata before one that has not, as an interrupted removal leaves behind.
+
+    Args:
+        groups: names of entry-point groups.
+        path: folders to look in; by default `sys.path`, and whatever other finders know.
+    """
+    found = None
+    if path is not None or not _has_other_finders():
+        found = _read_folders(groups, sys.path if path is None else path)
+    if found is None:
+        found = _ask_importlib_metadata(groups, path)
+    return sorted(found, key=lambda entry: (entry.group, entry.name, entry.distribution.key))
+
+
+def parse_entry_points(
+    text: str, source: str, groups: Collection[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield (group, name, value) of each line of an `entry_points.txt` in one of `groups`.
+
+    A line of another form is reported with `source` and skipped: one broken distribution must not
+    spoil every launch.
+    """
+    group = ""
+    for raw in text.splitlines():
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("[") and line.endswith("]"):
+            group = line.strip("[]")
+            continue
+        if group not in groups:
+            continue
+        name, equals, value = line.partition("=")
+        if not equals:
+            _warn("%s has the line %r, which is not NAME = MODULE:OBJECT; ignored", source, line)
+            continue
+        yield group, name.strip(), value.strip()
+
+
+def _has_other_finders() -> bool:
+    for finder in sys.meta_path:
+        if getattr(finder, "find_distributions", None) is None:
+            continue
+        cls = finder if isinstance(finder, type) else type(finder)
+        if cls.__name__ not in _FOLDER_FINDERS:
+            return True
+    return False
+
+
+def _read_folders(groups: Collection[str], path: Sequence[str]) -> list[EntryPoint] | None:
+    """Read the entry points below `path`; None if something there is not a plain folder."""
+    folders: dict[str, list[str]] = {}
+    for root in dict.fromkeys(path):
+        if root.lower().endswith(".egg"):
+            return None
+        try:
+            children = os.listdir(root or ".")
+        except NotADirectoryError:
+            return None
+        except OSError:
+            continue  # a folder that does not exist, or that nothing can be imported from either
+        for child in children:
+            if child.lower().endswith((".dist-info", ".egg-info")):
+                key = normalise(child.rpartition(".")[0].partition("-")[0])
+                folders.setdefault(key, []).append(os.path.join(root, child))
+    found: list[EntryPoint] = []
+    for key, candidates in folders.items():
+        folder = candidates[0]
+        if len(candidates) > 1:
+            folder = next(filter(_has_metadata, candidates), folder)
+        found.extend(_read_folder(groups, key, folder))
+    return found
+
+
+def _read_folder(groups: Collection[str], key: str, folder: str) -> Iterator[EntryPoint]:
+    source = os.path.join(folder, "entry_points.txt")
+    try:
+        with open(source, "rb") as file:
+            data = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        _warn("the entry points of an installed package cannot be read: %s", error)
+        return
+    if not any(group.encode() in data for group in groups):
+        return
+    name, _, version = os.path.basename(folder).rpartition(".")[0].partition("-")
+    distribution = Distribution(key, name, version.partition("-")[0], folder)
+    text = data.decode("utf-8", errors="replace")
+    for group, entry_name, value in parse_entry_points(text, source, groups):
+        yield EntryPoint(group, entry_name, value, distribution)
+
+
+def _has_metadata(folder: str) -> bool:
+    return os.path.isfile(folder) or any(
+        os.path.exists(os.path.join(folder, file)) for file in _METADATA_FILES
+    )
+
+
+def _metadata_head(folder: str) -> Iterable[str]:
+    for file in _METADATA_FILES:
+        try:
+            with open(os.path.join(folder, file), encoding="utf-8", errors="replace") as lines:
+                return lines.read(4096).splitlines()
+        except OSError:
+            continue
+    return ()
+
+
+def _ask_importlib_metadata(
+    groups: Collection[str], path: Sequence[str] | None
+) -> list[EntryPoint]:
+    import importlib_metadata  # noqa: PLC0415 - costs three interpreter starts
+
+    context = {} if path is None else {"path": list(path)}
+    installed = [(_name_of(each), each) for each in importlib_metadata.distributions(**context)]
+    found: dict[str, list[EntryPoint]] = {}
+    # The sort is stable: those with metadata come first, and among them the first on the path.
+    for (name, version), each in sorted(installed, key=lambda pair: not pair[0][1]):
+        key = normalise(name)
+        if key in found:
+            continue
+        distribution = Distribution(key, name, version)
+        try:
+            found[key] = [
+                EntryPoint(entry.group, entry.name, entry.value, distribution)
+                for entry in each.entry_points
+                if entry.group in groups
+            ]
+        except Exception as error:  # noqa: BLE001 - other people's finders and files
+            _warn("the entry points of distribution %s cannot be read: %s", name, error)
+    return [entry for entries in found.values() for entry in entries]
+
+
+def _name_of(installed: importlib_metadata.IDistribution) -> tuple[str, str]:
+    """The name and version of a distribution; without metadata, its folder's name and nothing."""
+    name = version = ""
+    # There may be none, and other people's finders raise whatever they like.
+    with contextlib.suppress(Exception):
+        name, version = installed.metadata["Name"] or "", installed.metadata["Version"] or ""
+    if name:
+        return name, version
+    folder = os.path.basename(str(getattr(installed, "_path", installed)))
+    return folder.rpartition(".")[0].partition("-")[0] or folder, ""
+
+
+def _warn(message: str, *details: object) -> None:
+    import logging  # noqa: PLC0415 - a warning is rare
+
+    logging.getLogger("plaunch").warning(message, *details)

@@ -1,0 +1,19 @@
+"""What a name of each kind of plugin gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from plaunch.events import EventHandler
+from plaunch.plugin.context import PluginContext
+from plaunch.process.stopping.signals import SignalPolicy
+from plaunch.process.streams.logs import LogsSpecs
+from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
+from plaunch.scheduling import Allocation
+
+RendezvousFactory = Callable[[RendezvousParameters], RendezvousHandler]
+LogsSpecsFactory = type[LogsSpecs]
+EventHandlerFactory = Callable[[PluginContext], EventHandler]
+DeviceCounter = Callable[[], int]
+SignalPolicyFactory = Callable[[PluginContext], SignalPolicy]
+Scheduler = Callable[[Mapping[str, str]], Allocation]

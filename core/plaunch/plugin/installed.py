@@ -1,0 +1,203 @@
+"""The installed plugins by kind and name, and which of them may be used in this launch."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from plaunch._names import suggest
+from plaunch.errors import DuplicateNameError, UnknownNameError, UsageError
+from plaunch.plugin.entry_points import normalise, scan
+from plaunch.plugin.registry import ALL_KINDS, DEVICE_COUNTS, GROUPS, LIFECYCLE, LOGS_SPECS
+from plaunch.plugin.selection import AUTOLOAD_VARIABLE, Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from plaunch.plugin.entry_points import EntryPoint
+    from plaunch.plugin.registry import Kind
+    from plaunch.plugin.selection import Word
+
+
+HOW_TO_ADD = "; reinstall the package if you just added it"
+
+
+class Installed:
+    """The entry points of one launch, each usable or left out.
+
+    Args:
+        entries: the entry points, sorted.
+        selection: what the user says about them.
+    """
+
+    def __init__(self, entries: Iterable[EntryPoint], selection: Selection) -> None:
+        self.selection = selection
+        self._usable: dict[str, list[EntryPoint]] = {kind.name: [] for kind in ALL_KINDS}
+        # With the word that blocks each; None for those that nobody names with loading off.
+        self._left_out: dict[str, list[tuple[EntryPoint, Word | None]]] = {
+            kind.name: [] for kind in ALL_KINDS
+        }
+        kinds = {group: kind.name for kind in ALL_KINDS for group in kind.groups}
+        for entry in entries:
+            kind, key = kinds[entry.group], entry.distribution.key
+            blocker = selection.blocker(kind, entry.name, key)
+            if blocker is not None or selection.leaves_out(kind, entry.name, key):
+                self._left_out[kind].append((entry, blocker))
+            else:
+                self._usable[kind].append(entry)
+
+    def usable(self, kind: Kind[Any]) -> list[EntryPoint]:
+        """The plugins of `kind` that may be used, by name, with all providers of each name."""
+        return sorted(self._usable[kind.name], key=lambda entry: entry.name)
+
+    def left_out(self, kind: Kind[Any]) -> list[tuple[EntryPoint, str]]:
+        """The other plugins of `kind`, and what the user has said that leaves each out."""
+        return [
+            (entry, AUTOLOAD_VARIABLE if word is None else word.source)
+            for entry, word in self._left_out[kind.name]
+        ]
+
+    def named(self, word: Word) -> list[tuple[Kind[Any], str]]:
+        """The kinds and names of usable plugins that `word` means, plugins of hooks first."""
+        found = {
+            (kind.name, entry.name): kind
+            for kind in ALL_KINDS
+            for entry in self.usable(kind)
+            if word.means(kind.name, entry.name, entry.distribution.key)
+        }
+        return [(kind, name) for (_, name), kind in found.items()]
+
+    def blocker_of(self, word: Word) -> Word | None:
+        """The word that blocks a plugin which `word` asks for, or None."""
+        for kind, left_out in self._left_out.items():
+            for entry, blocker in left_out:
+                if blocker and word.means(kind, entry.name, entry.distribution.key):
+                    return blocker
+        return None
+
+    def names(self, kind: str = "") -> list[str]:
+        """The names of the usable plugins of one kind, or of all, sorted."""
+        groups = [entries for name, entries in self._usable.items() if kind in ("", name)]
+        return sorted({entry.name for entries in groups for entry in entries})
+
+    def find(
+        self, kind: Kind[Any], name: str, offers: Iterable[EntryPoint] = ()
+    ) -> EntryPoint | None:
+        """The plugin of `kind` that `name` or `distribution:name` means; None if none is usable.
+
+        `offers` are what plugins that are loaded already offer beside their own entry points.
+
+        Raises:
+            DuplicateNameError: there is more than one.
+        """
+        meant = [e for e in (*self._usable[kind.name], *offers) if _means(name, e)]
+        owners = {entry.distribution.key for entry in meant}
+        if len(owners) > 1 and kind is LOGS_SPECS and name == "default":
+            owners.discard("torch")  # what torchrun uses itself; ours stands in for it
+            meant = [entry for entry in meant if entry.distribution.key in owners]
+        if len(owners) > 1:
+            raise _several(kind, name, meant)
+        if not meant:
+            return None
+        groups = [*kind.groups, kind.hook]  # the first one counts
+        first = min(groups.index(entry.group) for entry in meant)
+        best = [entry for entry in meant if entry.group == groups[first]]
+        if len({entry.value for entry in best}) > 1:
+            raise _listed_twice(kind, name, best)
+        return best[0]
+
+    def refusal(self, kind: Kind[Any], name: str, choices: Sequence[str]) -> UsageError:
+        """The error about a name of `kind` that cannot be used: blocked, hidden, or unknown."""
+        selection = f"{kind.label} {name!r} ({kind.flag})"
+        blocker = self.selection.blocker(kind.name, name)
+        for entry, word in self._left_out[kind.name]:
+            if not _means(name, entry):
+                continue
+            if word is None:
+                return UnknownNameError(
+                    f"{selection} of distribution {entry.distribution.name!r} is not loaded, "
+                    f"because {AUTOLOAD_VARIABLE} is set; add -p {kind.name}:{entry.name}"
+                )
+            blocker = blocker or word
+        if blocker is not None:
+            return UsageError(f"{selection} is blocked by {blocker.source}; drop one of the two")
+        if kind is DEVICE_COUNTS:
+            return UnknownNameError(
+                f"{kind.flag} is {name!r}, which is neither a number nor a {kind.label} that is "
+                f"installed{suggest(name, choices)}"
+            )
+        return UnknownNameError(
+            f"{kind.label} {name!r} is unknown ({kind.flag})"
+            f"{suggest(name, choices, otherwise=HOW_TO_ADD)}"
+        )
+
+    def refusal_of_word(self, word: Word) -> UnknownNameError:
+        """The error about a word that names no usable plugin, and no module that can be found."""
+        path = _file_of(word.text)
+        if path is not None:
+            module = path.removesuffix(f"{os.sep}__init__.py").removesuffix(".py")
+            name = os.path.normpath(module).replace(os.sep, ".")
+            return UnknownNameError(
+                f"{word.source} names neither an installed plugin nor a module that Python finds; "
+                f"the working folder has {path!r}, but is not where modules are looked for: write "
+                f"PYTHONPATH=. in front of the command, and -p {name}"
+            )
+        names = self.names()
+        return UnknownNameError(
+            f"{word.source} names neither an installed plugin nor a module"
+            f"{suggest(word.text, names, otherwise=HOW_TO_ADD)}"
+        )
+
+
+def installed_plugins(
+    words: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    path: Sequence[str] | None = None,
+) -> Installed:
+    """Look up what is installed; imports no plugin.
+
+    Args:
+        words: the arguments of `-p`.
+        environ: the environment variables; by default this process's.
+        path: folders to look for installed plugins in; by default `sys.path`.
+
+    Raises:
+        UsageError: one of the words is empty.
+    """
+    environ = os.environ if environ is None else environ
+    return Installed(scan(GROUPS, path), Selection(words, environ))
+
+
+def _file_of(text: str) -> str | None:
+    """The file below the working folder that somebody may have meant by the name of a module."""
+    module = text.replace(".", os.sep)
+    candidates = (text, f"{module}.py", os.path.join(module, "__init__.py"))
+    if os.path.isabs(text):
+        return None
+    return next((p for p in candidates if p.endswith(".py") and os.path.isfile(p)), None)
+
+
+def _means(name: str, entry: EntryPoint) -> bool:
+    if entry.name == name:
+        return True
+    owner, _, bare = name.partition(":")
+    return bare == entry.name and normalise(owner) == entry.distribution.key
+
+
+def _several(kind: Kind[Any], name: str, entries: Sequence[EntryPoint]) -> DuplicateNameError:
+    bare = entries[0].name
+    owners = sorted({entry.distribution.name for entry in entries})
+    spelled = [f"{owner}:{bare}" for owner in owners]
+    choice = f"write {kind.flag} {' or '.join(spelled)}, or " if kind is not LIFECYCLE else ""
+    return DuplicateNameError(
+        f"{kind.label} {name!r} is offered by more than one distribution: {', '.join(owners)}; "
+        f"{choice}block one with -p no:{spelled[-1]}"
+    )
+
+
+def _listed_twice(kind: Kind[Any], name: str, entries: Sequence[EntryPoint]) -> DuplicateNameError:
+    values = ", ".join(sorted({entry.value for entry in entries}))
+    return DuplicateNameError(
+        f"{kind.label} {name!r} is listed more than once by distribution "
+        f"{entries[0].distribution.name!r}: {values}; its author must rename one of them"
+    )

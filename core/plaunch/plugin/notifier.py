@@ -1,0 +1,109 @@
+"""Notifying plugins of what happens, so that none of them can harm or hold the job."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from plaunch.agent import notifications
+from plaunch.plugin.calls import keeping_signals, one_line
+from plaunch.threads import BoundedCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from plaunch.agent.notifications import Notification
+    from plaunch.plugin.calls import Implementation
+    from plaunch.plugin.loaded import Registration
+
+logger = logging.getLogger("plaunch")
+
+# How long one implementation is waited for by the agent's loop, in seconds.
+TIME_BOUND = 1.0
+
+# The arguments of these hooks are fields of the notifications.
+HOOKS: dict[type[Notification], str] = {
+    notifications.BeforeRendezvous: "plaunch_before_rendezvous",
+    notifications.AfterRendezvous: "plaunch_after_rendezvous",
+    notifications.WorkersStarted: "plaunch_workers_started",
+    notifications.WorkerExited: "plaunch_worker_exited",
+    notifications.StateChanged: "plaunch_state_changed",
+    notifications.AgentFinished: "plaunch_agent_finished",
+}
+
+
+class Notifier:
+    """Calls the implementations of the hooks that tell, one after the other.
+
+    They run on a thread that is neither the caller's nor there between two calls, so that the
+    process can be forked. One that raises, or does not return within `TIME_BOUND`, is reported
+    with its plugin's name and not called again; other hooks of the same plugin stay. While a call
+    has not returned, its plugin is told of nothing else: no two of its hooks are called at once.
+    Where the system gives no thread, nobody is told, as nothing would bound it.
+
+    Args:
+        implementations: the implementations of a hook, in the order in which they are called.
+        with_traceback: whether a failure is logged with its traceback.
+    """
+
+    def __init__(
+        self,
+        implementations: Callable[[str], Sequence[Implementation]],
+        *,
+        with_traceback: bool = False,
+    ) -> None:
+        self._implementations = implementations
+        self._with_traceback = with_traceback
+        self._switched_off: set[tuple[Registration, str]] = set()
+        self._out: dict[Registration, BoundedCall] = {}  # calls that were left behind, by plugin
+        self._lacks_threads = False
+
+    def notify(self, notification: Notification) -> None:
+        """Tell all plugins of `notification`, if it has a hook; nothing that they do is raised."""
+        hook = HOOKS.get(type(notification))
+        if hook is None:
+            return
+        for item in self._implementations(hook):
+            out = self._out.get(item.plugin)
+            is_off = (item.plugin, hook) in self._switched_off
+            if not is_off and (out is None or not out.is_out()):
+                self._call(item, notification)
+
+    def left_behind(self) -> list[str]:
+        """The plugins of which a call has not returned that nobody waits for."""
+        return [plugin.who for plugin, call in self._out.items() if call.is_out()]
+
+    def _call(self, item: Implementation, notification: Notification) -> None:
+        who, hook = item.who, item.hook
+        arguments = {name: getattr(notification, name) for name in item.argnames}
+        with keeping_signals(who, hook):
+            try:
+                call = BoundedCall(f"plugin-{hook}", partial(item.call, arguments))
+            except RuntimeError as error:  # no more threads, or the interpreter is ending
+                if not self._lacks_threads:
+                    self._lacks_threads = True
+                    logger.warning("%s is not told (%s), nor is anybody else: %s", who, hook, error)
+                return
+            has_returned = call.wait(TIME_BOUND)
+        if has_returned and call.error is None:
+            return
+        self._switched_off.add((item.plugin, hook))
+        if not has_returned:
+            self._out[item.plugin] = call
+            logger.warning(
+                "%s has not returned from %s within %g s; it is left to itself, not told of "
+                "anything else until it has, and not called for that again; the job goes on",
+                who,
+                hook,
+                TIME_BOUND,
+            )
+        elif call.error is not None:
+            # Also SystemExit: a plugin's failure never harms the job.
+            logger.warning(
+                "%s failed in %s and is not called for it again; the job goes on: %s",
+                who,
+                hook,
+                one_line(call.error),
+                exc_info=call.error if self._with_traceback else None,
+            )

@@ -1,0 +1,201 @@
+"""The list of all plugins and their state, which no broken plugin can spoil."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from plaunch.errors import DuplicateNameError, SignalException
+from plaunch.plugin import (
+    ALL_KINDS,
+    KINDS,
+    LIFECYCLE,
+    WITH_OPTIONS,
+    PluginManager,
+    installed_plugins,
+    one_line,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from plaunch.cli import Invocation
+    from plaunch.plugin import EntryPoint, Installed, Kind
+
+READY = "ready"
+BLOCKED = "blocked"
+BROKEN = "broken"
+SHADOWED = "shadowed"
+_NOT_INSTALLED = "-"
+
+
+@dataclass(frozen=True)
+class PluginStatus:
+    """One plugin, or one name of it.
+
+    Args:
+        kind: the kind's name, "plugin" for plugins that only have hooks.
+        name: the plugin's name.
+        distribution: the distribution that it belongs to; "-" for one that is not installed.
+        version: the distribution's version; "-" for a plugin that is not installed.
+        status: "ready", "blocked", "broken" or "shadowed".
+        detail: why it is blocked, broken or shadowed.
+        rivals: other distributions that offer the same name, so that it means none of them.
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    status: str = READY
+    detail: str = ""
+    rivals: tuple[str, ...] = ()
+
+    @property
+    def is_always_on(self) -> bool:
+        """Whether it is loaded in each launch, so that every launch fails if it is broken."""
+        return self.kind == LIFECYCLE.name
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it cannot be loaded."""
+        return self.status == BROKEN
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can be selected."""
+        return self.status not in (BROKEN, BLOCKED)
+
+
+def list_plugins(
+    plugins: Sequence[object] = (),
+    *,
+    words: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    path: Sequence[str] | None = None,
+) -> list[PluginStatus]:
+    """Say of each plugin whether it works, by loading it.
+
+    Those that are blocked are not loaded, nor is what a bare name does not mean: torch's `default`
+    logs spec would cost more than everything else.
+
+    Args:
+        plugins: plugins passed in code.
+        words: the arguments of `-p`.
+        environ: the environment variables; by default this process's.
+        path: folders to look for installed plugins in; by default `sys.path`.
+
+    Raises:
+        UsageError: one of the words is empty.
+    """
+    installed = installed_plugins(words, environ, path)
+    selection = installed.selection
+    rows: list[PluginStatus] = []
+    for kind in ALL_KINDS:
+        found = [_check_entry(kind, entry, installed) for entry in installed.usable(kind)]
+        found += [_blocked(_row(kind, entry), by) for entry, by in installed.left_out(kind)]
+        rows += sorted(found, key=lambda row: (row.name, row.distribution))
+    blocks = [f"no:{word.text}" for word in selection.blocks]
+    for plugin in plugins:
+        row = _not_installed(getattr(plugin, "__name__", type(plugin).__name__))
+        blocker = selection.blocker(row.kind, row.name)
+        if blocker is None:
+            rows += _check_object(row, [plugin], blocks)
+        else:
+            rows.append(_blocked(row, blocker.source))
+    for word in selection.loads:
+        if not installed.named(word) and installed.blocker_of(word) is None:
+            rows += _check_object(_not_installed(word.text), [], [*blocks, word.text])
+    return rows
+
+
+def show_plugins(invocation: Invocation) -> int:
+    """Print the list of all plugins and their state: `--list-plugins`."""
+    rows = list_plugins(invocation.plugins, words=invocation.options["plugins"])
+    invocation.write(format_plugins(rows))
+    return 0
+
+
+def format_plugins(rows: Sequence[PluginStatus]) -> str:
+    """Lay `rows` out as a table with one line for each, headings first."""
+    table = [("KIND", "NAME", "DISTRIBUTION", "VERSION", "STATUS")]
+    table += [(r.kind, r.name, r.distribution, r.version, _status(r)) for r in rows]
+    widths = [max(len(line[column]) for line in table) for column in range(4)]
+    return "".join(
+        "  ".join([*(line[column].ljust(widths[column]) for column in range(4)), line[4]]) + "\n"
+        for line in table
+    )
+
+
+def _status(row: PluginStatus) -> str:
+    status = row.status
+    if row.detail:
+        status += f": {row.detail}" if status == BROKEN else f" {row.detail}"
+    if row.rivals:
+        status += (
+            f" (name also in {', '.join(row.rivals)}; this one is {row.distribution}:{row.name})"
+        )
+    return status
+
+
+def _row(kind: Kind[Any], entry: EntryPoint) -> PluginStatus:
+    distribution = entry.distribution
+    return PluginStatus(
+        kind.name, entry.name, distribution.name, distribution.version or _NOT_INSTALLED
+    )
+
+
+def _not_installed(name: str) -> PluginStatus:
+    return PluginStatus(LIFECYCLE.name, name, _NOT_INSTALLED, _NOT_INSTALLED)
+
+
+def _blocked(row: PluginStatus, by: str) -> PluginStatus:
+    return replace(row, status=BLOCKED, detail=f"by {by}")
+
+
+def _check_entry(kind: Kind[Any], entry: EntryPoint, installed: Installed) -> PluginStatus:
+    row = _row(kind, entry)
+    try:
+        meant = installed.find(kind, entry.name)
+    except DuplicateNameError:
+        alike = [one for one in installed.usable(kind) if one.name == entry.name and one != entry]
+        row = replace(row, rivals=tuple(sorted(one.distribution.name for one in alike)))
+    else:
+        if meant is not None and meant is not entry:
+            return replace(
+                row,
+                status=SHADOWED,
+                detail=f"by {meant.distribution.name}; select it as {row.distribution}:{row.name}",
+            )
+    try:
+        # On its own, so that whatever is wrong with another plugin is not held against this one.
+        manager = PluginManager.create(environ={}, entries=[entry])
+        if kind.hook:
+            manager.get(kind, entry.name)
+        elif kind is WITH_OPTIONS:
+            manager.load_named(kind, entry.name)
+    except (KeyboardInterrupt, SignalException):
+        raise
+    except BaseException as error:  # noqa: BLE001 - the list is what finds a broken plugin
+        return replace(row, status=BROKEN, detail=_cause(error))
+    return row
+
+
+def _check_object(
+    row: PluginStatus, plugins: Sequence[object], words: Sequence[str]
+) -> list[PluginStatus]:
+    """Check a plugin that is not installed: an object, or the module that a word names."""
+    try:
+        manager = PluginManager.create(plugins, words=words, environ={}, entries=[])
+        offered = [(kind.name, offer) for kind in KINDS for offer in manager.names(kind)]
+    except (KeyboardInterrupt, SignalException):
+        raise
+    except BaseException as error:  # noqa: BLE001 - the list is what finds a broken plugin
+        return [replace(row, status=BROKEN, detail=_cause(error))]
+    return [row, *(replace(row, kind=kind, name=offer) for kind, offer in offered)]
+
+
+def _cause(error: BaseException) -> str:
+    """What is wrong, without the words about whose it is: the row says that."""
+    return " ".join(str(error).split()) if error.__cause__ is None else one_line(error.__cause__)

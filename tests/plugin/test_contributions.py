@@ -1,0 +1,155 @@
+"""What plugins may add to a worker's environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+
+import pytest
+from plaunch import threads
+from plaunch.agent.worker import WorkerInfo
+from plaunch.errors import ExitCode, PluginError
+from plaunch.plugin import contributions, hookimpl
+from plaunch.testing import plugin_manager
+
+from helpers.waiting import BOUND
+
+WORKER = WorkerInfo(local_rank=0, global_rank=0, role_rank=0, world_size=1, role_world_size=1)
+OWN = {"RANK": "0", "WORLD_SIZE": "1"}
+WHO = "plugin 'A' (module tests.plugin.test_contributions)"
+
+
+def contributor(name: str, result: object):
+    """A plugin called `name` that returns `result`, or what it makes of the environment."""
+
+    def plaunch_worker_env(self, worker, env):
+        return result(env) if callable(result) else result
+
+    return type(name, (), {"plaunch_worker_env": hookimpl(plaunch_worker_env)})()
+
+
+def contributed(*plugins: object) -> dict[str, str]:
+    return plugin_manager(*plugins).worker_env(WORKER, OWN)
+
+
+RESULTS = {
+    "nothing": (None, {}),
+    "an empty mapping": ({}, {}),
+    "variables": ({"A": "1", "B": ""}, {"A": "1", "B": ""}),
+    "with plaunch's own unchanged": (lambda env: {**env, "A": "1"}, {"A": "1"}),
+}
+
+
+@pytest.mark.parametrize(("result", "expected"), RESULTS.values(), ids=RESULTS)
+def test_a_contribution(result, expected) -> None:
+    assert contributed(contributor("Plugin", result)) == expected
+
+
+def test_contributions_are_merged_in_the_order_of_names() -> None:
+    plugins = [contributor(name, {f"FROM_{name}": "1"}) for name in "CAB"]
+    assert list(contributed(*plugins)) == ["FROM_A", "FROM_B", "FROM_C"]
+
+
+def test_plugins_that_agree_do_not_clash() -> None:
+    assert contributed(contributor("A", {"X": "1"}), contributor("B", {"X": "1"})) == {"X": "1"}
+
+
+def test_plugins_that_contradict_each_other_are_both_named() -> None:
+    with pytest.raises(PluginError) as caught:
+        contributed(contributor("B", {"X": "2"}), contributor("A", {"X": "1"}))
+    assert caught.value.exit_code == ExitCode.PLUGIN
+    assert str(caught.value) == (
+        f"{WHO} and {WHO.replace('A', 'B')} set X to different values in plaunch_worker_env: '1' "
+        "and '2'; block one of them with -p no:NAME"
+    )
+
+
+def test_plaunchs_own_variables_are_not_changed() -> None:
+    with pytest.raises(PluginError) as caught:
+        contributed(contributor("A", {"RANK": "7"}))
+    assert str(caught.value) == (
+        f"{WHO} sets RANK to '7' in plaunch_worker_env, but plaunch itself sets it to '0'; a "
+        "plugin may only add variables"
+    )
+
+
+def test_the_environment_is_read_only() -> None:
+    def meddle(env):
+        env["RANK"] = "7"
+
+    with pytest.raises(
+        PluginError, match=rf"{re.escape(WHO)} failed in plaunch_worker_env: TypeError"
+    ):
+        contributed(contributor("A", meddle))
+    assert OWN["RANK"] == "0"
+
+
+BAD = {
+    "a list": ["A=1"],
+    "a text": "A=1",
+    "a number as value": {"A": 1},
+    "a number as name": {1: "A"},
+    "None as value": {"A": None},
+    "an empty name": {"": "1"},
+    "an equals sign in a name": {"A=B": "1"},
+    "a null in a name": {"A\0": "1"},
+    "a null in a value": {"A": "1\0"},
+}
+
+
+@pytest.mark.parametrize("result", BAD.values(), ids=BAD)
+def test_what_is_no_environment_is_refused(result) -> None:
+    with pytest.raises(PluginError, match=rf"{re.escape(WHO)} returned .* from plaunch_worker"):
+        contributed(contributor("A", result))
+
+
+def test_a_plugin_that_fails_is_named() -> None:
+    def fail(env):
+        raise SystemExit("no")
+
+    with pytest.raises(PluginError, match=r"\) failed in plaunch_worker_env: SystemExit: no"):
+        contributed(contributor("A", fail))
+
+
+def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(monkeypatch) -> None:
+    returned = threading.Event()
+
+    def interrupt(env):
+        os.kill(os.getpid(), signal.SIGINT)
+        returned.wait(BOUND)
+
+    with pytest.raises(KeyboardInterrupt):
+        contributed(contributor("A", interrupt))
+    returned.set()
+
+
+def test_a_plugin_that_does_not_return_is_named(monkeypatch) -> None:
+    monkeypatch.setattr(contributions, "TIME_BOUND", 0.01)
+    returned = threading.Event()
+    with pytest.raises(PluginError) as caught:
+        contributed(contributor("A", lambda env: returned.wait(BOUND)))
+    returned.set()
+    assert str(caught.value) == (
+        f"{WHO} has not returned from plaunch_worker_env within 0.01 s; mend what it waits for, or "
+        "block it with -p no:NAME"
+    )
+
+
+def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch) -> None:
+    monkeypatch.setattr(threads, "UNHURRIED", 0.01)
+    returned = threading.Event()
+    plugin = contributor("A", lambda env: returned.wait(BOUND))
+    asked = []
+    with pytest.raises(PluginError, match=r"when the launch was to stop"):
+        plugin_manager(plugin).worker_env(WORKER, OWN, lambda: bool(asked.append(1) or asked[1:]))
+    returned.set()
+
+
+def test_a_contribution_is_made_on_another_thread_that_is_gone_afterwards() -> None:
+    seen = []
+    contributed(contributor("A", lambda env: seen.append(threading.current_thread())))
+    (thread,) = seen
+    assert thread is not threading.current_thread()
+    assert not thread.is_alive()
