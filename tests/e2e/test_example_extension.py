@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from helpers.programs import run_python
 from helpers.waiting import wait_for_files
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-extension"
@@ -25,30 +22,13 @@ while round_ == "0":
 """
 
 
-@pytest.fixture
-def installed(plaunch, site):
-    plaunch.environ["PYTHONPATH"] = str(site)
-    return plaunch
-
-
 def test_it_is_short():
     files = [*PACKAGE.glob("src/*/*.py"), PACKAGE / "pyproject.toml"]
     assert sum(len(file.read_text().splitlines()) for file in files) < LINES
 
 
-def test_the_tests_of_the_package_pass(installed, source):
-    environ = {**installed.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = run_python(
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        cwd=source,
-        env={name: value for name, value in environ.items() if name != "PYTEST_ADDOPTS"},
-        timeout=BOUND,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_the_tests_of_the_package_pass(run_tests_of_package):
+    run_tests_of_package(BOUND)
 
 
 def test_its_option_is_like_ours(installed, tmp_path):
