@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -50,17 +51,15 @@ class PluginLoader:
 
     Args:
         installed: what is installed.
-        clock: tells seconds, monotonically.
     """
 
-    def __init__(self, installed: Installed, clock: Callable[[], float]) -> None:
+    def __init__(self, installed: Installed) -> None:
         self.pluggy = _PluggyManager("plaunch")
         self.pluggy.add_hookspecs(hookspecs)
         self.registrations: dict[str, Registration] = {}  # by pluggy's name
         self.loaded: list[LoadedPlugin] = []  # in order
         self.culprits: Culprits | None = None
         self._installed = installed
-        self._clock = clock
         self._of_entry: dict[EntryPoint, Registration] = {}
         self._instances: dict[type, object] = {}
 
@@ -164,10 +163,10 @@ class PluginLoader:
 
             self.culprits = explained_culprits()
         self.culprits.note(source.module, source.who)
-        began = self._clock()
+        began = time.monotonic()
         with keeping_signals(source.who, "while it was loaded"):
             yield
-        duration = self._clock() - began
+        duration = time.monotonic() - began
         if duration > SLOW_IMPORT:
             logger.warning(
                 "%s took %.1f s to load, for which every launch waits", source.who, duration

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -59,11 +58,9 @@ class PluginManager:
     There is one for each launch, and nothing of it is shared: see `create`.
     """
 
-    def __init__(
-        self, installed: Installed, clock: Callable[[], float], *, with_traceback: bool = False
-    ) -> None:
+    def __init__(self, installed: Installed, *, with_traceback: bool = False) -> None:
         self._installed = installed
-        self._loader = PluginLoader(installed, clock)
+        self._loader = PluginLoader(installed)
         self._chosen: dict[tuple[str, str], Registration] = {}  # by kind and name
         self._option_values: dict[Registration, dict[str, object]] = {}
         self._notifier = Notifier(self._implementations, with_traceback=with_traceback)
@@ -78,7 +75,6 @@ class PluginManager:
         path: Sequence[str] | None = None,
         first_party_only: bool = False,
         entries: list[EntryPoint] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> PluginManager:
         """Look up what is installed, and load what is always on and what is named.
 
@@ -89,7 +85,6 @@ class PluginManager:
             path: folders to look for installed plugins in; by default `sys.path`.
             first_party_only: whether to see no plugins but plaunch's own and the given ones.
             entries: what is installed, if that is known by now.
-            clock: tells seconds, monotonically.
 
         Raises:
             PluginLoadError: a plugin that is always on, named, or given, cannot be used.
@@ -100,7 +95,7 @@ class PluginManager:
         if first_party_only:
             entries = [entry for entry in entries if is_ours(entry.distribution)]
         installed = Installed(entries, Selection(words, environ))
-        manager = cls(installed, clock, with_traceback=environ.get("PLAUNCH_DEBUG") == "1")
+        manager = cls(installed, with_traceback=environ.get("PLAUNCH_DEBUG") == "1")
         manager._loader.load_initial(plugins)
         return manager
 
