@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 
 import pytest
 
@@ -52,3 +53,10 @@ def _what_signals_do_is_put_back():
     for signum, handler in zip(_SIGNALS, before, strict=True):
         signal.signal(signum, handler)
     assert after == before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_fork_server_is_left():
+    yield
+    if "multiprocessing.forkserver" in sys.modules:
+        sys.modules["multiprocessing.forkserver"]._forkserver._stop()

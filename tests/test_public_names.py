@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import subprocess
-import sys
 
 import pytest
+
+from helpers.programs import run_python
 
 PACKAGES = [
     "plaunch",
@@ -54,7 +54,5 @@ def test_importing_plaunch_imports_next_to_nothing():
         "import sys; before = set(sys.modules); import plaunch; plaunch.__version__; "
         "print(*sorted(m for m in set(sys.modules) - before if 'plaunch' in m))"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    shown = run_python("-c", code, check=True)
     assert shown.stdout.split() == ["plaunch", "plaunch._version", "plaunch.lazy"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch import defaults
 from plaunch.agent.worker import WORKER_STORES
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
-from plaunch.errors import UsageError
+from plaunch.errors import NodeRangeError, UsageError
 from plaunch.numbers import MOST_NODES, MOST_WORKERS
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
@@ -45,7 +45,7 @@ class LaunchConfig:
         log_line_prefix_template: the prefix of teed lines, with `${role_name}`, `${local_rank}`,
             `${rank}`, `${hostname}`, `${attempt}` and `${time}`; None takes it from
             `TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`.
-        metrics_cfg: has no effect, as in torchrun; see `plaunch.metrics.configure`.
+        metrics_cfg: has no effect, as in torchrun; see docs/metrics.md.
         local_addr: the address of this node, or None.
         event_log_handler: the name of the event handler, or several between commas.
         numa_options: how workers are bound to processors near their devices, as `NumaOptions` or
@@ -135,68 +135,67 @@ class LaunchConfig:
                 f"{self.nproc_per_node} workers; with --devices each worker has one: leave out "
                 "--nproc-per-node, or name as many devices"
             )
-        for is_right, problem in self._rules():
-            if not is_right:
-                raise UsageError(problem)
+        nodes = f"the node range is {self.min_nodes}:{self.max_nodes} (--nnodes)"
+        check_nodes(self.min_nodes, self.max_nodes, nodes)
+        workers = f"nproc_per_node is {self.nproc_per_node} (--nproc-per-node)"
+        check_workers(self.nproc_per_node, workers)
+        if not self.max_restarts >= 0:
+            raise UsageError(
+                f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative"
+            )
+        _check_choice("start_method", self.start_method, START_METHODS)
+        _check_choice("worker_store", self.worker_store, WORKER_STORES)
+        if self.notify_signals is not None and self.signal_policy == defaults.SIGNAL_POLICY:
+            raise UsageError(
+                f"notify_signals is {self.notify_signals!r} (--notify-signals), which the signal "
+                f"policy {self.signal_policy!r} does not know; add --signal-policy=notify"
+            )
+        if self.node_rank is not None and not 0 <= self.node_rank < self.max_nodes:
+            raise UsageError(
+                f"node rank {self.node_rank} (--node-rank) is outside the job of {self.max_nodes} "
+                f"nodes (--nnodes); ranks go from 0 to {self.max_nodes - 1}"
+            )
         PERIOD.check(self.monitor_interval, "monitor_interval (--monitor-interval)")
         PATIENCE.check(self.shutdown_timeout, "shutdown_timeout (--shutdown-timeout)")
         PATIENCE.check(self.exit_barrier_timeout, "exit_barrier_timeout (--exit-barrier-timeout)")
         if self.start_timeout is not None:
             LIMIT.check(self.start_timeout, "start_timeout (--start-timeout)")
 
-    def _rules(self) -> tuple[tuple[bool, str], ...]:
-        """What must hold, and what is said if it does not; a value that is no number is wrong."""
-        node_rank = self.node_rank
-        return (
-            (
-                0 < self.min_nodes <= self.max_nodes,
-                f"the node range is {self.min_nodes}:{self.max_nodes} (--nnodes); it needs "
-                "0 < minimum <= maximum",
-            ),
-            (
-                self.max_nodes <= MOST_NODES,
-                f"the node range is {self.min_nodes}:{self.max_nodes} (--nnodes); a job has at "
-                f"most {MOST_NODES} nodes",
-            ),
-            (
-                self.nproc_per_node >= 1,
-                f"nproc_per_node is {self.nproc_per_node} (--nproc-per-node); a node runs at least "
-                "one worker",
-            ),
-            (
-                self.nproc_per_node <= MOST_WORKERS,
-                f"nproc_per_node is {self.nproc_per_node} (--nproc-per-node); a node runs at most "
-                f"{MOST_WORKERS} workers",
-            ),
-            (
-                self.max_restarts >= 0,
-                f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative",
-            ),
-            (
-                self.start_method in START_METHODS,
-                f"start method {self.start_method!r} is unknown (--start-method); choices: "
-                f"{', '.join(START_METHODS)}",
-            ),
-            (
-                self.worker_store in WORKER_STORES,
-                f"worker_store {self.worker_store!r} is unknown (--worker-store); choices: "
-                f"{', '.join(WORKER_STORES)}",
-            ),
-            (
-                self.notify_signals is None or self.signal_policy != defaults.SIGNAL_POLICY,
-                f"notify_signals is {self.notify_signals!r} (--notify-signals), which the signal "
-                f"policy {self.signal_policy!r} does not know; add --signal-policy=notify",
-            ),
-            (
-                node_rank is None or 0 <= node_rank < self.max_nodes,
-                f"node rank {node_rank} (--node-rank) is outside the job of {self.max_nodes} nodes "
-                f"(--nnodes); ranks go from 0 to {self.max_nodes - 1}",
-            ),
-        )
-
     def settings(self) -> dict[str, object]:
         """The fields by name, as plugins see them."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+def check_nodes(low: int, high: int, what: str) -> None:
+    """See whether a job may have from `low` to `high` nodes.
+
+    Raises:
+        NodeRangeError: it may not; the message begins with `what`.
+    """
+    if not 0 < low <= high:
+        raise NodeRangeError(f"{what}; it needs 0 < minimum <= maximum")
+    if not high <= MOST_NODES:
+        raise NodeRangeError(f"{what}; a job has at most {MOST_NODES} nodes")
+
+
+def check_workers(count: float, what: str) -> None:
+    """See whether a node may run so many workers.
+
+    Raises:
+        UsageError: it may not; the message begins with `what`.
+    """
+    if not count >= 1:
+        raise UsageError(f"{what}; a node runs at least one worker")
+    if not count <= MOST_WORKERS:
+        raise UsageError(f"{what}; a node runs at most {MOST_WORKERS} workers")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise UsageError(
+            f"{name} {value!r} is unknown (--{name.replace('_', '-')}); choices: "
+            f"{', '.join(choices)}"
+        )
 
 
 def shutdown_timeout_of(environ: Mapping[str, str]) -> float:

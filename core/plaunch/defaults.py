@@ -16,11 +16,17 @@ RENDEZVOUS = "static"
 LOGS_SPECS = "default"
 EVENT_HANDLER = "null"
 SIGNAL_POLICY = "torchrun"
-# The backend of a job of several nodes that a scheduler describes.
-SCHEDULED_RENDEZVOUS = "c10d"
+# What messages offer where the default one cannot do it: nodes that come and go.
+ELASTIC_RENDEZVOUS = "c10d"
 
+# The logs spec of a call that brings none, and comes without plugins.
+DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
 # Makes a `Binder` of what a `WorkerSpec` says of devices and processors, where no agent brings one.
 BINDER = "plaunch_devices.binder:create_binder"
+# The context of workers that are functions.
+FUNCTIONS = "plaunch_functions.context:MultiprocessContext"
+# Makes signals raise `SignalException` while a context is used without an agent, as in torchrun.
+STOP_SIGNALS = "plaunch_torchrun.stop_signals:StopSignals"
 # The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and
 # `virtual_local_rank`; the one name here that is looked up as those of users are.
 DEVICES = "devices"

@@ -1,7 +1,7 @@
 """What happened, as data; where it goes is an event handler plugin's business.
 
 `Event` has torchrun's names and fields, with real timestamps and plain values. `SCHEMA` has every
-event that an agent of plaunch's records, and `to_torchrun` makes torchrun's of those that it has.
+event that an agent of plaunch's records.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ COMMON_KEYS: Final = (
     "group_rank",  # the rank of the node; -1 before it is known
     "ranks",  # the global ranks of this node, as "0-3,8"; empty before they are known
 )
-# What those have beside that torchrun has as well; see `to_torchrun`.
+# What those have beside that torchrun has as well; `plaunch_torchrun` makes its events of them.
 TORCHRUN_KEYS: Final = ("backend", "entry_point", "group_world_size", "elapsed")
 _WORKER_KEYS: Final = ("local_rank", "global_rank", "role_rank", "role_world_size", "worker_pid")
 
@@ -202,75 +202,3 @@ SCHEMA: Final[Mapping[str, EventType]] = MappingProxyType(
         ),
     }
 )
-
-
-# --- torchrun's events ----------------------------------------------------------------------------
-
-TORCHRUN_PREFIX: Final = "torchelastic.worker.status."
-
-# torchrun's "agent succeeded" means that it came to a result, whatever the workers did.
-_CAME_TO_A_RESULT: Final = frozenset({"succeeded", "failed", "not_needed"})
-
-
-def to_torchrun(event: Event) -> Event | None:
-    """The event that torchrun has for `event`; None if it has none.
-
-    Names, sources, order and metadata keys are torchrun's; so is the JSON text under the key
-    `metadata`, whose values of workers are lists of one. Times are real ones. An event that is
-    torchrun's already is returned as it is.
-    """
-    if event.name.startswith(TORCHRUN_PREFIX):
-        return event
-    state = _torchrun_state(event)
-    if not state:
-        return None
-    import json  # noqa: PLC0415 - not on the launch path
-
-    told = event.metadata
-    inner: dict[str, object] = {
-        "group_world_size": told.get("group_world_size"),
-        "entry_point": told.get("entry_point"),
-    }
-    pid = None
-    if event.source is EventSource.WORKER:
-        pid = told.get("worker_pid")
-        keys = ("local_rank", "role_rank", "role_world_size", "exit_code", "worker_pid")
-        inner.update({key: [told.get(key)] for key in keys})
-    duration = told.get("duration")
-    return Event(
-        name=f"{TORCHRUN_PREFIX}{state}",
-        source=event.source,
-        timestamp=event.timestamp,
-        monotonic=event.monotonic,
-        version=event.version,
-        metadata={
-            "run_id": told.get("run_id"),
-            "global_rank": told.get("global_rank"),
-            "group_rank": told.get("group_rank"),
-            "worker_id": None if pid is None else str(pid),
-            "role": told.get("role"),
-            "hostname": told.get("host"),
-            "state": state,
-            "total_run_time": told.get("elapsed"),
-            "rdzv_backend": told.get("backend"),
-            "raw_error": told.get("message"),
-            "metadata": json.dumps(inner),
-            "agent_restarts": told.get("attempt"),
-            "duration_ms": duration * 1000 if isinstance(duration, (int, float)) else None,
-        },
-    )
-
-
-def _torchrun_state(event: Event) -> str:
-    told = event.metadata
-    if event.name == "plaunch.rendezvous.completed":
-        return "RENDEZVOUS"
-    if event.name == "plaunch.worker.started":
-        return "START"
-    if event.name == "plaunch.worker.exited":
-        if told.get("stopped"):
-            return "TERMINATED"
-        return "SUCCEEDED" if told.get("exit_code") == 0 else "FAILED"
-    if event.name == "plaunch.launcher.finished":
-        return "SUCCEEDED" if told.get("outcome") in _CAME_TO_A_RESULT else "FAILED"
-    return ""

@@ -21,7 +21,6 @@ from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.agent.event_stream import EventStream
 from plaunch.agent.health import HEALTH_VARIABLE, is_sites_own
 from plaunch.agent.local import LocalElasticAgent
-from plaunch.agent.measures import MetricRecorder
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.rounds import longest_stop
 from plaunch.agent.wait_reporter import WaitReporter
@@ -305,7 +304,7 @@ class _Launch:
 
     def _notify(self, stream: EventStream, queues: list[EventQueue]) -> Notify:
         """Who is notified of what the agent does."""
-        tell, measure = self._manager.notify, MetricRecorder()
+        tell = self._manager.notify
         forks = self._config.start_method == "fork" and callable(self._entrypoint)
         with_threads: list[EventQueue | Extending] = [*queues, *self._extending]
 
@@ -316,7 +315,6 @@ class _Launch:
                     item.release()
             tell(notification)
             stream(notification)
-            measure(notification)
             if isinstance(notification, BeforeWorkers) and forks:
                 for item in with_threads:
                     item.rest()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 
+__all__ = ["attach"]
+
 TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes 8 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -58,6 +58,11 @@ class Option:
         command: `"package.module:function"`, which is called with a `plaunch.cli.Invocation`
             instead of a launch if the option is given; it returns the exit code.
         takes_errors: whether the command is called as well if other options cannot be read.
+        fill: `"package.module:function"`, which is called before the settings are made of the
+            options, with the parsed options (`plaunch.cli.Arguments`) and the plugin manager, if
+            the option is given. It gives options values that nobody has given, and returns one
+            line for the user, or an empty text.
+        fill_variables: variables that are a reason to call it as well.
     """
 
     names: tuple[str, ...]
@@ -75,6 +80,8 @@ class Option:
     is_shared: bool = False
     command: str = ""
     takes_errors: bool = False
+    fill: str = ""
+    fill_variables: tuple[str, ...] = ()
 
     @property
     def dest(self) -> str:

@@ -13,6 +13,8 @@ from plaunch.process.kernel.uninterruptible import TIMEOUT_VARIABLE, Uninterrupt
 from plaunch.testing.rendezvous import FakeRendezvous
 from plaunch_logs_default import DefaultLogsSpecs
 
+from helpers.waiting import wait_until
+
 SLEEP = "import signal; signal.pause()"
 STAY = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()"
 
@@ -38,8 +40,9 @@ def make(tmp_path):
     for agent in made:
         # One that was given up, and could be killed after all, is nobody's any more.
         if agent._workers.context is not None:
-            for handler in agent._workers.context.subprocess_handlers.values():
-                handler.proc.wait(60)
+            for worker in agent._workers.context._exits.workers.values():
+                wait_until(lambda worker=worker: worker.poll() is not None, "its end")
+                worker.reap()
 
 
 def pretend_stuck(agent, local_rank):
@@ -79,7 +82,8 @@ def test_nobody_waits_for_it(make):
     pretend_stuck(agent, 0)
     with pytest.raises(UnkillableWorkerError):
         agent.run()
-    assert agent._workers.context.subprocess_handlers[0].proc.wait(60) == -signal.SIGKILL
+    worker = agent._workers.context._exits.workers[0]
+    wait_until(lambda: worker.poll() == -signal.SIGKILL, "its end")
 
 
 def test_an_error_that_tears_the_loop_down_does_not_hide_it(make, monkeypatch):

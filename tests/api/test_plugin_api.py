@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from helpers.programs import run_python
 
 HERE = Path(__file__).parent
 
@@ -100,7 +100,5 @@ def test_it_is_the_same_in_every_process(api):
         "import runpy, sys; "
         f"print(*runpy.run_path({str(HERE / 'plugin_api.py')!r})['lines'](), sep='\\n')"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    shown = run_python("-c", code, check=True)
     assert shown.stdout.splitlines() == api.lines()

@@ -16,7 +16,6 @@ from plaunch.cli.parser import parse
 from plaunch.cli.program import run
 from plaunch.config import LaunchConfig
 from plaunch.errors import LogDirectoryError, PlaunchError, UsageError
-from plaunch.folders import absolute
 from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
 from plaunch.process.streams.std import Std
 from plaunch_devices.choice import check_devices, parse_devices
@@ -219,7 +218,6 @@ def test_what_needs_a_folder_that_is_gone(words, message):
 
 @pytest.mark.usefixtures("nowhere")
 def test_what_needs_no_folder_works():
-    assert absolute("/tmp", "x") == "/tmp"
     assert run(["--no-python", "true"]) == {0: None}
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from plaunch.cli.arguments import Arguments
+from plaunch.cli.help import format_help
 from plaunch.cli.options import OPTIONS
-from plaunch.cli.parser import build_parser, parse
+from plaunch.cli.parser import parse
 from plaunch.cli.table import OptionTable
-from plaunch.errors import DuplicateNameError, UsageError
+from plaunch.errors import DuplicateNameError, PluginError, UsageError
 from plaunch.options import Option, integer
 from plaunch.plugin.options import PluginOptions
 
@@ -15,12 +19,17 @@ def declared(name, *options, owner="acme 1.0"):
     return PluginOptions(name, owner, options, f"{name}.plugin")
 
 
+TABLE_ATTRIBUTES = [
+    f"--{name.replace('_', '-')}"
+    for name in sorted({*dir(Arguments(OptionTable(), []))} - {*dir(SimpleNamespace())})
+    if not name.startswith("_")
+]
 LEVEL = Option(("--acme-level",), "how much", 1, "N", integer, variables=("ACME_LEVEL",))
 
 
 def test_options_of_plugins_are_in_the_help_under_their_name():
     table = OptionTable([declared("acme", LEVEL)])
-    text = build_parser({}, table).format_help()
+    text = format_help(table)
     assert text.index("plugins and help:") < text.index("acme:") < text.index("--acme-level N")
     assert table.is_plugins(table.find("acme_level"))
     assert not table.is_plugins(table.find("nnodes"))
@@ -69,6 +78,28 @@ def test_nobody_takes_an_option_from_the_core():
     assert table.find("acme_level") is LEVEL
     assert len(table.problems) == 1
     assert "claimed by plaunch itself and by plugin 'acme' of acme 1.0" in table.problems[0]
+
+
+@pytest.mark.parametrize("name", ["--help", "--version", *TABLE_ATTRIBUTES])
+def test_nor_what_parsed_options_have_beside_them(name):
+    table = OptionTable([declared("acme", Option((name,), "mine"), LEVEL)])
+    assert len(table.problems) == 1
+    assert "--acme-level" in format_help(table)
+    assert parse(["x.py"], {}, table).table is table
+
+
+def test_what_an_option_calls_is_its_plugins():
+    table = OptionTable([declared("acme", LEVEL)])
+    assert table.call(LEVEL, "math:sqrt", 4.0) == 2.0
+    with pytest.raises(PluginError, match="--acme-level of plugin 'acme' failed: ValueError"):
+        table.call(LEVEL, "math:sqrt", -1.0)
+    with pytest.raises(ValueError, match="math domain"):
+        table.call(table.find("nnodes"), "math:sqrt", -1.0)
+
+
+def test_a_help_text_may_have_a_percent_sign():
+    text = format_help(OptionTable([declared("acme", Option(("--acme",), "50% of %s"))]))
+    assert "50% of %s" in text
 
 
 def test_a_variable_has_one_owner_too():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from plaunch.cli.options import OPTIONS
-from plaunch.cli.parser import as_given, parse
+from plaunch.cli.parser import parse
 from plaunch.errors import UsageError
 
 
@@ -122,7 +122,7 @@ def test_where_values_come_from():
 def test_a_message_names_the_variable_where_nobody_has_typed_the_option():
     args = parse(["--nnodes=2", "x.py"], {"PET_ROLE": "a", "PET_TEE": "1"})
     text = "--nnodes is bad, --role=a too (--tee, -t), but not --rolex or a--tee"
-    assert as_given(text, args) == (
+    assert args.as_given(text) == (
         "--nnodes is bad, variable PET_ROLE=a too (variable PET_TEE, variable PET_TEE), but not "
         "--rolex or a--tee"
     )

@@ -8,15 +8,19 @@ import types
 
 import pytest
 from plaunch.cli import program
+from plaunch.cli.invocation import Invocation
+from plaunch.cli.table import OptionTable
 from plaunch.errors import ExitCode, PluginError
 from plaunch.plugin.culprits import Culprits
 
 
 @pytest.fixture
-def manager():
+def invocation():
     culprits = Culprits()
     culprits.note("acme", "plugin 'acme'")
-    return types.SimpleNamespace(culprits=culprits)
+    invocation = Invocation(None, OptionTable(), {})
+    invocation._manager = types.SimpleNamespace(culprits=culprits)
+    return invocation
 
 
 def acme(source):
@@ -26,32 +30,33 @@ def acme(source):
 
 
 @pytest.mark.parametrize("source", ["raise SystemExit(0)", "raise ValueError(0)"])
-def test_what_a_plugin_raises_names_it(manager, source):
+def test_what_a_plugin_raises_names_it(invocation, source):
     with (
         pytest.raises(PluginError, match=r"^plugin 'acme' failed: [A-Za-z]*: 0$"),
-        program._naming_culprits(manager),
+        invocation.blaming(),
     ):
         acme(source)()
 
 
-def test_an_error_of_ours_stays_what_it_is(manager):
-    with pytest.raises(ValueError, match="ours"), program._naming_culprits(manager):
+def test_an_error_of_ours_stays_what_it_is(invocation):
+    with pytest.raises(ValueError, match="ours"), invocation.blaming():
         raise ValueError("ours")
 
 
 @pytest.mark.parametrize("has_culprits", [True, False])
-def test_nobodys_sys_exit_is_no_success_of_the_command_line(manager, monkeypatch, has_culprits):
+def test_nobodys_sys_exit_is_no_success_of_the_command_line(invocation, monkeypatch, has_culprits):
     monkeypatch.setenv("PLAUNCH_LAUNCHER", str(os.getpid()))
-    manager.culprits = manager.culprits if has_culprits else None
+    if not has_culprits:
+        invocation._manager.culprits = None
     with (
         pytest.raises(PluginError, match=r"called sys.exit\(0\)"),
-        program._naming_culprits(manager),
+        invocation.blaming(),
     ):
         sys.exit(0)
 
 
-def test_a_program_that_launches_may_end_itself(manager):
-    with pytest.raises(SystemExit), program._naming_culprits(manager):
+def test_a_program_that_launches_may_end_itself(invocation):
+    with pytest.raises(SystemExit), invocation.blaming():
         sys.exit(0)
 
 

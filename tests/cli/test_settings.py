@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from types import ModuleType
 
 import plaunch_worker_store.options
 import pytest
@@ -10,8 +12,12 @@ from plaunch.agent.worker import WORKER_STORES
 from plaunch.cli import settings
 from plaunch.cli.options import OPTIONS
 from plaunch.cli.parser import parse
+from plaunch.cli.settings import fill_in
+from plaunch.cli.table import OptionTable
 from plaunch.config import START_METHODS
 from plaunch.errors import UsageError
+from plaunch.options import Option
+from plaunch.plugin.options import PluginOptions
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process import Std
 from plaunch_logs_default import DefaultLogsSpecs
@@ -109,6 +115,35 @@ def test_static_nodes_know_their_rank():
     result = config("--nnodes=3", "--node-rank=2", "--master-addr=node0")
     assert result.rdzv_configs == {"rank": 2}
     assert result.run_id == "none"
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "role"),
+    [
+        ([], {}, "default"),
+        (["--acme=x"], {}, "acme x"),
+        ([], {"ACME_IS_HERE": ""}, "acme None"),
+        (["--acme=x", "--role=given"], {}, "given"),
+    ],
+)
+def test_an_option_of_a_plugin_fills_in_others(monkeypatch, argv, environ, role):
+    acme = ModuleType("acme")
+
+    def fill(args, manager):
+        assert manager == "the manager"
+        if args.is_given("role"):
+            return ""
+        args.give("role", f"acme {args.acme}", "acme")
+        return "role from acme"
+
+    acme.fill = fill
+    monkeypatch.setitem(sys.modules, "acme", acme)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    option = Option(("--acme",), "more", fill="acme:fill", fill_variables=("ACME_IS_HERE",))
+    args = parse([*argv, "x.py"], {}, OptionTable([PluginOptions("acme", "", (option,), "")]))
+    assert fill_in(args, "the manager") == ("role from acme" if "acme" in role else "")
+    assert args.role == role
 
 
 def test_the_index_of_a_node_reaches_every_backend_if_it_was_given():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from plaunch.cli.parser import as_given, parse
+from plaunch.cli.parser import parse
 from plaunch.cli.table import OptionTable
 from plaunch.errors import UsageError
 from plaunch.options import Option, integer
@@ -151,6 +151,6 @@ def test_a_file_that_is_not_there(folder):
 
 def test_messages_about_options_name_the_file(folder):
     (folder / "plaunch.toml").write_text("nnodes = '2'")
-    assert as_given("2 nodes (--nnodes) want --role", read()) == (
+    assert read().as_given("2 nodes (--nnodes) want --role") == (
         "2 nodes (nnodes in plaunch.toml) want --role"
     )

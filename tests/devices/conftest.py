@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing.forkserver
-
 import pytest
 
 
@@ -24,9 +22,3 @@ def root(tmp_path):
         return str(tmp_path)
 
     return make
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_fork_server_left():
-    yield
-    multiprocessing.forkserver._forkserver._stop()

@@ -6,7 +6,6 @@ import importlib
 import json
 import multiprocessing.forkserver
 import os
-import subprocess
 import sys
 import textwrap
 from multiprocessing import resource_tracker
@@ -14,8 +13,11 @@ from multiprocessing import resource_tracker
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch.errors import UsageError, WorkerStartError
-from plaunch.process import SubprocessHandler, start_processes
+from plaunch.process import start_processes
 from plaunch_devices import AffinityMode, DeviceBinder, NumaOptions
+from plaunch_torchrun.elastic.multiprocessing import SubprocessHandler
+
+from helpers.programs import run_python
 
 BOUND = 60.0  # seconds within which everything here has long happened
 
@@ -147,14 +149,7 @@ def test_workers_are_bound_before_the_launchers_script_is_imported(tmp_path, sta
         """)
     )
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=BOUND * 2,
-        check=False,
-        env=environ,
-    )
+    done = run_python(script, timeout=BOUND * 2, env=environ)
     assert done.stdout == f"{{0: 0, 1: 1}} {OWN}\n", done.stderr
     bound = sorted(map(tuple, lines(shown)))
     assert len(bound) == 2
@@ -177,14 +172,7 @@ def test_a_launcher_that_may_use_one_cpu_binds_to_that(tmp_path, mode):
         print(sorted(os.sched_getaffinity(0)))
     """)
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=BOUND * 2,
-        check=False,
-        env=environ,
-    )
+    done = run_python("-c", code, timeout=BOUND * 2, env=environ)
     assert done.stdout == f"[{OWN[1]}]\n", done.stderr
     assert lines(shown) == [[OWN[1]]]
 

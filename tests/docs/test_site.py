@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,8 @@ import plaunch.errors
 import plaunch.events
 import pytest
 from plaunch.cli.options import OPTIONS
+
+from helpers.programs import run_python
 
 pytest.importorskip("sphinx")
 
@@ -34,14 +35,7 @@ finally:
 
 def build(source, out):
     words = ["-c", str(ROOT / "tools/docs"), "-q", "-W", "--keep-going", str(source), str(out)]
-    return subprocess.run(
-        [sys.executable, "-m", "sphinx", *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    return run_python("-m", "sphinx", *words, timeout=TIMEOUT)
 
 
 class Site:

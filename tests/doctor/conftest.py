@@ -115,7 +115,7 @@ class Node:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
 
-    def check(self, check, *, settings=None, options=None, environ=None, host="node7"):
+    def check(self, check, *, settings=None, options=None, environ=None, host="node7", **more):
         context = NodeContext(
             settings=settings or {},
             options=options or {},
@@ -124,6 +124,7 @@ class Node:
             root=str(self.root),
             network=self.network,
             machine=self.machine,
+            **more,
         )
         return list(check(context))
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 from plaunch import hookimpl
@@ -18,6 +16,8 @@ from plaunch_doctor.checks import CHECKS
 from plaunch_doctor.command import run_doctor
 from plaunch_doctor.installed import plugins_check
 from plaunch_doctor.listing import BLOCKED, BROKEN, PluginStatus
+
+from helpers.programs import run_python
 
 
 @pytest.fixture
@@ -202,14 +202,13 @@ def test_the_program_checks_this_node_with_a_broken_plugin_installed(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-doctor\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[plaunch.plugins]\nbad = acme_doctor_missing\n")
     (tmp_path / "train.py").write_text("open('started', 'w')\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "plaunch", "--doctor", "train.py"],
+    done = run_python(
+        "-m",
+        "plaunch",
+        "--doctor",
+        "train.py",
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
     out = done.stdout
     assert done.returncode == 1
@@ -228,14 +227,7 @@ def test_the_doctor_starts_without_torch_and_without_heavy_packages(tmp_path):
         "heavy = {'torch', 'grpc', 'etcd3', 'numpy'} & set(sys.modules);"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python("-c", code, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -8,6 +8,8 @@ import threading
 import pytest
 from plaunch.doctor import Status
 from plaunch.errors import RendezvousConnectionError
+from plaunch.plugin import RENDEZVOUS, PluginManager
+from plaunch.rendezvous import BackendTraits, traits_of
 from plaunch_doctor.endpoint import check_endpoint
 from plaunch_doctor.naming import check_host_name, check_interfaces
 from plaunch_doctor.network import ACCEPTED, FORBIDDEN, FREE, REFUSED, SILENT, TAKEN, Network
@@ -97,8 +99,16 @@ def settings(backend, endpoint="", max_nodes=2, **configs):
     }
 
 
-def endpoint_of(node, given, **more):
-    found = [f for f in node.check(check_endpoint, settings=given, **more) if f.what == "endpoint"]
+MANAGER = PluginManager.create(environ={}, first_party_only=True)
+
+
+def endpoint_of(node, given, traits=None):
+    backend = given.get("rdzv_backend", "acme")
+    if traits is None:
+        is_ours = not backend.startswith("acme")
+        traits = traits_of(MANAGER.get(RENDEZVOUS, backend)) if is_ours else BackendTraits()
+    found = node.check(check_endpoint, settings=given, traits=traits)
+    found = [finding for finding in found if finding.what == "endpoint"]
     assert all(bool(f.advice) == (f.status is not OK) for f in found)
     return found
 
@@ -135,6 +145,19 @@ def test_the_place_where_nodes_meet(node, given, status, said):
     (found,) = endpoint_of(node, given)
     assert found.status is status
     assert said in found.found
+
+
+@pytest.mark.parametrize(
+    ("traits", "answer", "said"),
+    [
+        (BackendTraits(default_port=7000), "10.0.0.1:7000", "10.0.0.1:7000 accepts connections"),
+        (BackendTraits(), "10.0.0.1:29400", "'10.0.0.1' names no port"),
+    ],
+)
+def test_the_default_port_is_what_the_backend_declares(node, traits, answer, said):
+    node.network.answers = {answer: ACCEPTED}
+    (found,) = endpoint_of(node, settings("acme:gossip", "10.0.0.1"), traits)
+    assert (found.status, said in found.found) == (OK, True)
 
 
 def test_loop_back_is_no_place_for_several_nodes_to_meet(node):

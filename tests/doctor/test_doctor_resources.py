@@ -287,18 +287,6 @@ def test_a_user_session_adopts_what_is_left(node):
     assert node.only(check_leftovers).status is WARNING
 
 
-def test_temporary_folders_of_killed_launchers_are_told(node):
-    process(node, 1, 0, "init")
-    node.write("/proc/sys/kernel/random/boot_id", "01234567-89ab-cdef-0123-456789abcdef\n")
-    node.write("/tmp/plaunch_mine_01234567-0a0b0c0d/attempt_0/0/error.json", "{}")
-    node.write("/tmp/plaunch_mine_76543210-0a0b0c0d/attempt_0/0/error.json", "{}")
-    node.write("/tmp/plaunch_mine_0a0b0c0d/attempt_0/0/error.json", "{}")
-    _, found = node.check(check_leftovers)
-    assert found.status is WARNING
-    assert found.found.startswith("1 temporary folder(s) of launchers that were killed: ")
-    assert found.found.endswith("/tmp/plaunch_mine_01234567-0a0b0c0d")
-
-
 def test_nothing_is_left(node):
     process(node, 1, 0, "init")
     process(node, 2, 1, "bash")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from helpers.programs import run_python
 
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 BOUND = 100.0  # seconds
@@ -16,14 +16,12 @@ BOUND = 100.0  # seconds
 @pytest.fixture
 def benchmark(plaunch):
     def benchmark(name, *argv):
-        return subprocess.run(
-            [sys.executable, BENCHMARKS / name, *argv],
+        return run_python(
+            BENCHMARKS / name,
+            *argv,
             cwd=plaunch.folder,
             env={**plaunch.environ, "TMPDIR": str(plaunch.folder)},
-            capture_output=True,
-            text=True,
             timeout=BOUND,
-            check=False,
         )
 
     return benchmark

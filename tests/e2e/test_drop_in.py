@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from helpers.programs import run_python
 
 pytest.importorskip("torch.distributed.elastic")
 pytestmark = pytest.mark.slow
@@ -49,15 +49,11 @@ def run_both(plaunch):
     def run(module, words, environ):
         folder = plaunch.folder / module
         folder.mkdir(exist_ok=True)
-        done = subprocess.run(
-            [sys.executable, *words(module)],
+        done = run_python(
+            *words(module),
             cwd=folder,
             env={**plaunch.environ, **environ},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
             timeout=TIMEOUT,
-            check=False,
         )
         return Result(done, folder)
 

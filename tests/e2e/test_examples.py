@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.programs import run_python
+
 TRAIN = str(Path(__file__).parents[2] / "examples/train_ddp.py")
 LAUNCHERS = {"plaunch": "plaunch", "torchrun": "torch.distributed.run"}
 TIMEOUT = 90.0  # seconds for one training; workers import torch, which takes its time
@@ -142,14 +144,6 @@ def test_a_job_that_slurm_has_requeued_continues_and_another_one_does_not(train)
 
 
 def test_without_a_launcher_it_says_what_to_do(plaunch):
-    done = subprocess.run(
-        [sys.executable, TRAIN],
-        cwd=plaunch.folder,
-        env=plaunch.environ,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = run_python(TRAIN, cwd=plaunch.folder, env=plaunch.environ, timeout=TIMEOUT)
     assert done.returncode == 2
     assert "started by plaunch or torchrun" in done.stderr

@@ -12,7 +12,8 @@ KEPT = {
     "plaunch.event_handlers": "null = plaunch_events.null:NullEventHandler",
     "plaunch.device_counts": "cpu = plaunch_devices:count_cpu",
     "plaunch.signal_policies": "torchrun = plaunch_signals.torchrun:TorchrunSignalPolicy",
-    "plaunch.schedulers": "none = plaunch_schedulers:find_no_allocation",
+    "plaunch.options": "dry_run = plaunch_dry_run.options",
+    "plaunch.schedulers": "none = plaunch_schedulers.none:find_no_allocation",
 }
 # What has no entry point here cannot be imported either, but for a library of theirs.
 SITECUSTOMIZE = """\
@@ -87,7 +88,7 @@ def test_it_plans(bare):
     [
         (["--rdzv-backend=c10d"], "rendezvous backend 'c10d' is unknown"),
         (["--event-log-handler=jsonl"], "event handler 'jsonl' is unknown"),
-        (["--scheduler=slurm"], "scheduler 'slurm' is unknown"),
+        (["--scheduler=slurm"], "there is no option --scheduler"),
         (["--signal-policy=notify"], "signal policy 'notify' is unknown"),
         (["--metrics-port=0"], "there is no option --metrics-port"),
     ],

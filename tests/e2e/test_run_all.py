@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from plaunch_rendezvous_etcd.testing import EtcdUnavailableError
 
+from helpers.programs import run_python
+
 BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
 MODULES = ("run_all", "results_page", "machine", "measuring")
 STREAMS = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -245,19 +247,13 @@ def test_a_quick_run_measures_everything(run_all, plaunch):
     pytest.importorskip("torch.distributed")
     pytest.importorskip("opentelemetry")
     page, report = plaunch.folder / "page.md", plaunch.folder / "all.json"
-    done = subprocess.run(
-        [
-            sys.executable,
-            BENCHMARKS / "run_all.py",
-            "--quick",
-            f"--output={page}",
-            f"--json={report}",
-        ],
+    done = run_python(
+        BENCHMARKS / "run_all.py",
+        "--quick",
+        f"--output={page}",
+        f"--json={report}",
         env={**plaunch.environ, "TMPDIR": str(plaunch.folder)},
-        capture_output=True,
-        text=True,
         timeout=390,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     text = page.read_text()

@@ -158,8 +158,10 @@ def test_a_failure_is_an_event_of_its_workers_span_and_another_nodes_of_the_laun
 
 
 def test_moments_are_events_of_their_round():
-    spans = spans_of(RESTART)
-    assert [event.name for event in named(spans, "round 0").events] == ["plaunch.stop.step"]
+    request = ("request.received", {"kind": "restart", "who": "x", "reason": "y"})
+    spans = spans_of([*RESTART[:10], request, *RESTART[10:]])
+    told = [event.name for event in named(spans, "round 0").events]
+    assert told == ["plaunch.stop.step", "plaunch.request.received"]
 
 
 @pytest.mark.parametrize("length", range(1, len(RESTART)))

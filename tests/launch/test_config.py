@@ -44,7 +44,7 @@ def test_the_older_time_out_becomes_an_option_of_the_backend():
         ({"nproc_per_node": 0}, "nproc_per_node is 0"),
         ({"max_restarts": -1}, "max_restarts is -1"),
         ({"monitor_interval": 0}, r"monitor_interval \(--monitor-interval\) is 0"),
-        ({"start_method": "beam"}, "start method 'beam'.*choices: spawn, fork, forkserver"),
+        ({"start_method": "beam"}, "start_method 'beam'.*choices: spawn, fork, forkserver"),
         ({"shutdown_timeout": -1}, r"shutdown_timeout \(--shutdown-timeout\) is -1"),
         ({"exit_barrier_timeout": -1}, r"exit_barrier_timeout \(--exit-barrier-timeout\) is -1"),
         ({"node_rank": -1}, "node rank -1"),

@@ -27,6 +27,8 @@ from plaunch.plugin.event_handlers import (
 from plaunch.plugin.manager import PluginManager
 from plaunch.process import ChildFailedError
 
+from helpers.programs import run_python
+
 DEADLINE = 60.0  # seconds
 
 
@@ -292,13 +294,7 @@ def test_a_launcher_whose_handler_never_returns_exits(tmp_path):
     )
     script = tmp_path / "none.py"
     script.write_text("print('done')")
-    done = subprocess.run(
-        [sys.executable, str(program), str(script)],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    done = run_python(str(program), str(script), timeout=DEADLINE)
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert "is given up" in done.stderr
 

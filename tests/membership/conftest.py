@@ -266,6 +266,12 @@ class Simulation:
         assert self.run(seconds, lambda: self.is_settled(nodes)), self.describe()
         return [node.place.rank for node in nodes]
 
+    def gather(self, count):
+        """As many nodes as are wanted, in a round."""
+        nodes = [self.add() for _ in range(count)]
+        self.settle(*nodes)
+        return nodes
+
     def is_settled(self, nodes=()):
         nodes = nodes or self.living
         places = [node.place for node in nodes]
@@ -307,6 +313,17 @@ class Simulation:
 def simulate():
     """Make a `Simulation`."""
     return Simulation
+
+
+@pytest.fixture
+def settled():
+    """Make a `Simulation` of nodes that are in a round; by default as many as it takes."""
+
+    def settle(count, *, min_nodes=None, max_nodes=None, **settings):
+        job = Simulation(min_nodes=min_nodes or count, max_nodes=max_nodes or count, **settings)
+        return job, job.gather(count)
+
+    return settle
 
 
 @pytest.fixture(autouse=True)

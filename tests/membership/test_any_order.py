@@ -116,8 +116,7 @@ def test_a_signal_reaches_each_node_once_in_whatever_order(seed, told, apart, do
     """A scheduler tells some launchers, others hear of it; those who heard do not tell again."""
     order = random.Random(seed)
     job = Simulation(order.randrange, min_nodes=5, max_nodes=5)
-    nodes = [job.add() for _ in range(5)]
-    job.settle(*nodes)
+    nodes = job.gather(5)
     if does_repeat:
         job.repeat = lambda: order.random() < 0.3
     sent = Counter()

@@ -75,10 +75,8 @@ def test_the_first_one_may_die_while_it_waits(running):
 
 
 @pytest.mark.parametrize("why", ["failure", "loss"])
-def test_who_waits_is_in_the_next_round_whatever_has_brought_it(simulate, why):
-    job = simulate(min_nodes=1, max_nodes=10, last_call_timeout=30.0)
-    first, second = job.add(), job.add()
-    job.settle(first, second)
+def test_who_waits_is_in_the_next_round_whatever_has_brought_it(settled, why):
+    job, (first, second) = settled(2, min_nodes=1, max_nodes=10, last_call_timeout=30.0)
     late = job.add()
     job.run(5.0)
     began = job.now

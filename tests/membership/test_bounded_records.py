@@ -41,10 +41,8 @@ def read_back(told):
 
 
 @pytest.mark.parametrize("count", [2, 18, 40])
-def test_nodes_with_long_tracebacks_get_a_verdict(simulate, count):
-    job = simulate(min_nodes=count, max_nodes=count, max_restarts=0)
-    nodes = [job.add() for _ in range(count)]
-    job.settle(*nodes)
+def test_nodes_with_long_tracebacks_get_a_verdict(settled, count):
+    job, nodes = settled(count, max_restarts=0)
     for rank, node in enumerate(nodes):
         node.agent.report([long_failure(rank)], is_final=False)
     assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
@@ -188,11 +186,9 @@ class Garbler(RecordCodec):
         return b"garbage" if "/settled/" in key else super().encode(key, record)
 
 
-def test_what_cannot_be_written_is_not_the_end(simulate, caplog):
+def test_what_cannot_be_written_is_not_the_end(settled, caplog):
     """Also where a record may take less than it does: the others learn that the job has failed."""
-    job = simulate(min_nodes=2, max_nodes=2, max_restarts=0)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job, nodes = settled(2, max_restarts=0)
     nodes[0].membership.codec = Narrow("simulated")
     nodes[1].agent.report([long_failure(1)], is_final=False)
     assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
@@ -202,10 +198,8 @@ def test_what_cannot_be_written_is_not_the_end(simulate, caplog):
     assert "it is written without its failures" in caplog.text
 
 
-def test_a_report_that_cannot_be_written_is_not_the_end(simulate, caplog):
-    job = simulate(min_nodes=2, max_nodes=2, max_restarts=0)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_report_that_cannot_be_written_is_not_the_end(settled, caplog):
+    job, nodes = settled(2, max_restarts=0)
     nodes[1].membership.codec = Narrow("simulated")
     nodes[1].agent.report([long_failure(1)], is_final=True)
     assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
@@ -213,11 +207,9 @@ def test_a_report_that_cannot_be_written_is_not_the_end(simulate, caplog):
     assert "cannot be written" in caplog.text
 
 
-def test_a_report_that_cannot_be_read_is_not_waited_for(simulate, caplog):
+def test_a_report_that_cannot_be_read_is_not_waited_for(settled, caplog):
     """Its node lives, and believes that it has said what there is to say."""
-    job = simulate(min_nodes=3, max_nodes=3, max_restarts=0)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+    job, nodes = settled(3, max_restarts=0)
     nodes[2].membership.codec = Garbler("simulated")
     nodes[0].agent.report([long_failure(0)], is_final=False)
     told = [node.membership.news for node in nodes[:2]]
@@ -226,10 +218,8 @@ def test_a_report_that_cannot_be_read_is_not_waited_for(simulate, caplog):
     assert "a report of failures is not believed" in caplog.text
 
 
-def test_a_report_that_was_written_twice_counts_once(simulate):
-    job = simulate(min_nodes=2, max_nodes=2, max_restarts=0)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_report_that_was_written_twice_counts_once(settled):
+    job, nodes = settled(2, max_restarts=0)
     log = nodes[0].membership.keys.settled(0)
     report = {"node": nodes[1].name, "is_final": False, **summarize([long_failure(1)]).to_record()}
     for _ in range(2):
@@ -240,10 +230,8 @@ def test_a_report_that_was_written_twice_counts_once(simulate):
     assert [failure.rank for failure in nodes[0].membership.news.verdict.failures] == [0, 1]
 
 
-def test_reasons_are_bounded_wherever_they_come_from(simulate):
-    job = simulate(min_nodes=1, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_reasons_are_bounded_wherever_they_come_from(settled):
+    job, nodes = settled(2, min_nodes=1)
     nodes[1].agent.leave("\x1b" * (2 << 20))
     assert job.run(30.0, lambda: nodes[0].place and nodes[0].place.nodes == 1), job.describe()
     assert nodes[0].told[0].reason.startswith("\\x1b\\x1b")

@@ -140,11 +140,9 @@ def test_as_many_holes_as_there_may_be_cost_little(board):
 
 @pytest.mark.parametrize("says", SAYS)
 def test_a_lost_node_is_noticed_whatever_the_counter_of_those_who_are_done_says(
-    simulate, says, caplog
+    settled, says, caplog
 ):
-    job = simulate(min_nodes=2, max_nodes=3)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+    job, nodes = settled(3, min_nodes=2)
     job.board.data[tickets(nodes[0].membership.keys.done(0))] = says
     job.kill(nodes[1])
     assert job.settle(nodes[0], nodes[2], seconds=20.0) == [0, 1]
@@ -162,11 +160,9 @@ def test_a_log_of_nodes_that_cannot_be_read_ends_the_wait_with_its_name(simulate
     assert "tickets" in str(first.error)
 
 
-def test_bad_records_are_named_and_not_for_ever(simulate, caplog):
+def test_bad_records_are_named_and_not_for_ever(settled, caplog):
     """Without a token, anybody who reaches the store can write them."""
-    job = simulate(min_nodes=2, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job, nodes = settled(2)
     log = nodes[0].membership.keys.done(0)
     for ticket in range(1, 501):
         job.board.data[entry(log, ticket)] = b"garbage"

@@ -65,8 +65,7 @@ def kinds(node):
 
 def test_a_sign_is_written_when_there_is_something_new_to_say(leased):
     job = leased(min_nodes=3)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+    nodes = job.gather(3)
     job.run(5.0)
     job.store.written.clear()
     job.run(1000.0)
@@ -80,8 +79,7 @@ def test_a_sign_is_written_when_there_is_something_new_to_say(leased):
 @pytest.mark.parametrize("lease", [2.0, 3.0, 4.0])
 def test_a_dead_node_is_lost_in_its_time(leased, lease):
     job = leased(lease=lease)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+    nodes = job.gather(3)
     job.run(10.3)
     job.kill(nodes[1])
     began = job.now
@@ -93,8 +91,7 @@ def test_a_dead_node_is_lost_in_its_time(leased, lease):
 @pytest.mark.parametrize("seconds", [2.5, 3.5, 4.0])
 def test_a_node_that_is_paused_for_less_is_not(leased, seconds):
     job = leased()
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+    nodes = job.gather(3)
     job.run(10.3)
     for node in nodes:  # one after the other, so the leader as well
         node.is_paused = True
@@ -113,8 +110,7 @@ def test_a_lost_node_that_wakes_up_costs_one_more_round(
 ):
     choice = random.Random(seed)
     job = (leased if has_leases else simulate)(choice.randrange, keep_alive_max_attempt=3)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+    nodes = job.gather(3)
     job.run(10.3)
     nodes[who].is_paused = True
     job.run(seconds)
@@ -128,8 +124,7 @@ def test_a_lost_node_that_wakes_up_costs_one_more_round(
 
 def test_leases_that_are_revoked_lose_nobody(leased):
     job = leased()
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+    nodes = job.gather(3)
     for _ in range(20):
         job.run(1.7)
         job.store.revoke()
@@ -139,8 +134,7 @@ def test_leases_that_are_revoked_lose_nobody(leased):
 
 def test_after_an_outage_everybody_has_all_the_time_to_come_back(leased):
     job = leased()
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+    nodes = job.gather(3)
     job.run(5.0)
     for node in nodes:
         node.is_paused = True
@@ -155,8 +149,7 @@ def test_after_an_outage_everybody_has_all_the_time_to_come_back(leased):
 def test_what_the_dead_have_left_for_a_while_is_no_sign_of_life(leased, caplog, min_nodes):
     """A node with the job's settings, or with others, comes a moment after the job has crashed."""
     job = leased(min_nodes=1, max_nodes=2)
-    dead = job.add()
-    job.settle(dead)
+    (dead,) = job.gather(1)
     job.run(5.0)
     job.kill(dead)
     again = [job.add(min_nodes=min_nodes) for _ in range(min_nodes)]
@@ -168,8 +161,7 @@ def test_what_the_dead_have_left_for_a_while_is_no_sign_of_life(leased, caplog, 
 
 def test_a_living_job_refuses_other_settings(leased):
     job = leased(min_nodes=1, max_nodes=2)
-    first = job.add()
-    job.settle(first)
+    (first,) = job.gather(1)
     job.run(10.0)
     other = job.add(min_nodes=2)
     job.run(10.0)

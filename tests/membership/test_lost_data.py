@@ -57,11 +57,9 @@ def test_all_notice_that_the_store_is_empty(simulate, min_nodes, max_nodes, coun
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("min_nodes", [1, 2])
-def test_who_notices_first_does_not_leave_the_other_alone(simulate, min_nodes, first):
+def test_who_notices_first_does_not_leave_the_other_alone(settled, min_nodes, first):
     """One node begins anew before the other has looked; the job is another one by then."""
-    job = simulate(min_nodes=min_nodes, max_nodes=2, last_call_timeout=0.0)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job, nodes = settled(2, min_nodes=min_nodes, last_call_timeout=0.0)
     job.run(10.0)
     before = incarnations(nodes)
     nodes[1 - first].is_paused = True
@@ -100,10 +98,8 @@ def test_whenever_it_happens_all_meet_again(simulate, shape, seed):
     assert [node.error for node in nodes] == [None] * max_nodes
 
 
-def test_a_node_that_goes_does_not_begin_the_job_anew(simulate):
-    job = simulate(min_nodes=1, max_nodes=1)
-    node = job.add()
-    job.settle(node)
+def test_a_node_that_goes_does_not_begin_the_job_anew(settled):
+    job, (node,) = settled(1)
     node.agent.announce_leave("told to stop")
     job.run(0.1)
     job.board.wipe()
@@ -114,11 +110,9 @@ def test_a_node_that_goes_does_not_begin_the_job_anew(simulate):
     assert not any(key.endswith("/job") for key in job.board.data)
 
 
-def test_a_node_takes_its_old_sign_of_life_along(simulate):
+def test_a_node_takes_its_old_sign_of_life_along(settled):
     """In a store with leases it would stay as long as the node, and say that it lives there."""
-    job = simulate(min_nodes=2, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job, nodes = settled(2)
     old = [node.membership.keys.beat(node.name) for node in nodes]
     job.board.data.pop(next(key for key in job.board.data if key.endswith("/job")))
     job.run(3.0)
@@ -126,11 +120,9 @@ def test_a_node_takes_its_old_sign_of_life_along(simulate):
     assert [key for key in old if key in job.board.data] == []
 
 
-def test_what_was_read_of_a_job_before_does_not_count(simulate):
+def test_what_was_read_of_a_job_before_does_not_count(settled):
     """A reader that is about to enter a state while the writer has begun anew."""
-    job = simulate(min_nodes=1, max_nodes=1)
-    node = job.add()
-    job.settle(node)
+    job, (node,) = settled(1)
     ours = node.membership
     follow = Watcher(ours).watch()
     assert next(follow).key == ours.keys.state(ours.state.version + 1)
@@ -176,10 +168,8 @@ def test_an_older_snapshot_is_not_gone_on_with(simulate, min_nodes, max_nodes, w
     assert {node.place.attempt for node in nodes} == {1}
 
 
-def test_a_snapshot_of_the_job_before_is_not_gone_on_with(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_snapshot_of_the_job_before_is_not_gone_on_with(settled):
+    job, nodes = settled(2)
     job.run(5.0)
     first, older = incarnations(nodes), dict(job.board.data)
     job.board.wipe()
@@ -193,11 +183,9 @@ def test_a_snapshot_of_the_job_before_is_not_gone_on_with(simulate):
     assert len(first | second | incarnations(nodes)) == 3
 
 
-def test_a_change_that_hides_the_loss_is_seen_through(simulate):
+def test_a_change_that_hides_the_loss_is_seen_through(settled):
     """Whoever writes the next state over a hole would lead latecomers to a state that is gone."""
-    job = simulate(min_nodes=1, max_nodes=3)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job, nodes = settled(2, min_nodes=1, max_nodes=3)
     job.run(5.0)
     older = dict(job.board.data)
     fail(job, nodes[0])
@@ -214,11 +202,9 @@ def test_a_change_that_hides_the_loss_is_seen_through(simulate):
     assert len(incarnations([*nodes, late])) == 1
 
 
-def test_nobody_begins_anew_for_no_reason(simulate):
+def test_nobody_begins_anew_for_no_reason(settled):
     """Whatever a job goes through while its store is well."""
-    job = simulate(min_nodes=1, max_nodes=3, max_restarts=50)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job, nodes = settled(2, min_nodes=1, max_nodes=3, max_restarts=50)
     before = incarnations(nodes)
     for _ in range(10):
         fail(job, nodes[0])
@@ -274,27 +260,22 @@ def test_an_attempt_counts_before_its_round_is_formed(simulate):
     assert [node.place.attempt for node in (again, other)] == [1, 1]
 
 
-def test_strangers_attempts_are_not_remembered(simulate):
+def test_strangers_attempts_are_not_remembered(settled):
     """Who comes to a dead job lets it begin anew, with all of its restarts."""
-    job = simulate(min_nodes=2, max_nodes=2, max_restarts=5)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job, nodes = settled(2, max_restarts=5)
     fail(job, nodes[0])
     for node in nodes:
         job.kill(node)
-    again = [job.add(), job.add()]
-    job.settle(*again)
+    again = job.gather(2)
     assert {node.place.attempt for node in again} == {0}
 
 
 # --- what the store must never hold ---------------------------------------------------------------
 
 
-def test_a_state_under_the_key_of_another_is_refused(simulate):
+def test_a_state_under_the_key_of_another_is_refused(settled):
     """Without a token anybody may copy one; its nodes would go round in circles."""
-    job = simulate(min_nodes=1, max_nodes=2, max_restarts=5)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job, nodes = settled(2, min_nodes=1, max_restarts=5)
     keys = nodes[0].membership.keys
     fail(job, nodes[0])
     places = [len(node.places) for node in nodes]
@@ -308,10 +289,8 @@ def test_a_state_under_the_key_of_another_is_refused(simulate):
     assert [len(node.places) for node in nodes] == places
 
 
-def test_a_copied_state_is_refused_by_who_writes_and_by_who_comes(simulate):
-    job = simulate(min_nodes=1, max_nodes=2)
-    node = job.add()
-    job.settle(node)
+def test_a_copied_state_is_refused_by_who_writes_and_by_who_comes(settled):
+    job, (node,) = settled(1, max_nodes=2)
     keys, last = node.membership.keys, node.state.version
     first, present = (job.board.data[keys.state(version)] for version in (0, last))
     job.store.set(keys.state(last), first)
@@ -329,10 +308,8 @@ def test_a_copied_state_is_refused_by_who_writes_and_by_who_comes(simulate):
 
 
 @pytest.mark.parametrize("seconds", [5.0, 3600.0, 1e8])
-def test_a_clock_that_is_behind_does_not_run_a_finished_job_again(simulate, seconds):
-    job = simulate(min_nodes=1, max_nodes=1, verdict_ttl=100.0)
-    first = job.add()
-    job.settle(first)
+def test_a_clock_that_is_behind_does_not_run_a_finished_job_again(settled, seconds):
+    job, (first,) = settled(1, verdict_ttl=100.0)
     first.agent.succeed()
     job.run(1.0)
     late = job.add(clock_behind=seconds)

@@ -27,8 +27,7 @@ def test_a_round_is_complete_at_max(simulate):
 def test_a_round_is_complete_some_time_after_min(simulate):
     job = simulate(min_nodes=2, max_nodes=4, last_call_timeout=7.0)
     began = job.now
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job.gather(2)
     assert 7.0 <= job.now - began < 8.1
 
 
@@ -80,10 +79,8 @@ def test_whoever_is_refused_is_told_also_if_the_others_go_on(simulate):
     job.settle(first)
 
 
-def test_a_late_node_is_admitted_at_once_if_nobody_is_to_wait_for_others(simulate):
-    job = simulate(min_nodes=1, max_nodes=3, arrival_delay=0.0)
-    first = job.add()
-    job.settle(first)
+def test_a_late_node_is_admitted_at_once_if_nobody_is_to_wait_for_others(settled):
+    job, (first,) = settled(1, max_nodes=3, arrival_delay=0.0)
     began = job.now
     late = job.add()
     assert job.settle(first, late) == [0, 1]
@@ -91,6 +88,21 @@ def test_a_late_node_is_admitted_at_once_if_nobody_is_to_wait_for_others(simulat
     assert kinds(first) == ["arrived"]
     assert first.place.attempt == 0
     assert "arrived" in first.place.reason
+
+
+@pytest.mark.parametrize("early_looks", range(4))
+def test_a_time_that_comes_while_the_writer_looks_is_not_missed(settled, early_looks):
+    job, (first,) = settled(1, max_nodes=3, arrival_delay=3.0, keep_alive_interval=30.0)
+    late = job.add()
+    job.run(0.5)
+    alarm = late.tasks["writer"].wakes_at  # when it asks for a place
+    assert alarm < job.now + 3.0
+    times = [alarm - 0.001] * early_looks  # what it reads first
+    job.now = alarm
+    late.membership.clock = lambda: times.pop() if times else job.now
+    late.nudge()
+    job.run(1.0, lambda: first.told)
+    assert kinds(first) == ["arrived"]
 
 
 @pytest.mark.parametrize(("stop_timeout", "nodes"), [(0.0, 1), (30.0, 2)])
@@ -107,10 +119,8 @@ def test_survivors_have_time_to_stop_their_workers(simulate, stop_timeout, nodes
         job.settle(slow, late)
 
 
-def test_a_spare_waits_and_takes_the_place_of_a_node_that_leaves(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    first, second = job.add(), job.add()
-    job.settle(first, second)
+def test_a_spare_waits_and_takes_the_place_of_a_node_that_leaves(settled):
+    job, (first, second) = settled(2)
     spare = job.add()
     job.run(1000.0)
     assert spare.place is None
@@ -123,10 +133,8 @@ def test_a_spare_waits_and_takes_the_place_of_a_node_that_leaves(simulate):
     assert first.has_ended
 
 
-def test_a_lost_member_is_noticed_and_costs_no_attempt(simulate):
-    job = simulate(min_nodes=1, max_nodes=3)
-    nodes = [job.add(), job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_lost_member_is_noticed_and_costs_no_attempt(settled):
+    job, nodes = settled(3, min_nodes=1)
     job.kill(nodes[1])
     began = job.now
     assert job.settle(nodes[0], nodes[2], seconds=10.0) == [0, 1]
@@ -136,10 +144,8 @@ def test_a_lost_member_is_noticed_and_costs_no_attempt(simulate):
     assert nodes[0].place.attempt == 0
 
 
-def test_a_lost_leader_is_replaced(simulate):
-    job = simulate(min_nodes=1, max_nodes=3)
-    nodes = [job.add(), job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_lost_leader_is_replaced(settled):
+    job, nodes = settled(3, min_nodes=1)
     leader = next(node for node in nodes if node.name == node.state.leader)
     job.kill(leader)
     others = [node for node in nodes if node is not leader]
@@ -174,10 +180,8 @@ def test_survivors_keep_their_ranks(simulate):
     assert job.settle(nodes[0], nodes[2], nodes[3], late) == [0, 2, 1, 3]
 
 
-def test_a_failure_anywhere_is_another_attempt_everywhere(simulate):
-    job = simulate(min_nodes=3, max_nodes=3, max_restarts=1)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+def test_a_failure_anywhere_is_another_attempt_everywhere(settled):
+    job, nodes = settled(3, max_restarts=1)
     nodes[2].agent.report([failure()], is_final=False)
     nodes[2].want_round()
     job.settle(*nodes, seconds=2.0)
@@ -186,10 +190,8 @@ def test_a_failure_anywhere_is_another_attempt_everywhere(simulate):
     assert {n.place.reason for n in nodes} == {"rank 0 failed: exit code 3; restart 1 of 1"}
 
 
-def test_without_restarts_left_all_get_the_same_verdict(simulate):
-    job = simulate(min_nodes=3, max_nodes=3, max_restarts=0)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+def test_without_restarts_left_all_get_the_same_verdict(settled):
+    job, nodes = settled(3, max_restarts=0)
     consequence = failure(rank=1, began=6.0, summary="rank 1 failed: connection reset")
     nodes[1].agent.report([consequence], is_final=False)
     nodes[2].agent.report([failure(rank=2, began=4.0, summary="rank 2 was killed")], is_final=False)
@@ -204,10 +206,8 @@ def test_without_restarts_left_all_get_the_same_verdict(simulate):
     assert all(isinstance(node.error, RendezvousClosedError) for node in nodes)
 
 
-def test_two_failures_in_one_round_cost_one_attempt(simulate):
-    job = simulate(min_nodes=2, max_nodes=2, max_restarts=5)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_two_failures_in_one_round_cost_one_attempt(settled):
+    job, nodes = settled(2, max_restarts=5)
     for node in nodes:
         node.agent.report([failure()], is_final=False)
         node.want_round()
@@ -215,11 +215,9 @@ def test_two_failures_in_one_round_cost_one_attempt(simulate):
     assert nodes[0].place.attempt == 1
 
 
-def test_only_a_spare_says_that_it_waits_for_a_place(simulate, caplog):
+def test_only_a_spare_says_that_it_waits_for_a_place(settled, caplog):
     """A member whose worker has failed joins the next round before it hears of its own failure."""
-    job = simulate(min_nodes=2, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job, nodes = settled(2)
     deaf = nodes[1].tasks.pop("watcher")
     nodes[1].agent.report([failure(rank=1)], is_final=False)
     nodes[1].want_round()
@@ -233,21 +231,17 @@ def test_only_a_spare_says_that_it_waits_for_a_place(simulate, caplog):
     assert "waits for a place" in caplog.text
 
 
-def test_a_final_failure_ends_the_job_whatever_is_left(simulate):
-    job = simulate(min_nodes=2, max_nodes=2, max_restarts=5)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_final_failure_ends_the_job_whatever_is_left(settled):
+    job, nodes = settled(2, max_restarts=5)
     nodes[0].agent.report([failure(rank=-1, summary="no such program")], is_final=True)
     nodes[0].want_round()
     job.run(5.0)
     assert nodes[1].membership.news.verdict.reason == "no such program"
 
 
-def test_failures_after_the_loss_of_a_node_cost_nothing(simulate):
+def test_failures_after_the_loss_of_a_node_cost_nothing(settled):
     """Workers fail because their peers vanish, long before the node is known to be lost."""
-    job = simulate(min_nodes=1, max_nodes=2, max_restarts=0)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job, nodes = settled(2, min_nodes=1, max_restarts=0)
     job.kill(nodes[0])
     nodes[1].agent.report([failure(rank=1)], is_final=False)
     nodes[1].want_round()
@@ -256,10 +250,8 @@ def test_failures_after_the_loss_of_a_node_cost_nothing(simulate):
     assert "was lost" in nodes[1].place.reason
 
 
-def test_success_of_all_is_the_verdict_and_spares_may_go(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_success_of_all_is_the_verdict_and_spares_may_go(settled):
+    job, nodes = settled(2)
     spare = job.add()
     job.run(5.0)
     nodes[0].agent.succeed()
@@ -272,10 +264,8 @@ def test_success_of_all_is_the_verdict_and_spares_may_go(simulate):
     assert isinstance(spare.error, RendezvousGracefulExitError)
 
 
-def test_a_failure_calls_back_those_who_are_done(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_failure_calls_back_those_who_are_done(settled):
+    job, nodes = settled(2)
     nodes[0].agent.succeed()
     job.run(5.0)
     nodes[1].agent.report([failure(rank=1)], is_final=False)
@@ -284,10 +274,8 @@ def test_a_failure_calls_back_those_who_are_done(simulate):
     assert nodes[0].place.attempt == 1
 
 
-def test_nobody_is_admitted_once_somebody_is_done(simulate):
-    job = simulate(min_nodes=1, max_nodes=3)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_nobody_is_admitted_once_somebody_is_done(settled):
+    job, nodes = settled(2, min_nodes=1, max_nodes=3)
     nodes[0].agent.succeed()
     job.run(5.0)
     late = job.add()
@@ -299,11 +287,9 @@ def test_nobody_is_admitted_once_somebody_is_done(simulate):
     assert isinstance(late.error, RendezvousGracefulExitError)
 
 
-def test_a_node_that_is_done_may_go(simulate):
+def test_a_node_that_is_done_may_go(settled):
     """After its exit barrier: the others go on, and can still find the verdict."""
-    job = simulate(min_nodes=2, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+    job, nodes = settled(2)
     nodes[0].agent.succeed()
     job.run(1.0)
     nodes[0].agent.leave("has waited long enough")
@@ -315,10 +301,8 @@ def test_a_node_that_is_done_may_go(simulate):
     assert nodes[1].membership.news.verdict.outcome == "succeeded"
 
 
-def test_a_done_node_that_dies_is_not_missed(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_done_node_that_dies_is_not_missed(settled):
+    job, nodes = settled(2)
     nodes[0].agent.succeed()
     job.run(1.0)
     job.kill(nodes[0])
@@ -329,10 +313,8 @@ def test_a_done_node_that_dies_is_not_missed(simulate):
     assert nodes[1].membership.news.verdict.outcome == "succeeded"
 
 
-def test_a_notice_reaches_all_others_and_the_round_goes_on(simulate):
-    job = simulate(min_nodes=3, max_nodes=3)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+def test_a_notice_reaches_all_others_and_the_round_goes_on(settled):
+    job, nodes = settled(3)
     nodes[1].agent.send_notice(10)
     job.run(0.5)
     assert [[(c.kind, c.signum) for c in n.told] for n in nodes] == [
@@ -347,10 +329,8 @@ def notices(nodes):
     return [[c.signum for c in n.told if c.kind is ChangeKind.NOTICE] for n in nodes]
 
 
-def test_a_notice_of_all_nodes_at_once_is_one_and_nobody_hears_its_own_again(simulate):
-    job = simulate(min_nodes=5, max_nodes=5)
-    nodes = [job.add() for _ in range(5)]
-    job.settle(*nodes)
+def test_a_notice_of_all_nodes_at_once_is_one_and_nobody_hears_its_own_again(settled):
+    job, nodes = settled(5)
     version = nodes[0].state.version
     for node in nodes[:4]:
         node.agent.send_notice(10)
@@ -382,10 +362,8 @@ def test_a_notice_that_was_not_sent_for_want_of_workers_hides_no_later_one(simul
     assert notices(nodes) == [[10], []]
 
 
-def test_closing_ends_it_for_all(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_closing_ends_it_for_all(settled):
+    job, nodes = settled(2)
     nodes[0].agent.close("enough")
     job.run(1.0)
     assert {node.membership.news.verdict.outcome for node in nodes} == {"closed"}
@@ -395,10 +373,8 @@ def test_closing_ends_it_for_all(simulate):
     assert "enough" in str(late.error)
 
 
-def test_the_leader_may_leave(simulate):
-    job = simulate(min_nodes=1, max_nodes=3)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+def test_the_leader_may_leave(settled):
+    job, nodes = settled(3, min_nodes=1)
     leader = next(node for node in nodes if node.name == node.state.leader)
     leader.agent.leave("told to stop")
     others = [node for node in nodes if node is not leader]
@@ -407,11 +383,9 @@ def test_the_leader_may_leave(simulate):
     assert job.now - began < 2.0
 
 
-def test_a_leave_is_announced_before_the_workers_are_stopped(simulate):
+def test_a_leave_is_announced_before_the_workers_are_stopped(settled):
     """The others need not wait until it is through, and do not take it back in."""
-    job = simulate(min_nodes=1, max_nodes=3)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+    job, nodes = settled(3, min_nodes=1)
     nodes[0].agent.announce_leave("SIGTERM received")
     job.settle(*nodes[1:], seconds=2.0)
     assert "SIGTERM received" in nodes[1].told[0].reason
@@ -425,11 +399,9 @@ def test_a_leave_is_announced_before_the_workers_are_stopped(simulate):
 
 
 @pytest.mark.parametrize("who", ["the leader", "another"])
-def test_a_node_asks_for_another_round(simulate, who):
+def test_a_node_asks_for_another_round(settled, who):
     """All take part in it, under the same ranks, and no attempt is used."""
-    job = simulate(min_nodes=1, max_nodes=3)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+    job, nodes = settled(3, min_nodes=1)
     leader = nodes[0].state.leader
     one = next(node for node in nodes if (node.name == leader) == (who == "the leader"))
     ranks = [node.place.rank for node in nodes]
@@ -445,10 +417,8 @@ def test_a_node_asks_for_another_round(simulate, who):
     assert "asks for a restart: the watch: no progress" in one.place.reason
 
 
-def test_of_two_that_ask_for_another_round_each_gets_the_same_one(simulate):
-    job = simulate(min_nodes=1, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_of_two_that_ask_for_another_round_each_gets_the_same_one(settled):
+    job, nodes = settled(2, min_nodes=1)
     for node in nodes:
         node.agent.request_round("now")
         node.agent.want_round()
@@ -457,10 +427,8 @@ def test_of_two_that_ask_for_another_round_each_gets_the_same_one(simulate):
     assert {(node.place.round, node.place.attempt) for node in nodes} == {(1, 0)}
 
 
-def test_a_short_pause_harms_nobody(simulate):
-    job = simulate(min_nodes=2, max_nodes=2, keep_alive_max_attempt=5)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_short_pause_harms_nobody(settled):
+    job, nodes = settled(2, keep_alive_max_attempt=5)
     for node in nodes:
         node.is_paused = True
         job.run(3.5)
@@ -469,10 +437,8 @@ def test_a_short_pause_harms_nobody(simulate):
     assert [kinds(node) for node in nodes] == [[], []]
 
 
-def test_a_node_that_was_given_up_comes_back(simulate):
-    job = simulate(min_nodes=1, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_node_that_was_given_up_comes_back(settled):
+    job, nodes = settled(2, min_nodes=1)
     nodes[1].is_paused = True
     job.settle(nodes[0])
     job.run(10.0)
@@ -495,10 +461,8 @@ def test_other_settings_are_refused_by_name(simulate):
         assert part in text
 
 
-def test_other_settings_of_a_dead_job_are_no_matter(simulate, caplog):
-    job = simulate(min_nodes=1, max_nodes=1)
-    first = job.add()
-    job.settle(first)
+def test_other_settings_of_a_dead_job_are_no_matter(settled, caplog):
+    job, (first,) = settled(1)
     job.kill(first)
     job.settle(job.add(max_restarts=0, max_nodes=1), seconds=30.0)
     assert "nobody is alive" in caplog.text
@@ -528,10 +492,8 @@ def test_another_token_is_refused(simulate, there, here, says):
     assert kinds(first) == []
 
 
-def test_a_finished_run_id_answers_for_a_time(simulate):
-    job = simulate(min_nodes=1, max_nodes=1, verdict_ttl=100.0)
-    first = job.add()
-    job.settle(first)
+def test_a_finished_run_id_answers_for_a_time(settled):
+    job, (first,) = settled(1, verdict_ttl=100.0)
     first.agent.succeed()
     job.run(1.0)
     late = job.add()
@@ -541,10 +503,8 @@ def test_a_finished_run_id_answers_for_a_time(simulate):
     job.settle(job.add())
 
 
-def test_a_crashed_job_begins_anew(simulate, caplog):
-    job = simulate(min_nodes=2, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_crashed_job_begins_anew(settled, caplog):
+    job, nodes = settled(2)
     nodes[0].agent.report([failure()], is_final=False)
     nodes[0].want_round()
     job.settle(*nodes)
@@ -558,11 +518,9 @@ def test_a_crashed_job_begins_anew(simulate, caplog):
 
 
 @pytest.mark.parametrize("min_nodes", [1, 2])
-def test_a_sign_that_vanishes_with_its_lease_is_no_sign_of_life(simulate, caplog, min_nodes):
+def test_a_sign_that_vanishes_with_its_lease_is_no_sign_of_life(settled, caplog, min_nodes):
     """Of a job that has crashed a moment ago, whose store takes away what the dead have left."""
-    job = simulate(min_nodes=1, max_nodes=2)
-    dead = job.add()
-    job.settle(dead)
+    job, (dead,) = settled(1, max_nodes=2)
     job.kill(dead)
     again = job.add(min_nodes=min_nodes)  # with the job's settings, or with others
     job.run(1.5)
@@ -582,10 +540,8 @@ def test_a_job_that_was_killed_before_its_first_round_is_continued(simulate):
     job.settle(job.add(), job.add())
 
 
-def test_a_store_that_forgets_is_joined_anew(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    nodes = [job.add(), job.add()]
-    job.settle(*nodes)
+def test_a_store_that_forgets_is_joined_anew(settled):
+    job, nodes = settled(2)
     job.board.wipe()
     job.run(5.0)
     job.settle(*nodes)

@@ -26,8 +26,7 @@ def test_no_record_in_the_store_is_more_than_an_error(simulate, seed):
     """Whatever somebody writes while a job runs: `RendezvousError` is all that comes of it."""
     choose = random.Random(seed)
     job = simulate(choose.randrange, min_nodes=2, max_nodes=3, max_restarts=1)
-    nodes = [job.add() for _ in range(3)]
-    job.settle(*nodes)
+    nodes = job.gather(3)
     for turn in range(6):
         for _ in range(choose.randrange(1, 4)):
             found = choose.choice(job.board.keys())

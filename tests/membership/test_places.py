@@ -164,11 +164,9 @@ def test_what_is_said_of_a_round_is_said_of_that_incarnation(simulate, what):
 
 
 @pytest.mark.parametrize("kind", ["arrived", "replaced"])
-def test_a_state_of_another_incarnation_is_not_entered(simulate, kind):
+def test_a_state_of_another_incarnation_is_not_entered(settled, kind):
     """It was on its way to the routine when its node began anew."""
-    job = simulate(min_nodes=1, max_nodes=2)
-    node = job.add()
-    job.settle(node)
+    _, (node,) = settled(1, max_nodes=2)
     ours = node.membership
     following = Watcher(ours).watch()
     key = following.send(None).key
@@ -186,11 +184,9 @@ def test_a_state_of_another_incarnation_is_not_entered(simulate, kind):
     assert ours.past == set()
 
 
-def test_nothing_is_changed_in_another_incarnation_than_was_meant(simulate):
+def test_nothing_is_changed_in_another_incarnation_than_was_meant(settled):
     """By the routine of a leader that has not been stopped yet."""
-    job = simulate(min_nodes=1, max_nodes=2)
-    node = job.add()
-    job.settle(node)
+    _, (node,) = settled(1, max_nodes=2)
     ours = node.membership
     begin_anew(ours, Keys(RUN_ID, "another"), transitions.first_state(node.name))
     changing = ours.change(

@@ -29,8 +29,7 @@ def restart(job, *nodes):
 def running(simulate):
     def start(count, **settings):
         job = simulate(max_nodes=count, max_restarts=100, **{"min_nodes": count, **settings})
-        nodes = [job.add() for _ in range(count)]
-        job.settle(*nodes)
+        nodes = job.gather(count)
         return job, nodes
 
     return start

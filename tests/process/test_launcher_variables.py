@@ -29,7 +29,9 @@ def _secrets(monkeypatch):
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
 def test_functions(start_method, monkeypatch):
-    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "modules"))
+    monkeypatch.syspath_prepend(
+        os.path.join(os.path.dirname(__file__), "..", "functions", "modules")
+    )
     environment = importlib.import_module("worker_functions").environment
     context = start_processes(
         "t", environment, {0: ()}, {0: {"LOCAL_RANK": 0}}, start_method=start_method

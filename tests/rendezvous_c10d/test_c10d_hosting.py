@@ -7,7 +7,6 @@ import errno
 import logging
 import os
 import socket
-import subprocess
 import sys
 import time
 
@@ -24,6 +23,7 @@ from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.torch_import import load_distributed
 
 from helpers.ports import free_port
+from helpers.programs import run_python
 
 FOREIGN = "192.0.2.77"
 
@@ -328,15 +328,8 @@ def test_a_file_of_one_node_goes_and_a_given_one_stays(prepare, tmp_path):
         assert backend.connect().multi_get(["key"]) == [b"x"]
 
 
-def run_python(code, **env):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-    )
+def run_code(code, **env):
+    return run_python("-c", code, env={**os.environ, **env}, check=True, timeout=100)
 
 
 IMPORTS = """
@@ -356,7 +349,7 @@ def test_torch_is_loaded_when_the_backend_is_and_stays_silent():
         "print(backend.connect().wait('never', 0.1), dict(os.environ) == before)\n"
         "backend.release()"
     )
-    shown = run_python(code)
+    shown = run_code(code)
     assert shown.stdout.split() == ["None", "True"]
     assert shown.stderr == ""
 
@@ -366,7 +359,7 @@ def test_a_log_level_of_the_user_is_kept():
         "prepare_backend(RendezvousParameters('c10d', '', 'job', 1, 1)).release()\n"
         "print(os.environ['TORCH_CPP_LOG_LEVEL'])"
     )
-    assert run_python(code, TORCH_CPP_LOG_LEVEL="FATAL").stdout.split() == ["FATAL"]
+    assert run_code(code, TORCH_CPP_LOG_LEVEL="FATAL").stdout.split() == ["FATAL"]
 
 
 def test_a_missing_torch_says_what_to_install(monkeypatch):

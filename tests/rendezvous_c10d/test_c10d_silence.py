@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -15,6 +13,7 @@ from plaunch_rendezvous_c10d import connecting
 from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.torch_import import load_distributed
 
+from helpers.programs import run_python
 from helpers.waiting import wait_until
 
 
@@ -112,13 +111,8 @@ except RuntimeError:
 
 def run_waits(first, last="", **environ):
     kept = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
-    return subprocess.run(
-        [sys.executable, "-c", WAITS.format(first=first, last=last)],
-        env={**kept, **environ},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
+    return run_python(
+        "-c", WAITS.format(first=first, last=last), env={**kept, **environ}, check=True, timeout=100
     ).stderr
 
 

@@ -16,6 +16,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStateError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
 from helpers.ports import free_port
+from helpers.programs import run_python
 
 SAYS = r"torchrun.*'job'.*start all nodes with plaunch"
 
@@ -85,13 +86,7 @@ def test_a_newcomer_in_a_job_that_torchrun_runs_ends_with_what_is_wrong(tmp_path
         )
         stack.callback(torchrun.terminate)
         assert torchrun.stdout.readline() == "up\n"
-        ended = subprocess.run(
-            [sys.executable, "-m", "plaunch", "--nnodes=1:2", *options, str(script)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        ended = run_python("-m", "plaunch", "--nnodes=1:2", *options, str(script), timeout=120)
     assert ended.returncode == 112
     assert "start all nodes with plaunch" in ended.stderr
     assert ended.stdout == ""

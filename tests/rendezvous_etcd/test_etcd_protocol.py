@@ -14,6 +14,8 @@ import pytest
 from plaunch.errors import PluginLoadError
 from plaunch_rendezvous_etcd import protocol
 
+from helpers.programs import run_python
+
 ROUND_TRIP = """
 import json, os, sys
 {before}
@@ -36,13 +38,8 @@ print(json.dumps({{
 
 
 def run(before="", after="", **environ):
-    done = subprocess.run(
-        [sys.executable, "-c", ROUND_TRIP.format(before=before, after=after)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, **environ},
+    done = run_python(
+        "-c", ROUND_TRIP.format(before=before, after=after), env={**os.environ, **environ}
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), done.stderr

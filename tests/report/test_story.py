@@ -231,6 +231,35 @@ def test_the_first_cause_is_the_first_of_all_and_the_final_one_that_of_the_last_
     assert told == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
+def test_what_was_taken_for_the_first_cause_is_not_if_the_nodes_agree_on_another(runs):
+    a, b = two_nodes(runs)
+    at_once = {"error_file": "", "exit_code": 1, "signal_name": None, "last_lines": ""}
+    ours = {"failed_host": "a", "global_rank": 0, "worker_pid": 10, "message": "ours", **at_once}
+    theirs = {
+        "failed_host": "b",
+        "global_rank": 2,
+        "worker_pid": 20,
+        "message": "theirs",
+        **at_once,
+    }
+    a.tell(5, "failure", is_first=True, **ours)
+    b.tell(5.1, "failure", is_first=True, **theirs)
+    a.tell(6, "failure", is_first=True, **theirs).tell(6, "failure", is_first=False, **ours)
+    for agent in (a, b):
+        agent.finish(7, "failed", 1).write()
+    story = story_of(runs)
+    assert story.first_cause.message == story.final_cause.message == "theirs"
+    assert [failure.is_first for failure in story.failures] == [True, False]
+
+
+def test_a_request_is_marked(runs):
+    agent = runs.agent("a").start(0).join(1, 2, 3, round=0, world=2, nodes=1, rank=0)
+    agent.tell(4, "request.received", kind="stop", who="plugin 'x'", reason="enough")
+    agent.finish(5, "signalled", 1).write()
+    (mark,) = story_of(runs).marks
+    assert (mark.kind, mark.text, mark.time) == ("request", "stop (plugin 'x'): enough", 4)
+
+
 def test_missing_agents_and_rounds_are_noted(runs):
     agent = runs.agent("b", rank=1)
     agent.workers = 2

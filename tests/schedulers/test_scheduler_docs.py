@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from plaunch.cli.contradictions import check_options
-from plaunch.cli.options import OPTIONS
 from plaunch.cli.parser import parse
+from plaunch.cli.table import installed_table
 from plaunch.errors import ExitCode
 from plaunch.plugin import RENDEZVOUS, PluginManager
 from plaunch.rendezvous import traits_of
@@ -122,8 +122,9 @@ def test_the_trainjob_of_the_page_meets_over_c10d(caplog):
 
 
 def test_all_options_exist():
-    known = {name for option in OPTIONS for name in option.names}
-    known |= {option.variable for option in OPTIONS}
+    options = list(installed_table((), {}))
+    known = {name for option in options for name in option.names}
+    known |= {option.variable for option in options}
     for page in (SLURM, KUBERNETES):
         assert set(re.findall(r"\bPET_[A-Z_]*[A-Z]\b", page)) <= known
         for line in re.findall(r"plaunch (?:.*\\\n)*.*", page):

@@ -176,6 +176,7 @@ def test_a_port_of_the_variable_that_is_taken_never_made_a_launch_fail(serve, ca
 def test_the_variable_has_no_port(serve, caplog, text):
     assert serve(health_port=text)._servers == []
     assert repr(text) in caplog.text
+    assert "--health-port" in caplog.text
 
 
 class Looks:

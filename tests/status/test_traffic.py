@@ -21,16 +21,16 @@ class Told:
 
 def test_before_any_start():
     traffic = Traffic()
-    assert (traffic.read_bytes, traffic.lag_bytes(), traffic.dropped_lines()) == (0, 0, 0)
+    assert traffic.counts() == (0, 0, 0)
     assert traffic.last_shown() == -math.inf
 
 
 def test_what_was_dropped_stays_counted_over_starts():
     traffic, old = Traffic(), Told(waiting_bytes=5, missing_lines=2, last_progress=7.0)
     traffic.shows_on([old, Told(last_progress=3.0)])
-    assert (traffic.lag_bytes(), traffic.dropped_lines(), traffic.last_shown()) == (5, 2, 7.0)
+    assert (*traffic.counts(), traffic.last_shown()) == (0, 5, 2, 7.0)
     traffic.shows_on([Told(missing_lines=1)])
-    assert (traffic.lag_bytes(), traffic.dropped_lines(), traffic.last_shown()) == (0, 3, 0.0)
+    assert (*traffic.counts(), traffic.last_shown()) == (0, 0, 3, 0.0)
 
 
 def test_a_console_tells_how_far_it_is_behind():
@@ -58,13 +58,15 @@ def test_streams_count_what_they_read(tmp_path):
         tee_stdouts={0: str(tmp_path / "0"), 1: str(tmp_path / "1")},
     )
     for _ in range(2):
-        streams = Streams(dest, 2, prefixes={}, stdout_fd=console, stderr_fd=-1, traffic=traffic)
+        prefixes = {0: "[0]:", 1: "[1]:"}
+        streams = Streams(
+            dest, 2, prefixes=prefixes, stdout_fd=console, stderr_fd=-1, traffic=traffic
+        )
         fds = [streams.child_fds(rank)[0] for rank in range(2)]
         for fd in fds:
             os.write(fd, b"12345\n")
         streams.start()
         streams.finish()
     os.close(console)
-    assert traffic.read_bytes == 24
-    assert traffic.lag_bytes() == 0
+    assert traffic.counts() == (24, 0, 0)
     assert traffic.last_shown() > 0

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 from plaunch_rendezvous_etcd.testing.fixtures import etcd_server  # noqa: F401 - a fixture
+
+from helpers.programs import run_python
 
 CHECK_TIMEOUT = 110.0  # seconds
 
@@ -21,15 +21,13 @@ def check(tmp_path):
             for name, value in os.environ.items()
             if not name.startswith(("PET_", "PLAUNCH_"))
         }
-        return subprocess.run(
-            [sys.executable, "-m", "plaunch", *argv],
+        return run_python(
+            "-m",
+            "plaunch",
+            *argv,
             cwd=tmp_path,
             env={**inherited, "PYTHONPATH": str(tmp_path), **environ},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
             timeout=CHECK_TIMEOUT,
-            check=False,
         )
 
     return run

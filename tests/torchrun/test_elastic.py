@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sys
 
 import plaunch_logs_default
 import pytest
 from plaunch_torchrun.elastic import multiprocessing
+
+from helpers.programs import run_python
 
 torch = pytest.importorskip("torch")
 
@@ -41,7 +41,5 @@ def test_a_name_that_does_not_exist():
 def test_torch_is_not_imported():
     modules = " ".join(f"plaunch_torchrun.elastic.{room}," for room in ROOMS)
     code = f"import {modules} plaunch_torchrun.run, sys; print('torch' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = run_python("-c", code, check=True)
     assert done.stdout == "False\n"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import signal
-import subprocess
-import sys
 
 import pytest
 from plaunch.errors import (
@@ -17,6 +15,8 @@ from plaunch.errors import (
 )
 from plaunch.process import ChildFailedError, ProcessFailure
 from plaunch_torchrun.exceptions import HOMES, add_torch_type, torch_typed
+
+from helpers.programs import run_python
 
 
 def torch_class(name):
@@ -101,7 +101,5 @@ def test_without_torch_nothing_of_it_is_imported():
         "except RendezvousError as error: print(type(error) is RendezvousError)\n"
         "print('torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = run_python("-c", code, check=True)
     assert done.stdout.split() == ["True", "False"]

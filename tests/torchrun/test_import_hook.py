@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+
+from helpers.programs import run_python
 
 pytest.importorskip("torch")
 
@@ -74,14 +74,8 @@ def folder(tmp_path):
 
 
 def run(folder, *argv, **environ):
-    return subprocess.run(
-        [sys.executable, *argv],
-        cwd=folder,
-        env={**os.environ, "LOGLEVEL": "WARNING", **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=BOUND,
+    return run_python(
+        *argv, cwd=folder, env={**os.environ, "LOGLEVEL": "WARNING", **environ}, timeout=BOUND
     )
 
 

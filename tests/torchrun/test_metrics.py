@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 
 import pytest
-from plaunch import metrics as core
-from plaunch.agent import notifications
-from plaunch.agent.measures import MetricRecorder
-from plaunch.agent.worker import RunResult, WorkerState
+from plaunch.config import LaunchConfig
+from plaunch.events import Event, EventSource
+from plaunch.process import ChildFailedError
 from plaunch_torchrun.elastic import metrics
-
-from helpers.groups import make_group
+from plaunch_torchrun.launcher import elastic_launch
+from plaunch_torchrun.measures import MetricRecorder
 
 
 class Kept(metrics.MetricHandler):
@@ -27,7 +26,7 @@ class Kept(metrics.MetricHandler):
 
 @pytest.fixture(autouse=True)
 def handlers(monkeypatch):
-    monkeypatch.setattr(core, "_HANDLERS", core._Handlers())
+    monkeypatch.setattr(metrics, "_HANDLERS", metrics._Handlers())
 
 
 def test_by_default_nobody_takes_them():
@@ -109,40 +108,61 @@ def test_a_config_without_settings():
     assert metrics.initialize_metrics(metrics.MetricsConfig({"a": "b"})) is None
 
 
+def event(name, **told):
+    return Event(f"plaunch.{name}", EventSource.AGENT, metadata={"attempt": 0, **told})
+
+
 @pytest.mark.parametrize(
-    ("attempt", "result", "run", "outcome", "flakiness"),
+    ("attempt", "outcome", "run", "counted", "flakiness"),
     [
-        (0, RunResult(WorkerState.SUCCEEDED), "success", "run_success_no_retries", 0),
-        (1, RunResult(WorkerState.SUCCEEDED), "success", "run_success_with_retries", 25),
-        (3, RunResult(WorkerState.FAILED), "success", "run_failed_with_retries", 100),
-        (0, RunResult(WorkerState.FAILED), "success", "run_failed_no_retries", 100),
-        (0, None, "failure", None, None),
+        (0, "succeeded", "success", "run_success_no_retries", 0),
+        (1, "succeeded", "success", "run_success_with_retries", 25),
+        (0, "not_needed", "success", "run_success_no_retries", 0),
+        (3, "failed", "success", "run_failed_with_retries", 100),
+        (0, "failed", "success", "run_failed_no_retries", 100),
+        (0, "signalled", "failure", None, None),
     ],
 )
-def test_the_end_of_a_run(attempt, result, run, outcome, flakiness):
+def test_the_end_of_a_run(attempt, outcome, run, counted, flakiness):
     kept = Kept()
     metrics.configure(kept)
-    MetricRecorder()(notifications.AgentFinished(make_group(attempt=attempt), result))
+    recorder = MetricRecorder("trainer", 3)
+    recorder.handle(event("launcher.finished", attempt=attempt, outcome=outcome, seconds_total=1.5))
     values = kept.values()
     assert values[f"SimpleElasticAgent.run.{run}"] == 1
-    assert values["SimpleElasticAgent.run.duration.ms"] >= 0
+    assert values["SimpleElasticAgent.run.duration.ms"] == 1500
     ends = {name for name, value in values.items() if ".run_" in name and value == 1}
-    wanted = {"workers.trainer.run_total", f"workers.trainer.{outcome}"} if outcome else set()
+    wanted = {"workers.trainer.run_total", f"workers.trainer.{counted}"} if counted else set()
     assert ends == wanted
     assert values.get("workers.trainer.flakiness") == flakiness
 
 
-def test_moments_on_the_way():
+def test_events_on_the_way():
     kept = Kept()
     metrics.configure(kept)
-    recorder = MetricRecorder()
-    recorder(notifications.AfterRendezvous(make_group(attempt=1), duration=0.25))
-    recorder(
-        notifications.StateChanged(make_group(attempt=1), WorkerState.INIT, WorkerState.HEALTHY)
-    )
+    recorder = MetricRecorder("trainer", 3)
+    recorder.handle(event("rendezvous.completed", attempt=1, duration=0.25))
+    recorder.handle(event("workers.started", attempt=1, duration=0.5))
+    recorder.handle(event("state.changed", attempt=1, old="INIT", new="HEALTHY"))
     assert kept.values() == {
         "SimpleElasticAgent._rendezvous.success": 1,
         "SimpleElasticAgent._rendezvous.duration.ms": 250,
+        "LocalElasticAgent._start_workers.success": 1,
+        "LocalElasticAgent._start_workers.duration.ms": 500,
         "workers.trainer.remaining_restarts": 2,
         "workers.trainer.healthy": 1,
     }
+
+
+def test_a_launch_reports_to_whoever_takes_numbers():
+    kept = Kept()
+    metrics.configure(kept)
+    config = LaunchConfig(1, 1, 1, role="trainer", max_restarts=1)
+    with pytest.raises(ChildFailedError):
+        elastic_launch(config, "false")()
+    values = kept.values()
+    assert values["workers.trainer.run_failed_with_retries"] == 1
+    assert values["SimpleElasticAgent.run.success"] == 1
+    names = [data.name for data in kept.all]
+    assert names.count("LocalElasticAgent._start_workers.success") == 2
+    assert names.count("SimpleElasticAgent._rendezvous.success") == 2

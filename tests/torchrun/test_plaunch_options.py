@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from plaunch.cli import allocate, config_from_args, parse
+from plaunch.cli import config_from_args, fill_in, parse
 from plaunch.errors import UnknownNameError, UsageError
 from plaunch.plugin import PluginManager
 from plaunch_torchrun import run as torchrun
@@ -54,7 +54,7 @@ def test_a_scheduler_is_asked(environ, words, script, monkeypatch):
         monkeypatch.setenv(name, value)
     given = parse([*words, script])
     manager = PluginManager.create()
-    allocate(given, manager)
+    fill_in(given, manager)
     wanted = config_from_args(given, manager)
     had, _, _ = torchrun.config_from_args(torchrun.parse_args([*words, script]))
     unlike = {"logs_specs"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 
@@ -17,6 +16,8 @@ from plaunch_torchrun import run as torchrun
 from plaunch_torchrun.arguments import own_arguments, take_defaults
 from plaunch_torchrun.launcher import elastic_launch, launch_agent
 from plaunch_torchrun.translate import own_config, own_logs_specs
+
+from helpers.programs import run_python
 
 
 @pytest.fixture
@@ -177,13 +178,7 @@ def test_the_command_line_of_launch(words, wanted, monkeypatch):
 
 
 def test_launch_as_a_program(script):
-    done = subprocess.run(
-        [sys.executable, "-m", "plaunch_torchrun.launch", "--no-python", str(script)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_python("-m", "plaunch_torchrun.launch", "--no-python", str(script))
     assert done.returncode == 2
     assert done.stderr == (
         "plaunch: error: --no-python needs --use-env here: a program takes no --local-rank\n"

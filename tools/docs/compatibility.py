@@ -40,10 +40,10 @@ _OWN = (
     "plaunch.agent",
     "plaunch.cli",
     "plaunch.events",
-    "plaunch.metrics",
     "plaunch.process",
     "plaunch.rendezvous",
     "plaunch_devices",
+    "plaunch_functions",
     "plaunch_timer",
     "plaunch",
 )

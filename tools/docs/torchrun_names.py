@@ -51,7 +51,7 @@ MISSING: dict[str, str] = {
     f"{ELASTIC}.rendezvous.etcd_rendezvous.*": _ETCD,
     f"{ELASTIC}.rendezvous.etcd_rendezvous_backend.*": _ETCD,
     f"{ELASTIC}.rendezvous.etcd_server.*": (
-        "starts an etcd for tests; `plaunch.testing` has one for pytest"
+        "starts an etcd for tests; `plaunch_rendezvous_etcd.testing` has one for pytest"
     ),
     f"{ELASTIC}.rendezvous.etcd_store.*": (
         "a store for workers in etcd; they have a TCPStore with every backend"

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from plaunch.agent.agent import ElasticAgent as ElasticAgent
     from plaunch.agent.agent import SimpleElasticAgent as SimpleElasticAgent
     from plaunch.agent.env import macros as macros
+    from plaunch.agent.env import worker_environment as worker_environment
     from plaunch.agent.extensions import Control as Control
     from plaunch.agent.extensions import Extension as Extension
     from plaunch.agent.health import (
@@ -45,7 +46,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
         ".agent": "ElasticAgent SimpleElasticAgent",
-        ".env": "macros",
+        ".env": "macros worker_environment",
         ".requests": "Snapshot",
         ".states": "RequestKind Requested",
         ".health": (

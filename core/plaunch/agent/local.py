@@ -15,10 +15,10 @@ from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, describe_wo
 from plaunch.agent.worker_store import open_default_store
 from plaunch.durations import PATIENCE
 from plaunch.errors import UsageError
-from plaunch.metrics import prof
 from plaunch.process.binding import default_binder
 from plaunch.process.contexts.start import start_processes
 from plaunch.process.kernel.uninterruptible import uninterruptible_timeout_of
+from plaunch.process.streams.logs import default_logs_specs
 from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
@@ -159,7 +159,6 @@ class LocalElasticAgent(SimpleElasticAgent):
     def _get_alive_time(self) -> int:
         return int(self._poller.alive.last_progress())
 
-    @prof
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
         state = self._notifier.state
@@ -210,12 +209,10 @@ class LocalElasticAgent(SimpleElasticAgent):
             ),
         )
 
-    @prof
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         del worker_group
         self._local.stop()
 
-    @prof
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         del worker_group
         return self._local.monitor()
@@ -238,6 +235,4 @@ def _has_older_arguments(spec: WorkerSpec) -> bool:
 
 
 def _logs_specs_of(spec: WorkerSpec) -> LogsSpecs:
-    from plaunch.process.streams.start_logs import StartLogs  # noqa: PLC0415 - agents built by hand only
-
-    return StartLogs(spec.log_dir, spec.redirects or Std.NONE, spec.tee or Std.NONE)
+    return default_logs_specs(spec.log_dir, spec.redirects or Std.NONE, spec.tee or Std.NONE)

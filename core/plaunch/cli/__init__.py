@@ -1,7 +1,7 @@
 """The command line: `main` is the process boundary, `run` raises and returns.
 
-A program that launches as the command line does goes the same way: `parse`, then `allocate`, which
-asks the scheduler, then `worker_command` and `config_from_args`, which make what
+A program that launches as the command line does goes the same way: `parse`, then `fill_in`, which
+asks plugins such as schedulers, then `worker_command` and `config_from_args`, which make what
 `plaunch.launch_agent` takes. `installed_table` has all options, as data.
 """
 
@@ -11,7 +11,7 @@ from plaunch.lazy import attach
 
 TYPE_CHECKING = False  # as in plaunch itself
 if TYPE_CHECKING:
-    from plaunch.cli.allocation import allocate as allocate
+    from plaunch.cli.arguments import Arguments as Arguments
     from plaunch.cli.command import run_script_path as run_script_path
     from plaunch.cli.command import worker_command as worker_command
     from plaunch.cli.entry import entry_point as entry_point
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from plaunch.cli.program import set_up_logging as set_up_logging
     from plaunch.cli.settings import config_from_args as config_from_args
     from plaunch.cli.settings import determine_local_world_size as determine_local_world_size
+    from plaunch.cli.settings import fill_in as fill_in
     from plaunch.cli.settings import parse_min_max_nnodes as parse_min_max_nnodes
     from plaunch.cli.settings import parse_rdzv_conf as parse_rdzv_conf
     from plaunch.cli.table import OptionTable as OptionTable
@@ -31,14 +32,15 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".allocation": "allocate",
+        ".arguments": "Arguments",
         ".command": "run_script_path worker_command",
         ".entry": "entry_point",
         ".invocation": "Invocation",
         ".parser": "parse",
         ".program": "concluded main run set_up_logging",
         ".settings": (
-            "config_from_args determine_local_world_size parse_min_max_nnodes parse_rdzv_conf"
+            "config_from_args determine_local_world_size fill_in parse_min_max_nnodes "
+            "parse_rdzv_conf"
         ),
         ".table": "OptionTable installed_table",
     },

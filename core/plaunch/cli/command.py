@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
+    from plaunch.cli.arguments import Arguments
 
-def worker_command(args: argparse.Namespace) -> tuple[Callable[..., Any] | str, list[str]]:
+
+def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]]:
     """The entrypoint and its arguments.
 
     Scripts and modules run under `PYTHON_EXEC`, or this interpreter, with `-u`, as in torchrun.
@@ -117,9 +118,9 @@ def _what_was_meant(script: str) -> str:
     )
 
 
-def _taken_for_a_value(args: argparse.Namespace) -> str:
+def _taken_for_a_value(args: Arguments) -> str:
     """Which option has taken the script for its value, if one has."""
-    from plaunch.cli.parser import COMMAND_LINE  # noqa: PLC0415
+    from plaunch.cli.arguments import COMMAND_LINE  # noqa: PLC0415 - errors only
 
     for option in args.table:
         value = getattr(args, option.dest)

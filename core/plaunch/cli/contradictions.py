@@ -6,20 +6,21 @@ import logging
 from typing import TYPE_CHECKING
 
 from plaunch import defaults
-from plaunch.cli.parser import COMMAND_LINE, DEFAULT, PREFIX, as_given
+from plaunch.cli.arguments import COMMAND_LINE
+from plaunch.cli.parser import PREFIX
 from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
+    from plaunch.cli.arguments import Arguments
     from plaunch.rendezvous.traits import BackendTraits
 
 logger = logging.getLogger("plaunch")
 
 
 def check_options(
-    args: argparse.Namespace, max_nodes: int, traits: BackendTraits, *, is_range: bool
+    args: Arguments, max_nodes: int, traits: BackendTraits, *, is_range: bool
 ) -> None:
     """Refuse options that contradict each other, and warn of those that probably are a mistake.
 
@@ -37,12 +38,12 @@ def check_options(
     for text in _astray(args):
         logger.warning("%s", text)
     for text in _pointless(args, max_nodes, traits, is_range):
-        logger.warning("%s", as_given(text, args))
+        logger.warning("%s", args.as_given(text))
 
 
-def _check_given_ranks(args: argparse.Namespace, max_nodes: int) -> None:
+def _check_given_ranks(args: Arguments, max_nodes: int) -> None:
     elastic = (
-        f"or --rdzv-backend={defaults.SCHEDULED_RENDEZVOUS} and --rdzv-endpoint with the name of "
+        f"or --rdzv-backend={defaults.ELASTIC_RENDEZVOUS} and --rdzv-endpoint with the name of "
         "one node"
     )
     if not args.master_addr:
@@ -58,7 +59,7 @@ def _check_given_ranks(args: argparse.Namespace, max_nodes: int) -> None:
         )
 
 
-def _astray(args: argparse.Namespace) -> Iterator[str]:
+def _astray(args: Arguments) -> Iterator[str]:
     """What is said of options that the script gets, and of variables that nobody reads."""
     if misplaced := _behind_the_script(args):
         is_one = len(misplaced) == 1
@@ -80,7 +81,7 @@ def _astray(args: argparse.Namespace) -> Iterator[str]:
             yield f"variable {name} is not known and has no effect; did you mean {known[close]}?"
 
 
-def _behind_the_script(args: argparse.Namespace) -> list[str]:
+def _behind_the_script(args: Arguments) -> list[str]:
     """The words of the script that were probably meant for plaunch."""
     if args.is_divided:
         return []
@@ -102,25 +103,21 @@ def _behind_the_script(args: argparse.Namespace) -> list[str]:
     return found
 
 
-def _is_endpoint(args: argparse.Namespace) -> bool:
+def _is_endpoint(args: Arguments) -> bool:
     """Whether the master's address says the same as the endpoint, as accelerate gives both."""
     host, _, port = args.rdzv_endpoint.rpartition(":")
-    is_default = args.sources["master_port"] == DEFAULT
-    return bool(host == args.master_addr and (is_default or port == str(args.master_port)))
+    is_given = args.is_given("master_port")
+    return bool(host == args.master_addr and (not is_given or port == str(args.master_port)))
 
 
 def _pointless(
-    args: argparse.Namespace, max_nodes: int, traits: BackendTraits, is_range: bool
+    args: Arguments, max_nodes: int, traits: BackendTraits, is_range: bool
 ) -> Iterator[str]:
     """What is said of options that mean nothing together."""
 
     def given(*options: str) -> str:
         """Those that somebody has given, as they are written."""
-        return ", ".join(
-            option
-            for option in options
-            if args.sources[option.lstrip("-").replace("-", "_")] != DEFAULT
-        )
+        return ", ".join(o for o in options if args.is_given(o.lstrip("-").replace("-", "_")))
 
     if not traits.has_given_ranks:
         # Operators give an address to all launchers; who uses it for the endpoint knows.

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 from typing import TYPE_CHECKING, Any
 
-from plaunch.cli.parser import COMMAND_LINE, as_given
+from plaunch.cli.arguments import COMMAND_LINE
 from plaunch.cli.stdout import STDOUT
 from plaunch.cli.table import installed_table
 from plaunch.errors import PlaunchError, PluginError, UsageError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TextIO
 
+    from plaunch.cli.arguments import Arguments
     from plaunch.cli.table import OptionTable
     from plaunch.config import LaunchConfig
     from plaunch.options import Option
@@ -34,7 +34,7 @@ class Invocation:
 
     def __init__(
         self,
-        args: argparse.Namespace | None,
+        args: Arguments | None,
         table: OptionTable,
         environ: Mapping[str, str],
         plugins: Sequence[object] = (),
@@ -45,6 +45,7 @@ class Invocation:
         self.environ = environ
         self.plugins = plugins
         self.error = error
+        self._manager: PluginManager | None = None
         # The values by attribute; none if they cannot be parsed.
         self.options: Mapping[str, Any] = {} if args is None else vars(args)
 
@@ -61,7 +62,7 @@ class Invocation:
         """
         STDOUT.write(text)
 
-    def parsed(self) -> argparse.Namespace:
+    def parsed(self) -> Arguments:
         """The options.
 
         Raises:
@@ -71,41 +72,41 @@ class Invocation:
             raise self.error or UsageError("the options cannot be parsed")
         return self.args
 
+    def command(self) -> tuple[Callable[..., Any] | str, list[str]]:
+        """What each worker runs, and its arguments.
+
+        Raises:
+            UsageError: there is no script, or it cannot be started.
+        """
+        from plaunch.cli.command import worker_command  # noqa: PLC0415 - not for --help
+
+        return worker_command(self.parsed())
+
     def create_manager(self) -> PluginManager:
         """Find the plugins, and load those of every launch.
 
         Raises:
             PlaunchError: one of them cannot be used.
         """
-        from plaunch.plugin.manager import PluginManager  # noqa: PLC0415 - not for a list
+        from plaunch.plugin.manager import PluginManager  # noqa: PLC0415 - after usage errors
 
-        return PluginManager.create(
+        self._manager = PluginManager.create(
             self.plugins, words=self.options.get("plugins", ()), entries=self.table.entries
         )
-
-    def check_command(self) -> None:
-        """See whether there is a script, if one is named, and whether it can be started.
-
-        Raises:
-            UsageError: it cannot.
-        """
-        from plaunch.cli.command import worker_command  # noqa: PLC0415 - as above
-
-        if self.args is not None and self.args.training_script is not None:
-            worker_command(self.args)
+        return self._manager
 
     def configure(self, manager: PluginManager) -> tuple[LaunchConfig, str]:
-        """Make the settings of the options, and say what a scheduler has filled in.
+        """Make the settings of the options, and say what plugins have filled in.
 
         Raises:
             PlaunchError: they cannot be made.
         """
-        from plaunch.cli.allocation import allocate  # noqa: PLC0415 - as above
-        from plaunch.cli.settings import config_from_args  # noqa: PLC0415
+        from plaunch.cli.settings import config_from_args, fill_in  # noqa: PLC0415 - as above
 
         args = self.parsed()
-        taken = allocate(args, manager)
-        return config_from_args(args, manager), taken
+        with self.blaming():
+            taken = fill_in(args, manager)
+            return config_from_args(args, manager), taken
 
     def load_chosen(self, manager: PluginManager, config: LaunchConfig) -> None:
         """Load the plugins that the settings name.
@@ -113,25 +114,49 @@ class Invocation:
         Raises:
             PlaunchError: one of them cannot be loaded, or is not there.
         """
-        load_chosen(manager, config)
+        from plaunch.plugin.event_handlers import find_event_handlers  # noqa: PLC0415 - as above
+        from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415
+
+        manager.get(RENDEZVOUS, config.rdzv_backend)
+        find_event_handlers(manager, config.event_log_handler, config.event_conf)
+        manager.get(SIGNAL_POLICIES, config.signal_policy)
+        manager.use_options(config.options)
+
+    @contextlib.contextmanager
+    def blaming(self) -> Iterator[None]:
+        """Run what calls plugins; what they raise without being asked by name is theirs.
+
+        Nor is `sys.exit` of theirs an end of a launch, which nobody else calls in plaunch's own
+        process.
+
+        Raises:
+            PluginError: code of a plugin failed.
+        """
+        try:
+            yield
+        except PlaunchError:
+            raise
+        except (Exception, SystemExit) as error:
+            from plaunch.plugin.calls import one_line  # noqa: PLC0415 - errors only
+            from plaunch.process.launcher_variables import owns_process  # noqa: PLC0415
+
+            culprits = None if self._manager is None else self._manager.culprits
+            who = None if culprits is None else culprits.of_error(error)
+            if who is not None:
+                raise PluginError(f"{who} failed: {one_line(error)}") from error
+            if isinstance(error, Exception) or not owns_process():
+                raise
+            raise PluginError(
+                f"somebody has called sys.exit({error.code!r}) in the launcher; PLAUNCH_DEBUG=1 "
+                "shows where"
+            ) from error
 
     def as_given(self, text: str) -> str:
         """A message about options, with the variable or file that has given them."""
-        return text if self.args is None else as_given(text, self.args)
+        return text if self.args is None else self.args.as_given(text)
 
 
-def load_chosen(manager: PluginManager, config: LaunchConfig) -> None:
-    """Load the plugins that settings name; see `Invocation.load_chosen`."""
-    from plaunch.plugin.event_handlers import find_event_handlers  # noqa: PLC0415 - as above
-    from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415
-
-    manager.get(RENDEZVOUS, config.rdzv_backend)
-    find_event_handlers(manager, config.event_log_handler, config.event_conf)
-    manager.get(SIGNAL_POLICIES, config.signal_policy)
-    manager.use_options(config.options)
-
-
-def given_command(args: argparse.Namespace) -> Option | None:
+def given_command(args: Arguments) -> Option | None:
     """The option that asks for something else than a launch, if one is given."""
     commands = (option for option in args.table if option.command)
     return next((o for o in commands if args.sources[o.dest] == COMMAND_LINE), None)
@@ -149,28 +174,3 @@ def command_in_spite(
         if word == "--" or word.endswith(".py"):
             return None
     return None
-
-
-def call_command(option: Option, invocation: Invocation) -> int:
-    """Call what an option names; returns the exit code.
-
-    Raises:
-        PluginError: it cannot be found, or failed.
-    """
-    name = invocation.table.plugin_of.get(option.dest)
-    module, _, attribute = option.command.partition(":")
-    try:
-        command: Callable[[Invocation], int | None] = getattr(
-            importlib.import_module(module), attribute
-        )
-        return command(invocation) or 0
-    except PlaunchError:
-        raise
-    except Exception as error:
-        if name is None:
-            raise
-        from plaunch.plugin.calls import one_line  # noqa: PLC0415 - errors only
-
-        raise PluginError(
-            f"{option.names[-1]} of plugin {name!r} failed: {one_line(error)}"
-        ) from error

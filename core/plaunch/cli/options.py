@@ -45,14 +45,6 @@ NODES = (
         metavar="ADDR",
         is_shared=True,
     ),
-    Option(
-        ("--scheduler",),
-        "take nodes, index, endpoint and run id from what a scheduler has set: slurm, kubernetes, "
-        "mpi, none, or a plugin's name (default: none)",
-        metavar="NAME",
-        plugins="schedulers",
-        is_shared=True,
-    ),
 )
 RENDEZVOUS = (
     Option(
@@ -169,6 +161,7 @@ SUPERVISION = (
         "(inf: never; default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)",
         metavar="SECONDS",
         read=seconds(PATIENCE),
+        variables=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
     ),
     Option(
         ("--exit-barrier-timeout",),
@@ -280,16 +273,6 @@ HELP = (
         is_shared=True,
     ),
     Option(
-        ("--dry-run",),
-        "print what would run, and where each setting comes from, without starting anything; "
-        "--dry-run=json is for programs",
-        metavar="FORM",
-        choices=("text", "json"),
-        has_variable=False,
-        bare="text",
-        is_shared=True,
-    ),
-    Option(
         ("-p", "--plugins"),
         "load plugin NAME; no:NAME blocks it (also in PLAUNCH_PLUGINS)",
         metavar="NAME",
@@ -297,14 +280,31 @@ HELP = (
         is_repeated=True,
         is_shared=True,
     ),
+    Option(
+        ("-h", "--help"),
+        "show this help message and exit",
+        read=None,
+        default=False,
+        has_variable=False,
+        is_shared=True,
+        command="plaunch.cli.help:show_help",
+    ),
+    Option(
+        ("--version",),
+        "show the version and exit",
+        read=None,
+        default=False,
+        has_variable=False,
+        is_shared=True,
+        command="plaunch.cli.help:show_version",
+    ),
 )
-HELP_GROUP = "plugins and help"
 GROUPS = (
     ("nodes and workers", NODES),
     ("rendezvous", RENDEZVOUS),
     ("the script", SCRIPT),
     ("supervision", SUPERVISION),
     ("logs and events", LOGS),
-    (HELP_GROUP, HELP),
+    ("plugins and help", HELP),
 )
 OPTIONS = tuple(option for _, group in GROUPS for option in group)

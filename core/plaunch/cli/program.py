@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from plaunch.cli.invocation import Invocation, call_command, command_in_spite, given_command
-from plaunch.cli.parser import as_given, parse
+from plaunch.cli.invocation import Invocation, command_in_spite, given_command
+from plaunch.cli.parser import parse
 from plaunch.cli.stderr import STDERR
 from plaunch.cli.stdout import STDOUT
-from plaunch.errors import ExitCode, PlaunchError, PluginError, SignalException, UsageError
+from plaunch.errors import ExitCode, PlaunchError, SignalException, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     import logging
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
+    from plaunch.cli.arguments import Arguments
     from plaunch.config import LaunchConfig
-    from plaunch.plugin.manager import PluginManager
+    from plaunch.options import Option
 
 
-# One of these is set where there may be something to say of who has started this launcher.
-_STARTED_BY = ("SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
+_SILENT = ("help", "version")  # they log nothing, and importing what logs takes longer than they do
 
 
 def main(argv: Sequence[str] | None = None, *, plugins: Sequence[object] = ()) -> int:
@@ -46,7 +44,7 @@ def concluded(launch: Callable[[], object]) -> int:
     try:
         launch()
     except SystemExit as exit_request:
-        # argparse, after --help and --version.
+        # What has been done instead of a launch.
         return _exit_code(exit_request.code if isinstance(exit_request.code, int) else 1)
     except KeyboardInterrupt:
         _say("interrupted while no worker was running")
@@ -69,131 +67,65 @@ def concluded(launch: Callable[[], object]) -> int:
 def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any]:
     """Run a command line and return each worker's value by global rank.
 
-    Options such as `--list-plugins` and `--doctor` print something instead and return nothing.
+    Options such as `--help` and `--doctor` print something instead and return nothing.
 
     Raises:
         PlaunchError: what `launch_agent` raises, and `UsageError` for the command line.
-        SystemExit: after `--help` and `--version`, with code 0; after an option that does something
-            instead of launching, with its code, if that is not 0.
+        SystemExit: after an option that does something instead of launching, with its code, if that
+            is not 0.
     """
+    command: Option | None
     try:
         args = parse(argv)
     except UsageError as error:
         wanted = command_in_spite(argv, os.environ)
         if wanted is None:
             raise
+        command, table = wanted
+        invocation = Invocation(None, table, os.environ, plugins, error)
+    else:
+        command = given_command(args)
+        invocation = Invocation(args, args.table, os.environ, plugins)
+    problems = [] if invocation.args is None else invocation.table.problems
+    if command is None or command.dest not in _SILENT or problems:
         set_up_logging()
-        with STDOUT.reserved(is_launch=False):
-            option, table = wanted
-            invocation = Invocation(None, table, os.environ, plugins, error)
-            raise SystemExit(call_command(option, invocation)) from error
-    set_up_logging()
-    for problem in args.table.problems:
+    for problem in problems:
         _log().warning("%s", problem)
-    command = given_command(args)
-    try:
-        with STDOUT.reserved(is_launch=command is None and args.dry_run is None):
+    with STDOUT.reserved(is_launch=command is None):
+        try:
             if command is None:
-                return _launch(args, plugins)
-            invocation = Invocation(args, args.table, os.environ, plugins)
-            if code := call_command(command, invocation):
-                raise SystemExit(code)
-            return {}
-    except UsageError as error:
-        error.args = (as_given(str(error), args),)
-        raise
+                return _launch(invocation)
+            code = invocation.table.call(command, command.command, invocation)
+        except UsageError as error:
+            error.args = (invocation.as_given(str(error)),)
+            raise
+    if code:
+        raise SystemExit(code)
+    return {}
 
 
-def _launch(args: argparse.Namespace, plugins: Sequence[object]) -> dict[int, Any]:
+def _launch(invocation: Invocation) -> dict[int, Any]:
     # Nothing that is imported becomes garbage; looking for it takes a twentieth of a start.
     collects = gc.isenabled()
     gc.disable()
     try:
-        from plaunch.cli.command import worker_command  # noqa: PLC0415 - not for --help
+        entrypoint, arguments = invocation.command()
+        manager = invocation.create_manager()
+        config, taken = invocation.configure(manager)
 
-        entrypoint, entrypoint_args = worker_command(args)
-
-        from plaunch.cli.allocation import allocate  # noqa: PLC0415 - after usage errors
-        from plaunch.cli.settings import config_from_args  # noqa: PLC0415
-        from plaunch.plugin.manager import PluginManager  # noqa: PLC0415
-
-        manager = PluginManager.create(plugins, words=args.plugins, entries=args.table.entries)
-        with _naming_culprits(manager):
-            taken = allocate(args, manager)
-            config = config_from_args(args, manager)
-            if args.dry_run is not None:
-                _print_plan(args, config, entrypoint, entrypoint_args, manager)
-                return {}
-
-        from plaunch.cli.live import live_line  # noqa: PLC0415 - not for a plan
+        from plaunch.cli.live import live_line  # noqa: PLC0415 - after usage errors
         from plaunch.launch import launch_agent  # noqa: PLC0415
     finally:
         if collects:
             gc.enable()
-    _introduce(args, config, taken)
+    _introduce(invocation.parsed(), config, taken)
     STDOUT.hand_over()
-    with _naming_culprits(manager):
-        return launch_agent(
-            config, entrypoint, entrypoint_args, manager=manager, show=live_line(STDERR)
-        )
+    with invocation.blaming():
+        return launch_agent(config, entrypoint, arguments, manager=manager, show=live_line(STDERR))
 
 
-@contextlib.contextmanager
-def _naming_culprits(manager: PluginManager) -> Iterator[None]:
-    """Run what calls plugins; what they raise without being asked by name is theirs.
-
-    `sys.exit` of theirs is no end of a launch, and nobody else calls it in plaunch's own process.
-    """
-    from plaunch.plugin.calls import one_line  # noqa: PLC0415 - loaded by now
-    from plaunch.process.launcher_variables import owns_process  # noqa: PLC0415
-
-    try:
-        yield
-    except PlaunchError:
-        raise
-    except (Exception, SystemExit) as error:
-        who = None if manager.culprits is None else manager.culprits.of_error(error)
-        if who is not None:
-            raise PluginError(f"{who} failed: {one_line(error)}") from error
-        if isinstance(error, Exception) or not owns_process():
-            raise
-        raise PluginError(
-            f"somebody has called sys.exit({error.code!r}) in the launcher; PLAUNCH_DEBUG=1 shows "
-            "where"
-        ) from error
-
-
-def _print_plan(
-    args: argparse.Namespace,
-    config: LaunchConfig,
-    entrypoint: Callable[..., Any] | str,
-    entrypoint_args: list[str],
-    manager: PluginManager,
-) -> None:
-    from plaunch.cli.plan import make_plan  # noqa: PLC0415 - not on the way to a launch
-
-    plan = make_plan(args, config, entrypoint, entrypoint_args, manager)
-    if args.dry_run == "json":
-        import json  # noqa: PLC0415
-
-        _print(json.dumps(plan, indent=2) + "\n")
-        return
-    from plaunch.cli.plan_text import format_plan  # noqa: PLC0415
-
-    _print(format_plan(plan))
-
-
-def _print(text: str) -> None:
-    """Write to stdout, also what came as bytes that are no text."""
-    encoding = STDOUT.stream.encoding or "utf-8"
-    STDOUT.write(text.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def _introduce(args: argparse.Namespace, config: LaunchConfig, taken: str) -> None:
-    """Say in one line what is started, with what, and how nodes meet; then what was `taken`.
-
-    And what is odd about who has started this launcher.
-    """
+def _introduce(args: Arguments, config: LaunchConfig, taken: str) -> None:
+    """Say in one line what is started, with what, and how nodes meet; then what was `taken`."""
     from plaunch._version import __version__  # noqa: PLC0415 - loaded by now
 
     nodes = f"{config.min_nodes} to {config.max_nodes}"
@@ -213,15 +145,6 @@ def _introduce(args: argparse.Namespace, config: LaunchConfig, taken: str) -> No
     )
     for text in filter(None, (args.settings_file and f"settings from {args.settings_file}", taken)):
         _log().info("%s", text)
-
-    if not any(variable in os.environ for variable in _STARTED_BY):
-        return
-    from plaunch.cli.surroundings import offer_scheduler, warn_of_hasty_stop  # noqa: PLC0415
-
-    if offer := offer_scheduler(args, os.environ):
-        _log().info("%s", offer)
-    if warning := warn_of_hasty_stop(config.shutdown_timeout, os.environ):
-        _log().warning("%s", warning)
 
 
 def _log() -> logging.Logger:

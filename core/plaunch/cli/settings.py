@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from plaunch import defaults
 from plaunch.cli.contradictions import check_options
-from plaunch.cli.parser import DEFAULT
-from plaunch.config import LaunchConfig, make_run_id
+from plaunch.config import LaunchConfig, check_nodes, check_workers, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
-from plaunch.numbers import MOST_NODES, MOST_WORKERS, digits, quote, whole
+from plaunch.numbers import MOST_WORKERS, digits, quote, whole
 from plaunch.plugin.answers import checked_count
 from plaunch.plugin.registry import DEVICE_COUNTS, LOGS_SPECS, RENDEZVOUS
 from plaunch.process.stopping.signals import parse_signals
@@ -21,9 +20,9 @@ from plaunch.process.streams.std import Std
 from plaunch.rendezvous.traits import traits_of
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator
 
+    from plaunch.cli.arguments import Arguments
     from plaunch.plugin.manager import PluginManager
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.rendezvous.traits import BackendTraits
@@ -31,25 +30,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger("plaunch")
 
 DEFAULT_MASTER_ADDR = "127.0.0.1"
+# What says how nodes meet, by attribute, with values beside the default that say no more than that.
+_MEETING: dict[str, tuple[object, ...]] = {
+    "rdzv_backend": (),
+    "rdzv_endpoint": (),
+    "rdzv_id": (),
+    "rdzv_conf": (),
+    "nnodes": ("1",),
+    "node_rank": (0,),
+    "master_addr": (),
+    "master_port": (),
+}
 
 
-def config_from_args(args: argparse.Namespace, manager: PluginManager) -> LaunchConfig:
+def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
     """Build the configuration that the options describe.
 
     Raises:
         UsageError: a value is malformed or out of range; the message names the option.
     """
-    min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
     with _said_of("--signals-to-handle"):
         parse_signals(args.signals_to_handle)
     if args.standalone:
         _override_for_standalone(args)
-        min_nodes = max_nodes = 1
+    min_nodes, max_nodes = parse_min_max_nnodes(args.nnodes)
     traits = traits_of(manager.get(RENDEZVOUS, args.rdzv_backend))
     check_options(args, max_nodes, traits, is_range=min_nodes != max_nodes)
-    devices = getattr(args, "devices", None)  # an option of a plugin's
-    if devices is not None and args.sources["nproc_per_node"] == DEFAULT:
-        args.nproc_per_node = str(len(devices))
     nproc = determine_local_world_size(args.nproc_per_node, manager)
     rdzv_configs: dict[str, object] = dict(parse_rdzv_conf(args.rdzv_conf))
     if traits.has_given_ranks:
@@ -76,19 +82,41 @@ def config_from_args(args: argparse.Namespace, manager: PluginManager) -> Launch
     )
 
 
-def _as_they_are(args: argparse.Namespace) -> dict[str, Any]:
+def _as_they_are(args: Arguments) -> dict[str, Any]:
     """The options that are fields of the settings, by name; those that need more come later."""
     names = {item.name for item in fields(LaunchConfig)}
     return {o.dest: getattr(args, o.dest) for o in args.table if o.dest in names}
 
 
-def _of_plugins(args: argparse.Namespace) -> dict[str, object]:
+def _of_plugins(args: Arguments) -> dict[str, object]:
     """The options of plugins that are given."""
     return {
         option.dest: getattr(args, option.dest)
         for option in args.table
-        if args.table.is_plugins(option) and args.sources[option.dest] != DEFAULT
+        if args.table.is_plugins(option) and args.is_given(option.dest)
     }
+
+
+def fill_in(args: Arguments, manager: PluginManager) -> str:
+    """Have plugins fill in what nobody has said; called before anything reads `args`.
+
+    Args:
+        args: the options, which are changed in place.
+        manager: finds the plugins that they name.
+
+    Returns:
+        What was taken from where, for the user; empty if nothing was.
+
+    Raises:
+        UsageError: what an option of a plugin means cannot be.
+        PluginError: the plugin failed.
+    """
+    lines = []
+    for option in args.table:
+        is_asked = args.is_given(option.dest) or any(n in os.environ for n in option.fill_variables)
+        if option.fill and is_asked:
+            lines.append(args.table.call(option, option.fill, args, manager))
+    return "; ".join(filter(None, lines))
 
 
 def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
@@ -105,10 +133,7 @@ def parse_min_max_nnodes(nnodes: str) -> tuple[int, int]:
         raise NodeRangeError(
             f"--nnodes is {quote(nnodes)}; write a number, or MIN:MAX as in 2:4"
         ) from None
-    if not 0 < min_nodes <= max_nodes:
-        raise NodeRangeError(f"--nnodes is {nnodes!r}; it needs 0 < minimum <= maximum")
-    if max_nodes > MOST_NODES:
-        raise NodeRangeError(f"--nnodes is {nnodes!r}; a job has at most {MOST_NODES} nodes")
+    check_nodes(min_nodes, max_nodes, f"--nnodes is {nnodes!r}")
     return min_nodes, max_nodes
 
 
@@ -121,29 +146,16 @@ def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> i
     try:
         count = whole(nproc_per_node)
     except ValueError:
-        if nproc_per_node.strip("+-").isdecimal():
-            raise _too_many(nproc_per_node) from None
-        count = _count_devices(nproc_per_node, manager)
-        if count < 1:
-            raise UsageError(
-                f"--nproc-per-node={nproc_per_node} found no device on this node; give a number, "
-                "or another device counter"
-            ) from None
-        return count
-    if count < 1:
-        raise UsageError(f"--nproc-per-node is {nproc_per_node}; a node runs at least one worker")
-    if count > MOST_WORKERS:
-        raise _too_many(nproc_per_node)
+        if nproc_per_node.strip("+-").isdecimal():  # with more digits than anybody reads
+            check_workers(math.inf, f"--nproc-per-node is {quote(nproc_per_node)}")
+        return _count_devices(nproc_per_node, manager)
+    check_workers(count, f"--nproc-per-node is {count}")
     return count
 
 
-def _too_many(nproc_per_node: str) -> UsageError:
-    return UsageError(
-        f"--nproc-per-node is {quote(nproc_per_node)}; a node runs at most {MOST_WORKERS} workers"
-    )
-
-
 def _count_devices(name: str, manager: PluginManager) -> int:
+    """How many devices of this name there are, which are some."""
+    option = f"{DEVICE_COUNTS.flag}={name}"
     try:
         counter = manager.get(DEVICE_COUNTS, name)
     except UnknownNameError:
@@ -153,9 +165,14 @@ def _count_devices(name: str, manager: PluginManager) -> int:
         count: int | None = load_default(UNKNOWN_DEVICES)(name)
         if count is None:
             raise
-        return count
-    with _said_of(f"{DEVICE_COUNTS.flag}={name}"), manager.calling(DEVICE_COUNTS, name):
-        return checked_count(counter())
+    else:
+        with _said_of(option), manager.calling(DEVICE_COUNTS, name):
+            count = checked_count(counter())
+    if count < 1:
+        raise UsageError(
+            f"{option} found no device on this node; give a number, or another device counter"
+        )
+    return count
 
 
 def parse_rdzv_conf(text: str) -> dict[str, str]:
@@ -195,7 +212,7 @@ def parse_ranks(text: str) -> set[int] | None:
     return ranks or None
 
 
-def _event_conf(args: argparse.Namespace) -> dict[str, str]:
+def _event_conf(args: Arguments) -> dict[str, str]:
     """The values by `handler.key`; of a key that is given several times, the last one."""
     conf: dict[str, str] = {}
     if args.event_conf:
@@ -221,7 +238,7 @@ def _streams(option: str, text: str) -> Std | dict[int, Std]:
         return Std.from_str(text)
 
 
-def _logs_specs(args: argparse.Namespace, manager: PluginManager) -> LogsSpecs:
+def _logs_specs(args: Arguments, manager: PluginManager) -> LogsSpecs:
     redirects = _streams("--redirects", args.redirects)
     tee = _streams("--tee", args.tee)
     shown = parse_ranks(args.local_ranks_filter)
@@ -230,37 +247,24 @@ def _logs_specs(args: argparse.Namespace, manager: PluginManager) -> LogsSpecs:
         return create(log_dir=args.log_dir, redirects=redirects, tee=tee, local_ranks_filter=shown)
 
 
-def _override_for_standalone(args: argparse.Namespace) -> None:
-    overridden = [
-        option
-        for option, is_default in (
-            ("--rdzv-backend", args.rdzv_backend == defaults.RENDEZVOUS),
-            ("--rdzv-endpoint", not args.rdzv_endpoint),
-            ("--rdzv-id", args.rdzv_id == "none"),
-            ("--rdzv-conf", not args.rdzv_conf),
-            ("--nnodes", args.nnodes in ("1", "1:1")),
-            ("--node-rank", not args.node_rank),
-            ("--master-addr", args.master_addr is None),
-            ("--master-port", args.master_port is None),
-        )
-        if not is_default
-    ]
+def _override_for_standalone(args: Arguments) -> None:
+    overridden = []
+    for dest, alike in _MEETING.items():
+        option = args.table.find(dest)
+        if option is not None and getattr(args, dest) not in (option.default, *alike):
+            overridden.append(option.names[-1])
+            setattr(args, dest, option.default)
     if overridden:
         logger.warning("--standalone overrides %s", ", ".join(overridden))
-    args.rdzv_backend = defaults.RENDEZVOUS
-    args.rdzv_endpoint = args.rdzv_conf = ""
-    args.rdzv_id = "none"
-    args.node_rank = None
-    args.master_addr = args.master_port = None
 
 
-def _run_id(args: argparse.Namespace, alone: bool) -> str:
+def _run_id(args: Arguments, alone: bool) -> str:
     run_id: str = args.rdzv_id
     # On one node nobody else must know the id, and a constant one would mix up logs.
     return make_run_id() if alone and run_id == "none" else run_id
 
 
-def _endpoint(args: argparse.Namespace, traits: BackendTraits, max_nodes: int) -> str:
+def _endpoint(args: Arguments, traits: BackendTraits, max_nodes: int) -> str:
     endpoint: str = args.rdzv_endpoint
     if not traits.has_given_ranks or endpoint:
         return endpoint

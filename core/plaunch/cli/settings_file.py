@@ -11,19 +11,17 @@ from plaunch.errors import UsageError
 from plaunch.numbers import quote
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator, Mapping
 
-    from plaunch.cli.table import OptionTable
+    from plaunch.cli.arguments import Arguments
     from plaunch.options import Option
 
 FILE = "plaunch.toml"
 PROJECT = "pyproject.toml"
 _TABLE = b"[tool.plaunch"
-_DEFAULT = "default"
 
 
-def apply_settings(args: argparse.Namespace, table: OptionTable) -> str:
+def apply_settings(args: Arguments) -> str:
     """Fill in from the settings file the options that have their default; changes `args`.
 
     It is what `--config` names, else `plaunch.toml` or the table `[tool.plaunch]` of
@@ -43,11 +41,15 @@ def apply_settings(args: argparse.Namespace, table: OptionTable) -> str:
         path = _find()
         if path is None:
             return ""
-    settings = _read(path)
-    for option, key, value in _given(settings, path, table):
-        if args.sources[option.dest] == _DEFAULT:
-            setattr(args, option.dest, _value(option, value, f"{path}, {key}"))
-            args.sources[option.dest] = path
+    settable: dict[str, Option] = {}
+    tables: dict[str, dict[str, Option]] = {}  # of plugins
+    for option in filter(lambda option: option.has_variable, args.table):
+        settable[option.dest] = option
+        if args.table.is_plugins(option):
+            tables.setdefault(args.table.plugin_of[option.dest], {})[option.dest] = option
+    for option, key, value in _given(_read(path), path, settable, tables):
+        if not args.is_given(option.dest):
+            args.give(option.dest, _value(option, value, f"{path}, {key}"), path)
     return path
 
 
@@ -88,41 +90,34 @@ def _read(path: str) -> Mapping[str, Any]:
 
 
 def _given(
-    settings: Mapping[str, Any], path: str, table: OptionTable
+    settings: Mapping[str, Any],
+    path: str,
+    known: Mapping[str, Option],
+    tables: Mapping[str, Mapping[str, Option]],
+    prefix: str = "",
 ) -> Iterator[tuple[Option, str, Any]]:
-    """The options that a file gives, the key of each, and the value."""
-    groups = {group.title: group for group in table.groups}
-    plugins = set(table.plugin_of.values())
+    """The options that a file gives, the key of each, and the value.
+
+    Args:
+        settings: what is in the file, or in a table of it.
+        path: of the file, for messages.
+        known: the options that there may be, by attribute.
+        tables: the tables that there may be, by name, and the options of each.
+        prefix: the name of the table, with a dot.
+    """
     for key, value in settings.items():
-        option = _option(key, table)
+        option = known.get(key.replace("-", "_"))
         if option is not None:
-            yield option, key, value
-        elif key in plugins and isinstance(value, dict):
-            own = {option.dest: option for option in groups[key].options}
-            for name, item in value.items():
-                inner = own.get(_dest(name))
-                if inner is None or not inner.has_variable:
-                    raise _unknown(f"{key}.{name}", name, own, path)
-                yield inner, f"{key}.{name}", item
+            yield option, prefix + key, value
+        elif key in tables and isinstance(value, dict):
+            yield from _given(value, path, tables[key], {}, f"{key}.")
         else:
-            known = {o.dest for o in table if o.has_variable} | plugins
-            raise _unknown(key, key, known, path)
+            from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
 
-
-def _option(key: str, table: OptionTable) -> Option | None:
-    option = table.find(_dest(key))
-    return option if option is not None and option.has_variable else None
-
-
-def _dest(key: str) -> str:
-    return key.replace("-", "_")
-
-
-def _unknown(key: str, name: str, known: Any, path: str) -> UsageError:
-    from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
-
-    hint = did_you_mean(name, {one.replace("_", "-") for one in known})
-    return UsageError(f"{path} has {key!r}, which is no option{hint}; plaunch --help lists them")
+            hint = did_you_mean(key, {name.replace("_", "-") for name in (*known, *tables)})
+            raise UsageError(
+                f"{path} has {prefix + key!r}, which is no option{hint}; plaunch --help lists them"
+            )
 
 
 def _value(option: Option, value: object, where: str) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import importlib
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plaunch.cli.options import GROUPS
-from plaunch.errors import DuplicateNameError
+from plaunch.errors import DuplicateNameError, PlaunchError, PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,19 @@ if TYPE_CHECKING:
     from plaunch.plugin.options import PluginOptions
 
 OURS = "plaunch itself"
+# Attributes of `plaunch.cli.Arguments` beside those of options.
+RESERVED = (
+    "as_given",
+    "give",
+    "is_divided",
+    "is_given",
+    "settings_file",
+    "sources",
+    "table",
+    "training_script",
+    "training_script_args",
+    "unknown_variables",
+)
 
 
 class Group(NamedTuple):
@@ -47,9 +61,8 @@ class OptionTable:
         self.plugin_of: dict[str, str] = {}  # names of plugins by the attribute of their options
         self._clashes: dict[str, str] = {}
         plugins = list(plugins)
-        owners: dict[str, list[str]] = {}
-        for word in (word for _, options in GROUPS for o in options for word in _words(o)):
-            owners[word] = [OURS]
+        ours = (word for _, options in GROUPS for option in options for word in _words(option))
+        owners = {word: [OURS] for word in (*RESERVED, *ours)}
         for plugin in plugins:
             who = f"plugin {plugin.name!r} of {plugin.owner}"
             for word in dict.fromkeys(word for o in plugin.options for word in _words(o)):
@@ -83,6 +96,27 @@ class OptionTable:
         """What is wrong with a name that several plugins claim, or that is the core's own."""
         text = self._clashes.get(name)
         return None if text is None else DuplicateNameError(text)
+
+    def call(self, option: Option, path: str, *args: object) -> Any:
+        """Call the function that an option names, as `module:function`.
+
+        Raises:
+            PluginError: it cannot be found, or failed with something that is not plaunch's.
+        """
+        module, _, name = path.partition(":")
+        try:
+            return getattr(importlib.import_module(module), name)(*args)
+        except PlaunchError:
+            raise
+        except Exception as error:
+            plugin = self.plugin_of.get(option.dest)
+            if plugin is None:
+                raise
+            from plaunch.plugin.calls import one_line  # noqa: PLC0415 - errors only
+
+            raise PluginError(
+                f"{option.names[-1]} of plugin {plugin!r} failed: {one_line(error)}"
+            ) from error
 
     def _note_clash(self, option: Option, owners: list[str]) -> None:
         text = (

@@ -8,8 +8,6 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from plaunch.scheduling import Allocation
-
 if TYPE_CHECKING:
     from plaunch.events import EventHandler
     from plaunch.process.stopping.signals import SignalPolicy
@@ -26,13 +24,6 @@ def checked_count(answer: Any) -> int:
         except TypeError:
             pass
     raise TypeError(f"it returned {answer!r}, which is no whole number")
-
-
-def checked_allocation(answer: Any) -> Allocation:
-    """What a scheduler has returned."""
-    if isinstance(answer, Allocation):
-        return answer
-    raise TypeError(f"it returned {answer!r}, which is no plaunch.scheduling.Allocation")
 
 
 def checked_policy(answer: SignalPolicy) -> SignalPolicy:

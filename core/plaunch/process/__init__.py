@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from plaunch._names import is_python as is_python
     from plaunch.process.binding import Binder as Binder
     from plaunch.process.binding import Binding as Binding
+    from plaunch.process.binding import default_binder as default_binder
     from plaunch.process.contexts.context import PContext as PContext
     from plaunch.process.contexts.context import ProcessExit as ProcessExit
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
-    from plaunch.process.contexts.handler import SubprocessHandler as SubprocessHandler
-    from plaunch.process.contexts.handler import get_subprocess_handler as get_subprocess_handler
-    from plaunch.process.contexts.multiprocess_context import (
-        MultiprocessContext as MultiprocessContext,
-    )
+    from plaunch.process.contexts.programs import start_program as start_program
+    from plaunch.process.contexts.returns import Returns as Returns
     from plaunch.process.contexts.start import start_processes as start_processes
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
+    from plaunch.process.contexts.supervised import SupervisedContext as SupervisedContext
+    from plaunch.process.contexts.worker_setup import WorkerSetup as WorkerSetup
     from plaunch.process.failures.child_failed import ChildFailedError as ChildFailedError
     from plaunch.process.failures.error_handler import ErrorHandler as ErrorHandler
     from plaunch.process.failures.error_handler import get_error_handler as get_error_handler
@@ -33,31 +33,30 @@ if TYPE_CHECKING:
         raise_descriptor_limit as raise_descriptor_limit,
     )
     from plaunch.process.kernel.details import read_environ as read_environ
+    from plaunch.process.kernel.handle import ProcessHandle as ProcessHandle
     from plaunch.process.kernel.pidfd import open_pidfd as open_pidfd
     from plaunch.process.kernel.pidfd import wait_for_end as wait_for_end
     from plaunch.process.kernel.processes import Process as Process
     from plaunch.process.kernel.processes import read_process as read_process
     from plaunch.process.kernel.processes import read_table as read_table
+    from plaunch.process.kernel.watch import ExitWatch as ExitWatch
     from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE as JOBS_VARIABLE
     from plaunch.process.stopping.signals import DEFAULT_SIGNALS as DEFAULT_SIGNALS
     from plaunch.process.stopping.signals import SignalAction as SignalAction
     from plaunch.process.stopping.signals import SignalException as SignalException
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
     from plaunch.process.stopping.signals import parse_signals as parse_signals
-    from plaunch.process.streams.log_folders import TemporaryFolder as TemporaryFolder
-    from plaunch.process.streams.log_folders import create_log_folder as create_log_folder
-    from plaunch.process.streams.log_folders import find_stale_folders as find_stale_folders
-    from plaunch.process.streams.log_folders import folder_name as folder_name
     from plaunch.process.streams.logs import LogsDest as LogsDest
     from plaunch.process.streams.logs import LogsSpecs as LogsSpecs
     from plaunch.process.streams.std import Std as Std
     from plaunch.process.streams.std import to_map as to_map
+    from plaunch.process.streams.temporary import remove_temporary as remove_temporary
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "plaunch._names": "is_python",
-        ".binding": "Binder Binding",
+        ".binding": "Binder Binding default_binder",
         ".contexts.context": "PContext ProcessExit RunProcsResult",
         ".kernel.descriptor_limit": "raise_descriptor_limit",
         ".kernel.pidfd": "open_pidfd wait_for_end",
@@ -67,15 +66,19 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.error_handler": "ErrorHandler get_error_handler record",
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure describe_exit",
-        ".contexts.handler": "SubprocessHandler get_subprocess_handler",
-        ".streams.log_folders": "TemporaryFolder create_log_folder find_stale_folders folder_name",
+        ".contexts.programs": "start_program",
         ".streams.logs": "LogsDest LogsSpecs",
-        ".contexts.multiprocess_context": "MultiprocessContext",
         ".stopping.signals": (
             "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"
         ),
         ".contexts.start": "start_processes",
         ".streams.std": "Std to_map",
+        ".contexts.returns": "Returns",
+        ".streams.temporary": "remove_temporary",
         ".contexts.subprocess_context": "SubprocessContext",
+        ".contexts.supervised": "SupervisedContext",
+        ".contexts.worker_setup": "WorkerSetup",
+        ".kernel.handle": "ProcessHandle",
+        ".kernel.watch": "ExitWatch",
     },
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -77,8 +76,3 @@ def default_binder(
 
     binder: Binder = load_default(BINDER)(numa_options, devices, virtual_local_rank)
     return binder
-
-
-def while_bound(binding: Binding | None) -> AbstractContextManager[None]:
-    """Start a worker in it; without a binding nothing happens."""
-    return contextlib.nullcontext() if binding is None else binding.applied()

@@ -55,7 +55,7 @@ def completion_script(shell: str, table: OptionTable) -> str:
 
 def _parser(shtab: object, shell: str, table: OptionTable) -> argparse.ArgumentParser:
     """A parser that shows shtab the options, and how to complete their values."""
-    parser = argparse.ArgumentParser(prog="plaunch", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="plaunch", allow_abbrev=False, add_help=False)
     for title, options in table.groups:
         group = parser.add_argument_group(title)
         for option in options:
@@ -74,7 +74,6 @@ def _parser(shtab: object, shell: str, table: OptionTable) -> argparse.ArgumentP
             complete = _completer(shtab, option.plugins, option.path, option.dest)
             if complete is not None:
                 action.complete = complete  # type: ignore[attr-defined]
-    parser.add_argument("--version", action="store_true", help="print the version and end")
     for name, nargs, text in (
         ("training_script", None, "the script"),
         ("training_script_args", argparse.REMAINDER, "its arguments"),

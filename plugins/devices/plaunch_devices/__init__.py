@@ -6,8 +6,9 @@ only where the kernel cannot tell. Every public name loads on first use.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from plaunch.lazy import attach
 
 if TYPE_CHECKING:
     from plaunch_devices.binder import DeviceBinder as DeviceBinder
@@ -26,26 +27,15 @@ if TYPE_CHECKING:
     from plaunch_devices.visible import count_visible as count_visible
     from plaunch_devices.visible import find_visible_devices as find_visible_devices
 
-_MODULES = {
-    "binder": "DeviceBinder",
-    "counting": "count_auto count_gpu count_xpu",
-    "kernel": "Device list_amd list_nvidia",
-    "numa": "AffinityMode NumaOptions",
-    "processors": "count_cpu",
-    "torch_child": "AskTorch TorchMissingError ask_torch",
-    "visible": "count_visible find_visible_devices",
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-__all__ = sorted(_HOMES)  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        ".binder": "DeviceBinder",
+        ".counting": "count_auto count_gpu count_xpu",
+        ".kernel": "Device list_amd list_nvidia",
+        ".numa": "AffinityMode NumaOptions",
+        ".processors": "count_cpu",
+        ".torch_child": "AskTorch TorchMissingError ask_torch",
+        ".visible": "count_visible find_visible_devices",
+    },
+)

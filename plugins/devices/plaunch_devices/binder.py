@@ -155,12 +155,12 @@ class DeviceBinder:
                 device, and what is missing.
         """
         environ = os.environ if self._environ is None else self._environ
-        self.environment(nprocs - 1, environ)  # the last one has no device if there are too few
-        if self.options is None:
-            return {}
+        environ = {**environ, **visibility_of(self._chosen, environ, root=self._root)}
+        if self._is_virtual:
+            # The last one has no device if there are too few.
+            own_visibility(nprocs - 1, environ, root=self._root)
         # What they share depends on all devices, though each may see its own only.
-        shown = visibility_of(self._chosen, environ, root=self._root)
-        return self._plan(self.options, nprocs, {**environ, **shown})
+        return {} if self.options is None else self._plan(self.options, nprocs, environ)
 
     def _plan(
         self, options: NumaOptions, nprocs: int, environ: Mapping[str, str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
+from plaunch.numbers import digits, quote
 
 from plaunch_devices.kernel import (
     AMD,
@@ -20,8 +21,10 @@ from plaunch_devices.visible import entries_of, select_devices
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from plaunch.cli import Arguments
+    from plaunch.plugin import PluginManager
+
 _MANY = 4096  # devices of a node
-_MOST_TEXT = 60  # characters of a value that is quoted
 
 _CUDA = "CUDA_VISIBLE_DEVICES"
 _HIP = "HIP_VISIBLE_DEVICES"
@@ -41,6 +44,14 @@ _OTHERS = (
 )
 
 
+def fill_in(args: Arguments, manager: PluginManager) -> str:
+    """Have one worker for each of the devices, unless somebody has said how many there are."""
+    del manager
+    if not args.is_given("nproc_per_node"):
+        args.give("nproc_per_node", str(len(args.devices)), "--devices")
+    return ""
+
+
 def parse_devices(text: str) -> list[str]:
     """Parse `"2,4-7"`, numbers of devices and ranges of them, in the order in which they stand.
 
@@ -50,18 +61,18 @@ def parse_devices(text: str) -> list[str]:
     devices: list[str] = []
     for part in (piece.strip() for piece in text.split(",")):
         low, dash, high = (piece.strip() for piece in part.partition("-"))
-        first = _number(low)
-        last = _number(high) if dash else first
+        first = digits(low)
+        last = digits(high) if dash else first
         if first is None or last is None:
             raise UsageError(
-                f"{_quote(part)} in {_quote(text)} is no number of a device; write numbers and "
+                f"{quote(part)} in {quote(text)} is no number of a device; write numbers and "
                 "ranges of them, from 0 up, as in 2,4-7"
             )
         if first > last:
-            raise UsageError(f"{part!r} in {_quote(text)} goes down; write {last}-{first}")
+            raise UsageError(f"{part!r} in {quote(text)} goes down; write {last}-{first}")
         if last - first >= _MANY:
             raise UsageError(
-                f"{part!r} in {_quote(text)} names too many; no node has more than {_MANY} devices"
+                f"{part!r} in {quote(text)} names too many; no node has more than {_MANY} devices"
             )
         devices += map(str, range(first, last + 1))
     return check_devices(devices)
@@ -79,9 +90,9 @@ def check_devices(devices: Iterable[object]) -> list[str]:
     if not numbers:
         raise UsageError("no devices are given (--devices); leave them out to use all")
     for number in numbers:
-        if _number(number) is None:
+        if digits(number) is None:
             raise UsageError(
-                f"device {_quote(number)} is not a number from 0 up (--devices); devices are given "
+                f"device {quote(number)} is not a number from 0 up (--devices); devices are given "
                 "by their number among those that are visible"
             )
     numbers = [str(int(number)) for number in numbers]
@@ -164,15 +175,6 @@ def own_visibility(
             "node, or make more devices visible"
         )
     return dict.fromkeys(names, entries[local_rank])
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
-
-
-def _quote(text: str) -> str:
-    quoted = repr(text)
-    return quoted if len(quoted) <= _MOST_TEXT else f"{quoted[: _MOST_TEXT - 3]}..."
 
 
 def _lists(root: str, environ: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:

@@ -21,6 +21,7 @@ OPTIONS = (
         metavar="LIST",
         read=_devices,
         is_shared=True,
+        fill="plaunch_devices.choice:fill_in",
     ),
     Option(
         ("--virtual-local-rank",),

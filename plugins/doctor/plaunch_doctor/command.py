@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from plaunch import __version__
 from plaunch.doctor import Finding, Status
 from plaunch.errors import PlaunchError
-from plaunch.plugin import PluginManager
+from plaunch.plugin import RENDEZVOUS, PluginManager
+from plaunch.rendezvous import BackendTraits, traits_of
 
 from plaunch_doctor.checks import CHECKS
 from plaunch_doctor.context import NodeContext
@@ -63,6 +64,7 @@ def run_doctor(invocation: Invocation) -> int:
         context = NodeContext(
             settings={} if resolved.config is None else resolved.config.settings(),
             options=dict(invocation.options),
+            traits=resolved.traits,
         )
         findings += run_checks(checks, context)
     finally:
@@ -80,6 +82,7 @@ class _Resolved:
         self._rows: list[PluginStatus] | None = None
         self.manager: PluginManager | None = None
         self.config: LaunchConfig | None = None
+        self.traits = BackendTraits()
 
     def rows(self) -> list[PluginStatus]:
         """The state of all plugins."""
@@ -132,7 +135,8 @@ class _Resolved:
         findings = []
         invocation = self._invocation
         try:
-            invocation.check_command()
+            if invocation.options["training_script"] is not None:
+                invocation.command()
         except PlaunchError as error:
             findings.append(_usage(error, invocation, "script"))
         try:
@@ -140,6 +144,7 @@ class _Resolved:
             config = self.config
             if taken:
                 findings.append(Finding(Status.OK, "scheduler", taken))
+            self.traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
             invocation.load_chosen(manager, config)
         except PlaunchError as error:
             findings.append(_usage(error, invocation))
@@ -182,7 +187,7 @@ def _chosen(invocation: Invocation) -> dict[str, str]:
     """The names of components that the options select, by kind."""
     options = {**dict(zip(_CHOSEN, _OPTIONS, strict=True)), **_ALSO_CHOSEN}
     given = invocation.options
-    return {kind: str(given[option]) for kind, option in options.items() if given}
+    return {kind: str(given[option]) for kind, option in options.items() if option in given}
 
 
 def _title(context: NodeContext) -> str:

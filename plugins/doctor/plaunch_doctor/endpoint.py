@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from plaunch_doctor.context import NodeContext
 
 _WHAT = "endpoint"
-_DEFAULT_PORTS = {"etcd": 2379, "etcd-v2": 2379}
-_C10D_PORT = 29400
+_ETCD = ("etcd", "etcd-v2")
+_NO_PORT = -1  # where neither the endpoint nor the backend names one
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 
 
@@ -31,8 +31,8 @@ def check_endpoint(context: NodeContext) -> Iterator[Finding]:
     backend = context.backend.rpartition(":")[2]
     if not backend:
         yield Finding(Status.OK, _WHAT, "not looked at: the settings are not known")
-    elif backend in _DEFAULT_PORTS:
-        yield from _check_members(context, endpoint or "localhost", _DEFAULT_PORTS[backend])
+    elif backend in _ETCD:
+        yield from _check_members(context, endpoint or "localhost")
         yield from _check_proxies(context)
     elif backend == "c10d" and options.get("store_type") == "file":
         yield from _check_folder(os.path.dirname(os.path.abspath(endpoint or "/tmp/x")))  # noqa: S108
@@ -47,24 +47,30 @@ def check_endpoint(context: NodeContext) -> Iterator[Finding]:
         )
     elif not endpoint:
         yield Finding(Status.OK, _WHAT, f"none is given; whether {backend} needs one is its own")
-    elif backend == "static":
-        yield from _check_place(context, endpoint, 29500, is_host=_rank(options) == 0)
     else:
-        yield from _check_place(context, endpoint, _C10D_PORT, is_host=None)
+        is_host = _rank(options) == 0 if context.traits.has_given_ranks else None
+        yield from _check_place(context, endpoint, is_host=is_host)
+
+
+def _parse(context: NodeContext, endpoint: str) -> tuple[str, int]:
+    port = context.traits.default_port
+    return parse_rendezvous_endpoint(endpoint, _NO_PORT if port is None else port)
 
 
 def _rank(options: dict[str, object]) -> int:
     return int(str(options.get("rank", 0)))
 
 
-def _check_place(
-    context: NodeContext, endpoint: str, default_port: int, *, is_host: bool | None
-) -> Iterator[Finding]:
+def _check_place(context: NodeContext, endpoint: str, *, is_host: bool | None) -> Iterator[Finding]:
     """An endpoint that one of the nodes opens; `is_host` says whether this one does, if known."""
     try:
-        host, port = parse_rendezvous_endpoint(endpoint, default_port)
+        host, port = _parse(context, endpoint)
     except UsageError as error:
         yield Finding(Status.PROBLEM, _WHAT, str(error), "write --rdzv-endpoint=HOST:PORT")
+        return
+    if port == _NO_PORT:
+        said = f"not looked at: {endpoint!r} names no port, and the backend declares no default"
+        yield Finding(Status.OK, _WHAT, said)
         return
     where = join_host_port(host, port)
     addresses, trouble = _resolve(context, host, port)
@@ -153,14 +159,12 @@ def _check_there(context: NodeContext, where: str, addresses: tuple[SocketAddres
     )
 
 
-def _check_members(context: NodeContext, endpoint: str, default_port: int) -> Iterator[Finding]:
+def _check_members(context: NodeContext, endpoint: str) -> Iterator[Finding]:
     good = 0
     bad: list[Finding] = []
     for part in endpoint.split(","):
         try:
-            host, port = parse_rendezvous_endpoint(
-                part.strip().rpartition("://")[2].rstrip("/"), default_port
-            )
+            host, port = _parse(context, part.strip().rpartition("://")[2].rstrip("/"))
         except UsageError as error:
             yield Finding(Status.PROBLEM, _WHAT, str(error), "write host1:2379,host2:2379")
             continue

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
-from plaunch.process import JOBS_VARIABLE, find_stale_folders, read_environ, read_table
+from plaunch.process import JOBS_VARIABLE, read_environ, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,23 +49,6 @@ def check_leftovers(context: DoctorContext) -> Iterator[Finding]:
         )
     else:
         yield Finding(Status.OK, what, "none: no process of an earlier job is on this node")
-    folders = _find_folders(context)
-    if folders:
-        more = f" and {len(folders) - _SHOWN} more" if len(folders) > _SHOWN else ""
-        yield Finding(
-            Status.WARNING,
-            what,
-            f"{len(folders)} temporary folder(s) of launchers that were killed: "
-            f"{', '.join(folders[:_SHOWN])}{more}",
-            "nothing: the next launch without --log-dir removes them, unless something else than "
-            f"error files is in them; then rm -r {' '.join(folders[:_SHOWN])}",
-        )
-
-
-def _find_folders(context: DoctorContext) -> list[str]:
-    given = (context.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
-    base = next((folder for folder in given if folder), None) or context.path("/tmp")  # noqa: S108
-    return sorted(find_stale_folders(base, context.path("/proc/sys/kernel/random/boot_id")))
 
 
 def _find(context: DoctorContext) -> tuple[int, list[_Marked]]:

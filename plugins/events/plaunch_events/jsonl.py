@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from plaunch.errors import UsageError
+from plaunch.numbers import digits
 
 if TYPE_CHECKING:
     from plaunch.events import Event
@@ -172,6 +173,7 @@ def _size(text: str) -> int:
 
 
 def _count(text: str) -> int:
-    if not (text.strip().isdecimal() and len(text) < 20):
+    number = digits(text.strip())
+    if number is None:
         raise UsageError(f"--event-conf has jsonl.keep={text!r}; write a number of files")
-    return int(text)
+    return number

@@ -20,6 +20,7 @@ _MOMENTS = frozenset(
     {
         "plaunch.membership.changed",
         "plaunch.rendezvous.failed",
+        "plaunch.request.received",
         "plaunch.restart",
         "plaunch.signal.received",
         "plaunch.state.changed",

@@ -7,17 +7,19 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.errors import LogDirectoryError
-from plaunch.process import (
-    LogsDest,
-    LogsSpecs,
-    Std,
+from plaunch.process import LogsDest, LogsSpecs, Std, to_map
+
+from plaunch_logs_default.folders import (
     TemporaryFolder,
+    absolute,
     create_log_folder,
+    create_temporary_log_folder,
     folder_name,
+    planned_temporary_folder,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 _MAX_PATH = 3000  # bytes; the system takes 4096, of which our folders need some
@@ -101,21 +103,61 @@ class DefaultLogsSpecs(LogsSpecs):
         """
         if not envs:
             return LogsDest()
-        self._has_logs |= self.has_logs(envs)
+        self._has_logs |= any(self._to_files(envs).values())
         return self.place(envs, self._create_attempt_dir(next(iter(envs.values()))))
+
+    def place(self, envs: dict[int, dict[str, str]], folder: str) -> LogsDest:
+        """What `reify` may return for a start whose files are all in `folder`; creates it.
+
+        A rank has a folder `<local_rank>` in it, with `stdout.log` and `stderr.log`, where asked
+        for, and `error.json`, which is set as `TORCHELASTIC_ERROR_FILE`. If `folder` is empty there
+        are no files: redirects are ignored, and teed streams go to the console only. Teed streams
+        of ranks that are not to be shown only go to their files, their unredirected ones nowhere.
+
+        Raises:
+            LogDirectoryError: a folder cannot be created, or is there already.
+        """
+        dest = LogsDest()
+        if folder:
+            dest.filtered_stdout = os.path.join(folder, "filtered_stdout.log")
+            dest.filtered_stderr = os.path.join(folder, "filtered_stderr.log")
+        to_files, teed = self._to_files(envs), to_map(self._tee, max(envs, default=-1) + 1)
+        for rank, env in envs.items():
+            own = os.path.join(folder, str(rank)) if folder else ""
+            if own:
+                _create_rank_folder(own)
+            is_shown = not self._local_ranks_filter or rank in self._local_ranks_filter
+            for stream, name, paths, tee_paths in (
+                (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
+                (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs),
+            ):
+                path = os.path.join(own, name) if own and stream in to_files[rank] else ""
+                paths[rank] = path if path or is_shown else os.devnull
+                if stream in teed[rank] and is_shown:
+                    tee_paths[rank] = path or os.devnull
+            error_file = os.path.join(own, "error.json") if own else ""
+            dest.error_files[rank] = error_file or os.devnull
+            env["TORCHELASTIC_ERROR_FILE"] = error_file
+        return dest
+
+    def _to_files(self, local_ranks: Collection[int]) -> dict[int, Std]:
+        """The streams of each rank that are redirected or teed, and so go to files."""
+        count = max(local_ranks, default=-1) + 1
+        redirects, tee = to_map(self._redirects, count), to_map(self._tee, count)
+        return {rank: redirects[rank] | tee[rank] for rank in local_ranks}
 
     def planned(self, run_id: str, local_rank: int) -> dict[str, str]:
         """Where the files of a rank's first start would be, without creating anything."""
         if self._root_log_dir == os.devnull:
             return {}
         if self._root_log_dir is None:
-            run_dir = TemporaryFolder.planned(run_id)
+            run_dir = planned_temporary_folder(run_id)
         else:
             run_dir = os.path.join(self._root_log_dir, folder_name(run_id))
         folder = os.path.join(f"{run_dir}_<random>", "attempt_0", str(local_rank))
         files = {"error_file": os.path.join(folder, "error.json")}
         for name, stream in (("stdout", Std.OUT), ("stderr", Std.ERR)):
-            if stream in self.to_files(local_rank):
+            if stream in self._to_files([local_rank])[local_rank]:
                 files[name] = os.path.join(folder, f"{name}.log")
         return files
 
@@ -150,17 +192,15 @@ class DefaultLogsSpecs(LogsSpecs):
         """Create the folder of one start; empty if there are to be no files."""
         if self._root_log_dir == os.devnull:
             return ""
-        if self._temporary is not None and not os.path.isdir(self._temporary.path):
+        if self._root_log_dir is None and self._run_dir and not os.path.isdir(self._run_dir):
             # Somebody cleans temporary folders; nobody has asked for this one, so none is missed.
-            self._temporary.remove()
+            if self._temporary is not None:
+                self._temporary.discard()
             self._run_dir = self._temporary = None
         if self._run_dir is None:
             run_id = env.get("TORCHELASTIC_RUN_ID") or "run"
-            if self.create_run_dir(run_id) is None:
-                self._temporary = TemporaryFolder.create(run_id, has_logs=self._has_logs)
-                if self._temporary is None:
-                    return ""
-                self._run_dir = self._temporary.path
+            if self.create_run_dir(run_id) is None and not self._create_temporary(run_id):
+                return ""
         attempt = folder_name(env.get("TORCHELASTIC_RESTART_COUNT") or "0")
         name = path = os.path.join(self._run_dir or "", f"attempt_{attempt}")
         for k in itertools.count(1):
@@ -175,6 +215,27 @@ class DefaultLogsSpecs(LogsSpecs):
                 ) from error
         return path
 
+    def _create_temporary(self, run_id: str) -> bool:
+        """Create the folder of this launch where no log directory was given."""
+        if self._has_logs:
+            self._run_dir = create_temporary_log_folder(run_id)
+            return True
+        self._temporary = TemporaryFolder.create(run_id)
+        if self._temporary is not None:
+            self._run_dir = self._temporary.path
+        return self._temporary is not None
+
+
+def _create_rank_folder(path: str) -> None:
+    try:
+        os.makedirs(path)
+    except FileExistsError:
+        raise LogDirectoryError(
+            f"log folder {path!r} exists already; nothing else may write there"
+        ) from None
+    except OSError as error:
+        raise LogDirectoryError(f"log folder {path!r} cannot be created: {error}") from error
+
 
 def _check(log_dir: str) -> None:
     """Tell now, rather than when workers start, that no folder can be created in `log_dir`."""
@@ -185,13 +246,7 @@ def _check(log_dir: str) -> None:
         problem = "has characters that cannot be encoded"
     if problem:
         raise LogDirectoryError(f"log directory {log_dir!r:.60} {problem}; name another one")
-    try:
-        existing = whole = os.path.abspath(log_dir)
-    except FileNotFoundError:
-        raise LogDirectoryError(
-            f"log directory {log_dir!r} is relative to the current folder, which does not exist "
-            "any more; change to another one, or give a path that begins with /"
-        ) from None
+    existing = whole = absolute(log_dir)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
     if not os.path.isdir(existing):

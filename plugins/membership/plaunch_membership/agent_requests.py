@@ -91,7 +91,7 @@ class AgentRequests:
                 return None
             return transitions.notify(state, ours.me, signum)
 
-        self._request_change(make)
+        ours.request(lambda: ours.change(make))
 
     def request_round(self, reason: str) -> None:
         """End the present round on all nodes, because somebody wants another one."""
@@ -100,26 +100,18 @@ class AgentRequests:
             return
         ours = self._ours
 
-        def request() -> Routine[None]:
-            yield from ours.change(
-                lambda state: transitions.call(
-                    state, "requested", ours.me, reason, by=ours.me, from_round=place.round
-                )
+        def make(state: JobState) -> JobState | None:
+            return transitions.call(
+                state, "requested", ours.me, reason, by=ours.me, from_round=place.round
             )
 
-        self._request_of(place, request)
+        self._request_of(place, lambda: ours.change(make))
 
     def close(self, reason: str) -> None:
         """Find the verdict that the job is over, because somebody wants it."""
         ours = self._ours
         verdict = Verdict("closed", ours.identity.host, reason, ours.wall_clock())
-        self._request_change(lambda state: transitions.end(state, verdict, by=ours.me))
-
-    def _request_change(self, make: Callable[[JobState], JobState | None]) -> None:
-        def change() -> Routine[None]:
-            yield from self._ours.change(make)
-
-        self._ours.request(change)
+        ours.request(lambda: ours.change(lambda state: transitions.end(state, verdict, by=ours.me)))
 
     def announce_leave(self, reason: str) -> None:
         """Say that this node goes on purpose, without going yet."""

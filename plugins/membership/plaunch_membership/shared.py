@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from plaunch_membership.node import RoundPlace
     from plaunch_membership.state import JobState
 
-Request = Callable[[], Routine[None]]
+Request = Callable[[], Routine[object]]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a backend must provide, so that membership can be worked out over its store.
 
-A handful of atomic operations on keys, and one wait. `plaunch.testing.MemoryStore` is the smallest
-example; `DynamicRendezvousHandler` makes a whole backend of any store.
+A handful of atomic operations on keys, and one wait. `plaunch_membership.testing.MemoryStore` is
+the smallest example; `DynamicRendezvousHandler` makes a whole backend of any store.
 """
 
 from __future__ import annotations

@@ -78,13 +78,14 @@ class Writer:
         while True:
             if ours.must_reopen and not ours.part.leaving:
                 return ours.requests.is_closing
+            # Read before looking: an alarm that comes meanwhile is slept for, not missed.
+            now = ours.clock()
             routine = self._next_routine()
             if routine is not None:
                 yield from routine()
                 continue
             if ours.requests.is_closing:
                 return True
-            now = ours.clock()
             if now >= due:
                 due = now + interval
                 yield from self._heartbeat.beat()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from plaunch.durations import Duration
 from plaunch.errors import RendezvousConnectionError, UsageError
 from plaunch.rendezvous import BackendTraits, backend_traits, parse_rendezvous_endpoint
+from plaunch_membership import DynamicRendezvousHandler
 from plaunch_network import HeldPort, find_node_address, is_loop_back, join_host_port
 
 from plaunch_rendezvous_c10d.connecting import Connector
@@ -78,8 +79,6 @@ def create_c10d_handler(params: RendezvousParameters) -> RendezvousHandler:
         UsageError: an option is unknown or has a bad value, or the port is taken.
         PluginLoadError: torch is missing.
     """
-    from plaunch_membership import DynamicRendezvousHandler  # noqa: PLC0415 - once it is needed
-
     backend = prepare_backend(params)
     try:
         return DynamicRendezvousHandler(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration, bounded
 from plaunch.rendezvous import BackendTraits, backend_traits
+from plaunch_membership import DynamicRendezvousHandler
 from plaunch_network import find_node_address
 
 from plaunch_rendezvous_etcd.client import EtcdClient
@@ -53,8 +54,6 @@ def create_etcd_handler(params: RendezvousParameters) -> RendezvousHandler:
         UsageError: an option is unknown or has a bad value.
         PluginLoadError: grpc, protobuf or etcd3 is missing.
     """
-    from plaunch_membership import DynamicRendezvousHandler  # noqa: PLC0415 - once it is needed
-
     params = _in_todays_words(params)
     backend = prepare_backend(params)
     try:

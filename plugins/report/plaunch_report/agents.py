@@ -23,6 +23,7 @@ _KEPT = frozenset(
         "restart",
         "membership.changed",
         "signal.received",
+        "request.received",
         "stop.step",
         "failure",
     )

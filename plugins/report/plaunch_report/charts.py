@@ -34,6 +34,7 @@ MARKS = {
     "restart": ("restart", "inverted_triangle", "#1d4e89", "\u25bc", 0.8),
     "membership": ("nodes change", "diamond", "#e07a1f", "\u25c6", 0.2),
     "signal": ("signal", "star", "#5b2a86", "\u2605", 0.5),
+    "request": ("request", "triangle", "#5b2a86", "\u25b2", 0.35),
     "killed": ("killed", "square", "#000000", "\u25a0", 0.5),
 }
 MOST_LIVES = 50_000  # that are drawn; the failed ones first

@@ -80,7 +80,7 @@ class Failure:
 class Mark:
     """Something that happened at one moment of a node.
 
-    `kind` is restart, membership, signal, or killed (by a stop).
+    `kind` is restart, membership, signal, request, or killed (a step of a stop).
     """
 
     node: int

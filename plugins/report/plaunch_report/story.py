@@ -144,6 +144,9 @@ class Storyteller:
             elif record.name == "plaunch.signal.received":
                 text = f"{record.text('signal_name')} received ({record.text('action')})"
                 marks.append(Mark(index, "signal", now, text))
+            elif record.name == "plaunch.request.received":
+                text = f"{record.text('kind')} ({record.text('who')}): {record.text('reason')}"
+                marks.append(Mark(index, "request", now, text))
             elif record.name == "plaunch.stop.step" and record.text("step") == "killed":
                 after = f"{record.seconds('seconds'):.1f} s"
                 text = f"ranks {record.text('stop_ranks')} killed after {after}"
@@ -151,7 +154,9 @@ class Storyteller:
         return marks
 
     def _failures(self) -> list[Failure]:
-        found: dict[tuple[object, ...], Failure] = {}
+        found: dict[tuple[int, str, int, int], Failure] = {}
+        # The last word of each node: what it took for the first is told again if it was not.
+        firsts: dict[tuple[int, str, int, int], dict[int, bool]] = {}
         told = [
             (self.time(node, record), node, record)
             for node, agent in enumerate(self.agents)
@@ -180,9 +185,11 @@ class Storyteller:
             failure.message = failure.message or record.text("message")
             failure.error_file = failure.error_file or record.text("error_file")
             failure.last_lines = failure.last_lines or record.text("last_lines")
-            failure.is_first |= record.metadata.get("is_first") is True
+            firsts.setdefault(key, {})[node] = record.metadata.get("is_first") is True
             if node not in failure.told_by:
                 failure.told_by.append(node)
+        for key, failure in found.items():
+            failure.is_first = any(firsts[key].values())
         return sorted(found.values(), key=lambda item: (item.attempt, not item.is_first, item.time))
 
     def _rounds(self, nodes: list[Node], spans: list[Span]) -> list[Round]:

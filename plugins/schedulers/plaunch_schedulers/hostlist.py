@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from plaunch.errors import UsageError
+from plaunch.numbers import digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,18 +71,13 @@ def _pieces(part: str, text: str) -> Iterator[tuple[str, bool]]:
 def _numbers(inside: str, text: str) -> Iterator[str]:
     for item in inside.split(","):
         first, dash, last = item.partition("-")
-        if not dash:
-            last = first
-        if not (_is_number(first) and _is_number(last) and int(first) <= int(last)):
+        low, high = digits(first), digits(last if dash else first)
+        if low is None or high is None or low > high:
             raise _malformed(text, f"has {item!r} in a bracket, which is no number or range")
-        if int(last) - int(first) >= _MOST:
+        if high - low >= _MOST:
             raise _malformed(text, f"means more than {_MOST} hosts")
-        for number in range(int(first), int(last) + 1):
+        for number in range(low, high + 1):
             yield str(number).zfill(len(first))
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 20
 
 
 def _malformed(text: str, what: str) -> UsageError:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import UsageError
 from plaunch.scheduling import Allocation
+from plaunch_network import join_host_port
 
 from plaunch_schedulers.numbers import find_number
 
@@ -87,8 +88,8 @@ def find_mpi_allocation(environ: Mapping[str, str]) -> Allocation:
         endpoint, sources["endpoint"] = address, "MASTER_ADDR"
         port = find_number(environ, "MASTER_PORT", at_least=1)
         if port is not None:
-            bracketed = f"[{address}]" if ":" in address else address
-            endpoint, sources["endpoint"] = f"{bracketed}:{port.value}", "MASTER_ADDR, MASTER_PORT"
+            endpoint = join_host_port(address, port.value)
+            sources["endpoint"] = "MASTER_ADDR, MASTER_PORT"
     return Allocation(
         nnodes=size.value,
         node_rank=rank.value,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import UsageError
+from plaunch.numbers import digits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,11 +28,12 @@ def find_number(environ: Mapping[str, str], *variables: str, at_least: int = 0) 
         text = environ.get(variable)
         if not text:
             continue
-        if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) >= at_least):
+        number = digits(text)
+        if number is None or number < at_least:
             raise UsageError(
                 f"variable {variable} is {text!r}, which is not a whole number from {at_least} up; "
                 "the scheduler sets it, so something else has changed it (--scheduler=none goes "
                 "without)"
             )
-        return Number(int(text), variable)
+        return Number(number, variable)
     return None

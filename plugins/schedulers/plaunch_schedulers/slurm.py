@@ -25,7 +25,7 @@ _APART = 1021  # what lies between the ports of two steps of one job; a prime
 # Ids above this one are not steps that srun has started, but batch scripts, shells and the like.
 _LAST_STEP = 0xFFFFFFF0
 
-_TASKS = re.compile(r"(\d+)(?:\(x\d+\))?")
+_TASKS = re.compile(r"([0-9]{1,9})(?:\(x[0-9]+\))?")
 
 
 def find_slurm_allocation(environ: Mapping[str, str]) -> Allocation:

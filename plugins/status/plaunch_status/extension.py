@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-HEALTH_VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"
+_HEALTH_SOURCE = "--health-port (TORCHELASTIC_HEALTH_CHECK_PORT)"
 
 _INDEX = """\
 /metrics  numbers for Prometheus
@@ -84,7 +84,7 @@ class StatusExtension:
             port = self._health_port
             if port is not None and not any(s.answers_loopback(port) for s in self._servers):
                 try:
-                    self._serve("", port, HEALTH_VARIABLE, pages)
+                    self._serve("", port, _HEALTH_SOURCE, pages)
                 except UsageError as error:
                     logger.warning("there is no health check: %s", error)
             undo.pop_all()
@@ -157,7 +157,7 @@ def _port(text: object) -> int | None:
         return number
     logger.warning(
         "%s is %r, which is not the number of a port; there is no health check",
-        HEALTH_VARIABLE,
+        _HEALTH_SOURCE,
         text,
     )
     return None

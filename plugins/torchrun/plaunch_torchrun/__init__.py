@@ -8,4 +8,11 @@ to stay as it is is run by `python -m plaunch_torchrun`, or calls `install`: see
 
 from __future__ import annotations
 
-from plaunch_torchrun.import_hook import install as install
+from typing import TYPE_CHECKING
+
+from plaunch.lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch_torchrun.import_hook import install as install
+
+__getattr__, __dir__, __all__ = attach(__name__, {".import_hook": "install"})

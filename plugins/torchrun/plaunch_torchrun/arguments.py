@@ -10,6 +10,7 @@ from plaunch.cli import installed_table, parse, parse_min_max_nnodes
 if TYPE_CHECKING:
     import argparse
 
+    from plaunch.cli import Arguments
     from plaunch.options import Option
 
 LOCAL_RANK_ARGUMENT = "--local-rank=${local_rank}"
@@ -29,7 +30,7 @@ def get_use_env(args: argparse.Namespace) -> bool:
     return bool(getattr(args, "use_env", True))
 
 
-def own_arguments(args: argparse.Namespace) -> argparse.Namespace:
+def own_arguments(args: argparse.Namespace) -> Arguments:
     """The arguments in `args`, which may come from anywhere, as `plaunch.cli.parse` gives them.
 
     What is missing gets its default, or what the settings file says, and so does what has
@@ -61,23 +62,18 @@ def own_arguments(args: argparse.Namespace) -> argparse.Namespace:
         words += ["--", *map(str, [script, *local_rank, *rest])]
     own = parse(words, {}, table)  # the caller's parser has looked at the variables
     for dest, value in objects.items():
-        _give(own, dest, value)
+        own.give(dest, value, _GIVEN)
     return own
 
 
-def take_defaults(own: argparse.Namespace) -> None:
+def take_defaults(own: Arguments) -> None:
     """Take torchrun's defaults, which count for `static`, unless somebody has said otherwise."""
     if own.rdzv_backend != "static":
         return
     several = parse_min_max_nnodes(own.nnodes)[1] > 1
     for dest in ("master_addr", "node_rank") if several else ("node_rank",):
         if getattr(own, dest) is None:
-            _give(own, dest, DEFAULTS[dest])
-
-
-def _give(own: argparse.Namespace, dest: str, value: object) -> None:
-    setattr(own, dest, value)
-    own.sources[dest] = _GIVEN
+            own.give(dest, DEFAULTS[dest], _GIVEN)
 
 
 def _defaults(option: Option) -> tuple[str, ...]:

@@ -60,20 +60,17 @@ def command_line(argv: Sequence[str]) -> list[str]:
 
     from plaunch_torchrun.arguments import LOCAL_RANK_ARGUMENT  # noqa: PLC0415 - as above
 
-    words: list[str] = []
-    use_env = False
-    for word in argv:
-        if word in _USE_ENV and parse(words).training_script is None:
-            use_env = True
-        else:
-            words.append(word)  # behind the script, it is the script's
+    plain = [(at, word) for at, word in enumerate(argv) if word not in _USE_ENV]
+    words = [word for _, word in plain]
     args = parse(words)
     if args.training_script is None:
         return words
+    script = plain[-len(args.training_script_args) - 1][0]
+    options = [word for word in argv[:script] if word not in _USE_ENV]
+    use_env = len(options) < script  # behind the script, it is the script's
     _check(args.no_python, use_env)
-    if not use_env:
-        words.insert(len(words) - len(args.training_script_args), LOCAL_RANK_ARGUMENT)
-    return words
+    local_rank = [] if use_env else [LOCAL_RANK_ARGUMENT]
+    return [*options, argv[script], *local_rank, *argv[script + 1 :]]
 
 
 def entry_point() -> NoReturn:

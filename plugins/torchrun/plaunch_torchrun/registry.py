@@ -9,9 +9,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
-from plaunch.plugin import RENDEZVOUS, PluginManager, hookimpl
+from plaunch.plugin import RENDEZVOUS, PluginManager, hookimpl, suggest
 
+from plaunch_torchrun import measures
 from plaunch_torchrun.bridges import bridge_creator
+from plaunch_torchrun.elastic.metrics import is_configured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,13 +62,9 @@ class RendezvousHandlerRegistry:
         """
         creator = self._creators.get(params.backend)
         if creator is None:
-            from difflib import get_close_matches  # noqa: PLC0415 - errors only
-
-            close = get_close_matches(params.backend, self._creators, 1)
             raise UsageError(
                 f"nobody has registered the rendezvous backend {params.backend!r}"
-                + (f"; did you mean {close[0]!r}?" if close else "")
-                + f" Registered: {', '.join(sorted(self._creators)) or 'none'}"
+                f"{suggest(params.backend, self._creators)}"
             )
         handler = creator(params)
         if handler.get_backend() != params.backend:
@@ -94,20 +92,33 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 
 def create_manager(
-    backend: str, plugins: Sequence[object] = (), words: Sequence[str] = ()
+    backend: str,
+    plugins: Sequence[object] = (),
+    *,
+    words: Sequence[str] = (),
+    entries: list[Any] | None = None,
 ) -> PluginManager:
     """A plugin manager for a launch with `backend`, which may be a registered one.
 
-    torch's own registry is looked at as well, if torch has one in this process. `words` are the
-    arguments of `-p`.
+    torch's own registry is looked at as well, if torch has one in this process. Metrics are
+    reported if somebody takes them.
+
+    Args:
+        backend: its name.
+        plugins: those that are passed in code.
+        words: the arguments of `-p`.
+        entries: what is installed, if a table of options has found it.
     """
-    manager = PluginManager.create(plugins, words=words)
+    if is_configured():
+        plugins = [*plugins, measures]
+    manager = PluginManager.create(plugins, words=words, entries=entries)
     if backend in manager.names(RENDEZVOUS):
         return manager
     factory = _find(backend)
     if factory is None:
         return manager
-    return PluginManager.create([*plugins, _Registered({backend: factory})], words=words)
+    registered = _Registered({backend: factory})
+    return PluginManager.create([*plugins, registered], words=words, entries=entries)
 
 
 def _find(backend: str) -> RendezvousFactory | None:

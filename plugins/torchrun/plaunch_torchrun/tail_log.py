@@ -11,6 +11,8 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from plaunch.threads import start_thread
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import BinaryIO, TextIO
@@ -101,7 +103,11 @@ class TailLog:
         self._stopped = False
 
     def start(self) -> TailLog:
-        """Start one thread per file; returns the object itself."""
+        """Start one thread per file; returns the object itself.
+
+        Raises:
+            ThreadStartError: the system gives no more threads.
+        """
         if self._dst is None:
             return self
         for rank, file in self._log_files.items():
@@ -112,7 +118,7 @@ class TailLog:
                 name=f"plaunch-tail-{self._name}{rank}",
                 daemon=True,
             )
-            thread.start()
+            start_thread(thread)
             self._threads.append(thread)
         return self
 

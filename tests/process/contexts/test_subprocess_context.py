@@ -460,7 +460,9 @@ def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog):
     assert list(result.failures) == [0]
     context.close()
     os.kill(pid, signal.SIGKILL)
-    context.subprocess_handlers[1].proc.wait(BOUND)
+    worker = context._exits.workers[1]
+    wait_until(lambda: worker.poll() is not None, "its end")
+    worker.reap()
 
 
 def test_all_ranks_get_sigkill_before_anybody_looks_for_the_rest(run, tmp_path, monkeypatch):

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from plaunch.process import MultiprocessContext, Std, SubprocessContext, start_processes
+from plaunch.process import Std, SubprocessContext, start_processes
+from plaunch_functions import MultiprocessContext
 
 FUNCTION = """
 import os

@@ -44,7 +44,7 @@ TREES = {
 
 
 @pytest.mark.parametrize("name", TREES)
-def test_a_counter_that_moves_is_noticed_once(tmp_path, name):
+def test_a_counter_that_moves_is_noticed(tmp_path, name):
     groups, path, text = TREES[name]
     write(tmp_path, "proc/self/cgroup", groups)
     write(tmp_path, path, text.format(7))
@@ -52,7 +52,7 @@ def test_a_counter_that_moves_is_noticed_once(tmp_path, name):
     assert not watch.has_killed()
     write(tmp_path, path, text.format(8))
     assert watch.has_killed()
-    assert not watch.has_killed()
+    assert watch.has_killed(), "others may be asked about, too"
 
 
 def test_the_groups_own_counter_comes_before_the_systems(tmp_path):

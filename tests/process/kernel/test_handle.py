@@ -6,13 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import types
 
 import pytest
-from plaunch.process.kernel import handle as handle_module
-from plaunch.process.kernel.handle import LOST_EXIT_CODE, ForkServerHandle, ProcessHandle
-from plaunch.process.kernel.processes import Process, read_process
-from plaunch.process.stopping.session import WorkerSession
+from plaunch.process.kernel.handle import LOST_EXIT_CODE, ProcessHandle
 
 from helpers.processes import wait_for_end
 
@@ -99,21 +95,6 @@ def stranger():
     program.wait()
 
 
-def in_server(pid):
-    """A worker of a fork server that is asked for the exit code, and does not say it."""
-
-    class Handle:
-        returncode = None
-        sentinel = -1
-
-        def poll(self):
-            return None
-
-    handle = Handle()
-    handle.pid = pid
-    return ForkServerHandle(handle, release=lambda: None)
-
-
 def test_a_child_gets_its_signal(stranger):
     worker = ProcessHandle(stranger, release=lambda: None)
     worker.send_signal(signal.SIGTERM)
@@ -123,28 +104,3 @@ def test_a_child_gets_its_signal(stranger):
     worker.reap()
     assert not worker.owns_pid()
     worker.send_signal(signal.SIGTERM)
-
-
-def test_a_worker_of_a_fork_server_gets_its_signal(stranger):
-    worker = in_server(stranger.pid)
-    assert worker.owns_pid()
-    worker.send_signal(signal.SIGTERM)
-    assert stranger.wait() == -signal.SIGTERM
-    assert not worker.owns_pid()
-    worker.send_signal(signal.SIGTERM)
-    worker.release()
-
-
-def test_a_number_that_the_server_gave_away_gets_no_signal(stranger, monkeypatch):
-    """The server reaps, and says so later; meanwhile somebody else may have the number."""
-    here = read_process(stranger.pid)
-    earlier = Process(stranger.pid, start=here.start - 1)
-    monkeypatch.setattr(handle_module, "read_process", lambda pid: earlier)
-    worker = in_server(stranger.pid)
-    monkeypatch.undo()
-    assert not worker.owns_pid()
-    worker.send_signal(signal.SIGTERM)
-    job = types.SimpleNamespace(orphans=lambda rank: [], signal=lambda *_: [])
-    WorkerSession(worker, 0, job).kill()
-    worker.release()
-    assert stranger.poll() is None

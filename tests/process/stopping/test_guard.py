@@ -307,7 +307,8 @@ def test_without_a_process_table_groups_are_killed(run_program, programs, family
 BETWEEN = """\
 import os, signal, sys
 import descendants
-from plaunch.process import MultiprocessContext, SubprocessContext, start_processes
+from plaunch_functions import MultiprocessContext
+from plaunch.process import SubprocessContext, start_processes
 from plaunch.process.stopping.reaper import Reaper
 
 folder, method, moment, proc = sys.argv[1:]
@@ -625,11 +626,10 @@ def test_it_stays_until_it_can_tell_of_everybody():
             killed.extend(process.pid for process in processes)
             return []
 
+        has_missed = False
+
         def newcomers(self):
             return {}
-
-        def has_missed(self):
-            return False
 
     class State:
         tree = Tree()

@@ -10,9 +10,9 @@ import threading
 from typing import IO, TYPE_CHECKING
 
 import pytest
+from plaunch.process.streams.backlog import Backlog
 from plaunch.process.streams.console import Console
 from plaunch.process.streams.notices import Notices
-from plaunch.process.streams.overflow import Overflow
 
 from helpers.notices import Recorded
 from helpers.waiting import wait_until
@@ -155,25 +155,25 @@ class TestSlowConsole:
     def test_never_blocks_loses_nothing_and_memory_is_bounded(
         self, pipe: tuple[int, int], notices: Recorded
     ) -> None:
-        overflow = Overflow()
-        console = Console(pipe[1], "stdout", notices, memory_limit=100_000, overflow=overflow)
+        backlog = Backlog(100_000)
+        console = Console(pipe[1], "stdout", notices, backlog=backlog)
         console.start()
         for n in range(100):  # nobody reads: a put that waited would wait for ever
             console.put(lines(n * 1000, 1000), self)
-            assert console._size <= 100_000
-        assert overflow.unread > 1_000_000
+            assert backlog._in_memory <= 100_000
+        assert backlog.size > 1_000_000
         reader = Reader(pipe[0])
         console.close(FOREVER)
         assert reader.result(pipe[1]) == lines(0, 100_000)
         assert notices.messages == []
 
     def test_catches_up_and_goes_on(self, pipe: tuple[int, int], notices: Recorded) -> None:
-        overflow = Overflow()
-        console = Console(pipe[1], "stdout", notices, memory_limit=10_000, overflow=overflow)
+        backlog = Backlog(10_000)
+        console = Console(pipe[1], "stdout", notices, backlog=backlog)
         console.start()
         console.put(lines(0, 20_000), self)
         reader = Reader(pipe[0])
-        wait_until(lambda: not overflow.unread, "it has caught up")
+        wait_until(lambda: not backlog.size, "it has caught up")
         console.put(lines(20_000, 10), self)
         console.close(FOREVER)
         assert reader.result(pipe[1]) == lines(0, 20_010)
@@ -195,12 +195,12 @@ class TestSlowConsole:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return os.pwrite(fd, data, position)
 
-        overflow = Overflow(open_file, pwrite)
-        console = Console(pipe[1], "stdout", notices, memory_limit=100_000, overflow=overflow)
+        backlog = Backlog(100_000, open_file, pwrite)
+        console = Console(pipe[1], "stdout", notices, backlog=backlog)
         console.start()
         for n in range(1000):
             console.put(lines(n * 100, 100), self)
-            assert console._size <= 100_000
+            assert backlog._in_memory <= 100_000
         reader = Reader(pipe[0])
         console.close(FOREVER)
         expected = dropped = 0
@@ -304,14 +304,14 @@ class TestConsoleInTrouble:
         self, pipe: tuple[int, int], notices: Recorded
     ) -> None:
         os.close(pipe[0])
-        overflow = Overflow()
-        console = Console(pipe[1], "stdout", notices, memory_limit=10_000, overflow=overflow)
+        backlog = Backlog(10_000)
+        console = Console(pipe[1], "stdout", notices, backlog=backlog)
         console.put(lines(0, 10_000), self)
         console.start()
         wait_until(lambda: notices.messages, "a warning")
         for n in range(10):
             console.put(lines(n, 1000), self)
-        assert overflow.unread == 0
+        assert backlog.size == 0
         console.close(FOREVER)
         (message,) = notices.messages
         assert "stdout cannot be written to any more (Broken pipe)" in message

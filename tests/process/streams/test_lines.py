@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch.process.streams.lines import MatchingLines, PrefixedLines
+
+from helpers.teed import Teed
 
 P = b"[r0]:"
 
@@ -13,8 +14,8 @@ def make_prefix() -> bytes:
 
 
 def prefixed(*pieces: bytes, max_line: int = 1 << 20) -> bytes:
-    lines = PrefixedLines(make_prefix, max_line)
-    return b"".join(lines.feed(piece) for piece in pieces) + lines.close()
+    lines = Teed(make_prefix, max_line)
+    return b"".join(lines.feed(piece) for piece in pieces) + lines.end()
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_every_line_gets_its_prefix(pieces: list[bytes], shown: bytes) -> None:
 
 
 def test_a_line_comes_out_only_when_it_is_complete() -> None:
-    lines = PrefixedLines(make_prefix)
+    lines = Teed(make_prefix)
     assert lines.feed(b"half") == b""
     assert lines.feed(b" whole\nnext") == b"[r0]:half whole\n"
     assert lines.unfinished() == b"[r0]:next"
@@ -67,7 +68,7 @@ def test_a_line_comes_out_only_when_it_is_complete() -> None:
     ],
 )
 def test_knows_a_progress_bar_by_its_return(pieces: list[bytes], is_bar: bool) -> None:
-    lines = PrefixedLines(make_prefix)
+    lines = Teed(make_prefix)
     for piece in pieces:
         lines.feed(piece)
     assert lines.is_bar is is_bar
@@ -75,19 +76,19 @@ def test_knows_a_progress_bar_by_its_return(pieces: list[bytes], is_bar: bool) -
 
 @pytest.mark.parametrize("text", [b"x" * 25, b"\r" + b"x" * 25])
 def test_a_line_without_end_is_shown_in_pieces_and_does_not_pile_up(text: bytes) -> None:
-    lines = PrefixedLines(make_prefix, max_line=10)
+    lines = Teed(make_prefix, max_line=10)
     shown = b""
     for byte in text:
         shown += lines.feed(bytes([byte]))
         assert len(lines.unfinished()) <= len(P) + 10
-    shown += lines.close()
+    shown += lines.end()
     assert shown.lstrip(b"[r0]:\r") == b"xxxxxxxxxxx\n[r0]:xxxxxxxxxxx\n[r0]:xxx\n"
 
 
 def test_an_empty_prefix_changes_nothing() -> None:
     text = b"one\r\n\rtwo\rthree\n\n"
-    lines = PrefixedLines(bytes)
-    assert lines.feed(text) + lines.close() == text
+    lines = Teed(bytes)
+    assert lines.feed(text) + lines.end() == text
 
 
 PIECES = st.lists(st.text("ab\r\n", max_size=6).map(str.encode), max_size=12)
@@ -107,33 +108,8 @@ def test_without_the_prefixes_the_stream_is_unchanged(pieces: list[bytes]) -> No
 
 @given(pieces=PIECES)
 def test_what_is_unfinished_begins_what_comes_next(pieces: list[bytes]) -> None:
-    lines = PrefixedLines(make_prefix)
+    lines = Teed(make_prefix)
     for piece in pieces:
         unfinished = lines.unfinished()
         shown = lines.feed(piece) or lines.unfinished()
         assert shown.startswith(unfinished)
-
-
-def matching(*pieces: bytes, max_line: int = 1 << 20) -> bytes:
-    lines = MatchingLines(make_prefix, [b"loss", b"error"], max_line)
-    return b"".join(lines.feed(piece) for piece in pieces) + lines.close()
-
-
-@pytest.mark.parametrize(
-    ("pieces", "picked"),
-    [
-        ([b"a\nb\n"], b""),
-        ([b"a\nloss=1\nb\n"], b"[r0]:loss=1\n"),
-        ([b"an error\na loss\n"], b"[r0]:an error\n[r0]:a loss\n"),
-        ([b"lo", b"ss", b"=1\nb\n"], b"[r0]:loss=1\n"),
-        ([b"lo\nss\n"], b""),
-        ([b"a\nloss without end"], b"[r0]:loss without end\n"),
-        ([b"\n\nloss\n"], b"[r0]:loss\n"),
-    ],
-)
-def test_lines_with_a_substring_are_picked(pieces: list[bytes], picked: bytes) -> None:
-    assert matching(*pieces) == picked
-
-
-def test_picking_does_not_pile_up_a_line_without_end() -> None:
-    assert matching(b"loss", b"x" * 10, b"yyy\n", max_line=8) == b"[r0]:lossxxxxxxxxxx\n"

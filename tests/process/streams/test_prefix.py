@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
-from plaunch.process.streams.lines import MatchingLines, Prefix, PrefixedLines
+from plaunch.process.streams.lines import MatchesToFile, Prefix
+from plaunch.process.streams.sinks import Sink
 
 from helpers.clock import Clock
+from helpers.teed import Teed
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +35,7 @@ def test_a_prefix_without_the_time_is_just_bytes():
 
 def test_a_prefix_with_the_time_is_made_for_each_piece():
     clock = Clock(1.0)
-    lines = PrefixedLines(Prefix("${time} ", clock))
+    lines = Teed(Prefix("${time} ", clock))
     assert lines.feed(b"one\ntwo") == b"1970-01-01T00:00:01.000 one\n"
     clock.now = 2.5
     assert lines.feed(b"!\nthree\n") == (
@@ -42,12 +44,17 @@ def test_a_prefix_with_the_time_is_made_for_each_piece():
 
 
 def test_matching_lines_tell_the_time_too():
-    lines = MatchingLines(Prefix("${time}|"), [b"loss"])
-    (line,) = lines.feed(b"epoch\nloss 1\n").splitlines()
-    stamp, _, text = line.partition(b"|")
-    assert (len(stamp), text) == (len("1970-01-01T00:00:01.000"), b"loss 1")
+    written = []
+
+    class File(Sink):
+        def write(self, data):
+            written.append(data)
+
+    MatchesToFile(Prefix("${time}|"), [b"loss"], File()).write(b"epoch\nloss 1\n")
+    stamp, _, text = written[0].partition(b"|")
+    assert (len(stamp), text) == (len("1970-01-01T00:00:01.000"), b"loss 1\n")
 
 
 def test_a_line_end_in_it_does_not_break_the_line():
-    lines = PrefixedLines(Prefix("a\nb\rc:"))
+    lines = Teed(Prefix("a\nb\rc:"))
     assert lines.feed(b"one\ntwo\n") == b"a b c:one\na b c:two\n"

@@ -171,13 +171,12 @@ def test_somebody_who_never_stops_writing_is_given_up(open_source: Open) -> None
     assert kept.data.startswith(b"last words")
 
 
-def test_all_that_was_in_the_pipe_counts_as_owed(open_source: Open) -> None:
+def test_what_is_in_the_pipe_is_known(open_source: Open) -> None:
     source, write_end = open_source()
     os.write(write_end, b"x" * 50_000)
-    source.count_owed()
-    assert source.owed == 50_000
+    assert source.unread() == 50_000
     assert source.read() == 50_000
-    assert source.owed == 0
+    assert source.unread() == 0
     os.close(write_end)
     source.close()
 

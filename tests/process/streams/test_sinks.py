@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plaunch.process.streams.console import Console
-from plaunch.process.streams.lines import MatchingLines, Prefix, PrefixedLines
+from plaunch.process.streams.lines import LinesToConsole, MatchesToFile, Prefix
 from plaunch.process.streams.sinks import (
     HOLD,
     LONG_HOLD,
     MAX_HELD,
     FileSink,
-    LinesToConsole,
-    MatchesToFile,
     RawToConsole,
+    Sink,
 )
 
 from helpers.clock import Clock
@@ -34,7 +33,7 @@ class Screen(Console):
 
     @property
     def content(self) -> bytes:
-        return b"".join(self._blocks)
+        return b"".join(self._backlog._blocks)
 
 
 class Disk:
@@ -165,9 +164,7 @@ class TestFile:
         self, path: Path, open_sink: Callable[..., FileSink]
     ) -> None:
         file = open_sink(os.write)
-        matches = [
-            MatchesToFile(MatchingLines(Prefix(text), [b"loss"]), file) for text in ("0:", "1:")
-        ]
+        matches = [MatchesToFile(Prefix(text), [b"loss"], file) for text in ("0:", "1:")]
         matches[0].write(b"nothing\nloss=1\nlo")
         matches[1].write(b"loss=2\nnothing\n")
         matches[0].write(b"ss=3")
@@ -257,8 +254,8 @@ class TestRaw:
 class TestLines:
     def test_are_prefixed_and_whole(self) -> None:
         screen = Screen()
-        a = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen)
-        b = LinesToConsole(PrefixedLines(Prefix("[b]:")), screen)
+        a = LinesToConsole(Prefix("[a]:"), screen)
+        b = LinesToConsole(Prefix("[b]:"), screen)
         a.write(b"one\nhal")
         b.write(b"two\n")
         a.write(b"f\nend")
@@ -268,7 +265,7 @@ class TestLines:
 
     def test_the_state_of_a_bar_is_shown_on_a_terminal(self) -> None:
         screen, clock = Screen(is_terminal=True), Clock()
-        bar = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen, clock)
+        bar = LinesToConsole(Prefix("[a]:"), screen, clock)
         bar.write(b"\r10%")
         assert (screen.content, bar.due) == (b"[a]:\r", clock.now + HOLD)
         bar.flush()
@@ -283,8 +280,8 @@ class TestLines:
 
     def test_the_state_of_a_bar_is_shown_again_after_an_interruption(self) -> None:
         screen, clock = Screen(is_terminal=True), Clock()
-        bar = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen, clock)
-        other = LinesToConsole(PrefixedLines(Prefix("[b]:")), screen, clock)
+        bar = LinesToConsole(Prefix("[a]:"), screen, clock)
+        other = LinesToConsole(Prefix("[b]:"), screen, clock)
         bar.write(b"\r10%")
         bar.flush()
         other.write(b"line\n")
@@ -296,8 +293,47 @@ class TestLines:
         self, is_terminal: bool, text: bytes
     ) -> None:
         screen = Screen(is_terminal=is_terminal)
-        lines = LinesToConsole(PrefixedLines(Prefix("[a]:")), screen)
+        lines = LinesToConsole(Prefix("[a]:"), screen)
         lines.write(text)
         assert lines.due is None
         lines.write(b" done\n")
         assert screen.content.endswith(text.lstrip(b"\r") + b" done\n")
+
+
+class Kept(Sink):
+    """Keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+
+def matching(*pieces: bytes, max_line: int = 1 << 20) -> bytes:
+    file = Kept()
+    sink = MatchesToFile(lambda: b"[r0]:", [b"loss", b"error"], file, max_line)
+    for piece in pieces:
+        sink.write(piece)
+    sink.close()
+    return file.data
+
+
+@pytest.mark.parametrize(
+    ("pieces", "picked"),
+    [
+        ([b"a\nb\n"], b""),
+        ([b"a\nloss=1\nb\n"], b"[r0]:loss=1\n"),
+        ([b"an error\na loss\n"], b"[r0]:an error\n[r0]:a loss\n"),
+        ([b"lo", b"ss", b"=1\nb\n"], b"[r0]:loss=1\n"),
+        ([b"lo\nss\n"], b""),
+        ([b"a\nloss without end"], b"[r0]:loss without end\n"),
+        ([b"\n\nloss\n"], b"[r0]:loss\n"),
+    ],
+)
+def test_lines_with_a_substring_are_picked(pieces: list[bytes], picked: bytes) -> None:
+    assert matching(*pieces) == picked
+
+
+def test_picking_does_not_pile_up_a_line_without_end() -> None:
+    assert matching(b"loss", b"x" * 10, b"yyy\n", max_line=8) == b"[r0]:lossxxxxxxxxxx\n"

@@ -12,8 +12,9 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from plaunch.defaults import STOP_SIGNALS, load_default
 from plaunch.durations import PATIENCE, PERIOD
 from plaunch.errors import SignalException, UsageError
 from plaunch.process.binding import default_binder
@@ -22,11 +23,11 @@ from plaunch.process.streams.logs import paths_by_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from plaunch.process.binding import Binder, Binding
-    from plaunch.process.contexts.stop_signals import StopSignals
     from plaunch.process.failures.failure import ProcessFailure
-    from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.process.streams.logs import LogsDest, LogsSpecs
     from plaunch.process.streams.worker_streams import Streams
 
 SHUTDOWN_TIMEOUT = 30.0
@@ -68,6 +69,19 @@ class ProcessExit:
     exitcode: int
     timestamp: float
     stopped: bool
+
+
+class StopSignals(Protocol):
+    """The signal handlers of a context that is used without an agent."""
+
+    def install(self) -> None:
+        """Install them, on the main thread."""
+
+    def restore(self) -> None:
+        """Put the previous ones back."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Holds a signal back until the block ends, and then raises `SignalException`."""
 
 
 class PContext(abc.ABC):
@@ -131,8 +145,7 @@ class PContext(abc.ABC):
         self._logs_specs = logs_specs
         self._logs_to_close = logs_specs if close_logs else None
         self._log_line_prefixes = {
-            rank: (log_line_prefixes or {}).get(rank, f"[{name}{rank}]:")
-            for rank in range(self.nprocs)
+            rank: (log_line_prefixes or {}).get(rank, f"[{name}{rank}]:") for rank in args
         }
         self._stdout_filters = tuple(duplicate_stdout_filters or ())
         self._stderr_filters = tuple(duplicate_stderr_filters or ())
@@ -162,10 +175,9 @@ class PContext(abc.ABC):
             )
         self._is_started = True
         if self._handle_signals:
-            from plaunch.process.contexts.stop_signals import StopSignals  # noqa: PLC0415 - direct use only
-
-            self._stop_signals = StopSignals(self.escalate)
-            self._stop_signals.install()
+            stop_signals: StopSignals = load_default(STOP_SIGNALS)(self.escalate)
+            self._stop_signals = stop_signals
+            stop_signals.install()
         try:
             if self._binder is not None:
                 self._bindings = self._binder.plan(self.nprocs)
@@ -295,19 +307,25 @@ class PContext(abc.ABC):
         dest = self._logs_dest
         if dest.tee_stdouts or dest.tee_stderrs:
             from plaunch.process.streams.logs import LogsDest  # noqa: PLC0415 - torchrun's kind only
-            from plaunch.process.streams.worker_streams import Streams  # noqa: PLC0415
 
-            self._tails = Streams(
-                LogsDest(
-                    tee_stdouts=dest.tee_stdouts,
-                    tee_stderrs=dest.tee_stderrs,
-                    filtered_stdout=dest.filtered_stdout,
-                    filtered_stderr=dest.filtered_stderr,
-                ),
-                self.nprocs,
-                prefixes=self._log_line_prefixes,
-                stdout_filters=self._stdout_filters,
-                stderr_filters=self._stderr_filters,
-                capture_stderr=False,
+            shown = LogsDest(
+                tee_stdouts=dest.tee_stdouts,
+                tee_stderrs=dest.tee_stderrs,
+                filtered_stdout=dest.filtered_stdout,
+                filtered_stderr=dest.filtered_stderr,
             )
+            self._tails = self._open_streams(shown, capture_stderr=False)
             self._tails.start()
+
+    def _open_streams(self, dest: LogsDest, **options: Any) -> Streams:
+        """The streams of all workers; `options` are those of `Streams`."""
+        from plaunch.process.streams.worker_streams import Streams  # noqa: PLC0415 - when they start
+
+        return Streams(
+            dest,
+            self.nprocs,
+            prefixes=self._log_line_prefixes,
+            stdout_filters=self._stdout_filters,
+            stderr_filters=self._stderr_filters,
+            **options,
+        )

@@ -55,7 +55,6 @@ class Exits:
         self._ended_by_us: frozenset[int] = frozenset()
         self._old_files: dict[int, _FileState | None] = {}
         self._memory: OutOfMemoryWatch | None = None
-        self._memory_was_short = False
 
     def begin(self) -> None:
         """Look at what is there before the first worker is started."""
@@ -103,7 +102,8 @@ class Exits:
         # A failure must not look like a success to anybody.
         failure = self.failures[local_rank] = self._failure(local_rank, exitcode or 1)
         failure.message = problem or failure.message
-        failure.oom_killed = exitcode == -signal.SIGKILL and self._is_short_of_memory()
+        if exitcode == -signal.SIGKILL and self._memory is not None:
+            failure.oom_killed = self._memory.has_killed()
         _log.debug(
             "%s %d (pid %d) failed: %s", self._name, local_rank, pid, failure.describe_exit()
         )
@@ -157,9 +157,3 @@ class Exits:
         except OSError:
             return None
         return (status.st_ino, status.st_mtime_ns, status.st_size) if status.st_size else None
-
-    def _is_short_of_memory(self) -> bool:
-        """Whether the kernel has killed for want of memory since the workers were started."""
-        if not self._memory_was_short and self._memory is not None:
-            self._memory_was_short = self._memory.has_killed()
-        return self._memory_was_short

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plaunch.process.kernel.watch import ExitWatch
 
 
 class Returns:
     """Nothing, as of programs."""
+
+    def begin(self, nprocs: int, watch: ExitWatch) -> None:
+        """Get ready for so many workers; `watch` is to be woken by what they send.
+
+        Raises:
+            OSError: the system refuses.
+        """
 
     def receive(self) -> None:
         """Take what the workers sent; called again and again, and never waits for long."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from plaunch.defaults import FUNCTIONS, load_default
 from plaunch.errors import UsageError
 from plaunch.process.contexts.arguments import worker_args, worker_envs
 from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext
 from plaunch.process.contexts.subprocess_context import SubprocessContext
+from plaunch.process.streams.logs import default_logs_specs
 from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
@@ -89,20 +91,13 @@ def start_processes(
         **agents,
     }
     if logs_specs is None:
-        from plaunch.process.streams.start_logs import (  # noqa: PLC0415 - agents bring their own
-            StartLogs,
-        )
-
-        folder = None if log_dir is None else os.fspath(log_dir)
-        common.update(logs_specs=StartLogs(folder, redirects, tee), close_logs=True)
+        common.update(logs_specs=default_logs_specs(log_dir, redirects, tee), close_logs=True)
     context: PContext
     if isinstance(entrypoint, (str, os.PathLike)):
         context = SubprocessContext(entrypoint=os.fspath(entrypoint), **common)
     else:
-        from plaunch.process.contexts.multiprocess_context import (  # noqa: PLC0415 - functions only
-            MultiprocessContext,
+        context = load_default(FUNCTIONS)(
+            entrypoint=entrypoint, start_method=start_method, **common
         )
-
-        context = MultiprocessContext(entrypoint=entrypoint, start_method=start_method, **common)
     context.start()
     return context

@@ -14,29 +14,32 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import UnkillableWorkerError, UsageError, WorkerStartError
+from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
 from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext, RunProcsResult
 from plaunch.process.contexts.exits import Exits
 from plaunch.process.contexts.returns import Returns
 from plaunch.process.kernel.descriptor_limit import descriptor_limit
 from plaunch.process.kernel.watch import ExitWatch
+from plaunch.process.launcher_variables import inheritable
 from plaunch.process.stopping.reaper import Reaper
+from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
 from plaunch.process.stopping.session import WorkerSession
 from plaunch.process.stopping.stop import Stop
 from plaunch.process.stopping.stop_sequence import StopSequence
-from plaunch.process.streams.worker_streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from plaunch.process.contexts.context import ProcessExit
+    from plaunch.process.contexts.worker_setup import WorkerSetup
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.process.streams.traffic import Traffic
+    from plaunch.process.streams.worker_streams import Streams
 
 _log = logging.getLogger("plaunch")
 
@@ -51,7 +54,7 @@ class SupervisedContext(PContext):
         private_fds: descriptors of this process that a forked worker must not keep.
         returns: what the workers send back.
 
-    All other arguments are those of `PContext`.
+    All other arguments are those of `PContext`; by position, `numa_options` precedes the filters.
     """
 
     _has_forked = False  # whether workers are forked, and not programs of their own
@@ -65,16 +68,13 @@ class SupervisedContext(PContext):
         logs_specs: LogsSpecs,
         log_line_prefixes: Mapping[int, str] | None = None,
         numa_options: object = None,
-        duplicate_stdout_filters: Sequence[str] | None = None,
-        duplicate_stderr_filters: Sequence[str] | None = None,
-        *,
+        *filters: Sequence[str] | None,
         reaper: Reaper | None = None,
         traffic: Traffic | None = None,
         private_fds: Sequence[int] = (),
         returns: Returns | None = None,
         **kwargs: Any,
     ) -> None:
-        filters = (duplicate_stdout_filters, duplicate_stderr_filters)
         kwargs["numa_options"] = numa_options
         super().__init__(
             name, entrypoint, args, envs, logs_specs, log_line_prefixes, *filters, **kwargs
@@ -147,41 +147,82 @@ class SupervisedContext(PContext):
         """
         self._abandoned.add(local_rank)
 
-    def _tags(self, local_rank: int) -> str:
-        """By what the processes of this worker are known, in their environment."""
+    # --- what a subclass starts a worker with -------------------------------------------------
+
+    def _environment(self, local_rank: int) -> dict[str, str]:
+        """The whole environment of this worker."""
+        return inheritable({**os.environ, **self.envs[local_rank], **self._tags(local_rank)})
+
+    def _tags(self, local_rank: int) -> dict[str, str]:
+        """The variable by which the processes of this worker are known."""
         if self._job is None:
             raise RuntimeError("a worker is started before its job has begun")
-        return self._job.tags(local_rank)
+        return {JOBS_VARIABLE: self._job.tags(local_rank)}
+
+    def _bound(self, local_rank: int) -> AbstractContextManager[None]:
+        """Binds what this thread starts to the processors and devices of this worker."""
+        binding = self._bindings.get(local_rank)
+        return contextlib.nullcontext() if binding is None else binding.applied()
+
+    def _fork_setup(self, local_rank: int, stdout: int | None, stderr: int | None) -> WorkerSetup:
+        """What makes a fork of this process the worker."""
+        from plaunch.process.contexts.worker_setup import WorkerSetup  # noqa: PLC0415 - forks only
+
+        if self._watch is None or self._job is None:
+            raise self._not_started()
+        guard_fd = self._job.guard_fd()
+        fds = (*self._private_fds, *self._watch.own_fds(), *self._job.own_fds())
+        return WorkerSetup(
+            local_rank,
+            env=self._environment(local_rank),
+            stdout=stdout,
+            stderr=stderr,
+            guard_fd=guard_fd,
+            close_fds=tuple(fd for fd in fds if fd != guard_fd),
+        )
+
+    # --- start, look, stop ------------------------------------------------------------------------
 
     def _start(self) -> None:
         _restore_sigchld()
+        with self._held_signals():
+            try:
+                self._start_all()
+            except PlaunchError:
+                raise
+            except (OSError, EOFError) as error:
+                from plaunch.capacity import explain  # noqa: PLC0415 - errors only
+
+                is_one = self._streams is not None and len(self._exits.workers) < self.nprocs
+                who = f"local rank {len(self._exits.workers)}" if is_one else "the workers"
+                raise WorkerStartError(
+                    f"cannot start {who} of {self.name!r}: {explain(error)}"
+                ) from error
+
+    def _start_all(self) -> None:
         # A temporary folder that nobody needs once the launcher is gone, if there is one.
         folder = getattr(self._logs_specs, "temporary_dir", None)
-        with self._held_signals():
-            self._watch = ExitWatch()
-            self._exits.begin()
-            self._job = self._reaper.begin(
-                has_forked=self._has_forked,
-                folder=folder if isinstance(folder, str) else None,
-                watch=self._watch,
-            )
-            self._streams = Streams(
-                self._logs_dest,
-                self.nprocs,
-                prefixes=self._log_line_prefixes,
-                stdout_filters=self._stdout_filters,
-                stderr_filters=self._stderr_filters,
-                capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
-                traffic=self._traffic,
-                keeps_daemons=self._reaper.keep_daemons,
-            )
-            for rank in range(self.nprocs):
-                worker = self._start_worker(rank, *self._streams.child_fds(rank))
-                self._exits.workers[rank] = worker
-                descriptor_limit().give_back(worker.pid)
-                self._job.started(rank, worker.pid)
-                self._watch.add(rank, worker.pid, _end_of(worker), fd=worker.exit_fd())
-            self._streams.start()
+        self._watch = ExitWatch()
+        self._exits.begin()
+        self._returns.begin(self.nprocs, self._watch)
+        self._job = self._reaper.begin(
+            has_forked=self._has_forked,
+            folder=folder if isinstance(folder, str) else None,
+            watch=self._watch,
+        )
+        self._streams = self._open_streams(
+            self._logs_dest,
+            capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
+            traffic=self._traffic,
+            keeps_daemons=self._reaper.keep_daemons,
+        )
+        for rank in range(self.nprocs):
+            worker = self._start_worker(rank, *self._streams.child_fds(rank))
+            self._exits.workers[rank] = worker
+            descriptor_limit().give_back(worker.pid)
+            self._job.started(rank, worker.pid)
+            self._watch.add(rank, worker.pid, _end_of(worker), fd=worker.exit_fd())
+        self._streams.start()
 
     def _start_tails(self) -> None:
         """Nothing to do: teed streams pass through the launcher."""
@@ -259,14 +300,11 @@ class SupervisedContext(PContext):
         return self._stop
 
     def _poll(self) -> RunProcsResult | None:
-        if self._result is not None:
-            return self._result
-        if self.look() is None:
-            return None
-        try:
-            self.close()
-        finally:
-            self._result = self._conclude()
+        if self._result is None and self.look() is not None:
+            try:
+                self.close()
+            finally:
+                self._result = self._conclude()
         return self._result
 
     def _close(self, death_sig: signal.Signals, timeout: float = SHUTDOWN_TIMEOUT) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from plaunch.errors import ExitCode, PlaunchError, UsageError
@@ -56,7 +57,10 @@ class ChildFailedError(PlaunchError):
         super().__init__(self.format_msg())
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (self.name, self.failures, self.stopped, self._first, self.counted)
+        rebuild = functools.partial(
+            ChildFailedError, stopped=self.stopped, first=self._first, counted=self.counted
+        )
+        return rebuild, (self.name, self.failures)
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
         """The global rank that failed first, and how; of equal times, the one seen first."""
@@ -81,13 +85,3 @@ class ChildFailedError(PlaunchError):
             border=boarder_delim,
             section=section_delim,
         )
-
-
-def _rebuild(
-    name: str,
-    failures: dict[int, ProcessFailure],
-    stopped: dict[int, int],
-    first: int | None,
-    counted: dict[str, int],
-) -> ChildFailedError:
-    return ChildFailedError(name, failures, stopped=stopped, first=first, counted=counted)

@@ -22,13 +22,15 @@ class OutOfMemoryWatch:
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
         self._path, self._count = self._find()
+        self._has_moved = False
 
     def has_killed(self) -> bool:
-        """Whether the counter has moved since the watch was made, or since it last had."""
-        if not self._path:
-            return False
-        before, self._count = self._count, _read_counter(self._path)
-        return before is not None and self._count is not None and self._count > before
+        """Whether the counter has moved since the watch was made."""
+        if self._path and not self._has_moved:
+            before, self._count = self._count, _read_counter(self._path)
+            if before is not None and self._count is not None:
+                self._has_moved = self._count > before
+        return self._has_moved
 
     def _find(self) -> tuple[str, int | None]:
         groups = "".join(_lines(self._root + "/proc/self/cgroup"))

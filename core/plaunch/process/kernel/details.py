@@ -90,8 +90,4 @@ def _waiting_place(pid: int, proc: str) -> str:
 
 
 def _first_line(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.readline().strip()
-    except OSError:
-        return ""
+    return _read(path).partition(b"\n")[0].decode("utf-8", "replace").strip()

@@ -5,18 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 from typing import TYPE_CHECKING, Protocol
 
-from plaunch.process.kernel.pidfd import open_pidfd, wait_for_end
-from plaunch.process.kernel.processes import read_process, send
-
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
 
 _log = logging.getLogger("plaunch")
-
-_KILL_WAIT = 5.0  # seconds
 
 LOST_EXIT_CODE = 255  # what multiprocessing reports, too, when nobody can know the exit code
 
@@ -31,14 +26,11 @@ class Popen(Protocol):
         """Reap the process if it has ended; its exit code if it was ever reaped this way."""
 
 
-class ForkServerPopen(Popen, Protocol):
-    """What multiprocessing has for a process of its fork server."""
-
-    sentinel: int
-
-
 class ProcessHandle:
     """A child of the launcher.
+
+    A subclass may stand for one that another process has forked, and reaps: it says how the exit
+    code is known (`poll`), and by which descriptor that comes (`exit_fd`).
 
     Its exit code is read without reaping it: as long as it is a zombie, nobody else can get its
     number, and a signal to its process group reaches nobody else. An exception in the middle of
@@ -115,69 +107,3 @@ class ProcessHandle:
             LOST_EXIT_CODE,
         )
         return LOST_EXIT_CODE
-
-
-class ForkServerHandle(ProcessHandle):
-    """A process that multiprocessing's fork server has forked.
-
-    The server reaps it and sends the exit code. If the server is gone, nobody knows when the worker
-    ends, let alone how; the worker is then killed, and counts as lost.
-    """
-
-    def __init__(self, popen: ForkServerPopen, release: Callable[[], None] | None = None) -> None:
-        super().__init__(popen, release)
-        self._sentinel = popen.sentinel
-        self._process = read_process(self.pid)  # its number and start; None without /proc
-        self._pidfd = open_pidfd(self.pid)
-
-    def poll(self) -> int | None:
-        """The exit code once the server has sent it, or can send it no more."""
-        was_running = self._popen.returncode is None
-        exitcode = self._popen.poll()
-        if was_running and exitcode == LOST_EXIT_CODE:
-            self._kill_if_alive()
-        return exitcode
-
-    def reap(self) -> None:
-        """Nothing to do: the server does it."""
-
-    def owns_pid(self) -> bool:
-        """Whether the server has not reaped it, as far as the system tells."""
-        if self._process is None:
-            return True
-        now = read_process(self.pid)
-        return now is not None and now.identity == self._process.identity
-
-    def send_signal(self, signum: signal.Signals) -> None:
-        """Send it a signal, and nobody else; nothing happens if it has ended.
-
-        Raises:
-            PermissionError: it runs as another user.
-        """
-        if self._process is not None:
-            send(self._process, signum)
-        else:
-            super().send_signal(signum)
-
-    def exit_fd(self) -> int | None:
-        """The descriptor on which the exit code comes."""
-        return self._sentinel
-
-    def release(self) -> None:
-        """Close what belongs to the process in the launcher."""
-        if self._pidfd >= 0:
-            os.close(self._pidfd)
-            self._pidfd = -1
-        super().release()
-
-    def _kill_if_alive(self) -> None:
-        now = read_process(self.pid)
-        if now is None or not now.is_alive or self._process is None or not self.owns_pid():
-            return
-        _log.warning(
-            "multiprocessing's fork server is gone, so that pid %d is watched by nobody; it is "
-            "killed",
-            self.pid,
-        )
-        send(now, signal.SIGKILL)
-        wait_for_end(self._pidfd, _KILL_WAIT)

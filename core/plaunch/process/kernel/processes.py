@@ -53,6 +53,31 @@ class Process:
         """What no other process has: number and start."""
         return self.pid, self.start
 
+    def send_signal(self, signum: signal.Signals, proc: str = PROC) -> bool:
+        """Send a signal to this very process, never to one that has got its number since.
+
+        Returns:
+            Whether it was sent; False if the process is gone.
+
+        Raises:
+            PermissionError: it runs as another user.
+        """
+        pidfd = open_pidfd(self.pid)
+        try:
+            now = read_process(self.pid, proc)
+            if now is None or now.start != self.start:
+                return False
+            if pidfd >= 0:
+                signal.pidfd_send_signal(pidfd, signum)
+            else:
+                os.kill(self.pid, signum)
+        except ProcessLookupError:
+            return False
+        finally:
+            if pidfd >= 0:
+                os.close(pidfd)
+        return True
+
     def __repr__(self) -> str:
         return f"Process({self.pid}, ppid={self.ppid}, state={self.state!r}, start={self.start})"
 
@@ -178,29 +203,3 @@ def descend(
             if child not in owners and child not in excluded:
                 owners[child] = owners[pid]
                 open_ends.append(child)
-
-
-def send(process: Process, signum: signal.Signals, proc: str = PROC) -> bool:
-    """Send a signal to this very process, never to one that has got its number since.
-
-    Returns:
-        Whether it was sent; False if the process is gone.
-
-    Raises:
-        PermissionError: it runs as another user.
-    """
-    pidfd = open_pidfd(process.pid)
-    try:
-        now = read_process(process.pid, proc)
-        if now is None or now.start != process.start:
-            return False
-        if pidfd >= 0:
-            signal.pidfd_send_signal(pidfd, signum)
-        else:
-            os.kill(process.pid, signum)
-    except ProcessLookupError:
-        return False
-    finally:
-        if pidfd >= 0:
-            os.close(pidfd)
-    return True

@@ -57,7 +57,6 @@ class Job:
         """The value of `PLAUNCH_JOBS` in the environment of a worker, or of a helper."""
         return make_tags(self._name, rank, os.environ.get(JOBS_VARIABLE))
 
-    @property
     def guard_fd(self) -> int | None:
         """The descriptor through which a worker makes itself known to the guard, if there is one.
 
@@ -119,7 +118,7 @@ class Job:
             return False
         if self._adopter is not None:
             return self._adopter.inherits_nobody
-        return not any(self._tree.newcomers() or self._tree.has_missed() for _ in range(QUIET))
+        return not any(self._tree.newcomers() or self._tree.has_missed for _ in range(QUIET))
 
     def signal(self, processes: Collection[Process], signum: signal.Signals) -> list[Process]:
         """Send a signal; returns those that this user may not signal.

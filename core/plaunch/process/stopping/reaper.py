@@ -80,7 +80,8 @@ class Reaper:
         Args:
             has_forked: whether workers are forked, and not programs of their own.
             folder: a temporary folder for the guard to remove if the launcher is killed.
-            watch: is woken when the guard ends, so that `tend` is called; until `forget_watch`.
+            watch: is woken when the guard ends, so that `tend_guard` is called; until
+                `forget_watch`.
         """
         if not self._is_subreaper and owns_process():
             from plaunch.process.kernel.subreaper import (  # noqa: PLC0415 - the command line only
@@ -122,8 +123,7 @@ class Reaper:
         self._watch = None
 
     def tend(self) -> None:
-        """Look after the guard and the orphans; call it often, it looks at these once a second."""
-        self.tend_guard()
+        """Look after orphans while workers run; call it often, it does so once a second."""
         now = self._clock()
         if self._job is not None and now - self._tended_at >= _TEND_PERIOD:
             self._tended_at = now

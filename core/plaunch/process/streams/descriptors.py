@@ -24,7 +24,9 @@ def open_log(path: str, label: str) -> int:
         StreamsError: too many descriptors are open.
     """
     try:
-        return open_above_standard(path)
+        # Several writers of one file (both streams, or a child) do not overwrite each other.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return _above_standard(os.open(path, flags, 0o666))
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise _too_many(label, error) from error
@@ -49,18 +51,6 @@ def open_pipe(label: str, *, is_large: bool) -> tuple[int, int]:
         with suppress(OSError):
             fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
     return read_end, write_end
-
-
-def open_above_standard(path: str, flags: int = 0) -> int:
-    """Open a file to be added to, under a number that is no standard stream's.
-
-    Several writers of one file (both streams, or a child) do not overwrite each other.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    flags |= os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    return _above_standard(os.open(path, flags, 0o666))
 
 
 def _above_standard(fd: int) -> int:

@@ -18,24 +18,23 @@ class Ring(Sink):
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
         self._data = bytearray()
-        self._is_cut = False
+        self._size = 0  # of the whole stream
         self._lock = threading.Lock()  # the reader's thread writes, the agent asks
 
     def write(self, data: bytes) -> None:
         """Add the next piece of the stream."""
         with self._lock:
             self._data += data[-self._kept_bytes :]
-            self._is_cut |= len(data) > self._kept_bytes
+            self._size += len(data)
             # Cut at twice the size: each byte is then moved at most once, however small the pieces.
             if len(self._data) > 2 * self._kept_bytes:
-                self._is_cut = True
                 del self._data[: -self._kept_bytes]
 
     def last_lines(self) -> list[str]:
         """The last lines that were written, oldest first."""
         with self._lock:
             data = bytes(self._data[-self._kept_bytes :])
-            is_cut = self._is_cut or len(data) < len(self._data)
+            is_cut = len(data) < self._size
         return split_last_lines(data, is_cut=is_cut)
 
 

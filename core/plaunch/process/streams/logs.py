@@ -7,11 +7,12 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from plaunch.errors import LogDirectoryError
-from plaunch.process.streams.std import Std, std_of
+from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
+
+    _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 @dataclass
@@ -34,12 +35,17 @@ class LogsDest:
     filtered_stderr: str = ""
 
 
-def paths_by_rank(paths: Mapping[int, str | os.PathLike[str] | None]) -> dict[int, str]:
-    """A map of a third party's `LogsDest`, in which None and any kind of path may stand, as text.
+def path_of(value: _AnyPath | None) -> str:
+    """A path of a third party's `LogsDest`, of any kind, as text.
 
     None is the empty string, for torch opens no file for either.
     """
-    return {rank: "" if path is None else os.fspath(path) for rank, path in paths.items()}
+    return os.fsdecode(value) if value else ""
+
+
+def paths_by_rank(paths: Mapping[int, _AnyPath | None]) -> dict[int, str]:
+    """The same for all ranks."""
+    return {rank: path_of(path) for rank, path in paths.items()}
 
 
 class LogsSpecs(abc.ABC):
@@ -84,7 +90,7 @@ class LogsSpecs(abc.ABC):
     def temporary_dir(self) -> str | None:
         """The folder that `close` will remove, if there is one; for whoever outlives a launcher.
 
-        Removed only if its name begins with `plaunch_`, as that of a `TemporaryFolder`.
+        Removed only if its name begins with `plaunch_`, with `remove_temporary`.
         """
         return None
 
@@ -115,56 +121,19 @@ class LogsSpecs(abc.ABC):
         """
         del succeeded
 
-    def to_files(self, local_rank: int) -> Std:
-        """The streams of a rank that are redirected or teed, and so go to files."""
-        return std_of(self._redirects, local_rank) | std_of(self._tee, local_rank)
 
-    def has_logs(self, local_ranks: Iterable[int]) -> bool:
-        """Whether any stream of these ranks goes to a file."""
-        return any(self.to_files(rank) for rank in local_ranks)
+def default_logs_specs(
+    log_dir: str | os.PathLike[str] | None,
+    redirects: Std | Mapping[int, Std],
+    tee: Std | Mapping[int, Std],
+) -> LogsSpecs:
+    """The logs spec of a call that brings none, from a program that has chosen no plugin.
 
-    def place(self, envs: dict[int, dict[str, str]], folder: str) -> LogsDest:
-        """What `reify` may return for a start whose files are all in `folder`; creates it.
+    Raises:
+        LogDirectoryError: the log directory cannot be used.
+        PluginLoadError: the plugin that has it is not installed.
+    """
+    from plaunch.defaults import DIRECT_LOGS_SPECS, load_default  # noqa: PLC0415 - direct use only
 
-        A rank has a folder `<local_rank>` in it, with `stdout.log` and `stderr.log`, where asked
-        for, and `error.json`, which is set as `TORCHELASTIC_ERROR_FILE`. If `folder` is empty there
-        are no files: redirects are ignored, and teed streams go to the console only. Teed streams
-        of ranks that are not to be shown only go to their files, their unredirected ones nowhere.
-
-        Raises:
-            LogDirectoryError: a folder cannot be created, or is there already.
-        """
-        dest = LogsDest()
-        if folder:
-            dest.filtered_stdout = os.path.join(folder, "filtered_stdout.log")
-            dest.filtered_stderr = os.path.join(folder, "filtered_stderr.log")
-        for rank, env in envs.items():
-            own = os.path.join(folder, str(rank)) if folder else ""
-            if own:
-                _create_rank_folder(own)
-            to_files = self.to_files(rank) if own else Std.NONE
-            teed = std_of(self._tee, rank)
-            is_shown = not self._local_ranks_filter or rank in self._local_ranks_filter
-            for stream, name, paths, tee_paths in (
-                (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
-                (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs),
-            ):
-                path = os.path.join(own, name) if stream in to_files else ""
-                paths[rank] = path if path or is_shown else os.devnull
-                if stream in teed and is_shown:
-                    tee_paths[rank] = path or os.devnull
-            error_file = os.path.join(own, "error.json") if own else ""
-            dest.error_files[rank] = error_file or os.devnull
-            env["TORCHELASTIC_ERROR_FILE"] = error_file
-        return dest
-
-
-def _create_rank_folder(path: str) -> None:
-    try:
-        os.makedirs(path)
-    except FileExistsError:
-        raise LogDirectoryError(
-            f"log folder {path!r} exists already; nothing else may write there"
-        ) from None
-    except OSError as error:
-        raise LogDirectoryError(f"log folder {path!r} cannot be created: {error}") from error
+    specs: LogsSpecs = load_default(DIRECT_LOGS_SPECS)(log_dir, redirects, tee)
+    return specs

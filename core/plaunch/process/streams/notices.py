@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from plaunch.threads import BoundedCall
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 logger = logging.getLogger("plaunch")
 
@@ -17,27 +23,22 @@ class Notices:
     """
 
     def __init__(self) -> None:
-        self._threads: list[threading.Thread] = []
-        self._unsent: list[tuple[object, ...]] = []
+        self._calls: list[BoundedCall] = []
+        self._unsent: list[Callable[[], None]] = []
 
     def warn(self, message: str, *args: object) -> None:
         """Log a warning, soon."""
-        thread = threading.Thread(
-            target=logger.warning, args=(message, *args), name="plaunch-notice", daemon=True
-        )
+        log = partial(logger.warning, message, *args)
         try:
-            thread.start()
+            self._calls.append(BoundedCall("notice", log))
         except RuntimeError:
             # No more threads, or the interpreter is shutting down: `flush` logs it.
-            self._unsent.append((message, *args))
-        else:
-            self._threads.append(thread)
+            self._unsent.append(log)
 
     def flush(self, timeout: float) -> None:
         """Wait until all warnings are logged, at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        while self._threads:
-            self._threads.pop().join(max(0.0, deadline - time.monotonic()))
+        while self._calls:
+            self._calls.pop().wait(deadline - time.monotonic())
         while self._unsent:
-            message, *args = self._unsent.pop(0)
-            logger.warning(message, *args)
+            self._unsent.pop(0)()

@@ -1,4 +1,4 @@
-"""Where the bytes of a stream go: files, the console, the lines that were asked for."""
+"""Where the bytes of a stream go as they are: to a file, to the console."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from plaunch.process.streams.console import Console
-    from plaunch.process.streams.lines import MatchingLines, PrefixedLines
     from plaunch.process.streams.notices import Notices
 
 HOLD = 0.05  # seconds that the rest of a line is waited for
@@ -74,61 +73,6 @@ class RawToConsole(Sink):
     close = flush
 
 
-class LinesToConsole(Sink):
-    r"""Shows a stream line by line, each with its prefix.
-
-    On a terminal the current state of a progress bar is shown although nothing says yet that it is
-    complete: its `\r` often comes only with the next state.
-    """
-
-    def __init__(
-        self, lines: PrefixedLines, console: Console, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._lines = lines
-        self._console = console
-        self._clock = clock
-        self._shown = 0  # bytes of the unfinished line that are on the console
-
-    def write(self, data: bytes) -> None:
-        """Show the lines that `data` completes."""
-        self._show(self._lines.feed(data))
-        if self._console.is_terminal and self._lines.is_bar:
-            self.due = self._clock() + HOLD
-
-    def flush(self) -> None:
-        """Show the state of a progress bar."""
-        self.due = None
-        unfinished = self._lines.unfinished()
-        self._console.put(unfinished, self, shown=self._shown)
-        self._shown = len(unfinished)
-
-    def close(self) -> None:
-        """Show what is unfinished, and end its line."""
-        self._show(self._lines.close())
-
-    def _show(self, text: bytes) -> None:
-        if text:
-            self._console.put(text, self, shown=self._shown)
-            self._shown = 0
-            self.due = None
-
-
-class MatchesToFile(Sink):
-    """Adds the matching lines of a stream to a file."""
-
-    def __init__(self, lines: MatchingLines, file: FileSink) -> None:
-        self._lines = lines
-        self._file = file
-
-    def write(self, data: bytes) -> None:
-        """Add the matching lines that `data` completes."""
-        self._file.write(self._lines.feed(data))
-
-    def close(self) -> None:
-        """Add the unfinished line if it matches; the file stays open for the other streams."""
-        self._file.write(self._lines.close())
-
-
 class FileSink(Sink):
     """A file that gets a stream byte for byte.
 
@@ -155,38 +99,32 @@ class FileSink(Sink):
         self._notices = notices
         self._write = write
         self.lost_lines = 0
-        self._has_gap = False  # what comes next was preceded by something that was lost
         self._ends_in_line = False  # the last byte in the file is not a line end
+        self._repair = b""  # what must come before the next line, after something was lost
         self._skips_to_line = False  # the last byte that was lost is not a line end
 
     def write(self, data: bytes) -> None:
         """Write `data`, or count its lines as lost."""
         if self._skips_to_line:
-            data = self._skip_to_line(data)
+            _, end, data = data.partition(b"\n")
+            if end:
+                self.lost_lines += 1
+                self._skips_to_line = False
         if not data:
             return
-        repair = b"\n" if self._has_gap and self._ends_in_line else b""
-        self._has_gap = False
-        text = repair + data
+        text = self._repair + data
         position = 0
-        while position < len(text):
-            try:
+        try:
+            while position < len(text):
                 position += self._write(self._fd, text[position:])
-            except OSError as error:
-                self._lose(text[max(position, len(repair)) :], error)
-                break
+        except OSError as error:
+            self._count_lost(text[max(position, len(self._repair)) :], error)
         if position:
             self._ends_in_line = text[position - 1 : position] != b"\n"
+        is_whole = position == len(text)
+        self._repair = b"\n" if self._ends_in_line and not is_whole else b""
 
-    def _skip_to_line(self, data: bytes) -> bytes:
-        start = data.find(b"\n") + 1
-        if not start:
-            return b""
-        self.lost_lines += 1
-        self._skips_to_line = False
-        return data[start:]
-
-    def _lose(self, data: bytes, error: OSError) -> None:
+    def _count_lost(self, data: bytes, error: OSError) -> None:
         if not (self.lost_lines or self._skips_to_line):
             self._notices.warn(
                 "cannot write to %r (%s): lines are missing there until it is possible again; "
@@ -195,7 +133,6 @@ class FileSink(Sink):
                 error.strerror or error,
             )
         self.lost_lines += data.count(b"\n")
-        self._has_gap = True
         self._skips_to_line = not data.endswith(b"\n")
 
     def close(self) -> None:

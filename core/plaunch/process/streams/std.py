@@ -53,13 +53,9 @@ class Std(enum.IntFlag):
         return streams
 
 
-def std_of(setting: Std | Mapping[int, Std], local_rank: int) -> Std:
-    """What a setting, for all or by local rank, says about one; an absent rank is `NONE`."""
-    if isinstance(setting, int):  # torch's Std is one as well
-        return Std(int(setting))
-    return Std(int(setting.get(local_rank, 0)))
-
-
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
     """Spell a setting out for each of `local_world_size` local ranks; absent ranks get `NONE`."""
-    return {rank: std_of(val_or_map, rank) for rank in range(local_world_size)}
+    ranks = range(local_world_size)
+    if isinstance(val_or_map, int):  # torch's Std is one as well
+        return dict.fromkeys(ranks, Std(int(val_or_map)))
+    return {rank: Std(int(val_or_map.get(rank, 0))) for rank in ranks}

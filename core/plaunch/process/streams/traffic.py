@@ -41,22 +41,17 @@ class Traffic:
 
         What was dropped there stays counted.
         """
-        dropped = self.dropped_lines()
+        dropped = self.counts().dropped_lines
         self._consoles = ()
         self._dropped_before = dropped
         self._consoles = tuple(consoles)
 
-    def dropped_lines(self) -> int:
-        """Lines that were neither shown nor could be kept."""
-        return self._dropped_before + sum(c.missing_lines for c in self._consoles)
-
-    def lag_bytes(self) -> int:
-        """Bytes that wait for the consoles."""
-        return sum(console.waiting_bytes for console in self._consoles)
-
     def counts(self) -> OutputCounts:
         """The numbers of this moment."""
-        return OutputCounts(self.read_bytes, self.lag_bytes(), self.dropped_lines())
+        consoles = self._consoles
+        lag_bytes = sum(console.waiting_bytes for console in consoles)
+        dropped = self._dropped_before + sum(console.missing_lines for console in consoles)
+        return OutputCounts(self.read_bytes, lag_bytes, dropped)
 
     def last_shown(self) -> float:
         """When a console took something last, on the monotonic clock."""

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.process.streams.console import Console
 from plaunch.process.streams.descriptors import StreamsError, close_quietly, open_log, open_pipe
 from plaunch.process.streams.last_lines import Ring, read_last_lines
-from plaunch.process.streams.lines import TIME_MACRO, MatchingLines, Prefix, PrefixedLines, encode
-from plaunch.process.streams.logs import LogsDest
+from plaunch.process.streams.lines import (
+    TIME_MACRO,
+    LinesToConsole,
+    MatchesToFile,
+    Prefix,
+    encode,
+)
+from plaunch.process.streams.logs import LogsDest, path_of
 from plaunch.process.streams.notices import Notices
-from plaunch.process.streams.reader import Reader, Source
+from plaunch.process.streams.reader import FollowedFile, Reader, Source
 from plaunch.process.streams.replaced import find_replaced, text_writer
 from plaunch.process.streams.routes import Route, Way, choose_route, outliving
-from plaunch.process.streams.sinks import FileSink, LinesToConsole, MatchesToFile, RawToConsole
+from plaunch.process.streams.sinks import FileSink, RawToConsole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.process.streams.tail import LogTails, Tail
     from plaunch.process.streams.traffic import Traffic
-
-    _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 __all__ = ["FINISH_TIMEOUT", "Streams", "StreamsError"]
 
@@ -36,13 +40,21 @@ class _Stream:
     """What all ranks' stdout, or all ranks' stderr, have in common."""
 
     name: str
-    console_fd: int
-    console: Console | None  # None if it is closed: nothing is shown
-    teed: Console | None  # for lines that are teed
-    filters: Sequence[str]
+    fd: int
+    filters: Sequence[bytes]
     filtered_path: str
-    routes: dict[int, Route] = field(default_factory=dict)
-    matches: FileSink | None = None
+    routes: Mapping[int, Route]
+
+
+def _choose(dest: LogsDest, stream: str, rank: int, *, capture: bool) -> Route:
+    path = path_of(getattr(dest, f"{stream}s").get(rank))
+    teed = getattr(dest, f"tee_{stream}s").get(rank)
+    tee_path = None if teed is None else path_of(teed)
+    if path == "" and tee_path == os.devnull and not isinstance(dest, LogsDest):
+        # Torch's own spec says this of every stream when there are to be no files, and torchrun
+        # then leaves the stream alone.
+        tee_path = None
+    return choose_route(path, tee_path, capture=capture)
 
 
 class Streams:
@@ -65,7 +77,6 @@ class Streams:
         stdout_fd: the console for stdout; teed lines go to what is in the place of `sys.stdout`
             and `sys.stderr`, where that is something else.
         stderr_fd: the console for stderr; a terminal gets each worker a pseudo-terminal.
-        name: the role, for the prefix of ranks that `prefixes` leaves out.
         traffic: counts what passes.
         keeps_daemons: whether something may be left that writes when the launcher is gone. No
             stream passes through a pipe of the launcher then, so that `capture_stderr` is nothing.
@@ -82,74 +93,44 @@ class Streams:
         capture_stderr: bool = True,
         stdout_fd: int = 1,
         stderr_fd: int = 2,
-        name: str = "",
         traffic: Traffic | None = None,
         keeps_daemons: bool = False,
     ) -> None:
         self._traffic = traffic
-        self._prefixes = {r: prefixes.get(r, f"[{name}{r}]:") for r in range(nprocs)}
+        self._prefixes = prefixes
         self._notices = Notices()
-        self._consoles: dict[tuple[int, int], Console] = {}
-        self._stdout = self._create("stdout", stdout_fd, stdout_filters, dest)
-        self._stderr = self._create("stderr", stderr_fd, stderr_filters, dest)
-        for stream, paths, tee_paths in (
-            (self._stdout, dest.stdouts, dest.tee_stdouts),
-            (self._stderr, dest.stderrs, dest.tee_stderrs),
-        ):
-            captures = capture_stderr and not keeps_daemons and stream is self._stderr
-            for rank in range(nprocs):
-                path, teed = _path(paths.get(rank)), tee_paths.get(rank)
-                tee_path = None if teed is None else _path(teed)
-                if path == "" and tee_path == os.devnull and not isinstance(dest, LogsDest):
-                    # Torch's own spec says this of every stream when there are to be no files, and
-                    # torchrun then leaves the stream alone.
-                    tee_path = None
-                route = choose_route(path, tee_path, capture=captures)
-                stream.routes[rank] = outliving(route) if keeps_daemons else route
-        self._fds: dict[int, tuple[int | None, int | None]] = {}
+        captures = capture_stderr and not keeps_daemons
+
+        def describe(name: str, fd: int, filters: Sequence[str], *, capture: bool) -> _Stream:
+            routes = {rank: _choose(dest, name, rank, capture=capture) for rank in range(nprocs)}
+            if keeps_daemons:
+                routes = {rank: outliving(route) for rank, route in routes.items()}
+            path = path_of(getattr(dest, f"filtered_{name}", ""))
+            if path == os.devnull or path.startswith(os.devnull + os.sep):
+                path = ""  # torch's spec puts it "below" /dev/null when there are to be no files
+            return _Stream(name, fd, [encode(text) for text in filters], path, routes)
+
+        self._stdout = describe("stdout", stdout_fd, stdout_filters, capture=False)
+        self._stderr = describe("stderr", stderr_fd, stderr_filters, capture=captures)
         self._child_ends: list[int] = []
         self._sources: list[Source] = []
-        self._rings: dict[int, Ring] = {}
-        self._file_starts: dict[int, int] = {}  # bytes in stderr's file before this start
+        self._consoles: dict[object, Console] = {}  # those that something is shown on
+        self._matches: dict[str, FileSink] = {}  # for the filtered lines, by the stream's name
+        self._last_lines: dict[int, Callable[[], list[str]]] = {}  # of stderr, by local rank
         self._reader: Reader | None = None
-        self._tails: LogTails | None = None
-        self._started_consoles: list[Console] = []
         self._is_finished = False
         self._is_hurried = False
-
-    def _create(self, name: str, fd: int, filters: Sequence[str], dest: LogsDest) -> _Stream:
-        try:
-            status = os.fstat(fd)
-        except OSError:
-            console = None  # the launcher was started with it closed
-        else:
-            # One console for `2>&1`: the order is kept, and lines of the two do not mix.
-            key = (status.st_dev, status.st_ino)
-            console = self._consoles.setdefault(key, Console(fd, name, self._notices))
-        teed, replaced = console, find_replaced(name, fd)
-        if replaced is not None:
-            writer = text_writer(replaced)
-            teed = Console(fd, f"sys.{name}", self._notices, write=writer)
-            teed = self._consoles.setdefault((-1, id(replaced)), teed)
-        path = _path(getattr(dest, f"filtered_{name}", ""))
-        if path == os.devnull or path.startswith(os.devnull + os.sep):
-            path = ""  # torch's spec puts the file "below" /dev/null when there are to be no files
-        return _Stream(name, fd, console, teed, filters, path)
 
     def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
         """Descriptors that the worker gets as stdout and stderr; None means the launcher's own.
 
-        Close-on-exec, and valid until `start`.
+        Called once for each rank. The descriptors are close-on-exec, and valid until `start`.
 
         Raises:
             LogDirectoryError: a log file cannot be opened.
             StreamsError: too many descriptors are open.
         """
-        if local_rank not in self._fds:
-            stdout = self._connect(self._stdout, local_rank)
-            stderr = self._connect(self._stderr, local_rank)
-            self._fds[local_rank] = (stdout, stderr)
-        return self._fds[local_rank]
+        return self._connect(self._stdout, local_rank), self._connect(self._stderr, local_rank)
 
     def _connect(self, stream: _Stream, rank: int) -> int | None:
         route = stream.routes[rank]
@@ -160,46 +141,66 @@ class Streams:
             fd = open_log(route.file, label)
             self._child_ends.append(fd)
             if stream is self._stderr:
-                self._file_starts[rank] = os.fstat(fd).st_size
+                start = os.fstat(fd).st_size
+                self._last_lines[rank] = partial(read_last_lines, route.file, start)
             return fd
         source, child_end = self._open_source(stream, route, label)
         self._sources.append(source)
         self._child_ends.append(child_end)
         if stream is self._stderr:
-            self._rings[rank] = ring = Ring()
+            ring = Ring()
             source.add(ring)
+            self._last_lines[rank] = ring.last_lines
         if route.file:
             source.add(FileSink(open_log(route.file, label), route.file, self._notices))
         if route.way is Way.TEE:
-            self._tee(stream, source, Prefix(self._prefixes[rank]))
-        elif route.is_shown and stream.console is not None:
-            source.add(RawToConsole(stream.console))
+            self._tee(stream, source, self._prefixes[rank])
+        elif route.is_shown and (console := self._console(stream)):
+            source.add(RawToConsole(console))
         return child_end
 
-    def _tee(self, stream: _Stream, source: Source | Tail, prefix: Prefix) -> None:
-        if stream.teed is not None:
-            source.add(LinesToConsole(PrefixedLines(prefix), stream.teed))
+    def _tee(self, stream: _Stream, source: Source, text: str) -> None:
+        prefix = Prefix(text)
+        if console := self._console(stream, teed=True):
+            source.add(LinesToConsole(prefix, console))
         if stream.filters and stream.filtered_path:
-            if stream.matches is None:
+            if stream.name not in self._matches:
                 fd = open_log(stream.filtered_path, f"the filtered lines of {stream.name}")
-                stream.matches = FileSink(fd, stream.filtered_path, self._notices)
-            filters = [encode(text) for text in stream.filters]
-            source.add(MatchesToFile(MatchingLines(prefix, filters), stream.matches))
+                file = FileSink(fd, stream.filtered_path, self._notices)
+                self._matches[stream.name] = file
+            source.add(MatchesToFile(prefix, stream.filters, self._matches[stream.name]))
+
+    def _console(self, stream: _Stream, *, teed: bool = False) -> Console | None:
+        """The console of a stream, for teed lines or others; None if nothing can be shown."""
+        replaced = find_replaced(stream.name, stream.fd) if teed else None
+        if replaced is not None:
+            if id(replaced) not in self._consoles:
+                name, write = f"sys.{stream.name}", text_writer(replaced)
+                self._consoles[id(replaced)] = Console(stream.fd, name, self._notices, write=write)
+            return self._consoles[id(replaced)]
+        try:
+            status = os.fstat(stream.fd)
+        except OSError:
+            return None  # the launcher was started with it closed
+        # One console for `2>&1`: the order is kept, and lines of the two do not mix.
+        key = (status.st_dev, status.st_ino)
+        if key not in self._consoles:
+            self._consoles[key] = Console(stream.fd, stream.name, self._notices)
+        return self._consoles[key]
 
     def _open_source(self, stream: _Stream, route: Route, label: str) -> tuple[Source, int]:
-        is_shown_raw = route.way is Way.CAPTURE and route.is_shown
-        if is_shown_raw and stream.console is not None and stream.console.is_terminal:
+        if route.way is Way.CAPTURE and route.is_shown and os.isatty(stream.fd):
             from plaunch.process.streams.terminal import SizeKeeper, open_terminal  # noqa: PLC0415 - rare
 
             try:
-                master, slave = open_terminal(stream.console_fd)
+                master, slave = open_terminal(stream.fd)
             except OSError as error:
                 self._notices.warn(
                     "no pseudo-terminal for %s (%s): the worker gets a pipe", label, error
                 )
             else:
                 source = Source(master, label, self._notices)
-                source.add(SizeKeeper(stream.console_fd, master))
+                source.add(SizeKeeper(stream.fd, master))
                 return source, slave
         read_end, write_end = open_pipe(label, is_large=route.way is Way.TEE)
         return Source(read_end, label, self._notices), write_end
@@ -214,48 +215,27 @@ class Streams:
             RuntimeError: the system gives no more threads.
         """
         self._close_child_ends()
-        follows = any(route.tail for _, route in self._routes())
-        if not (self._sources or follows):
-            return
-        used = [
-            stream.teed if route.way is Way.TEE or route.tail else stream.console
-            for stream, route in self._routes()
-            if route.way is Way.TEE or route.tail or (route.way is Way.CAPTURE and route.is_shown)
-        ]
-        for console in self._consoles.values():
-            if console in used:
-                console.start()
-                self._started_consoles.append(console)
-        if self._traffic is not None:
-            self._traffic.shows_on(self._started_consoles)
-        if self._sources:
-            reader = Reader(self._sources, traffic=self._traffic)
-            reader.start()
-            self._reader = reader
-            self._sources = []
-        if follows:
-            self._follow()
-
-    def _routes(self) -> Iterator[tuple[_Stream, Route]]:
-        for stream in (self._stdout, self._stderr):
-            for route in stream.routes.values():
-                yield stream, route
-
-    def _follow(self) -> None:
-        from plaunch.process.streams.tail import LogTails  # noqa: PLC0415 - rare
-
-        self._tails = LogTails(self._notices)
         for stream in (self._stdout, self._stderr):
             for rank, route in stream.routes.items():
                 if route.tail:
+                    file = FollowedFile(route.tail, self._notices)
+                    self._sources.append(file)
                     # The lines are read long after they were written.
-                    prefix = Prefix(self._prefixes[rank].replace(TIME_MACRO, ""))
-                    self._tee(stream, self._tails.add(route.tail), prefix)
-        self._tails.start()
+                    self._tee(stream, file, self._prefixes[rank].replace(TIME_MACRO, ""))
+        if not self._sources:
+            return
+        for console in self._consoles.values():
+            console.start()
+        if self._traffic is not None:
+            self._traffic.shows_on(self._consoles.values())
+        shared = self._matches.values()
+        reader = Reader(self._sources, shared=shared, traffic=self._traffic)
+        reader.start()
+        self._reader = reader
 
     def is_reading(self) -> bool:
         """Whether any stream passes through the launcher, so that `finish` may take long."""
-        return self._reader is not None or self._tails is not None
+        return self._reader is not None
 
     def hurry(self) -> None:
         """Let `finish`, also one in progress, not wait for a slow console.
@@ -277,31 +257,22 @@ class Streams:
         self._is_finished = True
         with ExitStack() as stack:  # last in, first out; and all of them, whatever interrupts one
             stack.callback(self._notices.flush, timeout=1.0)
-            stack.callback(self._close_matches)
-            for console in self._started_consoles:
+            for console in self._consoles.values():
                 stack.callback(console.close, timeout, lambda: self._is_hurried)
             if self._reader is not None:
                 stack.callback(self._finish_reader, self._reader, timeout)
-            if self._tails is not None:
-                stack.callback(self._tails.stop)
-            for source in self._sources:  # never read: there was no start
-                stack.callback(source.close)
+            else:  # never read: there was no start
+                for sink in self._matches.values():
+                    stack.callback(sink.close)
+                for source in self._sources:
+                    stack.callback(source.close)
             stack.callback(self._close_child_ends)
 
     def _finish_reader(self, reader: Reader, timeout: float) -> None:
-        if reader.finish(timeout):
-            self._reader = None
-        else:
+        if not reader.finish(timeout):
             self._notices.warn(
                 "a log file system does not answer; the end of the workers' output may be missing"
             )
-
-    def _close_matches(self) -> None:
-        if self._reader is not None:
-            return  # its thread may still write to the file
-        for stream in (self._stdout, self._stderr):
-            if stream.matches is not None:
-                stream.matches.close()
 
     def _close_child_ends(self) -> None:
         while self._child_ends:
@@ -312,13 +283,4 @@ class Streams:
 
         Empty if the launcher sees nothing of it and there is no file.
         """
-        if local_rank in self._rings:
-            return self._rings[local_rank].last_lines()
-        if local_rank in self._file_starts:
-            route = self._stderr.routes[local_rank]
-            return read_last_lines(route.file, self._file_starts[local_rank])
-        return []
-
-
-def _path(value: _AnyPath | None) -> str:
-    return os.fsdecode(value) if value else ""
+        return self._last_lines.get(local_rank, list)()

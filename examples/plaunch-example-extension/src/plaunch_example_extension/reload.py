@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 
@@ -48,7 +49,8 @@ class ReloadOnFile:
         while not self._is_over.wait(LOOK):
             is_there = os.path.exists(self._path)
             if is_there and not was_there:
-                os.unlink(self._path)
+                with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+                    os.unlink(self._path)
                 is_there = False
                 control.request("restart", f"{self._path} has appeared")
             was_there = is_there

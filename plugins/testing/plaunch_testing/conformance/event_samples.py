@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.events import COMMON_KEYS, SCHEMA, TORCHRUN_PREFIX, Event, EventSource, to_torchrun
+from plaunch.events import COMMON_KEYS, SCHEMA, Event, EventSource
 
 if TYPE_CHECKING:
     from plaunch.events import EventMetadataValue
@@ -56,15 +56,30 @@ _VALUES: dict[str, EventMetadataValue] = {
     "seconds_stopping": 1.0,
     "seconds_lost": 1.0,
 }
+# torchrun's events, which programs written for it record.
 _TORCHRUN = {
-    f"{TORCHRUN_PREFIX}{state}": (name, told)
-    for state, name, told in (
-        ("RENDEZVOUS", "plaunch.rendezvous.completed", {}),
-        ("START", "plaunch.worker.started", {}),
-        ("SUCCEEDED", "plaunch.worker.exited", {"exit_code": 0}),
-        ("FAILED", "plaunch.worker.exited", {}),
-        ("TERMINATED", "plaunch.worker.exited", {"stopped": True}),
+    f"torchelastic.worker.status.{state}": source
+    for state, source in (
+        ("RENDEZVOUS", EventSource.AGENT),
+        ("START", EventSource.WORKER),
+        ("SUCCEEDED", EventSource.WORKER),
+        ("FAILED", EventSource.WORKER),
+        ("TERMINATED", EventSource.WORKER),
     )
+}
+_OF_TORCHRUN: dict[str, EventMetadataValue] = {
+    "run_id": "conformance",
+    "global_rank": 1,
+    "group_rank": 0,
+    "worker_id": "4243",
+    "role": "default",
+    "hostname": "node0",
+    "total_run_time": 14.6,
+    "rdzv_backend": "static",
+    "raw_error": None,
+    "metadata": '{"group_world_size": 1, "entry_point": "train.py", "local_rank": [1]}',
+    "agent_restarts": 0,
+    "duration_ms": None,
 }
 NAMES = (*SCHEMA, *_TORCHRUN)
 
@@ -91,12 +106,8 @@ ODD: dict[str, dict[str, EventMetadataValue]] = {
 def named(name: str) -> Event:
     """An event of this name as a launch has it; of an unknown one with the common metadata."""
     if name in _TORCHRUN:
-        origin, changes = _TORCHRUN[name]
-        event = named(origin)
-        event.metadata = {**event.metadata, **changes}
-        told = to_torchrun(event)
-        assert told is not None
-        return told
+        state = name.rpartition(".")[2]
+        return Event(name=name, source=_TORCHRUN[name], metadata={**_OF_TORCHRUN, "state": state})
     if name not in SCHEMA:
         return Event(name=name, source=EventSource.AGENT, metadata=dict(_COMMON))
     keys = (*COMMON_KEYS, *SCHEMA[name].keys)

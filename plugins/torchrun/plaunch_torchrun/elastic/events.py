@@ -1,6 +1,7 @@
 """Recording events by the name of their handler, as torchrun's `events` does.
 
-plaunch itself hands events to the handler that a launch selected, and has no rendezvous events.
+plaunch itself hands events to the handler that a launch selected, and has no rendezvous events. Of
+its own events, `to_torchrun` makes those that torchrun has.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 import sys
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from plaunch.events import Event, EventHandler, EventSource
 from plaunch.plugin import EVENT_HANDLERS, PluginContext, PluginManager
@@ -24,6 +26,7 @@ __all__ = [
     "get_logging_handler",
     "record",
     "record_rdzv_event",
+    "to_torchrun",
 ]
 
 _RENDEZVOUS = "dynamic_rendezvous"
@@ -164,3 +167,73 @@ def _logger(destination: str) -> logging.Logger:
         logger.setLevel(logging.INFO)
         logger.propagate = False
     return logger
+
+
+# --- plaunch's own, as torchrun has them ----------------------------------------------------------
+
+_PREFIX: Final = "torchelastic.worker.status."
+
+# torchrun's "agent succeeded" means that it came to a result, whatever the workers did.
+_CAME_TO_A_RESULT: Final = frozenset({"succeeded", "failed", "not_needed"})
+
+
+def to_torchrun(event: Event) -> Event | None:
+    """The event that torchrun has for `event`; None if it has none.
+
+    Names, sources, order and metadata keys are torchrun's; so is the JSON text under the key
+    `metadata`, whose values of workers are lists of one. Times are real ones. An event that is
+    torchrun's already is returned as it is.
+    """
+    if event.name.startswith(_PREFIX):
+        return event
+    state = _torchrun_state(event)
+    if not state:
+        return None
+    told = event.metadata
+    inner: dict[str, object] = {
+        "group_world_size": told.get("group_world_size"),
+        "entry_point": told.get("entry_point"),
+    }
+    pid = None
+    if event.source is EventSource.WORKER:
+        pid = told.get("worker_pid")
+        keys = ("local_rank", "role_rank", "role_world_size", "exit_code", "worker_pid")
+        inner.update({key: [told.get(key)] for key in keys})
+    duration = told.get("duration")
+    return Event(
+        name=f"{_PREFIX}{state}",
+        source=event.source,
+        timestamp=event.timestamp,
+        monotonic=event.monotonic,
+        version=event.version,
+        metadata={
+            "run_id": told.get("run_id"),
+            "global_rank": told.get("global_rank"),
+            "group_rank": told.get("group_rank"),
+            "worker_id": None if pid is None else str(pid),
+            "role": told.get("role"),
+            "hostname": told.get("host"),
+            "state": state,
+            "total_run_time": told.get("elapsed"),
+            "rdzv_backend": told.get("backend"),
+            "raw_error": told.get("message"),
+            "metadata": json.dumps(inner),
+            "agent_restarts": told.get("attempt"),
+            "duration_ms": duration * 1000 if isinstance(duration, (int, float)) else None,
+        },
+    )
+
+
+def _torchrun_state(event: Event) -> str:
+    told = event.metadata
+    if event.name == "plaunch.rendezvous.completed":
+        return "RENDEZVOUS"
+    if event.name == "plaunch.worker.started":
+        return "START"
+    if event.name == "plaunch.worker.exited":
+        if told.get("stopped"):
+            return "TERMINATED"
+        return "SUCCEEDED" if told.get("exit_code") == 0 else "FAILED"
+    if event.name == "plaunch.launcher.finished":
+        return "SUCCEEDED" if told.get("outcome") in _CAME_TO_A_RESULT else "FAILED"
+    return ""

@@ -1,32 +1,48 @@
-"""Numbers about a launch, and where they go."""
+"""Numbers about a launch, and where they go.
+
+A program that launches in code chooses with `configure` who takes them; by default nobody does.
+What a launch reports is in the group `torchelastic`: see `plaunch_torchrun.measures`.
+"""
 
 from __future__ import annotations
 
+import abc
+import functools
+import logging
+import time
 import warnings
-from typing import TYPE_CHECKING
-
-from plaunch.metrics import DEFAULT_GROUP, F
-from plaunch.metrics import MetricData as MetricData
-from plaunch.metrics import MetricHandler as MetricHandler
-from plaunch.metrics import MetricStream as MetricStream
-from plaunch.metrics import NullMetricHandler as NullMetricHandler
-from plaunch.metrics import configure as configure
-from plaunch.metrics import get_elapsed_time_ms as get_elapsed_time_ms
-from plaunch.metrics import getStream as getStream
-from plaunch.metrics import prof as prof
-from plaunch.metrics import put_metric as put_metric
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+F = TypeVar("F", bound="Callable[..., Any]")
 
-class MetricsConfig:
-    """Settings by name, for `initialize_metrics`."""
+DEFAULT_GROUP = "torchelastic"
 
-    __slots__ = ("params",)
 
-    def __init__(self, params: dict[str, str] | None = None) -> None:
-        self.params = {} if params is None else params
+class MetricData(NamedTuple):
+    """One number: when it was measured (seconds since the epoch), its group, name and value."""
+
+    timestamp: float
+    group_name: str
+    name: str
+    value: float
+
+
+class MetricHandler(abc.ABC):
+    """Takes numbers; a subclass says where to."""
+
+    @abc.abstractmethod
+    def emit(self, metric_data: MetricData) -> None:
+        """Take one number. Called on the thread that measured it, which waits."""
+
+
+class NullMetricHandler(MetricHandler):
+    """Drops all numbers."""
+
+    def emit(self, metric_data: MetricData) -> None:
+        """Drop it."""
 
 
 class ConsoleMetricHandler(MetricHandler):
@@ -36,6 +52,120 @@ class ConsoleMetricHandler(MetricHandler):
         """Print it."""
         when, group, name, value = metric_data
         print(f"[{when}][{group}]: {name}={value}")
+
+
+class MetricStream:
+    """A group, and the handler that takes its numbers."""
+
+    def __init__(self, group_name: str, handler: MetricHandler) -> None:
+        self.group_name = group_name
+        self.handler = handler
+
+    def add_value(self, metric_name: str, metric_value: float) -> None:
+        """Hand one number on, with the time. A handler that fails harms nobody: it is reported."""
+        try:
+            self.handler.emit(MetricData(time.time(), self.group_name, metric_name, metric_value))
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            _HANDLERS.report(self.handler, error)
+
+
+class _Handlers:
+    """Who takes the numbers of this process."""
+
+    def __init__(self) -> None:
+        self.by_group: dict[str, MetricHandler] = {}
+        self.default: MetricHandler = NullMetricHandler()
+        self._failed: list[MetricHandler] = []
+
+    def report(self, handler: MetricHandler, error: Exception) -> None:
+        """Log that a handler fails, once."""
+        if not any(handler is failed for failed in self._failed):
+            self._failed.append(handler)
+            logging.getLogger("plaunch").warning("metric handler %r fails: %r", handler, error)
+
+
+_HANDLERS = _Handlers()  # the API is torchrun's, which has one for the process
+
+
+def configure(handler: MetricHandler, group: str | None = None) -> None:
+    """Have `handler` take the numbers of `group`, or those of all groups without one of their own.
+
+    It holds for the whole process, until the next call.
+    """
+    if group is None:
+        _HANDLERS.default = handler
+    else:
+        _HANDLERS.by_group[group] = handler
+
+
+def is_configured() -> bool:
+    """Whether somebody takes numbers."""
+    return bool(_HANDLERS.by_group) or not isinstance(_HANDLERS.default, NullMetricHandler)
+
+
+def getStream(group: str) -> MetricStream:  # noqa: N802 - the name is torchrun's
+    """The stream of `group`, with the handler that is configured now."""
+    return MetricStream(group, _HANDLERS.by_group.get(group, _HANDLERS.default))
+
+
+def put_metric(metric_name: str, metric_value: float, metric_group: str = DEFAULT_GROUP) -> None:
+    """Report one number."""
+    getStream(metric_group).add_value(metric_name, metric_value)
+
+
+def get_elapsed_time_ms(start_time_in_seconds: float) -> int:
+    """Whole milliseconds since `start_time_in_seconds`, a value of `time.time()`."""
+    return int((time.time() - start_time_in_seconds) * 1000)
+
+
+@overload
+def prof(fn: F, group: str = DEFAULT_GROUP, *, name: str = "") -> F: ...
+@overload
+def prof(fn: None = None, group: str = DEFAULT_GROUP, *, name: str = "") -> Callable[[F], F]: ...
+def prof(
+    fn: F | None = None, group: str = DEFAULT_GROUP, *, name: str = ""
+) -> F | Callable[[F], F]:
+    """Report how each call of a function ends, and how long it takes in milliseconds.
+
+    The names are `<name>.success`, `.failure` and `.duration.ms`, where `name` is by default
+    `<Class>.<function>`; a function outside of a class has the last part of its module's name
+    before it. Used with or without arguments.
+    """
+
+    def decorate(function: F) -> F:
+        if name:
+            return _measured(function, name, group)
+        outer, _, _ = function.__qualname__.rpartition(".")
+        module = (function.__module__ or "").rpartition(".")[2]
+        parts = [function.__qualname__] if outer else [module, function.__qualname__]
+        return _measured(function, ".".join(filter(None, parts)), group)
+
+    return decorate if fn is None else decorate(fn)
+
+
+def _measured(function: F, name: str, group: str) -> F:
+    @functools.wraps(function)
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        began = time.time()
+        outcome = "failure"
+        try:
+            result = function(*args, **kwargs)
+            outcome = "success"
+            return result
+        finally:
+            put_metric(f"{name}.{outcome}", 1, group)
+            put_metric(f"{name}.duration.ms", get_elapsed_time_ms(began), group)
+
+    return measured  # type: ignore[return-value]
+
+
+class MetricsConfig:
+    """Settings by name, for `initialize_metrics`."""
+
+    __slots__ = ("params",)
+
+    def __init__(self, params: dict[str, str] | None = None) -> None:
+        self.params = {} if params is None else params
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:

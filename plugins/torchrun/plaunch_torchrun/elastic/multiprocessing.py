@@ -9,25 +9,25 @@ from plaunch.process import ChildFailedError as ChildFailedError
 from plaunch.process import ErrorHandler as ErrorHandler
 from plaunch.process import LogsDest as LogsDest
 from plaunch.process import LogsSpecs as LogsSpecs  # noqa: TC002 - is exported
-from plaunch.process import MultiprocessContext as MultiprocessContext
 from plaunch.process import PContext as PContext
 from plaunch.process import ProcessFailure as ProcessFailure
 from plaunch.process import RunProcsResult as RunProcsResult
 from plaunch.process import SignalException as SignalException
 from plaunch.process import Std as Std
 from plaunch.process import SubprocessContext as SubprocessContext
-from plaunch.process import SubprocessHandler as SubprocessHandler
 from plaunch.process import get_error_handler as get_error_handler
-from plaunch.process import get_subprocess_handler as get_subprocess_handler
 from plaunch.process import record as record
 from plaunch.process import start_processes as start_processes
 from plaunch.process import to_map as to_map
+from plaunch_functions import MultiprocessContext as MultiprocessContext
 
 from plaunch_torchrun.redirects import get_libc as get_libc
 from plaunch_torchrun.redirects import get_std_cm as get_std_cm
 from plaunch_torchrun.redirects import redirect as redirect
 from plaunch_torchrun.redirects import redirect_stderr as redirect_stderr
 from plaunch_torchrun.redirects import redirect_stdout as redirect_stdout
+from plaunch_torchrun.subprocess_handler import SubprocessHandler as SubprocessHandler
+from plaunch_torchrun.subprocess_handler import get_subprocess_handler as get_subprocess_handler
 from plaunch_torchrun.tail_log import TailLog as TailLog
 from plaunch_torchrun.tail_log import tail_logfile as tail_logfile
 

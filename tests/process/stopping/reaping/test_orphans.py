@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from plaunch.process.kernel import details, subreaper
+from plaunch.process.kernel.processes import Process
 from plaunch.process.stopping.reaper import Reaper
 from plaunch.process.stopping.reaping import evidence
 
@@ -294,7 +295,7 @@ def test_a_sweep_says_what_outlives_it(monkeypatch):
         ["sleep", "600"], env={"PLAUNCH_JOBS": job.tags(0)}, start_new_session=True
     )
     try:
-        monkeypatch.setattr("plaunch.process.stopping.reaping.tree.send", lambda *_: True)
+        monkeypatch.setattr(Process, "send_signal", lambda *_: True)
         monkeypatch.setattr(os, "killpg", lambda *_: None)
         assert [process.pid for process in job.sweep((), patience=0.02)] == [program.pid]
         assert job.sweep({program.pid}, patience=60) == []
@@ -383,7 +384,7 @@ def test_a_sweep_does_not_wait_for_what_it_may_not_signal(monkeypatch):
         raise PermissionError(1, "Operation not permitted")
 
     try:
-        monkeypatch.setattr("plaunch.process.stopping.reaping.tree.send", refuse)
+        monkeypatch.setattr(Process, "send_signal", refuse)
         assert [process.pid for process in job.sweep((), patience=600)] == [program.pid]
     finally:
         program.kill()

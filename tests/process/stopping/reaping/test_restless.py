@@ -113,6 +113,7 @@ class Prey:
         self.lives -= 1
         return {self.rank: [Process(1000 + self.looks)]}
 
+    @property
     def has_missed(self):
         return self.missed > 0
 

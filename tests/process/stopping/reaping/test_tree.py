@@ -13,7 +13,6 @@ from plaunch.process.kernel.processes import (
     read_children,
     read_process,
     read_table,
-    send,
 )
 from plaunch.process.stopping.reaping.evidence import Origin
 from plaunch.process.stopping.reaping.groups import GroupTree
@@ -547,7 +546,7 @@ def test_newcomers_are_told_by_everything_that_a_look_goes_by(table):
     table.add(5016, parent=5013)
     table.add(5017, parent=1, session=5010)
     assert newcomers(tree) == {0: [5017], ADOPTED: [5016]}
-    assert not tree.has_missed()
+    assert not tree.has_missed
 
 
 def test_a_newcomer_in_a_strangers_session_is_not_taken_for_a_workers(table):
@@ -567,13 +566,13 @@ def test_who_has_gone_before_it_could_be_asked_is_missed(table):
     tree.look()
     table.add(5001, state="Z")
     assert newcomers(tree) == {}
-    assert tree.has_missed()
+    assert tree.has_missed
     assert newcomers(tree) == {}
-    assert not tree.has_missed()
+    assert not tree.has_missed
     table.add(5002)
     (table.folder / "5002" / "stat").unlink()
     assert newcomers(tree) == {}
-    assert tree.has_missed()
+    assert tree.has_missed
 
 
 def test_an_adopter_without_orphans_need_not_look_for_newcomers(table):
@@ -627,8 +626,8 @@ def test_a_signal_goes_to_the_very_process_only(run_program, monkeypatch, has_pi
     program = run_program("-c", "input()", stdin=-1)
     process = read_process(program.pid)
     stranger = Process(program.pid, start=process.start - 1)
-    assert not send(stranger, 9)
+    assert not stranger.send_signal(9)
     assert program.poll() is None
-    assert send(process, 9)
+    assert process.send_signal(9)
     assert program.wait(60) == -9
-    assert not send(process, 9)
+    assert not process.send_signal(9)

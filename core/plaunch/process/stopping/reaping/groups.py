@@ -17,6 +17,8 @@ class GroupTree:
     """Finds the processes of one start of workers: here, only by the groups that workers lead."""
 
     is_init = False  # whether this process inherits the orphans of strangers as well
+    # Whether somebody had gone before the last call of `newcomers` could tell whose it was.
+    has_missed = False
 
     def __init__(self) -> None:
         self._groups: dict[int, int] = {}
@@ -63,10 +65,6 @@ class GroupTree:
         None in groups: who is born into one gets its signals.
         """
         return {}
-
-    def has_missed(self) -> bool:
-        """Whether somebody had gone before the last call of `newcomers` could tell whose it was."""
-        return False
 
     def ranks_of(self, processes: Collection[Process]) -> set[int]:
         """The local ranks of what `look` has found."""

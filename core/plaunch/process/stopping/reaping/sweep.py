@@ -49,7 +49,7 @@ def kill_all(
             killed += new
             refused += tree.signal(new, signal.SIGKILL)
             quiet = rounds = 0
-        elif tree.has_missed():
+        elif tree.has_missed:
             quiet, rounds = 0, rounds + 1
         else:
             quiet += 1

@@ -18,7 +18,6 @@ from plaunch.process.kernel.processes import (
     read_children,
     read_process,
     read_table,
-    send,
 )
 from plaunch.process.stopping.reaping.evidence import Evidence, Origin
 from plaunch.process.stopping.reaping.groups import GroupTree
@@ -55,7 +54,6 @@ class ProcTree(GroupTree):
         self._known: dict[Identity, int] = {}
         self._sessions = Sessions(origin.clock)
         self._seen: set[int] = set()
-        self._has_missed = False
         # An adopter that has inherited nobody, and has no worker either, will never do so.
         self.inherits_nobody = False
 
@@ -168,7 +166,7 @@ class ProcTree(GroupTree):
         Much cheaper than a look, and so much sooner after the moment that it tells of. The newest
         come first: whoever forks and ends again and again is among them.
         """
-        self._has_missed = False
+        self.has_missed = False
         if self.inherits_nobody:
             return {}
         pids = list_processes(self._proc)
@@ -177,7 +175,7 @@ class ProcTree(GroupTree):
         for pid in sorted(new.difference((os.getpid(),)), reverse=True):
             process = read_process(pid, self._proc)
             if process is None or not process.is_alive:
-                self._has_missed = True
+                self.has_missed = True
                 continue
             if process.identity in self._spared:
                 continue
@@ -189,10 +187,6 @@ class ProcTree(GroupTree):
                 self._sessions.confirm(process)
                 found.setdefault(rank, []).append(process)
         return found
-
-    def has_missed(self) -> bool:
-        """Whether somebody had gone before the last call of `newcomers` could tell whose it was."""
-        return self._has_missed
 
     def ranks_of(self, processes: Collection[Process]) -> set[int]:
         """The local ranks of what `look` has found."""
@@ -208,7 +202,7 @@ class ProcTree(GroupTree):
         return self._evidence.is_launchers(process)
 
     def _send(self, process: Process, signum: signal.Signals) -> None:
-        send(process, signum, self._proc)
+        process.send_signal(signum, self._proc)
 
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
         """Send a signal to what `look` has found; returns those that this user may not signal.

@@ -1,0 +1,168 @@
+"""What waits for a slow console: in memory, then in unlinked files."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import IO
+
+MEMORY_LIMIT = 4 << 20  # bytes that wait in memory; more go to disk
+MIN_SEGMENT = 4 << 20
+MAX_SEGMENT = 256 << 20
+
+
+@dataclass
+class _Segment:
+    file: IO[bytes]
+    size: int = 0
+    position: int = 0  # everything before it has been read
+    lines: int = 0  # line ends between `position` and `size`
+
+
+def _open_unlinked_file() -> IO[bytes]:
+    from tempfile import TemporaryFile  # noqa: PLC0415 - only a slow console needs it
+
+    return TemporaryFile(prefix="plaunch_console_", buffering=0)
+
+
+class Backlog:
+    """A queue of bytes in bounded memory, which forgets its oldest part when the disk is full.
+
+    What memory does not hold lies in several files, so that what has been read gives its space back
+    at once. The files have no name (the system removes them with the process, however it ends) and
+    lie in the temporary directory. Not thread-safe: the console holds its lock.
+
+    Args:
+        memory_limit: bytes that may wait in memory.
+        open_file: opens a file without a name.
+        pwrite: writes to it, as `os.pwrite` does.
+    """
+
+    def __init__(
+        self,
+        memory_limit: int = MEMORY_LIMIT,
+        open_file: Callable[[], IO[bytes]] = _open_unlinked_file,
+        pwrite: Callable[[int, memoryview, int], int] = os.pwrite,
+    ) -> None:
+        self.size = 0  # bytes
+        self.dropped_lines = 0  # in all, over the life of this object
+        self._memory_limit = memory_limit
+        self._open_file = open_file
+        self._pwrite = pwrite
+        self._segments: deque[_Segment] = deque()  # the older part; something is unread in each
+        self._blocks: deque[bytes] = deque()
+        self._in_memory = 0  # bytes in `_blocks`
+
+    def append(self, data: bytes) -> None:
+        """Add `data`; drop the oldest if there is room for it neither in memory nor on the disk."""
+        self._blocks.append(data)
+        self._in_memory += len(data)
+        self.size += len(data)
+        if self._in_memory <= self._memory_limit or self._move_to_disk():
+            return
+        while self._in_memory > self._memory_limit // 2:
+            block = self._take_block()
+            self.dropped_lines += block.count(b"\n")
+
+    def take(self, size: int) -> bytes:
+        """Take the oldest data: about `size` bytes, up to a line end if there is one.
+
+        Empty if the disk does not give back what was written; that part is dropped.
+        """
+        if self._segments:
+            return self._read(self._segments[0], size)
+        blocks = [self._take_block()]
+        left = size - len(blocks[0])
+        while self._blocks and len(self._blocks[0]) <= left:
+            blocks.append(self._take_block())
+            left -= len(blocks[-1])
+        return b"".join(blocks)
+
+    def count_lines(self) -> int:
+        """How many line ends wait."""
+        in_memory = sum(block.count(b"\n") for block in self._blocks)
+        return in_memory + sum(segment.lines for segment in self._segments)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        while self._segments:
+            self._close_oldest()
+        self._blocks.clear()
+        self.size = self._in_memory = 0
+
+    def _take_block(self) -> bytes:
+        block = self._blocks.popleft()
+        self._in_memory -= len(block)
+        self.size -= len(block)
+        return block
+
+    def _move_to_disk(self) -> bool:
+        """Whether all in memory is on the disk now, for which its oldest part may be dropped."""
+        data = b"".join(self._blocks)
+        while True:
+            try:
+                self._store(data)
+            except OSError:
+                kept = self.size
+                while self._segments and self.size == kept:
+                    self.dropped_lines += self._close_oldest()
+                if self.size == kept:
+                    return False
+            else:
+                self._blocks.clear()
+                self._in_memory = 0
+                return True
+
+    def _store(self, data: bytes) -> None:
+        segment = self._current_segment()
+        done = 0
+        with memoryview(data) as view:
+            while done < len(data):
+                # After an error `size` still says what counts: nothing is half in.
+                done += self._pwrite(segment.file.fileno(), view[done:], segment.size + done)
+        segment.size += done
+        segment.lines += data.count(b"\n")
+
+    def _current_segment(self) -> _Segment:
+        # An eighth of all: a full disk then costs the oldest eighth, and descriptors stay few.
+        limit = min(max(MIN_SEGMENT, self.size // 8), MAX_SEGMENT)
+        if self._segments and self._segments[-1].size < limit:
+            return self._segments[-1]
+        try:
+            self._segments.append(_Segment(self._open_file()))
+        except OSError:
+            if not self._segments:
+                raise
+        return self._segments[-1]
+
+    def _read(self, segment: _Segment, size: int) -> bytes:
+        data = b""
+        with suppress(OSError):
+            wanted = min(size, segment.size - segment.position)
+            data = os.pread(segment.file.fileno(), wanted, segment.position)
+        if not data:
+            self.dropped_lines += self._close_oldest()
+            return b""
+        if segment.position + len(data) < segment.size:
+            data = data[: data.rfind(b"\n") + 1] or data
+        segment.position += len(data)
+        segment.lines -= data.count(b"\n")
+        self.size -= len(data)
+        if segment.position >= segment.size:
+            self._close_oldest()
+        return data
+
+    def _close_oldest(self) -> int:
+        """Forget the oldest file; returns how many lines of it were unread."""
+        segment = self._segments.popleft()
+        self.size -= segment.size - segment.position
+        # The file has no name and its content is of no more use: an error changes nothing.
+        with suppress(OSError):
+            segment.file.close()
+        return segment.lines

@@ -1,0 +1,15 @@
+"""Workers that are functions: what is sent to them, what runs in them, what they return.
+
+Every public name loads on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch_functions.context import MultiprocessContext as MultiprocessContext
+
+__getattr__, __dir__, __all__ = attach(__name__, {".context": "MultiprocessContext"})

@@ -1,0 +1,151 @@
+"""Workers that are functions; the name of the context is torchrun's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import UsageError
+from plaunch.process import ProcessHandle, SupervisedContext, WorkerSetup
+
+from plaunch_functions.payload import Call, InheritedFd
+from plaunch_functions.return_values import ReturnValues
+from plaunch_functions.worker import Task, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from plaunch.process import LogsSpecs
+
+_START_METHODS = ("fork", "forkserver", "spawn")
+
+
+class MultiprocessContext(SupervisedContext):
+    """Runs the same function once per local rank, in a process of its own.
+
+    Exceptions are reported through the error file, as by `record`. The return value of every worker
+    is sent to the launcher, whatever its size; it must be picklable.
+
+    Args:
+        start_method: `spawn`, `fork` or `forkserver`, with multiprocessing's meaning. A spawned
+            worker has its environment before anything is imported, a worker of the fork server
+            before the function's module is.
+
+    All other arguments, and their order, are those of `SubprocessContext`.
+
+    Raises:
+        UsageError: there is no such start method, or `entrypoint` cannot be called.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        entrypoint: Callable[..., Any],
+        args: Mapping[int, Any],
+        envs: Mapping[int, Mapping[str, Any]],
+        start_method: str,
+        logs_specs: LogsSpecs,
+        *others: Any,
+        **kwargs: Any,
+    ) -> None:
+        if start_method not in _START_METHODS:
+            raise UsageError(
+                f"start method {start_method!r} is unknown. Choices: {', '.join(_START_METHODS)}"
+            )
+        if not callable(entrypoint):
+            raise UsageError(
+                f"entrypoint is {entrypoint!r}; give a function or the path of a program"
+            )
+        self._values = ReturnValues()
+        kwargs["returns"] = self._values
+        super().__init__(name, entrypoint, args, envs, logs_specs, *others, **kwargs)
+        self.start_method = start_method
+        self._has_forked = start_method != "spawn"
+        self._function = entrypoint
+        self._stream_fds: list[int] = []
+
+    def _start_worker(
+        self, local_rank: int, stdout: int | None, stderr: int | None
+    ) -> ProcessHandle:
+        pipe = self._values.open_pipe(local_rank)
+        call = Call(self._function, self.args[local_rank])
+        setup = self._setup(local_rank, stdout, stderr)
+        task = Task(setup, call, InheritedFd(pipe.child_fd))
+        if self._values.gate is not None:
+            task.siblings = InheritedFd(self._values.gate.child_fd)
+        process = (
+            _multiprocessing()
+            .get_context(self.start_method)
+            .Process(target=run, args=(task,), name=f"{self.name}{local_rank}", daemon=False)
+        )
+        try:
+            worker = self._start_process(process, task, stdout, stderr)
+        finally:
+            call.close()
+            pipe.close_child_end()
+        self._values.expect(local_rank)
+        return worker
+
+    def _setup(self, local_rank: int, stdout: int | None, stderr: int | None) -> WorkerSetup:
+        if self.start_method == "spawn":
+            return WorkerSetup(local_rank)
+        if self.start_method == "forkserver":
+            # The server is older than this start: it has other streams and another environment.
+            setup = self._fork_setup(local_rank, _stream(stdout, 1), _stream(stderr, 2))
+            setup.close_fds = ()  # nor has it these
+            return setup
+        setup = self._fork_setup(local_rank, stdout, stderr)
+        setup.close_fds += (*self._values.own_fds(), *self._stream_fds)
+        self._stream_fds += [fd for fd in (stdout, stderr) if fd is not None]
+        return setup
+
+    def _start_process(
+        self, process: Any, task: Task, stdout: int | None, stderr: int | None
+    ) -> ProcessHandle:
+        local_rank = task.setup.local_rank
+        if self.start_method == "forkserver":
+            from plaunch_functions.fork_server import fork_in_server  # noqa: PLC0415 - this start method only
+
+            task.send_fds()
+            return fork_in_server(process, self._bindings.get(local_rank))
+        if self.start_method == "spawn":
+            from plaunch_functions.spawned import SpawnPopen  # noqa: PLC0415 - as above
+
+            env, bound = self._environment(local_rank), self._bound(local_rank)
+            spawned = SpawnPopen(process, env=env, stdout=stdout, stderr=stderr, bound=bound)
+            return ProcessHandle(spawned, spawned.close)
+        # Until the worker has its own handlers, the launcher's would take its signals.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        task.setup.signal_mask = frozenset(mask)
+        try:
+            with self._bound(local_rank):
+                forked = process._Popen(process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return ProcessHandle(forked, forked.close)
+
+
+def _multiprocessing() -> Any:
+    """PyTorch's multiprocessing once torch is loaded, so that arguments may hold tensors."""
+    if "torch" in sys.modules:
+        with contextlib.suppress(ImportError):  # something else of that name
+            import torch.multiprocessing
+
+            return torch.multiprocessing
+    import multiprocessing  # noqa: PLC0415 - function workers only
+
+    return multiprocessing
+
+
+def _stream(fd: int | None, own: int) -> int | None:
+    """What a worker gets as a stream; without one of its own, the launcher's, if that is open."""
+    if fd is None:
+        try:
+            os.fstat(own)
+        except OSError:
+            return None
+        fd = own
+    return fd

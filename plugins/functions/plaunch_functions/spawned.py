@@ -1,0 +1,83 @@
+"""multiprocessing's "spawn", with a worker's environment, session and streams from its first line.
+
+multiprocessing itself starts the interpreter with the launcher's environment, so that variables
+such as `LD_LIBRARY_PATH` or `CUDA_VISIBLE_DEVICES` would come too late: the user's `__main__` is
+imported before any of our code runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
+from typing import TYPE_CHECKING, Any
+
+from plaunch_functions.payload import make_payload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+    from multiprocessing.process import BaseProcess
+
+
+class SpawnPopen(popen_spawn_posix.Popen):
+    """One spawned worker; `pid`, `returncode`, `poll` and `close` as multiprocessing has them.
+
+    `bound` is entered while the worker is started, and nothing else.
+    """
+
+    def __init__(
+        self,
+        process: BaseProcess,
+        *,
+        env: Mapping[str, str],
+        stdout: int | None,
+        stderr: int | None,
+        bound: AbstractContextManager[None],
+    ) -> None:
+        self._env = env
+        self._bound = bound
+        self._fds: list[int]  # what pickling found that the worker has to inherit
+        self._stdout = stdout
+        self._stderr = stderr
+        super().__init__(process)
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        """The exit code if the worker has ended, and reap it; a `flag` of 0 waits for its end."""
+        self.returncode = self._program.poll() if flag == os.WNOHANG else self._program.wait()
+        return self.returncode
+
+    def _launch(self, process_obj: BaseProcess) -> None:
+        tracker_fd: Any = resource_tracker.getfd()
+        payload = make_payload(self, process_obj)
+        reader, writer = os.pipe()
+        # The worker reads its payload, and keeps the pipe open to notice the launcher's end.
+        self.finalizer = util.Finalize(self, os.close, (writer,))
+        self.sentinel = writer
+        try:
+            with self._bound:
+                self._program = subprocess.Popen(
+                    spawn.get_command_line(tracker_fd=tracker_fd, pipe_handle=reader),
+                    executable=spawn.get_executable(),
+                    pass_fds=[*self._fds, tracker_fd, reader],
+                    env=self._env,
+                    stdout=self._stdout,
+                    stderr=self._stderr,
+                    start_new_session=True,
+                )
+        finally:
+            os.close(reader)
+        self.pid = self._program.pid
+        _write_all(writer, payload)
+
+
+def _write_all(fd: int, data: memoryview) -> None:
+    if len(data) > 1 << 16:
+        # Where the pipe cannot grow, the launcher waits here until the worker reads.
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, len(data))
+    # A worker that ended before it could read is noticed by its exit code.
+    with contextlib.suppress(BrokenPipeError), open(fd, "wb", closefd=False) as pipe:
+        pipe.write(data)

@@ -1,0 +1,97 @@
+"""What runs inside a function worker, from its start to its return value."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from plaunch.errors import PlaunchError
+
+from plaunch_functions.payload import InheritedFd
+from plaunch_functions.siblings import SiblingWait
+
+if TYPE_CHECKING:
+    from plaunch.process import WorkerSetup
+
+    from plaunch_functions.payload import Call, PickledCall
+
+
+@dataclass
+class Task:
+    """All that one function worker is given.
+
+    Args:
+        setup: makes a process the worker.
+        call: the function and its arguments.
+        result: where it sends what that returns.
+        siblings: where it waits, once it has done so, for the others to come as far.
+        fds: the descriptors of `setup`, by the names of its fields, if they are sent along.
+    """
+
+    setup: WorkerSetup
+    call: Call | PickledCall
+    result: InheritedFd
+    siblings: InheritedFd | None = None
+    fds: dict[str, InheritedFd] = field(default_factory=dict)
+
+    def send_fds(self) -> None:
+        """Send the descriptors of `setup` along, to a process that is no fork of this one."""
+        fields = {"stdout", "stderr", "guard_fd"}
+        found = {name: fd for name, fd in vars(self.setup).items() if name in fields}
+        self.fds = {name: InheritedFd(fd) for name, fd in found.items() if fd is not None}
+
+    def run(self) -> None:
+        """Become the worker, call the function, send what it returns."""
+        siblings = None if self.siblings is None else SiblingWait(self.siblings.fd)
+        fds: dict[str, Any] = {name: fd.fd for name, fd in self.fds.items()}
+        replace(self.setup, **fds).apply()
+        from plaunch.process import record  # noqa: PLC0415 - the streams are in place now
+
+        from plaunch_functions.results import send_result  # noqa: PLC0415 - as above
+
+        try:
+            data = record(self._call_function)()
+        except SystemExit as stop:
+            if stop.code is not None:
+                raise
+            data = None
+        except KeyboardInterrupt:
+            # A stop, not a failure: no traceback. The code is a shell's for SIGINT.
+            raise SystemExit(128 + signal.SIGINT) from None
+        if siblings is not None:
+            siblings.begin()
+        send_result(self.result.fd, pickle.dumps(None) if data is None else data)
+        os.close(self.result.fd)
+        _flush_c_streams()
+        if siblings is not None:
+            siblings.wait()
+
+    def _call_function(self) -> bytes:
+        function, args = self.call.load()
+        value = function(*args)
+        try:
+            return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            raise PlaunchError(
+                f"the return value of {function!r} on local rank {self.setup.local_rank}, a "
+                f"{type(value).__name__}, cannot be sent to the launcher: {error}. Return a value "
+                "that can be pickled, or write it to a file"
+            ) from error
+
+
+def run(task: Task) -> None:
+    """The target of multiprocessing's process object."""
+    task.run()
+
+
+def _flush_c_streams() -> None:
+    """Write out what C code has printed: a forked worker ends without C's own clean-up."""
+    try:
+        import ctypes  # noqa: PLC0415 - at the end of a worker
+
+        ctypes.CDLL(None).fflush(None)
+    except (ImportError, OSError, AttributeError):
+        pass  # no C library to be reached; Python's own streams are flushed by multiprocessing

@@ -1,0 +1,19 @@
+"""The option that names a scheduler."""
+
+from __future__ import annotations
+
+from plaunch.options import Option
+
+OPTIONS = (
+    Option(
+        ("--scheduler",),
+        "take nodes, index, endpoint and run id from what a scheduler has set: slurm, kubernetes, "
+        "mpi, none, or a plugin's name (default: none)",
+        metavar="NAME",
+        plugins="schedulers",
+        is_shared=True,
+        fill="plaunch_schedulers.filling:fill_in",
+        # Those of which there is something to say although nobody has named them.
+        fill_variables=("SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"),
+    ),
+)

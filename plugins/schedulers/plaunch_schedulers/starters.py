@@ -1,0 +1,102 @@
+"""What is said, unasked, of who has started this launcher. Nothing is done about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.numbers import digits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from plaunch.cli import Arguments
+
+# Who gives one of these has said how nodes meet.
+_MEETING = (
+    "scheduler",
+    "nnodes",
+    "node_rank",
+    "standalone",
+    "rdzv_backend",
+    "rdzv_endpoint",
+    "rdzv_id",
+    "master_addr",
+    "master_port",
+)
+
+_WORKER = "TORCHELASTIC_RUN_ID"  # workers of a launcher have it, and so their own launchers
+
+# Slurm gives batch scripts, shells and the like no id of a step, or one above this.
+_LAST_STEP = 0xFFFFFFF0
+
+# Open MPI's setting, in the environments of Open MPI up to 4 and from 5 on, and its default.
+_SIGKILL_TIMEOUT = "odls_base_sigkill_timeout"
+_PREFIXES = ("OMPI_MCA_", "PRTE_MCA_")
+_DEFAULT_SIGKILL_TIMEOUT = 1  # seconds
+_DEFAULT_GRACE = 30.0  # seconds, of plaunch's workers
+
+
+def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
+    """How the launchers beside this one would become one job with it, if there are any.
+
+    It stays an offer: under torchrun each of them is a job of its own, and a sweep means just that.
+    Empty if the user has said how nodes meet, or nobody else was started.
+    """
+    if _WORKER in environ or any(map(args.is_given, _MEETING)):
+        return ""
+    mpi = _count(environ, "OMPI_COMM_WORLD_SIZE") or (
+        _count(environ, "PMI_SIZE") if "MPI_LOCALNRANKS" in environ else 0
+    )
+    if mpi:
+        return _offer("mpirun", mpi, "mpi") if mpi > 1 else ""
+    if "SLURM_JOB_ID" not in environ or "SLURM_PTY_PORT" in environ:  # somebody types
+        return ""
+    step = digits(environ.get("SLURM_STEP_ID", ""))
+    if step is not None and step <= _LAST_STEP:
+        nodes = _count(environ, "SLURM_STEP_NUM_NODES")
+        is_one_each = (
+            _count(environ, "SLURM_STEP_NUM_TASKS") == nodes
+            and environ.get("SLURM_STEP_TASKS_PER_NODE") == f"1(x{nodes})"
+        )
+        return _offer("srun", nodes, "slurm") if nodes > 1 and is_one_each else ""
+    nodes = _count(environ, "SLURM_JOB_NUM_NODES")
+    if nodes < 2:
+        return ""
+    return (
+        f"this job of Slurm's has {nodes} nodes, of which this launcher uses one, as srun has not "
+        f"started it; start it with srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 "
+        "plaunch --scheduler=slurm ... to use them all (--scheduler=none leaves this line out)"
+    )
+
+
+def warn_of_hasty_stop(shutdown_timeout: float | None, environ: Mapping[str, str]) -> str:
+    """What to do about an `mpirun` that kills before workers have had their time; else empty.
+
+    Args:
+        shutdown_timeout: the grace of the workers in seconds; None for the default.
+        environ: the environment variables of this launcher.
+    """
+    if "OMPI_COMM_WORLD_SIZE" not in environ or _WORKER in environ:
+        return ""
+    grace = _DEFAULT_GRACE if shutdown_timeout is None else shutdown_timeout
+    told = [digits(environ.get(prefix + _SIGKILL_TIMEOUT, "")) for prefix in _PREFIXES]
+    patience = next((number for number in told if number is not None), _DEFAULT_SIGKILL_TIMEOUT)
+    if grace == 0 or patience > grace:
+        return ""
+    return (
+        f"Open MPI's mpirun kills what it has started {patience} s after SIGTERM, whatever "
+        f"--shutdown-timeout ({grace:g} s) says, so that workers cannot save; give it "
+        f"--mca {_SIGKILL_TIMEOUT} with more seconds than that"
+    )
+
+
+def _offer(program: str, count: int, scheduler: str) -> str:
+    return (
+        f"{program} has started {count} launchers, each of which is a job of its own; "
+        f"--scheduler={scheduler} makes them one (--scheduler=none leaves this line out)"
+    )
+
+
+def _count(environ: Mapping[str, str], variable: str) -> int:
+    """The number in a variable; 0 if there is none."""
+    return digits(environ.get(variable, "")) or 0

@@ -1,0 +1,173 @@
+"""`--dry-run`: what it says, and that it does nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from plaunch.cli import run
+
+# Stops at the first socket, process or folder that somebody asks for.
+SPY = """
+import sys
+def refuse(event, args):
+    if event in ("socket.bind", "socket.connect", "os.posix_spawn", "os.fork", "os.mkdir") or (
+        event == "subprocess.Popen"
+    ):
+        raise SystemExit(f"a dry run did {event} {args}")
+sys.addaudithook(refuse)
+from plaunch.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _calm(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+
+@pytest.fixture
+def plan_of(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+    def plan_of(*argv, form="json", plugins=()):
+        assert run([f"--dry-run={form}", *argv], plugins=plugins) == {}
+        out = capsys.readouterr().out
+        return json.loads(out) if form == "json" else out
+
+    return plan_of
+
+
+def test_one_node(plan_of, tmp_path):
+    plan = plan_of("--nproc-per-node=2", "--tee=0:3", "--log-dir=logs", "train.py", "${local_rank}")
+    assert plan["version"] == 1
+    assert plan["job"]["max_nodes"] == 1
+    first, second = plan["workers"]
+    assert first["command"] == [sys.executable, "-u", "train.py", "0"]
+    assert second["command"][-1] == "1"
+    assert (second["rank"], second["environment"]["RANK"]) == (1, "1")
+    assert second["environment"]["MASTER_ADDR"] == "127.0.0.1"
+    assert second["environment"]["MASTER_PORT"] == "<a free port>"
+    assert second["environment"]["OMP_NUM_THREADS"] == "1"
+    run_id = plan["job"]["run_id"]
+    assert first["logs"]["stdout"] == f"logs/{run_id}_<random>/attempt_0/0/stdout.log"
+    assert set(second["logs"]) == {"error_file"}
+    assert os.listdir(tmp_path) == ["train.py"]
+
+
+def test_sources(plan_of, monkeypatch):
+    monkeypatch.setenv("PET_MAX_RESTARTS", "3")
+    monkeypatch.setenv("PET_ROLE", "from the environment")
+    plan = plan_of("--role=given", "train.py")
+    found = {name: (item["value"], item["source"]) for name, item in plan["settings"].items()}
+    assert found["max_restarts"] == (3, "PET_MAX_RESTARTS")
+    assert found["role"] == ("given", "command line")
+    assert found["nnodes"] == ("1:1", "default")
+    assert found["shutdown_timeout"] == (30, "default")
+    assert found["nproc_per_node"] == (1, "default")
+
+
+def test_several_nodes_with_given_ranks(plan_of):
+    plan = plan_of(
+        "--nnodes=3", "--node-rank=1", "--master-addr=node0", "--nproc-per-node=4", "train.py"
+    )
+    assert [worker["rank"] for worker in plan["workers"]] == [4, 5, 6, 7]
+    assert {worker["environment"]["WORLD_SIZE"] for worker in plan["workers"]} == {"12"}
+    assert {worker["environment"]["MASTER_PORT"] for worker in plan["workers"]} == {"29500"}
+
+
+def test_what_only_the_meeting_decides_is_left_open(plan_of):
+    pytest.importorskip("torch")
+    plan = plan_of(
+        "--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--rdzv-id=job", "train.py"
+    )
+    (worker,) = plan["workers"]
+    assert worker["rank"] is None
+    env = worker["environment"]
+    for name in ("RANK", "WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        assert env[name] == "<decided when the nodes meet>"
+    assert (env["LOCAL_RANK"], env["TORCHELASTIC_RUN_ID"]) == ("0", "job")
+
+
+def test_plugins_take_part(plan_of):
+    from plaunch.plugin import hookimpl
+
+    class Env:
+        @hookimpl
+        def plaunch_worker_env(self, worker):
+            return {"COLOUR": f"red {worker.global_rank}"}
+
+    plan = plan_of("train.py", plugins=[Env()])
+    assert plan["workers"][0]["environment"]["COLOUR"] == "red 0"
+    kinds = [(plugin["kind"], plugin["name"]) for plugin in plan["plugins"]]
+    assert ("rendezvous", "static") in kinds
+    assert ("logs_specs", "default") in kinds
+    assert ("signal_policies", "torchrun") in kinds
+
+
+def test_devices_and_processors(plan_of, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    options = ("--devices=1,3", "--virtual-local-rank", "--numa-binding=node")
+    plan = plan_of(*options, "train.py")
+    assert plan["settings"]["nproc_per_node"] == {"value": 2, "source": "--devices"}
+    first, second = plan["workers"]
+    assert first["environment"]["CUDA_VISIBLE_DEVICES"] == "5"
+    assert second["environment"]["CUDA_VISIBLE_DEVICES"] == "7"
+    assert {w["environment"]["LOCAL_RANK"] for w in plan["workers"]} == {"0"}
+    assert first["cpus"]
+    assert f"  cpus: {first['cpus']}" in plan_of(*options, "train.py", form="text").splitlines()
+
+
+def test_the_form_for_people(plan_of):
+    text = plan_of("--nproc-per-node=2", "--max-restarts=1", "train.py", "a b", form="text")
+    lines = text.splitlines()
+    assert any(line.split() == ["--max-restarts", "1", "command", "line"] for line in lines)
+    assert f"  {sys.executable} -u train.py 'a b'" in lines
+    assert "  RANK=1" in lines
+    # What all workers have in common is said once.
+    assert lines.count("  WORLD_SIZE=2") == 1
+
+
+def test_without_a_form_it_is_for_people_and_what_follows_is_the_script(capsys, tmp_path):
+    script = tmp_path / "json"
+    script.touch()
+    run(["--dry-run", str(script)])
+    assert capsys.readouterr().out.startswith("plaunch ")
+
+
+@pytest.mark.parametrize("argv", [[], ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=x"]])
+def test_nothing_is_started_and_no_socket_opened(argv, tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "spy.py").write_text(SPY)
+    (tmp_path / "train.py").touch()
+    done = subprocess.run(
+        [sys.executable, "spy.py", "--dry-run", "--nproc-per-node=2", *argv, "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "worker of local rank 1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--rdzv-backend=nope", "x"], "nope"),
+        (["nowhere.py"], "does not exist"),
+        ([], "no script"),
+    ],
+)
+def test_mistakes_are_found_as_in_a_launch(argv, message, tmp_path, monkeypatch):
+    from plaunch.errors import PlaunchError
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").touch()
+    with pytest.raises(PlaunchError, match=message):
+        run(["--dry-run", *argv])

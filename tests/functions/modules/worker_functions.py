@@ -1,0 +1,257 @@
+"""Functions that run as workers in the tests; a new process can import them by name."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+ENV_AT_IMPORT = os.environ.get("WORKER_TEST")
+
+
+def add(*numbers):
+    return sum(numbers)
+
+
+def trainer(a, b, c):
+    print(f"stdout of {os.environ['LOCAL_RANK']}: {a} {b} {c}")
+    print(f"stderr of {os.environ['LOCAL_RANK']}: {a} {b} {c}", file=sys.stderr)
+    return a + b + c
+
+
+def give(value):
+    return value
+
+
+def megabytes(count):
+    return bytes(count << 20)
+
+
+def facts():
+    return {
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "session": os.getsid(0),
+        "group": os.getpgrp(),
+        "env": os.environ.get("WORKER_TEST"),
+        "env_at_import": ENV_AT_IMPORT,
+        "launcher_env": os.environ.get("LAUNCHER_TEST"),
+        "removed_env": os.environ.get("REMOVED_TEST"),
+        "daemon": multiprocessing.current_process().daemon,
+        "line_buffered": sys.stdout.line_buffering,
+        "cwd": os.getcwd(),
+    }
+
+
+def environment():
+    return dict(os.environ)
+
+
+def signal_facts():
+    return {
+        "sigterm": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+        "sigint": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        "sigusr2_ignored": signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN,
+        "blocked": sorted(int(signum) for signum in signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        "wakeup_fd": signal.set_wakeup_fd(-1),
+    }
+
+
+def open_files():
+    """What this process has open besides its three streams, as `/proc` names it."""
+    own = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            own[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            pass  # the directory's own descriptor
+    return {fd: target for fd, target in own.items() if fd > 2}
+
+
+def fail(message):
+    raise ValueError(message)
+
+
+class UnpicklableError(Exception):
+    def __init__(self, lock):
+        super().__init__("holds a lock")
+        self.lock = lock
+
+
+def raise_unpicklable():
+    raise UnpicklableError(threading.Lock())
+
+
+class TwoArgumentsError(Exception):
+    """Its pickle cannot be loaded: the constructor wants more than `args` holds."""
+
+    def __init__(self, what, why):
+        super().__init__(f"{what} because {why}")
+
+
+def raise_unloadable():
+    raise TwoArgumentsError("it failed", "of that")
+
+
+def return_unpicklable():
+    return threading.Lock()
+
+
+class OnlyInWorker:
+    def __reduce__(self):
+        return _fail_outside, (os.getpid(),)
+
+
+def _fail_outside(pid):
+    if os.getpid() != pid:
+        raise RuntimeError("this object does not travel")
+    return OnlyInWorker()
+
+
+def return_unloadable():
+    return OnlyInWorker()
+
+
+def exit_with(code):
+    sys.exit(code)
+
+
+def exit_at_once(code):
+    os._exit(code)
+
+
+def kill_self(signum):
+    os.kill(os.getpid(), signum)
+    time.sleep(600)
+
+
+def die_while_sending(count):
+    """Be killed after part of the return value was written."""
+
+    class Poison:
+        def __reduce__(self):
+            return bytes, (count,)
+
+    def kill_soon():
+        # The launcher takes the value while it comes, so that only this thread's pace matters.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Timer(0.02, kill_soon).start()
+    from plaunch_functions import results
+
+    def trickle(fd, data):
+        os.write(fd, results._HEADER.pack(results._MAGIC, len(data)))
+        while True:
+            os.write(fd, data[:1000])
+            time.sleep(0.001)
+
+    results.send_result = trickle
+    return bytes(count)
+
+
+def interrupted():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored by inheritance
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(600)
+
+
+def sleep_or_fail(who_fails, exitcode):
+    """The worker that fails does so once all others say that they run."""
+    rank, folder = int(os.environ["LOCAL_RANK"]), os.environ["READY_DIR"]
+    open(os.path.join(folder, str(rank)), "w").close()
+    if rank == who_fails:
+        others = int(os.environ["NPROCS"])
+        while len(os.listdir(folder)) < others:
+            time.sleep(0.002)
+        sys.exit(exitcode)
+    time.sleep(600)
+
+
+def ignore_sigterm(ready):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open(ready, "w").close()
+    time.sleep(600)
+
+
+def wait_for_sigterm(ready):
+    """As a trainer that writes a last checkpoint when it is told to stop."""
+    stopped = []  # a handler that sets an event may come while the main thread has its lock
+    signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
+    open(ready, "w").close()
+    while not stopped:
+        time.sleep(0.01)
+    open(f"{ready}.checkpoint", "w").close()
+    sys.exit(3)
+
+
+def ready_and_sleep(ready):
+    open(ready, "w").close()
+    time.sleep(600)
+
+
+def leave_a_child(path, value):
+    """Return while a child that ignores SIGTERM lives and holds every descriptor."""
+    code = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; time.sleep(600)"],
+        stdout=subprocess.PIPE,
+        close_fds=False,
+    )
+    child.stdout.readline()
+    with open(f"{path}.new", "w") as file:
+        file.write(str(child.pid))
+    os.rename(f"{path}.new", path)
+    return value
+
+
+def fork_a_child_that_holds_the_result_pipe(value):
+    """As a library that forks a helper: the helper has a copy of every descriptor."""
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+        os._exit(0)
+    return value, pid
+
+
+def print_much(megabytes):
+    line = b"x" * 1023 + b"\n"
+    for _ in range(megabytes):
+        os.write(1, line * 1024)
+    return megabytes
+
+
+def start_processes_itself(count):
+    with multiprocessing.get_context("fork").Pool(count) as pool:
+        return pool.map(abs, [-1, -2, -3])
+
+
+def print_from_c(text):
+    import ctypes
+
+    print("from Python")
+    ctypes.CDLL(None).puts(text.encode())
+
+
+def use_queue(queue, value):
+    queue.put(value)
+
+
+def mean_of_tensor(tensor):
+    tensor += 1
+    return tensor.mean(), float(tensor.sum())
+
+
+def report(path):
+    with open(path, "w") as file:
+        json.dump({"stdin": sys.stdin.read()}, file)
+
+
+def dump_default_pickle():
+    return pickle.DEFAULT_PROTOCOL

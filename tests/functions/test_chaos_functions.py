@@ -1,0 +1,258 @@
+"""Function workers that end in every bad way: a right result or a clear failure, never a hang."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import termios
+from dataclasses import dataclass
+
+import pytest
+from plaunch.process import Std, start_processes
+
+from helpers.processes import is_gone
+from helpers.waiting import wait_until
+
+BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
+
+FUNCTIONS = os.path.join(os.path.dirname(__file__), "modules")
+
+pytestmark = pytest.mark.filterwarnings(
+    # Python 3.12 on; the threads are those of the test runner's own time-out.
+    "ignore:This process .* is multi-threaded:DeprecationWarning"
+)
+
+
+@pytest.fixture
+def chaos(monkeypatch):
+    """The module of worker functions, where a new process finds it too."""
+    monkeypatch.syspath_prepend(FUNCTIONS)
+    return importlib.import_module("chaos_functions")
+
+
+@pytest.fixture
+def start(chaos):
+    """Start one worker for each tuple: what it does, and the arguments for that."""
+    opened = []
+
+    def start(*behaviours, start_method="fork", **options):
+        context = start_processes(
+            "trainer",
+            chaos.behave,
+            dict(enumerate(behaviours)),
+            {rank: {"LOCAL_RANK": rank} for rank in range(len(behaviours))},
+            start_method=start_method,
+            handle_signals=False,
+            **options,
+        )
+        opened.append(context)
+        return context
+
+    yield start
+    for context in opened:
+        context.close(signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Failing:
+    """What a worker does, and what must be said about it."""
+
+    does: tuple
+    exitcode: int | None  # any but 0
+    says: str
+
+    def __str__(self) -> str:
+        return "-".join(str(part).replace(" ", "_") for part in self.does)[:60]
+
+
+FAILING = [
+    # The value
+    Failing(("unpicklable",), 1, "cannot be sent to the launcher"),
+    Failing(("nested",), 1, "cannot be sent to the launcher"),
+    Failing(("fails_at_home", ValueError, "not here"), 1, "ValueError: not here"),
+    Failing(("fails_at_home", RecursionError), 1, "RecursionError"),
+    # The exception
+    Failing(("raise_holds_lock",), 1, "it holds a lock"),
+    Failing(("raise_needs_two",), 1, "two things 2"),
+    Failing(("raise_speechless",), 1, "SpeechlessError"),
+    Failing(("raise_unusual",), 1, "not an Exception"),
+    Failing(("raise_at_length", 8), 1, "begin xxx"),
+    Failing(("raise_bytes_and_surrogates",), 1, "a lone surrogate"),
+    Failing(("recurse",), 1, "RecursionError"),
+    Failing(("run_out_of_memory",), 1, "MemoryError"),
+    Failing(("raise_without_a_place_for_the_report",), 1, "nowhere to write"),
+    Failing(("raise_with_a_full_disk",), 1, "no room to write"),
+    # The end
+    Failing(("exit_at_once", 0), 1, "without a return value"),
+    Failing(("exit_at_once", 7), 7, ""),
+    Failing(("exit_with", 7), 7, ""),
+    Failing(("exit_with", "in words"), 1, "in words"),
+    Failing(("kill_self", signal.SIGKILL), -signal.SIGKILL, "SIGKILL"),
+    Failing(("kill_self", signal.SIGSEGV), -signal.SIGSEGV, "SIGSEGV"),
+    Failing(("become", "/bin/true"), 1, "without a return value"),
+    Failing(("become", "/bin/false"), 1, ""),
+    Failing(("close_everything_and", "give", 1), None, ""),  # an interpreter may have its own
+    Failing(("close_the_streams_and", "raise_holds_lock"), 1, "it holds a lock"),
+    Failing(("refuse_signals_and", "exit_at_once", 7), 7, ""),
+    Failing(("write_then", 4, "exit_at_once", 7), 7, ""),
+    Failing(("write_then", 4, "kill_self", signal.SIGKILL), -signal.SIGKILL, ""),
+]
+
+
+def check_failure(context, failing):
+    """Worker 1 has failed as it must, its sibling was stopped, and both are gone."""
+    pids = context.pids()
+    result = context.wait(BOUND)
+    assert result is not None, "it hangs"
+    assert result.is_failed()
+    assert result.return_values == {}
+    assert list(result.failures) == [1]
+    failure = result.failures[1]
+    assert failure.exitcode == failing.exitcode or failing.exitcode is None
+    told = f"{failure.message}\n{failure.describe_exit()}\n{failure.last_lines}"
+    assert failing.says in told
+    assert list(result.stopped) == [0]
+    assert all(is_gone(pid) for pid in pids.values())
+    return failure
+
+
+@pytest.mark.parametrize("failing", FAILING, ids=str)
+def test_a_bad_end_is_a_clear_failure(start, tmp_path, failing):
+    does = failing.does
+    context = start(("sleep",), does, log_dir=tmp_path, redirects=Std.OUT)
+    check_failure(context, failing)
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [case for case in FAILING if case.does[0] not in ("write_then", "raise_at_length")],
+    ids=str,
+)
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_a_bad_end_is_a_clear_failure_with_new_interpreters_too(
+    start, tmp_path, failing, start_method
+):
+    context = start(
+        ("sleep",), failing.does, start_method=start_method, log_dir=tmp_path, redirects=Std.OUT
+    )
+    check_failure(context, failing)
+
+
+def test_a_value_that_exits_whoever_unpickles_it_does_not_exit_the_launcher(start):
+    failing = Failing(("fails_at_home", SystemExit, 5), 1, "SystemExit")
+    check_failure(start(("sleep",), failing.does), failing)
+
+
+@pytest.mark.parametrize("size", [200])
+def test_hundreds_of_megabytes_are_returned(start, start_method, size):
+    result = start(("megabytes", size), ("give", "small"), start_method=start_method).wait(BOUND)
+    assert result is not None, "it hangs"
+    assert not result.is_failed(), result.failures
+    assert len(result.return_values[0]) == size << 20
+    assert result.return_values[1] == "small"
+
+
+def test_a_failure_does_not_wait_for_a_large_value(start):
+    """Worker 0 is in the middle of a value that nobody will ever see."""
+    context = start(("megabytes", 200), ("exit_at_once", 7))
+    result = context.wait(BOUND)
+    assert result.failures[1].exitcode == 7
+    assert result.return_values == {}
+    assert all(is_gone(pid) for pid in context.pids().values())
+
+
+def test_a_worker_killed_while_it_writes_its_value_is_a_failure(start, start_method):
+    context = start(("sleep",), ("megabytes", 64), start_method=start_method)
+    # Nobody reads, so that the worker stays in the middle of its value once it has begun.
+    pipe = context._values._pipes[1].fd
+    wait_until(
+        lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) != bytes(4), "it has begun to write"
+    )
+    os.kill(context.pids()[1], signal.SIGKILL)
+    check_failure(context, Failing((), -signal.SIGKILL, "SIGKILL"))
+
+
+def test_streams_closed_by_the_worker_do_not_matter(start, start_method, tmp_path):
+    result = start(
+        ("close_the_streams_and", "give", 1),
+        ("close_the_streams_and", "give", 2),
+        start_method=start_method,
+        log_dir=tmp_path,
+        redirects=Std.ALL,
+    ).wait(BOUND)
+    assert result is not None, "it hangs"
+    assert result.return_values == {0: 1, 1: 2}
+
+
+def test_many_workers_return_at_once(start):
+    result = start(*[("megabytes", 4)] * 16).wait(BOUND)
+    assert result is not None, "it hangs"
+    assert {len(value) for value in result.return_values.values()} == {4 << 20}
+    assert len(result.return_values) == 16
+
+
+# A launcher of its own, since its console is what is looked at.
+WRITE = """\
+import json, os, sys
+from plaunch.process import Std, start_processes
+import chaos_functions
+if __name__ == "__main__":
+    method, log_dir, megabytes = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    args = {rank: ("write_then", megabytes, "give", rank) for rank in range(2)}
+    context = start_processes(
+        "w", chaos_functions.behave, args, {rank: {"LOCAL_RANK": rank} for rank in range(2)},
+        start_method=method, log_dir=log_dir, tee=Std.OUT, log_line_prefixes={0: "", 1: ""},
+    )
+    result = context.wait()
+    os.write(2, json.dumps([result.return_values, list(result.failures)]).encode())
+"""
+MEBIBYTES = int(os.environ.get("CHAOS_MEBIBYTES", "256"))  # by both workers together
+
+
+def count_in_order(stream, nprocs):
+    """Read lines to the end; how many there are of each rank, all in order and whole."""
+    expected = [0] * nprocs
+    for line in stream:
+        assert len(line) == 64, line
+        rank, number = int(line[:1]), int(line[2:14])
+        assert number == expected[rank], f"rank {rank} lost a line"
+        expected[rank] += 1
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("start_method", "megabytes"), [("fork", MEBIBYTES), ("spawn", 16), ("forkserver", 16)]
+)
+def test_much_output_before_the_value_arrives_whole(tmp_path, start_method, megabytes):
+    script = tmp_path / "write.py"
+    script.write_text(WRITE)
+    with subprocess.Popen(
+        [sys.executable, script, start_method, tmp_path / "logs", str(megabytes // 2)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([FUNCTIONS, *sys.path])},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as launcher:
+        try:
+            counts = count_in_order(launcher.stdout, 2)
+            said = launcher.stderr.read()
+            launcher.wait(BOUND)
+        except BaseException:
+            launcher.kill()
+            raise
+    assert said == b'[{"0": 0, "1": 1}, []]'
+    assert counts == [megabytes // 2 * 16384] * 2
+    files = sorted((tmp_path / "logs").glob("*/attempt_0/*/stdout.log"))
+    assert [path.stat().st_size for path in files] == [megabytes // 2 << 20] * 2
+
+
+def test_a_line_without_an_end_is_passed_on(start, tmp_path):
+    context = start(("write_without_a_line_end", 8), log_dir=tmp_path, tee=Std.OUT)
+    result = context.wait(BOUND)
+    assert result is not None, "it hangs"
+    assert result.return_values == {0: "written"}
+    assert os.path.getsize(context.stdouts[0]) == (8 << 20) + len("begin")

@@ -1,0 +1,63 @@
+"""Workers of multiprocessing's fork server: signals reach them, and nobody else."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import types
+
+import pytest
+from plaunch.process import Process, read_process
+from plaunch.process.stopping.session import WorkerSession
+from plaunch_functions import fork_server
+
+
+@pytest.fixture
+def stranger():
+    program = subprocess.Popen(["sleep", "600"])
+    yield program
+    program.kill()
+    program.wait()
+
+
+def in_server(pid):
+    """A worker of a fork server that is asked for the exit code, and does not say it."""
+
+    class Handle:
+        returncode = None
+        sentinel = -1
+
+        def poll(self):
+            return None
+
+        def close(self):
+            pass
+
+    handle = Handle()
+    handle.pid = pid
+    return fork_server.ForkServerHandle(handle)
+
+
+def test_a_worker_of_a_fork_server_gets_its_signal(stranger):
+    worker = in_server(stranger.pid)
+    assert worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+    assert stranger.wait() == -signal.SIGTERM
+    assert not worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+    worker.release()
+
+
+def test_a_number_that_the_server_gave_away_gets_no_signal(stranger, monkeypatch):
+    """The server reaps, and says so later; meanwhile somebody else may have the number."""
+    here = read_process(stranger.pid)
+    earlier = Process(stranger.pid, start=here.start - 1)
+    monkeypatch.setattr(fork_server, "read_process", lambda pid: earlier)
+    worker = in_server(stranger.pid)
+    monkeypatch.undo()
+    assert not worker.owns_pid()
+    worker.send_signal(signal.SIGTERM)
+    job = types.SimpleNamespace(orphans=lambda rank: [], signal=lambda *_: [])
+    WorkerSession(worker, 0, job).kill()
+    worker.release()
+    assert stranger.poll() is None

@@ -1,0 +1,126 @@
+"""The pipe that a return value comes through."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import threading
+import time
+
+import pytest
+from plaunch_functions.results import ResultPipe, send_result
+
+
+@pytest.fixture
+def pipe():
+    pipe = ResultPipe()
+    yield pipe
+    pipe.close()
+
+
+def receive_all(pipe, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not pipe.is_over and time.monotonic() < deadline:
+        pipe.receive(time.monotonic() + 0.05)
+
+
+def test_a_small_value_arrives_at_once(pipe):
+    send_result(pipe.child_fd, pickle.dumps({"loss": 0.5}))
+    pipe.receive(0.0)
+    assert pipe.is_complete
+    assert pipe.take_value() == {"loss": 0.5}
+
+
+def test_nothing_has_arrived_yet_and_is_not_waited_for(pipe, monkeypatch):
+    def wait():
+        raise AssertionError("it waits though nothing is coming")
+
+    monkeypatch.setattr(select, "poll", wait)
+    pipe.receive(time.monotonic() + 20)
+    assert not pipe.is_complete
+    assert not pipe.is_over
+
+
+def test_a_value_larger_than_any_pipe_arrives(pipe):
+    value = os.urandom(30_000_000)
+    sender = threading.Thread(target=send_result, args=(pipe.child_fd, pickle.dumps(value)))
+    sender.start()
+    receive_all(pipe)
+    sender.join(20)
+    assert pipe.is_complete
+    assert pipe.take_value() == value
+
+
+def test_one_look_ends_at_its_deadline_although_more_is_coming(pipe):
+    data = pickle.dumps(b"x" * 30_000_000)
+    sender = threading.Thread(target=send_result, args=(pipe.child_fd, data))
+    sender.start()
+    while not select.select([pipe.fd], [], [], 20)[0]:
+        pass
+    pipe.receive(deadline=0.0)
+    assert not pipe.is_over
+    receive_all(pipe)
+    sender.join(20)
+    assert pipe.is_complete
+
+
+def test_a_value_that_breaks_off_is_incomplete(pipe):
+    data = pickle.dumps("x" * 1000)
+    reader, writer = os.pipe()
+    send_result(writer, data)
+    frame = os.read(reader, 1 << 16)
+    os.write(pipe.child_fd, frame[:-1])
+    pipe.close_child_end()
+    pipe.receive_rest()
+    assert pipe.is_over
+    assert not pipe.is_complete
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_value_is_complete_although_others_hold_the_pipe(pipe):
+    held = os.dup(pipe.child_fd)  # a grandchild's
+    send_result(pipe.child_fd, pickle.dumps(1))
+    pipe.close_child_end()
+    pipe.receive_rest()
+    assert pipe.is_over
+    assert pipe.take_value() == 1
+    os.close(held)
+
+
+def test_the_end_of_a_worker_that_sent_nothing_is_no_value(pipe):
+    pipe.close_child_end()
+    pipe.receive(0.0)
+    assert pipe.is_over
+    assert not pipe.is_complete
+
+
+def test_the_rest_is_not_waited_for_while_a_grandchild_holds_the_pipe(pipe):
+    began = time.monotonic()
+    pipe.receive_rest()
+    assert time.monotonic() - began < 10
+    assert not pipe.is_complete
+
+
+def test_what_is_no_frame_is_not_waited_for(pipe):
+    os.write(pipe.child_fd, b"printed to a descriptor of somebody else's")
+    pipe.receive(0.0)
+    assert pipe.is_over
+    assert not pipe.is_complete
+
+
+def test_an_empty_header_is_not_a_value(pipe):
+    os.write(pipe.child_fd, b"pla")
+    pipe.receive(0.0)
+    assert not pipe.is_over
+    assert not pipe.is_complete
+
+
+def test_closing_twice_closes_nobody_elses_descriptor():
+    pipe = ResultPipe()
+    pipe.close()
+    other = os.dup(0)
+    pipe.close()
+    os.fstat(other)
+    os.close(other)

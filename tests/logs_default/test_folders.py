@@ -1,0 +1,274 @@
+"""Temporary folders: held by their launcher, and swept when it is gone."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from plaunch.doctor import DoctorContext, Status
+from plaunch.errors import LogDirectoryError
+from plaunch.testing import plugin_manager
+from plaunch_logs_default import DefaultLogsSpecs, folders
+from plaunch_logs_default.doctor import plaunch_doctor_checks
+from plaunch_logs_default.folders import (
+    TemporaryFolder,
+    create_held,
+    create_temporary_log_folder,
+    find_stale_folders,
+    planned_temporary_folder,
+    read_boot,
+    sweep,
+)
+
+from helpers.waiting import wait_until
+
+BOOT = read_boot()
+
+
+@pytest.fixture
+def base(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def make_in(base):
+    def make(boot):
+        path = f"{base}/plaunch_run_{boot}-{os.urandom(4).hex()}"
+        os.mkdir(path)
+        return path
+
+    return make
+
+
+def reify(layout):
+    layout.reify({0: {"TORCHELASTIC_RUN_ID": "run"}})
+    return layout.temporary_dir
+
+
+def test_the_system_tells_when_it_was_started():
+    assert len(BOOT) == 8
+    assert read_boot("/nonexistent") == ""
+
+
+def test_a_folder_is_held_until_it_is_removed(base):
+    layout = DefaultLogsSpecs()
+    folder = reify(layout)
+    assert os.path.basename(folder).startswith(f"plaunch_run_{BOOT}-")
+    assert find_stale_folders(str(base)) == []
+    sweep(str(base))
+    assert os.path.isdir(folder)
+    fds = set(os.listdir("/proc/self/fd"))
+    layout.close(True)
+    assert os.listdir(base) == []
+    assert len(fds - set(os.listdir("/proc/self/fd"))) == 1
+
+
+MAKE = """\
+import os, sys
+from plaunch_logs_default import DefaultLogsSpecs
+layout = DefaultLogsSpecs()
+layout.reify({0: {"TORCHELASTIC_RUN_ID": "run"}})
+print(layout.temporary_dir, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_next_launch_removes_the_folder_of_one_that_was_killed(base):
+    with subprocess.Popen(
+        [sys.executable, "-c", MAKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        folder = launcher.stdout.readline().rstrip("\n")
+        with open(os.path.join(folder, "attempt_0", "0", "error.json"), "w") as file:
+            file.write("{}")
+        layout = DefaultLogsSpecs()
+        reify(layout)
+        layout.close(True)
+        assert os.listdir(base) == [os.path.basename(folder)]
+        launcher.kill()
+    assert find_stale_folders(str(base)) == [folder]
+    layout = DefaultLogsSpecs()
+    reify(layout)
+    layout.close(False)
+    assert os.listdir(base) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plaunch_run_0a0b0c0d",  # with logs, or of an earlier version
+        "plaunch_run_00000000-0a0b0c0d",  # of another start of the system, or of another system
+        f"precious_run_{BOOT}-0a0b0c0d",
+        f"plaunch_run_{BOOT}",
+    ],
+)
+def test_other_folders_are_left_alone(base, name):
+    (base / name).mkdir()
+    sweep(str(base))
+    assert find_stale_folders(str(base)) == []
+    assert os.listdir(base) == [name]
+
+
+def test_what_holds_anything_else_than_error_files_is_left_alone(base):
+    folder = base / f"plaunch_run_{BOOT}-0a0b0c0d"
+    (folder / "attempt_0" / "0").mkdir(parents=True)
+    (folder / "attempt_0" / "0" / "model.pt").touch()
+    sweep(str(base))
+    assert find_stale_folders(str(base)) == [str(folder)]
+
+
+def test_a_link_is_not_followed(base, tmp_path_factory):
+    target = tmp_path_factory.mktemp("target")
+    (base / f"plaunch_run_{BOOT}-0a0b0c0d").symlink_to(target)
+    (base / f"plaunch_file_{BOOT}-0a0b0c0d").touch()
+    sweep(str(base))
+    assert target.is_dir()
+    assert len(os.listdir(base)) == 2
+
+
+def test_another_users_folder_is_left_alone(base, monkeypatch):
+    (base / f"plaunch_run_{BOOT}-0a0b0c0d").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    sweep(str(base))
+    assert len(os.listdir(base)) == 1
+
+
+def test_one_launch_does_not_sweep_without_an_end(base):
+    for number in range(20):
+        (base / f"plaunch_run_{BOOT}-{number:08x}").mkdir()
+    sweep(str(base))
+    assert len(os.listdir(base)) == 4
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(base):
+    make = make_in(base)
+    made = []
+
+    def make_and_lose(boot):
+        made.append(make(boot))
+        if len(made) == 1:
+            sweep(str(base))
+        return made[-1]
+
+    path, fd = create_held(make_and_lose)
+    os.close(fd)
+    assert [path] == made[1:] == [str(child) for child in base.iterdir()]
+
+
+def test_a_folder_that_somebody_looks_at_in_this_moment_is_made_again(base):
+    make = make_in(base)
+    made = []
+    others = []
+
+    def make_and_look(boot):
+        made.append(make(boot))
+        if len(made) == 1:
+            others.append(os.open(made[0], os.O_RDONLY))
+            fcntl.flock(others[0], fcntl.LOCK_EX)
+        return made[-1]
+
+    path, fd = create_held(make_and_look)
+    assert path == made[1]
+    for each in (fd, *others):
+        os.close(each)
+
+
+def test_a_folder_that_is_swept_while_it_is_locked_is_made_again(base, monkeypatch):
+    make = make_in(base)
+    flock = fcntl.flock
+    lost = []
+
+    def lose(fd, how):
+        if not lost:
+            lost.append(os.readlink(f"/proc/self/fd/{fd}"))
+            shutil.rmtree(lost[0])
+        flock(fd, how)
+
+    monkeypatch.setattr(folders.fcntl, "flock", lose)
+    path, fd = create_held(make)
+    os.close(fd)
+    assert os.path.isdir(path)
+    assert path not in lost
+
+
+def test_where_folders_cannot_be_locked_they_get_a_name_that_nobody_sweeps(base, monkeypatch):
+    def refuse(fd, how):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(folders.fcntl, "flock", refuse)
+    folder = reify(DefaultLogsSpecs())
+    monkeypatch.undo()
+    sweep(str(base))
+    assert [str(child) for child in base.iterdir()] == [folder]
+
+
+def test_the_doctor_tells_of_folders_of_killed_launchers(tmp_path):
+    boot_id = tmp_path / "proc/sys/kernel/random/boot_id"
+    boot_id.parent.mkdir(parents=True)
+    boot_id.write_text("01234567-89ab-cdef-0123-456789abcdef\n")
+    context = DoctorContext(environ={}, root=str(tmp_path))
+    assert plaunch_doctor_checks(context) == []
+    for name in ("01234567-0a0b0c0d", "76543210-0a0b0c0d", "0a0b0c0d"):
+        (tmp_path / "tmp" / f"plaunch_mine_{name}").mkdir(parents=True)
+    (found,) = plaunch_doctor_checks(context)
+    assert found.status is Status.WARNING
+    assert found.found.startswith("1 temporary folder(s) of launchers that were killed: ")
+    assert found.found.endswith("/tmp/plaunch_mine_01234567-0a0b0c0d")
+
+
+def test_the_doctor_finds_the_check():
+    assert "options:logs_default" in plugin_manager().doctor_checks()
+
+
+def test_nothing_is_swept_while_workers_are_started(base):
+    """Somebody has cleaned up, so that the folder is made anew."""
+    layout = DefaultLogsSpecs()
+    shutil.rmtree(reify(layout))
+    (base / f"plaunch_run_{BOOT}-0a0b0c0d").mkdir()
+    reify(layout)
+    assert len(os.listdir(base)) == 2
+    layout.close(True)
+    assert os.listdir(base) == []
+
+
+@pytest.mark.parametrize("name", ["run", ".a b", "x" * 300])
+def test_a_planned_folder_is_the_one_that_is_made(base, name):
+    planned = planned_temporary_folder(name)
+    folder = TemporaryFolder.create(name)
+    assert folder.path.startswith(f"{planned}_")
+    assert len(folder.path) == len(f"{planned}_{BOOT}-0a0b0c0d")
+    folder.remove()
+    assert create_temporary_log_folder(name).startswith(f"{planned}_")
+
+
+def test_a_current_folder_that_is_gone_is_said(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    layout = DefaultLogsSpecs("logs")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(LogDirectoryError, match="'logs' is relative to the current folder"):
+        layout.reify({0: {}})
+
+
+def test_a_launch_that_is_killed_leaves_nothing_for_long(base):
+    """At any moment: what the guard does not remove, the next launch does."""
+    command = [sys.executable, "-m", "plaunch", "--no-python", "true"]
+    env = {**os.environ, "PLAUNCH_GUARD": "0"}
+    stop = "import os, signal, plaunch.process.contexts.supervised as s\n"
+    stop += "s.SupervisedContext._start = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
+    stop += "from plaunch.cli import entry_point\nentry_point()\n"
+    killed = subprocess.run(
+        [sys.executable, "-c", stop, "--no-python", "true"],
+        env=env,
+        check=False,
+        timeout=60,
+        stderr=subprocess.DEVNULL,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert len(os.listdir(base)) == 1
+    subprocess.run(command, env=env, check=True, timeout=60, stderr=subprocess.DEVNULL)
+    wait_until(lambda: os.listdir(base) == [], lambda: os.listdir(base))

@@ -1,0 +1,328 @@
+"""What a scheduler fills in: field by field, never what the user has given."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from plaunch import hookimpl
+from plaunch.cli.parser import parse
+from plaunch.errors import PluginError, UnknownNameError, UsageError
+from plaunch.plugin import PluginManager
+from plaunch.scheduling import Allocation
+from plaunch.testing import plugin_manager
+from plaunch_schedulers.filling import apply_allocation, fill_in
+
+FOUR = Allocation(
+    nnodes=4,
+    node_rank=3,
+    endpoint="head:20001",
+    run_id="job-7",
+    sources={"nnodes": "N", "node_rank": "I", "endpoint": "HOSTS", "run_id": "JOB"},
+)
+FILLED = {
+    "nnodes": "4",
+    "node_rank": 3,
+    "rdzv_backend": "c10d",
+    "rdzv_endpoint": "head:20001",
+    "rdzv_id": "job-7",
+    "master_addr": None,
+    "master_port": None,
+}
+
+MANAGER = PluginManager.create(environ={}, first_party_only=True)
+
+
+def options(*argv, **environ):
+    return parse([*argv, "train.py"], environ)
+
+
+def filled(args, **expected):
+    """Whether the options that are about meeting have these values, else those of `FOUR`."""
+    wanted = FILLED | expected
+    assert {dest: getattr(args, dest) for dest in wanted} == wanted
+    return True
+
+
+def test_what_nobody_gave_is_filled_in_and_its_source_is_kept():
+    args = options()
+    told = apply_allocation(args, FOUR, "acme", MANAGER)
+    assert filled(args)
+    assert {dest: args.sources[dest] for dest in FILLED} == {
+        "nnodes": "N (acme)",
+        "node_rank": "I (acme)",
+        "rdzv_backend": "several nodes (acme)",
+        "rdzv_endpoint": "HOSTS (acme)",
+        "rdzv_id": "JOB (acme)",
+        "master_addr": "default",
+        "master_port": "default",
+    }
+    assert told == (
+        "from acme: nnodes=4 (N), rdzv_id=job-7 (JOB), rdzv_backend=c10d (several nodes), "
+        "node_rank=3 (I), rdzv_endpoint=head:20001 (HOSTS)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("--nnodes=2:4", {"nnodes": "2:4"}),
+        ("--nnodes=4:8", {"nnodes": "4:8"}),
+        ("--node-rank=0", {"node_rank": 0}),
+        ("--rdzv-backend=c10d", {}),
+        ("--rdzv-endpoint=other:1", {"rdzv_endpoint": "other:1"}),
+        ("--rdzv-id=mine", {"rdzv_id": "mine"}),
+        # Nodes beyond the given number are spares; nobody has their index.
+        ("--nnodes=2:3", {"nnodes": "2:3", "node_rank": None}),
+        # The static backend is addressed by other options.
+        (
+            "--rdzv-backend=static",
+            {
+                "rdzv_backend": "static",
+                "rdzv_endpoint": "",
+                "master_addr": "head",
+                "master_port": 20001,
+            },
+        ),
+        (
+            "--master-addr=other",
+            {
+                "rdzv_backend": "static",
+                "rdzv_endpoint": "",
+                "master_addr": "other",
+                "master_port": 20001,
+            },
+        ),
+        (
+            "--master-port=1234",
+            {
+                "rdzv_backend": "static",
+                "rdzv_endpoint": "",
+                "master_addr": "head",
+                "master_port": 1234,
+            },
+        ),
+        # The nodes do not host the others.
+        ("--rdzv-backend=etcd", {"rdzv_backend": "etcd", "rdzv_endpoint": ""}),
+    ],
+)
+@pytest.mark.parametrize("as_variable", [False, True])
+def test_what_the_user_gave_stays(option, expected, as_variable):
+    name, _, value = option.lstrip("-").partition("=")
+    variable = "PET_" + name.replace("-", "_").upper()
+    args = options(**{variable: value}) if as_variable else options(option)
+    told = apply_allocation(args, FOUR, "acme", MANAGER)
+    assert filled(args, **expected)
+    dest = name.replace("-", "_")
+    assert args.sources[dest] == (variable if as_variable else "command line")
+    assert f"{dest}=" not in told
+
+
+def test_all_given_is_nothing_taken():
+    args = options(
+        "--nnodes=2", "--node-rank=1", "--rdzv-backend=c10d", "--rdzv-endpoint=a", "--rdzv-id=b"
+    )
+    before = vars(args) | {"sources": dict(args.sources)}
+    assert apply_allocation(args, FOUR, "acme", MANAGER) == ""
+    assert vars(args) == before
+
+
+@pytest.mark.parametrize(
+    ("argv", "allocation"),
+    [
+        (["--nnodes=1"], FOUR),
+        ([], Allocation(nnodes=1, node_rank=0, endpoint="me:1", run_id="job-7")),
+    ],
+)
+def test_one_node_meets_nobody(argv, allocation):
+    args = options(*argv)
+    apply_allocation(args, allocation, "acme", MANAGER)
+    assert args.nnodes == "1"
+    assert (args.rdzv_backend, args.rdzv_endpoint, args.node_rank) == ("static", "", None)
+    assert args.rdzv_id == "job-7"
+
+
+def test_a_scheduler_that_says_nothing_changes_nothing():
+    args = options()
+    before = vars(args) | {"sources": dict(args.sources)}
+    assert apply_allocation(args, Allocation(), "none", MANAGER) == ""
+    assert vars(args) == before
+
+
+@pytest.mark.parametrize(
+    ("argv", "nproc"),
+    [([], "8"), (["--nproc-per-node=2"], "2"), (["--devices=0,1"], "1")],
+)
+def test_a_number_of_workers_is_taken_if_nobody_says_otherwise(argv, nproc):
+    args = options(*argv)
+    apply_allocation(args, Allocation(nproc_per_node=8), "acme", MANAGER)
+    assert args.nproc_per_node == nproc
+
+
+AGAIN = Allocation(run_id="job-7-again", job_id="job-7", sources={"job_id": "JOB"})
+
+
+@pytest.mark.parametrize(
+    ("argv", "job_id"),
+    [
+        ([], "job-7"),
+        (["--job-id=mine"], "mine"),
+        # A script with several launches gives each a run id; they are not one job to their workers.
+        (["--rdzv-id=mine"], None),
+        (["--rdzv-id=mine", "--job-id=both"], "both"),
+    ],
+)
+def test_the_name_of_a_job_is_taken_with_the_run_id(argv, job_id):
+    args = options(*argv)
+    told = apply_allocation(args, AGAIN, "acme", MANAGER)
+    assert args.job_id == job_id
+    assert ("job_id=job-7 (JOB)" in told) is (argv == [])
+
+
+# --- what is missing ------------------------------------------------------------------------------
+
+PARTLY = Allocation(
+    node_rank=1,
+    missing={
+        "nnodes": "tell nnodes",
+        "endpoint": "tell endpoint",
+        "run_id": "tell run_id",
+        "node_rank": "tell node_rank",
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("argv", "missing"),
+    [
+        ([], "tell nnodes"),
+        (["--nnodes=1"], None),
+        (["--nnodes=2"], "tell endpoint"),
+        (["--nnodes=2", "--rdzv-endpoint=a"], "tell run_id"),
+        (["--nnodes=2", "--rdzv-endpoint=a", "--rdzv-id=b"], None),
+        (["--nnodes=2", "--master-addr=a", "--rdzv-id=b"], None),
+        (["--nnodes=2", "--rdzv-backend=etcd", "--rdzv-id=b"], None),
+        (["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-id=b"], "tell endpoint"),
+    ],
+)
+def test_what_is_needed_and_known_to_nobody_is_refused(argv, missing):
+    args = options(*argv)
+    if missing is None:
+        apply_allocation(args, PARTLY, "acme", MANAGER)
+        assert args.rdzv_backend == ("c10d" if args.rdzv_endpoint else args.rdzv_backend)
+        return
+    with pytest.raises(UsageError, match=f"^--scheduler=acme: {missing}$"):
+        apply_allocation(args, PARTLY, "acme", MANAGER)
+
+
+@pytest.mark.parametrize(("backend", "is_refused"), [("static", True), ("c10d", False)])
+def test_an_index_is_needed_by_the_static_backend_only(backend, is_refused):
+    allocation = Allocation(nnodes=2, endpoint="a:1", missing={"node_rank": "tell node_rank"})
+    args = options(f"--rdzv-backend={backend}")
+    if is_refused:
+        with pytest.raises(UsageError, match="tell node_rank"):
+            apply_allocation(args, allocation, "acme", MANAGER)
+    else:
+        apply_allocation(args, allocation, "acme", MANAGER)
+        assert args.node_rank is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"nnodes": 0},
+        {"nproc_per_node": 0},
+        {"node_rank": -1},
+        {"nnodes": 2, "node_rank": 2},
+    ],
+)
+def test_an_allocation_makes_sense(fields):
+    with pytest.raises(ValueError, match=r"is (-1|0|2)"):
+        Allocation(**fields)
+
+
+# --- all together ---------------------------------------------------------------------------------
+
+
+class Acme:
+    """A plugin with a scheduler `acme`."""
+
+    def __init__(self, find):
+        self._find = find
+
+    @hookimpl
+    def plaunch_schedulers(self):
+        return {"acme": self._find}
+
+
+STEP = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "node[1-2]",
+    "SLURM_NODEID": "1",
+    "SLURM_LOCALID": "0",
+}
+
+
+@pytest.mark.parametrize("as_variable", [False, True])
+def test_slurm_is_asked_if_the_user_says_so(as_variable):
+    args = options(PET_SCHEDULER="slurm") if as_variable else options("--scheduler=slurm")
+    told = fill_in(args, plugin_manager(), STEP)
+    assert told.startswith("from slurm: nnodes=2 (SLURM_STEP_NUM_NODES), rdzv_id=slurm-7.0 ")
+    assert filled(args, nnodes="2", node_rank=1, rdzv_endpoint="node1:20007", rdzv_id="slurm-7.0")
+
+
+def test_slurm_is_only_offered_otherwise():
+    """Each launcher of a sweep that srun has started is a job of its own, as with torchrun."""
+    args = options("--nproc-per-node=2")
+    before = vars(args) | {"sources": dict(args.sources)}
+    assert fill_in(args, plugin_manager(), STEP).startswith("srun has started 2 launchers")
+    assert vars(args) == before
+
+
+def test_without_a_scheduler_no_plugin_is_loaded():
+    manager = plugin_manager()
+    assert fill_in(options(), manager, {}) == ""
+    assert manager.selected() == []
+
+
+def test_a_plugins_scheduler_is_handed_the_environment():
+    seen = []
+
+    def find(environ):
+        seen.append(environ)
+        return FOUR
+
+    args = options("--scheduler=acme")
+    assert fill_in(args, plugin_manager(Acme(find)), {"A": "b"}).startswith("from acme: ")
+    assert seen == [{"A": "b"}]
+    assert filled(args)
+
+
+def test_a_failing_scheduler_is_named():
+    def find(environ):
+        return Allocation(nnodes=int(environ["NODES"]))
+
+    manager = plugin_manager(Acme(find))
+    for environ, message in [({}, "KeyError: 'NODES'"), ({"NODES": "0"}, "nnodes is 0")]:
+        with pytest.raises(PluginError, match=message) as caught:
+            fill_in(options("--scheduler=acme"), manager, environ)
+        assert "scheduler 'acme' (--scheduler) of module tests.schedulers.test_filling" in str(
+            caught.value
+        )
+
+
+def test_a_name_that_nobody_has():
+    with pytest.raises(UnknownNameError, match=r"'slrum' is unknown .* did you mean 'slurm'\?"):
+        fill_in(options("--scheduler=slrum"), plugin_manager(), {})
+
+
+def test_standalone_is_alone(caplog):
+    caplog.set_level(logging.WARNING, "plaunch")
+    args = options("--scheduler=slurm", "--standalone")
+    assert fill_in(args, plugin_manager(), STEP) == ""
+    assert args.nnodes == "1:1"
+    assert "--standalone overrides --scheduler=slurm" in caplog.text

@@ -1,0 +1,123 @@
+"""What is said of who has started the launcher, without doing anything about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from plaunch.cli.parser import parse
+from plaunch_schedulers.starters import offer_scheduler, warn_of_hasty_stop
+
+ENVIRONMENTS = Path(__file__).parents[1] / "schedulers/environments"
+
+
+def recorded(name, **changes):
+    """A recorded environment; a variable that becomes None is left out."""
+    lines = (ENVIRONMENTS / f"{name}.env").read_text().splitlines()
+    environ = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    environ.update(changes)
+    return {variable: value for variable, value in environ.items() if value is not None}
+
+
+def offer(environ, *argv, **variables):
+    return offer_scheduler(parse([*argv, "train.py"], variables), environ)
+
+
+STEP = "slurm-step-2x1-task1"
+OF_SRUN = (
+    "srun has started 2 launchers, each of which is a job of its own; --scheduler=slurm makes them "
+    "one (--scheduler=none leaves this line out)"
+)
+
+
+def test_a_step_with_a_launcher_on_each_node_is_told_how_they_become_one():
+    assert offer(recorded(STEP)) == OF_SRUN
+    assert offer(recorded(STEP), "--nproc-per-node=8", "--max-restarts=3") == OF_SRUN
+
+
+@pytest.mark.parametrize("name", ["slurm-batch-3-nodes", "slurm-salloc"])
+def test_a_batch_script_is_told_that_it_uses_one_node_of_several(name):
+    environ = recorded(name)
+    nodes = environ["SLURM_JOB_NUM_NODES"]
+    told = offer(environ)
+    assert f"has {nodes} nodes, of which this launcher uses one, as srun has not" in told
+    assert f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 plaunch " in told
+    # What Slurm numbers for itself is no step.
+    assert offer({**environ, "SLURM_STEP_ID": "4294967291"}) == told
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "scheduler"),
+    [
+        (["openmpi-in-batch-3x1-rank0", "openmpi-in-batch-3x1-rank1"], 3, "mpi"),
+        (["openmpi-in-slurm-3x1-rank1"], 3, "mpi"),
+        (["mpich-2x1-rank1"], 2, "mpi"),
+    ],
+)
+def test_all_ranks_of_mpirun_are_told_the_same(ranks, size, scheduler):
+    (told,) = {offer(recorded(name)) for name in ranks}
+    assert told.startswith(f"mpirun has started {size} launchers, ")
+    assert f"; --scheduler={scheduler} makes them one " in told
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("slurm-step-1x1", {}),
+        ("slurm-batch-1-node", {}),
+        ("slurm-step-2x8-task9", {}),
+        ("slurm-step-2-nodes-3-tasks-task2", {}),
+        ("slurm-pty-task1", {}),  # somebody types
+        (STEP, {"SLURM_STEP_NUM_TASKS": None}),
+        (STEP, {"SLURM_STEP_NUM_NODES": "many"}),
+        (STEP, {"TORCHELASTIC_RUN_ID": "outer"}),  # a worker starts a launcher of its own
+        ("openmpi-1x1-rank0", {}),
+    ],
+)
+def test_others_are_told_nothing(name, changes):
+    assert offer(recorded(name, **changes)) == ""
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--scheduler=none",
+        "--scheduler=slurm",
+        "--nnodes=1",
+        "--node-rank=0",
+        "--standalone",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=a",
+        "--rdzv-id=a",
+        "--master-addr=a",
+        "--master-port=1",
+    ],
+)
+def test_nor_is_who_says_how_nodes_meet(option):
+    assert offer(recorded(STEP), option) == ""
+    name, _, value = option.lstrip("-").partition("=")
+    variable = "PET_" + name.replace("-", "_").upper()
+    assert offer(recorded(STEP), **{variable: value or "1"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "grace", "patience"),
+    [
+        ({}, 30.0, 1),
+        ({"OMPI_MCA_odls_base_sigkill_timeout": "30"}, 30.0, 30),
+        ({"OMPI_MCA_odls_base_sigkill_timeout": "31"}, 30.0, None),
+        ({"PRTE_MCA_odls_base_sigkill_timeout": "31"}, 30.0, None),
+        ({"OMPI_MCA_odls_base_sigkill_timeout": "long"}, 30.0, 1),
+        ({}, 0.5, None),
+        ({}, 0.0, None),
+        ({"TORCHELASTIC_RUN_ID": "outer"}, 30.0, None),
+        ({"OMPI_COMM_WORLD_SIZE": None}, 30.0, None),
+    ],
+)
+def test_an_mpirun_that_kills_before_workers_have_had_their_time(told, grace, patience):
+    warning = warn_of_hasty_stop(grace, recorded("openmpi-1x1-rank0", **told))
+    if patience is None:
+        assert warning == ""
+    else:
+        assert f"started {patience} s after SIGTERM" in warning
+        assert "--mca odls_base_sigkill_timeout" in warning

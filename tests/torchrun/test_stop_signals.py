@@ -1,0 +1,205 @@
+"""The handlers that a context installs when it is used directly."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+
+import pytest
+from plaunch.errors import SignalException
+from plaunch_torchrun.stop_signals import StopSignals
+
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+@pytest.fixture(autouse=True)
+def _restore_all(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_SIGNALS_TO_HANDLE", raising=False)
+    before = {signum: signal.getsignal(signum) for signum in (*HANDLED, signal.SIGUSR1)}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+class Escalated:
+    def __init__(self):
+        self.times = 0
+
+    def __call__(self):
+        self.times += 1
+
+
+def receive(signum):
+    os.kill(os.getpid(), signum)
+
+
+def installed():
+    signals = StopSignals(Escalated())
+    signals.install()
+    return signals
+
+
+@pytest.mark.parametrize("signum", HANDLED)
+def test_torchruns_signals_raise(signum):
+    signals = installed()
+    with pytest.raises(SignalException) as caught:
+        receive(signum)
+    assert caught.value.sigval is signum
+    assert signum.name in str(caught.value)
+    signals.restore()
+
+
+def test_the_environment_says_which(monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1")
+    signals = installed()
+    assert signal.getsignal(signal.SIGTERM) is before
+    with pytest.raises(SignalException):
+        receive(signal.SIGUSR1)
+    signals.restore()
+
+
+def test_a_name_that_is_no_signal_is_logged_and_left_out(monkeypatch, caplog):
+    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGNONE, SIGUSR1,SIGKILL")
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        signals = installed()
+    assert len(caplog.messages) == 2
+    assert "'SIGNONE' is not a signal" in caplog.messages[0]
+    assert "'SIGKILL' cannot be handled" in caplog.messages[1]
+    with pytest.raises(SignalException):
+        receive(signal.SIGUSR1)
+    signals.restore()
+
+
+def test_restore_puts_the_previous_handlers_back():
+    def mine(signum, frame):
+        raise AssertionError("not called here")
+
+    signal.signal(signal.SIGTERM, mine)
+    signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    before = {signum: signal.getsignal(signum) for signum in HANDLED}
+    signals = installed()
+    assert signal.getsignal(signal.SIGTERM) is not mine
+    signals.restore()
+    assert {signum: signal.getsignal(signum) for signum in HANDLED} == before
+    signals.restore()
+    assert {signum: signal.getsignal(signum) for signum in HANDLED} == before
+
+
+def test_an_ignored_sighup_stays_ignored():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals = installed()
+    receive(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    signals.restore()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_a_handler_installed_on_top_is_left_there():
+    def on_top(signum, frame):
+        pass
+
+    signals = installed()
+    signal.signal(signal.SIGTERM, on_top)
+    signals.restore()
+    assert signal.getsignal(signal.SIGTERM) is on_top
+
+
+def test_two_contexts_that_end_in_the_order_of_their_start_leave_nothing():
+    before = signal.getsignal(signal.SIGTERM)
+    first, second = installed(), installed()
+    first.restore()
+    with pytest.raises(SignalException):
+        receive(signal.SIGTERM)
+    second.restore()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_retired_handler_passes_the_signal_on():
+    """As when the context is closed on a thread, which cannot put handlers back."""
+    received = []
+    signal.signal(signal.SIGTERM, lambda signum, frame: received.append(signum))
+    signals = installed()
+    closer = threading.Thread(target=signals.restore)
+    closer.start()
+    closer.join()
+    receive(signal.SIGTERM)
+    receive(signal.SIGTERM)
+    assert received == [signal.SIGTERM, signal.SIGTERM]
+
+
+def test_a_retired_handler_over_the_default_lets_the_process_die():
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signals = installed()
+            closer = threading.Thread(target=signals.restore)
+            closer.start()
+            closer.join()
+            receive(signal.SIGTERM)
+        finally:
+            os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+
+
+def test_on_another_thread_nothing_is_installed_and_that_is_logged(caplog):
+    before = signal.getsignal(signal.SIGTERM)
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        starter = threading.Thread(target=installed, name="starter")
+        starter.start()
+        starter.join()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "on thread 'starter'" in caplog.text
+
+
+def test_a_signal_in_the_middle_of_something_is_raised_at_its_end():
+    signals = installed()
+    steps = []
+
+    def work():
+        with signals.held():
+            with signals.held():
+                receive(signal.SIGTERM)
+                steps.append("inner")
+            steps.append("outer")
+
+    with pytest.raises(SignalException) as caught:
+        work()
+    assert steps == ["inner", "outer"]
+    assert caught.value.sigval is signal.SIGTERM
+    signals.restore()
+
+
+def test_the_second_signal_in_the_middle_of_something_escalates_it():
+    escalated = Escalated()
+    signals = StopSignals(escalated)
+    signals.install()
+    counts = []
+
+    def work():
+        with signals.held():
+            receive(signal.SIGTERM)
+            counts.append(escalated.times)
+            receive(signal.SIGINT)
+            counts.append(escalated.times)
+
+    with pytest.raises(SignalException) as caught:
+        work()
+    assert counts == [0, 1]
+    assert caught.value.sigval is signal.SIGTERM
+    signals.restore()
+
+
+def test_after_a_signal_was_raised_the_next_one_escalates_the_close():
+    escalated = Escalated()
+    signals = StopSignals(escalated)
+    signals.install()
+    with pytest.raises(SignalException):
+        receive(signal.SIGTERM)
+    with signals.held():
+        receive(signal.SIGTERM)
+    assert escalated.times == 1
+    signals.restore()
