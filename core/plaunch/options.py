@@ -40,15 +40,15 @@ class Option:
         names: how it is written; the last one also names its variable and its attribute. A plugin's
             begin with two dashes.
         help: what it does, with its default.
-        default: its value if nobody gives one.
+        default: its value if nobody gives one; a flag is off.
         metavar: stands for the value in the help text.
         read: makes the value of a text, or raises ValueError with what is wrong; None for a flag,
             which is on or off.
         choices: the values that there are.
         plugins: the kind of plugins whose names are values, for completion.
         path: `file` or `directory`, where a value is one, for completion.
-        has_variable: whether `PET_<NAME>` is its default, and a settings file may give it. It has
-            no meaning with options that print something instead of launching.
+        has_variable: whether `PET_<NAME>` is its default, and a settings file may give it. What has
+            a command never has one.
         variables: other variables that give it, such as those of torchrun; `PET_<NAME>` and the
             command line come first.
         bare: the value of an option that is written without one.
@@ -82,6 +82,12 @@ class Option:
     takes_errors: bool = False
     fill: str = ""
     fill_variables: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.read is None and self.default is None:
+            object.__setattr__(self, "default", False)
+        if self.command:
+            object.__setattr__(self, "has_variable", False)
 
     @property
     def dest(self) -> str:

@@ -18,7 +18,7 @@ from plaunch.plugin.culprits import Culprits
 def invocation():
     culprits = Culprits()
     culprits.note("acme", "plugin 'acme'")
-    invocation = Invocation(None, OptionTable(), {})
+    invocation = Invocation(None, OptionTable())
     invocation._manager = types.SimpleNamespace(culprits=culprits)
     return invocation
 

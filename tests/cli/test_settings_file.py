@@ -22,7 +22,7 @@ ACME = PluginOptions(
     (
         Option(("--acme-level",), "how much", 1, "N", integer),
         Option(("--acme-word",), "which", metavar="WORD", is_repeated=True),
-        Option(("--acme-check",), "look", None, "NAME", has_variable=False, command="acme:run"),
+        Option(("--acme-check",), "look", None, "NAME", command="acme:run"),
     ),
     "acme.plugin",
 )

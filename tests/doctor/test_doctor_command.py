@@ -25,6 +25,7 @@ def healthy(monkeypatch):
     """No checks of the real node, whose health is not what these tests are about."""
     monkeypatch.setattr(doctor, "CHECKS", {})
     monkeypatch.setattr("plaunch_devices.doctor.check_accelerators", lambda context: ())
+    monkeypatch.setattr("plaunch_logs_default.doctor.find_stale_folders", lambda *given: [])
     monkeypatch.setattr(doctor, "list_plugins", lambda *given, **named: [])
 
 
@@ -161,7 +162,7 @@ def test_settings_that_take_too_long_are_given_up(healthy, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "SETTINGS_TIMEOUT", 0.3)
     try:
         args = parse(["--doctor", "--nproc-per-node=slow"], {})
-        assert run_doctor(Invocation(args, args.table, {}, [Slow()])) == 1
+        assert run_doctor(Invocation(args, args.table, [Slow()])) == 1
     finally:
         release.set()
     assert "took over 0.3 s" in lines_of(capsys, "problem")[0]

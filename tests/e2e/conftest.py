@@ -22,6 +22,7 @@ from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
 
 from helpers.network import Network
 from helpers.processes import is_gone
+from helpers.programs import run_python
 from helpers.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -116,23 +117,6 @@ class CommandLine:
         with self.start(*argv, **environ) as process:
             out, err = process.communicate(timeout=TIMEOUT)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
-
-    def run_tests(self, folder: Path, timeout: float) -> str:
-        """Run the tests of a package, which must pass within some seconds; returns the output."""
-        environ = {**self.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-            cwd=folder,
-            env={name: value for name, value in environ.items() if name != "PYTEST_ADDOPTS"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
 
 @pytest.fixture
 def plaunch(tmp_path: Path) -> CommandLine:
@@ -367,13 +351,29 @@ def site(tmp_path_factory, source):
     """A folder into which pip has installed the package, without asking any network."""
     folder = tmp_path_factory.mktemp("site")
     words = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *words, "--target", str(folder), str(source)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PIP_TIMEOUT,
-        check=False,
-    )
+    words += ["--target", folder, source]
+    done = run_python("-m", "pip", "install", *words, timeout=PIP_TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
+
+
+@pytest.fixture
+def installed(plaunch, site):
+    """A launcher that finds the package."""
+    plaunch.environ["PYTHONPATH"] = str(site)
+    return plaunch
+
+
+@pytest.fixture
+def run_tests_of_package(installed, source):
+    """Runs the package's own tests, and returns what pytest has printed."""
+
+    def run(timeout=60.0):
+        environ = {**installed.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        environ.pop("PYTEST_ADDOPTS", None)
+        words = ["-q", "-p", "no:cacheprovider"]
+        done = run_python("-m", "pytest", *words, cwd=source, env=environ, timeout=timeout)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run

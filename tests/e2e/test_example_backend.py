@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from helpers.programs import run_python
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-backend"
 SUITE_TIMEOUT = 240.0  # seconds; it takes less than one minute on an idle machine
@@ -45,12 +45,6 @@ while os.environ["WORLD_SIZE"] == "1":
     time.sleep(0.1)
 """
 )
-
-
-@pytest.fixture
-def installed(plaunch, site):
-    plaunch.environ["PYTHONPATH"] = str(site)
-    return plaunch
 
 
 @pytest.fixture
@@ -117,29 +111,18 @@ def test_a_launcher_that_is_stopped_leaves(installed, argv):
 
 
 def test_torch_is_not_imported(installed, argv):
-    done = subprocess.run(
-        [
-            *(sys.executable, "-X", "importtime", "-m", "plaunch"),
-            *(*argv, "--no-python", "true"),
-        ],
-        cwd=installed.folder,
-        env=installed.environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    words = ["-X", "importtime", "-m", "plaunch", *argv, "--no-python", "true"]
+    done = run_python(*words, cwd=installed.folder, env=installed.environ, check=True)
     assert "plaunch_example_backend.store" in done.stderr
     assert not re.search(r"\| +torch\b", done.stderr)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(SUITE_TIMEOUT + 30)
-def test_the_tests_of_the_package_pass(installed, source):
-    printed = installed.run_tests(source, timeout=SUITE_TIMEOUT)
-    assert int(re.search(r"(\d+) passed", printed)[1]) > 80
-    assert "skipped" not in printed
+def test_the_tests_of_the_package_pass(run_tests_of_package):
+    told = run_tests_of_package(SUITE_TIMEOUT)
+    assert int(re.search(r"(\d+) passed", told)[1]) > 80
+    assert "skipped" not in told
 
 
 def test_it_imports_public_names_only():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from helpers.waiting import wait_for_files
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-extension"
@@ -24,19 +22,13 @@ while round_ == "0":
 """
 
 
-@pytest.fixture
-def installed(plaunch, site):
-    plaunch.environ["PYTHONPATH"] = str(site)
-    return plaunch
-
-
 def test_it_is_short():
     files = [*PACKAGE.glob("src/*/*.py"), PACKAGE / "pyproject.toml"]
     assert sum(len(file.read_text().splitlines()) for file in files) < LINES
 
 
-def test_the_tests_of_the_package_pass(installed, source):
-    installed.run_tests(source, timeout=BOUND)
+def test_the_tests_of_the_package_pass(run_tests_of_package):
+    run_tests_of_package(BOUND)
 
 
 def test_its_option_is_like_ours(installed, tmp_path):
@@ -47,7 +39,8 @@ def test_its_option_is_like_ours(installed, tmp_path):
     setting = json.loads(done.stdout)["settings"]["reload_file"]
     assert setting == {"value": "here", "source": "plaunch.toml"}
     listed = installed.run("--list-plugins").stdout
-    assert "reload      plaunch-example-extension" in listed
+    rows = [line.split()[:3] for line in listed.splitlines()]
+    assert ["options", "reload", "plaunch-example-extension"] in rows
     unknown = installed.run("--reload-fil=x", script)
     assert unknown.returncode == 2
     assert "did you mean --reload-file?" in unknown.stderr

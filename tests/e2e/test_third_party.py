@@ -6,13 +6,12 @@ import contextlib
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from helpers.ports import free_port
+from helpers.programs import run_python
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-plugins"
 
@@ -39,12 +38,11 @@ signal.pause()
 
 
 @pytest.fixture
-def installed(plaunch, site):
+def installed(installed):
     """A command line that finds the package, and no variables of it but those a test sets."""
     for name in ("HOSTFILE", "HOSTFILE_HOST", "EVENTS_FILE", "JOURNAL", "LAST_FAILURE"):
-        plaunch.environ.pop(name, None)
-    plaunch.environ["PYTHONPATH"] = str(site)
-    return plaunch
+        installed.environ.pop(name, None)
+    return installed
 
 
 @pytest.fixture
@@ -183,23 +181,14 @@ def test_errors_of_plugins_are_usage_errors_of_one_line(installed, argv, message
 
 def test_plugins_that_are_not_used_are_not_imported(installed):
     script = installed.write("empty.py", "")
-    argv = [sys.executable, "-X", "importtime", "-m", "plaunch", "-p", "no:journal", script]
-    done = subprocess.run(
-        argv,
-        cwd=installed.folder,
-        env=installed.environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    argv = ["-X", "importtime", "-m", "plaunch", "-p", "no:journal", script]
+    done = run_python(*argv, cwd=installed.folder, env=installed.environ, check=True)
     assert "plaunch.agent" in done.stderr
     assert "plaunch_example_plugins" not in done.stderr
 
 
-def test_the_tests_of_the_package_pass(installed, source):
-    installed.run_tests(source, timeout=60)
+def test_the_tests_of_the_package_pass(run_tests_of_package):
+    run_tests_of_package()
 
 
 def test_it_imports_public_names_only():

@@ -264,6 +264,12 @@ def test_switched_off_by_its_own_variable(monkeypatch):
     handler.close()
 
 
+@pytest.fixture
+def in_a_hurry(monkeypatch):
+    """The process gets its share of a busy machine, which could let it wait for minutes."""
+    monkeypatch.setattr(otel, "_give_way", lambda pid: None)
+
+
 @contextlib.contextmanager
 def collector(delay=0.0):
     """A server for traces; the requests that it gets, decoded, and its URL."""
@@ -314,6 +320,7 @@ def wait_for_end(process):
     return process.wait(DEADLINE)
 
 
+@pytest.mark.usefixtures("in_a_hurry")
 def test_spans_reach_a_server_by_otlp(monkeypatch):
     with collector() as (requests, _, url):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
@@ -326,6 +333,7 @@ def test_spans_reach_a_server_by_otlp(monkeypatch):
     assert sorted(sent(requests)) == sorted(row[0] for row in table(spans_of(SUCCESS)))
 
 
+@pytest.mark.usefixtures("in_a_hurry")
 def test_a_server_that_hangs_keeps_nobody(monkeypatch):
     """Neither the launcher, nor for ever the process that exports."""
     monkeypatch.setattr(otel, "MAX_WAIT", 0.05)
@@ -339,6 +347,7 @@ def test_a_server_that_hangs_keeps_nobody(monkeypatch):
         wait_for_end(handler._process)
 
 
+@pytest.mark.usefixtures("in_a_hurry")
 def test_the_process_begins_with_the_workers_and_no_sooner(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
     handler = otel.OtelEventHandler(context(wait="0"))
@@ -356,14 +365,16 @@ def test_the_process_takes_the_time_that_nobody_else_wants(monkeypatch):
     handler = otel.OtelEventHandler(context(wait="0"))
     for event in events_of(*LAUNCH):
         handler.handle(event)
-    pid = handler._process.pid
+    process = handler._process
+    pid = process.pid
     assert os.sched_getscheduler(pid) == os.SCHED_IDLE
     share = pathlib.Path(f"/proc/{pid}/autogroup")  # of its session
     # Others may change it only ten times a second, all of them together.
     if share.exists() and os.geteuid() == 0:
         assert share.read_text().split()[-1] == "19"
-    handler.close()
-    wait_for_end(handler._process)
+    process.kill()
+    process.wait(DEADLINE)
+    process.stdin.close()
 
 
 def test_the_process_rests_while_there_may_be_more_events(monkeypatch):
@@ -380,6 +391,7 @@ def test_the_process_rests_while_there_may_be_more_events(monkeypatch):
     os.close(reader)
 
 
+@pytest.mark.usefixtures("in_a_hurry")
 def test_an_export_that_cannot_work_is_an_error(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkon")
     monkeypatch.setattr(otel, "MAX_WAIT", DEADLINE)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import urllib.error
 
 import pytest
-from plaunch_rendezvous_etcd.testing import EtcdServer, EtcdUnavailableError, find_etcd
+from plaunch_rendezvous_etcd.testing import (
+    EtcdCluster,
+    EtcdServer,
+    EtcdUnavailableError,
+    find_etcd,
+)
 from plaunch_rendezvous_etcd.testing import server as etcd
 
 PLUGIN_TEST = """
@@ -52,6 +58,16 @@ def test_a_cluster_has_one_leader_and_elects_another(etcd_cluster):
     assert etcd_cluster.leader() is not leader
     leader.start()
     assert leader.is_healthy()
+
+
+@pytest.mark.parametrize("create", [EtcdServer, EtcdCluster])
+def test_a_port_that_somebody_else_has_taken_meanwhile_is_given_up(etcd_server, create):
+    created = create()
+    *_, member = getattr(created, "members", [created])
+    taken = member.port
+    with socket.create_server((member.host, taken)), created:
+        assert member.is_healthy()
+        assert member.port != taken
 
 
 def test_users_are_wanted_once_there_are_some(secure_server):

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from plaunch.errors import ExitCode
 from plaunch.process.failures.failure import ProcessFailure
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
     from plaunch.errors import WorkerStoreError
 
 LAUNCHER = -1  # the "rank" of a failure that is no worker's; its launcher's, in reports
 
 
-@dataclass(frozen=True)
-class StoreRound:
+class StoreRound(NamedTuple):
     """A round whose workers need a store, on the node of rank 0; new fields may be added.
 
     Args:
@@ -78,15 +77,9 @@ class WorkerStore(Protocol):
         """End it, with its processes; may be called again."""
 
 
-class OpenStore(Protocol):
-    """What opens a store for each round, before its workers are started."""
-
-    def __call__(self, store_round: StoreRound, /) -> WorkerStore:
-        """Open it.
-
-        Raises:
-            WorkerStoreError: another program listens at its address.
-        """
+# Opens the store of each round, before its workers are started. It raises a WorkerStoreError if
+# another program listens at the address.
+OpenStore = Callable[[StoreRound], WorkerStore]
 
 
 def open_default_store(store_round: StoreRound) -> WorkerStore:

@@ -27,7 +27,6 @@ class Invocation:
     Args:
         args: the parsed options; None if they cannot be parsed.
         table: all options.
-        environ: the environment variables.
         plugins: plugins passed in code.
         error: why the options cannot be parsed.
     """
@@ -36,13 +35,11 @@ class Invocation:
         self,
         args: Arguments | None,
         table: OptionTable,
-        environ: Mapping[str, str],
         plugins: Sequence[object] = (),
         error: UsageError | None = None,
     ) -> None:
         self.args = args
         self.table = table
-        self.environ = environ
         self.plugins = plugins
         self.error = error
         self._manager: PluginManager | None = None

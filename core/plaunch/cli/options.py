@@ -78,7 +78,6 @@ RENDEZVOUS = (
         ("--standalone",),
         "one node on its own, on a free port of loop-back; overrides the rendezvous options",
         read=None,
-        default=False,
     ),
     Option(
         ("--master-addr",),
@@ -115,20 +114,17 @@ SCRIPT = (
         ("-m", "--module"),
         "the script is a module: run it with python -m",
         read=None,
-        default=False,
         is_shared=True,
     ),
     Option(
         ("--no-python",),
         "the script is a program: run it without python",
         read=None,
-        default=False,
     ),
     Option(
         ("--run-path",),
         "run the script with runpy in a process of start_method",
         read=None,
-        default=False,
         is_shared=True,
     ),
     Option(
@@ -176,7 +172,6 @@ SUPERVISION = (
         "leave processes alone that workers left behind, if all workers have succeeded; reports "
         "then lack the last lines of stderr",
         read=None,
-        default=False,
     ),
     Option(
         ("--signals-to-handle",),
@@ -284,8 +279,6 @@ HELP = (
         ("-h", "--help"),
         "show this help message and exit",
         read=None,
-        default=False,
-        has_variable=False,
         is_shared=True,
         command="plaunch.cli.help:show_help",
     ),
@@ -293,8 +286,6 @@ HELP = (
         ("--version",),
         "show the version and exit",
         read=None,
-        default=False,
-        has_variable=False,
         is_shared=True,
         command="plaunch.cli.help:show_version",
     ),

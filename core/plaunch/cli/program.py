@@ -82,10 +82,10 @@ def run(argv: Sequence[str], *, plugins: Sequence[object] = ()) -> dict[int, Any
         if wanted is None:
             raise
         command, table = wanted
-        invocation = Invocation(None, table, os.environ, plugins, error)
+        invocation = Invocation(None, table, plugins, error)
     else:
         command = given_command(args)
-        invocation = Invocation(args, args.table, os.environ, plugins)
+        invocation = Invocation(args, args.table, plugins)
     problems = [] if invocation.args is None else invocation.table.problems
     if command is None or command.dest not in _SILENT or problems:
         set_up_logging()

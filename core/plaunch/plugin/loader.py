@@ -1,10 +1,11 @@
-"""Loading the plugins of one launch: from entry points, words and objects to registrations."""
+"""The plugins of one launch that are loaded: from entry points, words and objects to hooks."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -12,7 +13,8 @@ import pluggy
 from plaunch._names import suggest
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.plugin import hookspecs
-from plaunch.plugin.calls import keeping_signals, one_line
+from plaunch.plugin.calls import Implementation, keeping_signals, offers_of, one_line
+from plaunch.plugin.entry_points import EntryPoint
 from plaunch.plugin.loaded import LoadedPlugin, Registration, is_ours
 from plaunch.plugin.loading import (
     function_at,
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from plaunch.plugin.culprits import Culprits
-    from plaunch.plugin.entry_points import Distribution, EntryPoint
+    from plaunch.plugin.entry_points import Distribution
     from plaunch.plugin.installed import Installed
     from plaunch.plugin.selection import Word
 
@@ -50,17 +52,15 @@ class PluginLoader:
 
     Args:
         installed: what is installed.
-        clock: tells seconds, monotonically.
     """
 
-    def __init__(self, installed: Installed, clock: Callable[[], float]) -> None:
+    def __init__(self, installed: Installed) -> None:
         self.pluggy = _PluggyManager("plaunch")
         self.pluggy.add_hookspecs(hookspecs)
         self.registrations: dict[str, Registration] = {}  # by pluggy's name
         self.loaded: list[LoadedPlugin] = []  # in order
         self.culprits: Culprits | None = None
         self._installed = installed
-        self._clock = clock
         self._of_entry: dict[EntryPoint, Registration] = {}
         self._instances: dict[type, object] = {}
 
@@ -117,6 +117,42 @@ class PluginLoader:
         self._of_entry[entry] = registration
         return registration
 
+    def implementations(self, hook: str) -> list[Implementation]:
+        """What plugins have of a hook, in the order of their names, but for pluggy's marks."""
+        found = getattr(self.pluggy.hook, hook).get_hookimpls()
+        return [
+            Implementation(hook, self.registrations[i.plugin_name], i.function, i.argnames)
+            for i in sorted(found, key=lambda i: (i.trylast - i.tryfirst, i.plugin_name))
+        ]
+
+    def passed_in_code(self) -> list[Registration]:
+        """The plugins that are not installed."""
+        return [one for one in self.registrations.values() if one.distribution is None]
+
+    def offered_beside(self, kind: Kind[Any]) -> list[EntryPoint]:
+        """What loaded plugins offer, as if it were entry points; the value is the plugin's name."""
+        blocker = self._installed.selection.blocker
+        return [
+            EntryPoint(kind.hook, name, plugin.name, plugin.distribution)
+            for plugin in self.registrations.values()
+            if plugin.distribution is not None
+            for name in self.offers(plugin, kind)
+            if blocker(kind.name, name, plugin.distribution.key) is None
+        ]
+
+    def offers(self, plugin: Registration, kind: Kind[Any]) -> Mapping[str, object]:
+        """What one plugin offers of `kind`; its hook is called once.
+
+        Raises:
+            PluginError: the plugin fails, or returns something else.
+        """
+        if kind.name not in plugin.offers:
+            offers = plugin.offers[kind.name] = {}
+            for item in self.implementations(kind.hook) if kind.hook else ():
+                if item.plugin is plugin:
+                    offers.update(offers_of(item))
+        return plugin.offers[kind.name]
+
     def _load_word(self, word: Word) -> None:
         named = self._installed.named(word)
         for kind, name in named:
@@ -164,10 +200,10 @@ class PluginLoader:
 
             self.culprits = explained_culprits()
         self.culprits.note(source.module, source.who)
-        began = self._clock()
+        began = time.monotonic()
         with keeping_signals(source.who, "while it was loaded"):
             yield
-        duration = self._clock() - began
+        duration = time.monotonic() - began
         if duration > SLOW_IMPORT:
             logger.warning(
                 "%s took %.1f s to load, for which every launch waits", source.who, duration

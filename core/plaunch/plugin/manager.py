@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +17,7 @@ from plaunch.errors import (
     UsageError,
 )
 from plaunch.plugin import contributions, extensions
-from plaunch.plugin.calls import Implementation, keeping_signals, offers_of, one_line
+from plaunch.plugin.calls import Implementation, keeping_signals, one_line
 from plaunch.plugin.entry_points import EntryPoint, scan
 from plaunch.plugin.installed import Installed
 from plaunch.plugin.loaded import LoadedPlugin, Registration, is_ours
@@ -59,14 +58,12 @@ class PluginManager:
     There is one for each launch, and nothing of it is shared: see `create`.
     """
 
-    def __init__(
-        self, installed: Installed, clock: Callable[[], float], *, with_traceback: bool = False
-    ) -> None:
+    def __init__(self, installed: Installed, *, with_traceback: bool = False) -> None:
         self._installed = installed
-        self._loader = PluginLoader(installed, clock)
+        self._loader = PluginLoader(installed)
         self._chosen: dict[tuple[str, str], Registration] = {}  # by kind and name
         self._option_values: dict[Registration, dict[str, object]] = {}
-        self._notifier = Notifier(self._implementations, with_traceback=with_traceback)
+        self._notifier = Notifier(self._loader.implementations, with_traceback=with_traceback)
 
     @classmethod
     def create(
@@ -78,7 +75,6 @@ class PluginManager:
         path: Sequence[str] | None = None,
         first_party_only: bool = False,
         entries: list[EntryPoint] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> PluginManager:
         """Look up what is installed, and load what is always on and what is named.
 
@@ -89,7 +85,6 @@ class PluginManager:
             path: folders to look for installed plugins in; by default `sys.path`.
             first_party_only: whether to see no plugins but plaunch's own and the given ones.
             entries: what is installed, if that is known by now.
-            clock: tells seconds, monotonically.
 
         Raises:
             PluginLoadError: a plugin that is always on, named, or given, cannot be used.
@@ -100,7 +95,7 @@ class PluginManager:
         if first_party_only:
             entries = [entry for entry in entries if is_ours(entry.distribution)]
         installed = Installed(entries, Selection(words, environ))
-        manager = cls(installed, clock, with_traceback=environ.get("PLAUNCH_DEBUG") == "1")
+        manager = cls(installed, with_traceback=environ.get("PLAUNCH_DEBUG") == "1")
         manager._loader.load_initial(plugins)
         return manager
 
@@ -119,7 +114,7 @@ class PluginManager:
             PluginLoadError: the plugin cannot be loaded, or does not offer its own name.
         """
         plugin, bare = self._provider(kind, name)
-        offers = self._offers(plugin, kind)
+        offers = self._loader.offers(plugin, kind)
         if bare not in offers:
             offered = ", ".join(map(repr, sorted(offers))) or f"nothing in {kind.hook}"
             raise PluginLoadError(
@@ -164,9 +159,9 @@ class PluginManager:
         """All names of `kind` that can be selected, sorted; imports nothing."""
         blocker = self._installed.selection.blocker
         names = {entry.name for entry in self._installed.usable(kind)}
-        names.update(entry.name for entry in self._offered_beside(kind))
-        for plugin in self._passed_in_code():
-            names.update(n for n in self._offers(plugin, kind) if not blocker(kind.name, n))
+        names.update(entry.name for entry in self._loader.offered_beside(kind))
+        for plugin in self._loader.passed_in_code():
+            names.update(n for n in self._loader.offers(plugin, kind) if not blocker(kind.name, n))
         return sorted(names)
 
     def bounded(
@@ -214,7 +209,7 @@ class PluginManager:
             PluginError: a plugin fails, does not return, changes a variable of `env`, or
                 contradicts another one.
         """
-        items = self._implementations(contributions.ENVIRONMENT)
+        items = self._loader.implementations(contributions.ENVIRONMENT)
         return contributions.added_variables(items, worker, env, is_unwanted)
 
     def worker_binder(
@@ -279,7 +274,7 @@ class PluginManager:
         own = self._context_of(context)
         return [
             extending
-            for item in self._implementations(extensions.HOOK)
+            for item in self._loader.implementations(extensions.HOOK)
             for extending in extensions.create(item, own(item.plugin))
         ]
 
@@ -295,7 +290,7 @@ class PluginManager:
         def check(item: Implementation) -> Callable[[DoctorContext], Iterable[Finding]]:
             return lambda context: item.call({"context": context}) or ()
 
-        items = self._implementations("plaunch_doctor_checks")
+        items = self._loader.implementations("plaunch_doctor_checks")
         return {item.plugin.name: check(item) for item in items}
 
     # --- what is loaded ---------------------------------------------------------------------------
@@ -355,20 +350,15 @@ class PluginManager:
 
     # ----------------------------------------------------------------------------------------------
 
-    def _implementations(self, hook: str) -> list[Implementation]:
-        """What plugins have of a hook, in the order of their names, but for pluggy's marks."""
-        found = getattr(self._loader.pluggy.hook, hook).get_hookimpls()
-        registrations = self._loader.registrations
-        return [
-            Implementation(hook, registrations[i.plugin_name], i.function, i.argnames)
-            for i in sorted(found, key=lambda i: (i.trylast - i.tryfirst, i.plugin_name))
-        ]
-
     def _provider(self, kind: Kind[Any], name: str) -> tuple[Registration, str]:
         """Who offers a name, and how it calls that, which users may write with a distribution."""
         in_code: list[Registration] = []
         if self._installed.selection.blocker(kind.name, name) is None:
-            in_code = [one for one in self._passed_in_code() if name in self._offers(one, kind)]
+            in_code = [
+                one
+                for one in self._loader.passed_in_code()
+                if name in self._loader.offers(one, kind)
+            ]
         if len(in_code) > 1:
             raise DuplicateNameError(
                 f"{kind.label} {name!r} ({kind.flag}) is offered by "
@@ -376,36 +366,12 @@ class PluginManager:
             )
         if in_code:
             return in_code[0], name
-        entry = self._installed.find(kind, name, self._offered_beside(kind))
+        entry = self._installed.find(kind, name, self._loader.offered_beside(kind))
         if entry is None:
             raise self._installed.refusal(kind, name, self.names(kind))
         if entry.group == kind.hook:
             return self._loader.registrations[entry.value], entry.name
         return self._loader.load(kind, entry), entry.name
-
-    def _passed_in_code(self) -> list[Registration]:
-        """The plugins that are not installed."""
-        return [one for one in self._loader.registrations.values() if one.distribution is None]
-
-    def _offered_beside(self, kind: Kind[Any]) -> list[EntryPoint]:
-        """What loaded plugins offer, as if it were entry points; the value is the plugin's name."""
-        blocker = self._installed.selection.blocker
-        return [
-            EntryPoint(kind.hook, name, plugin.name, plugin.distribution)
-            for plugin in self._loader.registrations.values()
-            if plugin.distribution is not None
-            for name in self._offers(plugin, kind)
-            if blocker(kind.name, name, plugin.distribution.key) is None
-        ]
-
-    def _offers(self, plugin: Registration, kind: Kind[Any]) -> Mapping[str, object]:
-        """What one plugin offers of `kind`; its hook is called once."""
-        if kind.name not in plugin.offers:
-            offers = plugin.offers[kind.name] = {}
-            for item in self._implementations(kind.hook) if kind.hook else ():
-                if item.plugin is plugin:
-                    offers.update(offers_of(item))
-        return plugin.offers[kind.name]
 
     def _third_party(self, kind: Kind[Any], name: str) -> Registration | None:
         """Who gave what was chosen; None if nobody has, or the plugin comes with plaunch."""
@@ -423,7 +389,7 @@ class PluginManager:
         context: PluginContext,
         is_unwanted: Callable[[], bool],
     ) -> tuple[Any, Registration | None]:
-        items = self._implementations(hook.name)
+        items = self._loader.implementations(hook.name)
         own = self._context_of(context)
         return contributions.find_sole_answer(hook, items, own, is_unwanted)
 

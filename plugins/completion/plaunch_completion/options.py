@@ -10,7 +10,6 @@ OPTIONS = (
         "print what makes a shell complete options and names: bash, zsh, tcsh or fish",
         metavar="SHELL",
         choices=("bash", "zsh", "tcsh", "fish"),
-        has_variable=False,
         command="plaunch_completion.script:run_completion",
     ),
 )

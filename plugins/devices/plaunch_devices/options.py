@@ -27,7 +27,6 @@ OPTIONS = (
         ("--virtual-local-rank",),
         "show each worker its own device only, which is device 0 to it: LOCAL_RANK is 0 for all",
         read=None,
-        default=False,
     ),
     Option(
         ("--numa-binding",),

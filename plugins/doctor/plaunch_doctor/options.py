@@ -9,8 +9,6 @@ OPTIONS = (
         ("--doctor",),
         "check what usually breaks on this node, with the options that are given",
         read=None,
-        default=False,
-        has_variable=False,
         command="plaunch_doctor.command:run_doctor",
         takes_errors=True,
     ),

@@ -11,7 +11,6 @@ OPTIONS = (
         "--dry-run=json is for programs",
         metavar="FORM",
         choices=("text", "json"),
-        has_variable=False,
         bare="text",
         is_shared=True,
         command="plaunch_dry_run.plan:show_plan",

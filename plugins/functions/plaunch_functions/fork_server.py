@@ -108,19 +108,21 @@ class ForkServerHandle(ProcessHandle):
         return self._sentinel
 
     def _kill_if_alive(self) -> None:
-        now = read_process(self.pid)
-        if now is None or not now.is_alive or self._process is None or not self.owns_pid():
+        if self._process is None or not self._is_alive():
             return
         _log.warning(
             "multiprocessing's fork server is gone, so that pid %d is watched by nobody; it is "
             "killed",
             self.pid,
         )
-        now.send_signal(signal.SIGKILL)
+        self._process.send_signal(signal.SIGKILL)
         deadline = time.monotonic() + _KILL_WAIT
-        while now is not None and now.is_alive and time.monotonic() < deadline:
+        while self._is_alive() and time.monotonic() < deadline:
             time.sleep(_KILL_LOOK)
-            now = read_process(self.pid)
+
+    def _is_alive(self) -> bool:
+        now = read_process(self.pid)
+        return now is not None and now.is_alive and self.owns_pid()
 
 
 def _close(*fds: int) -> None:

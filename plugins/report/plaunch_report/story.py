@@ -188,8 +188,8 @@ class Storyteller:
             firsts.setdefault(key, {})[node] = record.metadata.get("is_first") is True
             if node not in failure.told_by:
                 failure.told_by.append(node)
-        for key, failure in found.items():
-            failure.is_first = any(firsts[key].values())
+        for who, failure in found.items():
+            failure.is_first = any(firsts[who].values())
         return sorted(found.values(), key=lambda item: (item.attempt, not item.is_first, item.time))
 
     def _rounds(self, nodes: list[Node], spans: list[Span]) -> list[Round]:

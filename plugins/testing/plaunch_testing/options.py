@@ -10,7 +10,6 @@ OPTIONS = (
         "run the conformance suites of its kinds over a plugin; a rendezvous backend is given "
         "--rdzv-endpoint and --rdzv-conf",
         metavar="NAME",
-        has_variable=False,
         command="plaunch_testing.check:run_check",
     ),
 )

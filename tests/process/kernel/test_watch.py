@@ -19,8 +19,10 @@ PIDFDS = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="this system h
 
 
 @pytest.fixture(params=[pytest.param(True, marks=PIDFDS), False], ids=["pidfd", "looking"])
-def watch(request):
-    watch = ExitWatch(use_pidfds=request.param)
+def watch(request, monkeypatch):
+    if not request.param:
+        monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
+    watch = ExitWatch()
     yield watch
     watch.close()
 
@@ -101,7 +103,7 @@ def test_ends_come_in_the_order_in_which_they_happened(watch, start):
 
 @PIDFDS
 def test_ends_between_two_looks_keep_their_order(start):
-    watch = ExitWatch(use_pidfds=True)
+    watch = ExitWatch()
     programs = {key: start("cat") for key in range(5)}
     for key, program in programs.items():
         watch.add(key, program.pid, is_over(child(program)))
@@ -186,7 +188,7 @@ def test_a_given_descriptor_stands_for_the_process(watch):
 
 @PIDFDS
 def test_fileno_is_readable_when_there_is_something_to_do(start):
-    watch = ExitWatch(use_pidfds=True)
+    watch = ExitWatch()
     programs = [start("cat"), start("cat")]
     for key, program in enumerate(programs):
         watch.add(key, program.pid, is_over(child(program)))
@@ -203,14 +205,6 @@ def test_fileno_is_readable_when_there_is_something_to_do(start):
     assert poller.poll(0)
     watch.ended()
     assert poller.poll(0) == [], "a wake-up was left behind"
-    watch.close()
-
-
-def test_without_pidfds_there_is_no_fileno(start):
-    watch = ExitWatch(use_pidfds=False)
-    program = start("cat")
-    watch.add(0, program.pid, is_over(child(program)))
-    assert watch.fileno() is None
     watch.close()
 
 
@@ -234,7 +228,7 @@ def test_a_kernel_that_refuses_a_pidfd_is_lived_with(start, monkeypatch):
         return given(pid)
 
     monkeypatch.setattr(os, "pidfd_open", refuse_the_second)
-    watch = ExitWatch(use_pidfds=True)
+    watch = ExitWatch()
     for key, program in programs.items():
         watch.add(key, program.pid, is_over(child(program)))
     assert watch.fileno() is None
@@ -247,7 +241,7 @@ def test_a_kernel_that_refuses_a_pidfd_is_lived_with(start, monkeypatch):
 @PIDFDS
 def test_a_copy_of_the_pidfd_in_a_forked_child_does_not_wake_it_for_ever(start):
     """An epoll forgets a closed descriptor only once all its copies are closed."""
-    watch = ExitWatch(use_pidfds=True)
+    watch = ExitWatch()
     programs = [start("cat"), start("cat")]
     for key, program in enumerate(programs):
         watch.add(key, program.pid, is_over(child(program)))
@@ -313,15 +307,16 @@ def test_a_wake_in_a_signal_handler_while_it_is_closed(monkeypatch):
     watch.close()
 
 
-def test_looking_is_seldom_while_nothing_happens():
+def test_looking_is_seldom_while_nothing_happens(monkeypatch):
     """No busy loop without pidfds: the pauses grow."""
+    monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
     looks = []
 
     def has_ended():
         looks.append(time.monotonic())
         return len(looks) > 12
 
-    watch = ExitWatch(use_pidfds=False)
+    watch = ExitWatch()
     watch.add(0, os.getpid(), has_ended)
     watch.wait(20)
     assert looks[-1] - looks[-4] > 0.045

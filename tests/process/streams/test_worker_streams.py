@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plaunch.errors import LogDirectoryError, PlaunchError
+from plaunch.process.streams.descriptors import StreamsError
 from plaunch.process.streams.logs import LogsDest
 from plaunch.process.streams.reader import Reader
 from plaunch.process.streams.sinks import FileSink
-from plaunch.process.streams.worker_streams import Streams, StreamsError
+from plaunch.process.streams.worker_streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -603,6 +604,17 @@ class TestErrors:
         run(streams, {0: BOTH})
         assert Path(files.path("o")).read_bytes() == b"to stdout\n"
         assert streams.last_lines(0) == ["to stderr"]
+
+    def test_a_closed_console_is_not_what_gets_its_number_later(self, files: Files) -> None:
+        spec = dest(files.path("{}"), stderr=NULL, tee="out", nprocs=2)
+        closed = os.dup(1)
+        os.close(closed)
+        streams = files.streams(spec, 2, stdout_fd=closed)
+        other = os.open(files.path("other"), os.O_WRONLY | os.O_CREAT)
+        assert other == closed
+        run(streams, {0: BOTH, 1: BOTH})
+        os.close(other)
+        assert Path(files.path("other")).read_bytes() == b""
 
     def test_a_launcher_without_standard_streams(self, tmp_path: Path) -> None:
         script = tmp_path / "launcher.py"

@@ -27,14 +27,10 @@ class ExitWatch:
     one thread; only `wake` may also be called from signal handlers and other threads.
 
     Args:
-        use_pidfds: False looks instead, as where `open_pidfd` has none.
         clock: seconds that never go back.
     """
 
-    def __init__(
-        self, *, use_pidfds: bool = True, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._has_pidfds = use_pidfds
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._has_ended: dict[int, Callable[[], bool]] = {}
@@ -65,13 +61,9 @@ class ExitWatch:
                 this one. It stays the caller's, and open until `ended` has named the key.
         """
         self._has_ended[key] = has_ended
-        if fd is None and self._has_pidfds:
-            pidfd = open_pidfd(pid)
-            if pidfd < 0:
-                self._has_pidfds = False  # look instead
-            else:
-                fd = pidfd
-                self._pidfds.add(fd)
+        if fd is None and (pidfd := open_pidfd(pid)) >= 0:
+            fd = pidfd
+            self._pidfds.add(fd)
         if fd is not None:
             self._fds[key] = fd
             self._selector.register(fd, selectors.EVENT_READ, key)
@@ -86,15 +78,11 @@ class ExitWatch:
 
     def fileno(self) -> int | None:
         """A descriptor that is readable when `wait` would return at once; None if there is none."""
-        if len(self._fds) != len(self._has_ended):
-            return None
-        return self._selector_fd()
+        return self._selector.fileno() if len(self._fds) == len(self._has_ended) else None
 
     def own_fds(self) -> list[int]:
         """All descriptors that belong to this watch, for a forked child to close."""
-        selector_fd = self._selector_fd()
-        own = [self._wake_r, self._wake_w, *self._pidfds]
-        return own if selector_fd is None else [*own, selector_fd]
+        return [self._wake_r, self._wake_w, self._selector.fileno(), *self._pidfds]
 
     def ended(self) -> list[int]:
         """The keys of the processes that have ended since the last call, in the order seen."""
@@ -168,9 +156,3 @@ class ExitWatch:
         if fd in self._pidfds:
             self._pidfds.remove(fd)
             os.close(fd)
-
-    def _selector_fd(self) -> int | None:
-        if not hasattr(self._selector, "fileno"):
-            return None
-        fd: int = self._selector.fileno()
-        return fd

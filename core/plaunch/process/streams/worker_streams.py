@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from plaunch.process.streams.console import Console
-from plaunch.process.streams.descriptors import StreamsError, close_quietly, open_log, open_pipe
+from plaunch.process.streams.descriptors import close_quietly, open_log, open_pipe
 from plaunch.process.streams.last_lines import Ring, read_last_lines
 from plaunch.process.streams.lines import (
     TIME_MACRO,
@@ -27,10 +27,9 @@ from plaunch.process.streams.sinks import FileSink, RawToConsole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import TextIO
 
     from plaunch.process.streams.traffic import Traffic
-
-__all__ = ["FINISH_TIMEOUT", "Streams", "StreamsError"]
 
 FINISH_TIMEOUT = 5.0  # seconds without progress
 
@@ -41,6 +40,8 @@ class _Stream:
 
     name: str
     fd: int
+    file: tuple[int, int] | None  # what is behind `fd`; None if it is closed: nothing is shown
+    replaced: TextIO | None  # for lines that are teed
     filters: Sequence[bytes]
     filtered_path: str
     routes: Mapping[int, Route]
@@ -55,6 +56,14 @@ def _choose(dest: LogsDest, stream: str, rank: int, *, capture: bool) -> Route:
         # then leaves the stream alone.
         tee_path = None
     return choose_route(path, tee_path, capture=capture)
+
+
+def _file_behind(fd: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 class Streams:
@@ -108,7 +117,10 @@ class Streams:
             path = path_of(getattr(dest, f"filtered_{name}", ""))
             if path == os.devnull or path.startswith(os.devnull + os.sep):
                 path = ""  # torch's spec puts it "below" /dev/null when there are to be no files
-            return _Stream(name, fd, [encode(text) for text in filters], path, routes)
+            # Asked now: while workers are started, a number that is closed may be given to a file.
+            file, replaced = _file_behind(fd), find_replaced(name, fd)
+            found = [encode(text) for text in filters]
+            return _Stream(name, fd, file, replaced, found, path, routes)
 
         self._stdout = describe("stdout", stdout_fd, stdout_filters, capture=False)
         self._stderr = describe("stderr", stderr_fd, stderr_filters, capture=captures)
@@ -172,21 +184,18 @@ class Streams:
 
     def _console(self, stream: _Stream, *, teed: bool = False) -> Console | None:
         """The console of a stream, for teed lines or others; None if nothing can be shown."""
-        replaced = find_replaced(stream.name, stream.fd) if teed else None
-        if replaced is not None:
-            if id(replaced) not in self._consoles:
-                name, write = f"sys.{stream.name}", text_writer(replaced)
-                self._consoles[id(replaced)] = Console(stream.fd, name, self._notices, write=write)
-            return self._consoles[id(replaced)]
-        try:
-            status = os.fstat(stream.fd)
-        except OSError:
-            return None  # the launcher was started with it closed
+        replaced = stream.replaced if teed else None
         # One console for `2>&1`: the order is kept, and lines of the two do not mix.
-        key = (status.st_dev, status.st_ino)
-        if key not in self._consoles:
-            self._consoles[key] = Console(stream.fd, stream.name, self._notices)
-        return self._consoles[key]
+        key = stream.file if replaced is None else id(replaced)
+        if key is None or key in self._consoles:
+            return self._consoles.get(key)
+        if replaced is None:
+            console = Console(stream.fd, stream.name, self._notices)
+        else:
+            name, write = f"sys.{stream.name}", text_writer(replaced)
+            console = Console(stream.fd, name, self._notices, write=write)
+        self._consoles[key] = console
+        return console
 
     def _open_source(self, stream: _Stream, route: Route, label: str) -> tuple[Source, int]:
         if route.way is Way.CAPTURE and route.is_shown and os.isatty(stream.fd):

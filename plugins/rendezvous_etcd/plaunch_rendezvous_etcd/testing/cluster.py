@@ -7,8 +7,10 @@ import time
 from typing import Any
 
 from plaunch_rendezvous_etcd.testing.server import (
+    ATTEMPTS,
     LOOK,
     START_TIMEOUT,
+    TAKEN,
     EtcdServer,
     EtcdUnavailableError,
     Started,
@@ -25,6 +27,7 @@ class EtcdCluster(Started):
 
     def __init__(self, size: int = 3, **settings: Any) -> None:
         self.members = [EtcdServer(name=f"etcd{n}", **settings) for n in range(size)]
+        self._has_run = False
 
     @property
     def endpoint(self) -> str:
@@ -37,14 +40,28 @@ class EtcdCluster(Started):
         Raises:
             EtcdUnavailableError: they do not get one.
         """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._start_members()
+                break
+            except EtcdUnavailableError:
+                is_taken = any(TAKEN in member.log for member in self.members)
+                if self._has_run or not is_taken or attempt == ATTEMPTS:
+                    raise
+                for member in self.members:
+                    member.forget()
+                    member.choose_ports()
+        self._has_run = True
+        if self.members[0].users:
+            self.members[0].switch_on_users()
+
+    def _start_members(self) -> None:
         cluster = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
         for member in self.members:
             member.cluster = cluster
             member.launch()
         for member in self.members:
             member.wait_until_healthy()
-        if self.members[0].users:
-            self.members[0].switch_on_users()
 
     def leader(self, timeout: float = START_TIMEOUT) -> EtcdServer:
         """The member that leads now; waits for one to be elected.

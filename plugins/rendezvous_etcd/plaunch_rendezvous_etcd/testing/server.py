@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 START_TIMEOUT = 60.0  # seconds until a server answers, or a cluster has a leader
 _STOP_TIMEOUT = 20.0
 LOOK = 0.05  # seconds between two looks
-_ATTEMPTS = 3  # to start on ports that were free a moment ago
+TAKEN = "address already in use"  # what etcd says of a port that somebody else has
+ATTEMPTS = 3  # to start on ports that were free a moment ago
 ROOT_PASSWORD = "root of a test"  # noqa: S105 - of servers that live for the length of a test
 
 T = TypeVar("T", bound="Started")
@@ -154,7 +155,7 @@ class EtcdServer(Started):
         Raises:
             EtcdUnavailableError: it does not; with the last lines that it has printed.
         """
-        for attempt in range(1, _ATTEMPTS + 1):
+        for attempt in range(1, ATTEMPTS + 1):
             self.launch()
             try:
                 self.wait_until_healthy()
@@ -162,8 +163,8 @@ class EtcdServer(Started):
             except EtcdUnavailableError:
                 self.kill()
                 # Somebody else has taken the port meanwhile; once used, it is known to others.
-                is_taken = "address already in use" in self.log
-                if self._has_run or self.cluster or not is_taken or attempt == _ATTEMPTS:
+                is_known = self._has_run or self.cluster
+                if is_known or TAKEN not in self.log or attempt == ATTEMPTS:
                     raise
                 self.choose_ports()
         self._has_run = True
@@ -250,7 +251,7 @@ class EtcdServer(Started):
         """End it without a warning, and remove what it has stored; `start` brings it back empty."""
         self.kill()
         self._has_users = False
-        shutil.rmtree(self._data)
+        shutil.rmtree(self._data, ignore_errors=True)  # it may have stored nothing yet
 
     def save(self) -> str:
         """Take a snapshot of what it stores, as it is at this moment; the name is for `restore`."""
