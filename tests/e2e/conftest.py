@@ -118,6 +118,7 @@ class CommandLine:
             out, err = process.communicate(timeout=TIMEOUT)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
+
 @pytest.fixture
 def plaunch(tmp_path: Path) -> CommandLine:
     """Run launches in a temporary folder."""

@@ -16,8 +16,6 @@ OPTIONS = (
         ("--list-plugins",),
         "list all plugins and their state",
         read=None,
-        default=False,
-        has_variable=False,
         command="plaunch_doctor.listing:show_plugins",
     ),
 )
