@@ -138,7 +138,7 @@ def etcd_server(*arguments: str) -> Iterator[EtcdServer]:
 
 
 def free_endpoint() -> str:
-    """A port of loop-back that nobody uses at this moment."""
+    """A port of loopback that nobody uses at this moment."""
     return f"127.0.0.1:{free_ports('127.0.0.1', 1)[0]}"
 
 

@@ -24,8 +24,8 @@ GLOO = {"GLOO_SOCKET_IFNAME": "eth0"}
     ("numbers", "max_nodes", "environ", "status", "said"),
     [
         (["10.0.0.7"], 2, {}, OK, "node7 -> 10.0.0.7"),
-        (["127.0.1.1"], 2, {}, PROBLEM, "loop-back only (Debian"),
-        (["127.0.1.1"], 2, GLOO, OK, "loop-back only"),
+        (["127.0.1.1"], 2, {}, PROBLEM, "loopback only (Debian"),
+        (["127.0.1.1"], 2, GLOO, OK, "loopback only"),
         (["127.0.1.1"], 1, {}, OK, "127.0.1.1"),
         (["127.0.1.1", "10.0.0.7"], 2, {}, OK, "10.0.0.7"),
         (["10.9.9.9"], 2, {}, PROBLEM, "not an address of this machine"),
@@ -163,7 +163,7 @@ def test_the_default_port_is_what_the_backend_declares(node, traits, answer, sai
 def test_loop_back_is_no_place_for_several_nodes_to_meet(node):
     found = endpoint_of(node, settings("c10d", "127.0.0.1:29400"))
     assert [finding.status for finding in found] == [WARNING, OK]
-    assert "loop-back" in found[0].found
+    assert "loopback" in found[0].found
 
 
 def test_an_address_that_this_node_has_no_protocol_for(node):

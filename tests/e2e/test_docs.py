@@ -4,7 +4,7 @@ A code block below `<!-- file: NAME -->` is written to a file, and one below `<!
 `<!-- run: exit code N -->` is a shell script, run in a folder that holds those files and the
 examples. The lines of a block below `<!-- prints -->` are among those that the script before it has
 printed; HOST stands for the name of this host, and decimal numbers may be others. Ports of
-loop-back are replaced by free ones. What a script leaves running ends with the page.
+loopback are replaced by free ones. What a script leaves running ends with the page.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def test_a_plugin_that_does_not_return_is_named(monkeypatch) -> None:
         contributed(contributor("A", lambda env: returned.wait(BOUND)))
     returned.set()
     assert str(caught.value) == (
-        f"{WHO} has not returned from plaunch_worker_env within 0.01 s; mend what it waits for, or "
+        f"{WHO} has not returned from plaunch_worker_env within 0.01 s; fix what it waits for, or "
         "block it with -p no:NAME"
     )
 

@@ -110,7 +110,7 @@ def test_an_endpoint_on_loop_back_is_served_there_alone(prepare, host, listens, 
 def test_an_interface_of_this_machine_is_hosted(prepare):
     own = next((a for a in interface_addresses() if not is_loop_back(a) and ":" not in a), None)
     if own is None:
-        pytest.skip("this machine has loop-back only")
+        pytest.skip("this machine has loopback only")
     endpoint = f"{own}:{free_port()}"
     with prepare(endpoint, max_nodes=2) as host, prepare(endpoint, max_nodes=2) as other:
         assert (host.is_host, other.is_host) == (True, False)

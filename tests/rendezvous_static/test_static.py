@@ -1,4 +1,4 @@
-"""The static backend: one node on loop-back, or nodes with given ranks."""
+"""The static backend: one node on loopback, or nodes with given ranks."""
 
 from __future__ import annotations
 

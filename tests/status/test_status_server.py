@@ -1,4 +1,4 @@
-"""A server whom no client slows down; real requests, on loop-back."""
+"""A server whom no client slows down; real requests, on loopback."""
 
 from __future__ import annotations
 

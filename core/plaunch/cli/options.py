@@ -27,7 +27,7 @@ NODES = (
     ),
     Option(
         ("--node-rank",),
-        "index of this node (default: 0 with the static backend, else any that is free)",
+        "index of this node (default: 0 with the static backend, else any free index)",
         metavar="N",
         read=integer,
         is_shared=True,
@@ -41,7 +41,7 @@ NODES = (
     ),
     Option(
         ("--local-addr",),
-        "address of this node, if not the one found",
+        "address of this node (default: found automatically)",
         metavar="ADDR",
         is_shared=True,
     ),
@@ -56,27 +56,27 @@ RENDEZVOUS = (
     ),
     Option(
         ("--rdzv-endpoint",),
-        "where the backend is; for c10d one of the nodes, for etcd its members",
+        "address of the backend: one of the nodes for c10d, the members for etcd",
         default="",
         metavar="HOST[:PORT]",
     ),
     Option(
         ("--rdzv-id",),
-        "id of the job, the same on all nodes (default: none; on one node, made up)",
+        "id of the job, the same on all nodes (default: none; generated if there is one node)",
         default="none",
         metavar="ID",
     ),
     Option(
         ("--job-id",),
-        "what workers find in PLAUNCH_JOB_ID: the id that a job keeps when it is started once more "
-        "under another run id (default: what the scheduler calls it, else the run id)",
+        "id that the job keeps when it is started again under another run id; workers find it in "
+        "PLAUNCH_JOB_ID (default: the scheduler's id of the job, else the run id)",
         metavar="ID",
         is_shared=True,
     ),
     Option(("--rdzv-conf",), "options of the backend", default="", metavar="K=V,..."),
     Option(
         ("--standalone",),
-        "one node on its own, on a free port of loop-back; overrides the rendezvous options",
+        "run on this node alone, on a free loopback port; overrides the rendezvous options",
         read=None,
     ),
     Option(
@@ -95,15 +95,15 @@ RENDEZVOUS = (
     ),
     Option(
         ("--port-range",),
-        "range of the ports that plaunch picks on this node (default: any that is free)",
+        "range from which plaunch picks ports on this node (default: any free port)",
         metavar="A-B",
         read=port_range,
         is_shared=True,
     ),
     Option(
         ("--start-timeout",),
-        "time until the first worker of this node must run, whatever there is to wait for before "
-        "(default: no bound of its own; --rdzv-conf join_timeout bounds the wait for nodes)",
+        "how long this node may take until its first worker runs, all waits included (default: no "
+        "limit; --rdzv-conf join_timeout limits the wait for other nodes)",
         metavar="SECONDS",
         read=seconds(LIMIT),
         is_shared=True,
@@ -139,14 +139,14 @@ SCRIPT = (
 SUPERVISION = (
     Option(
         ("--max-restarts",),
-        "how many failures of the job are followed by a restart of all workers (default: 0)",
+        "how many times all workers may be restarted after a failure (default: 0)",
         default=0,
         metavar="N",
         read=integer,
     ),
     Option(
         ("--monitor-interval",),
-        "how often to look at what cannot wake the launcher (default: 0.1)",
+        "how often the launcher checks for changes that do not wake it (default: 0.1)",
         default=0.1,
         metavar="SECONDS",
         read=seconds(PERIOD),
@@ -169,7 +169,7 @@ SUPERVISION = (
     ),
     Option(
         ("--keep-daemons",),
-        "leave processes alone that workers left behind, if all workers have succeeded; reports "
+        "do not end processes that workers leave behind, if all workers succeed; failure reports "
         "then lack the last lines of stderr",
         read=None,
     ),
@@ -181,8 +181,8 @@ SUPERVISION = (
     ),
     Option(
         ("--signal-policy",),
-        "what signals mean: torchrun (those listed stop the job), notify (some are passed on to "
-        "the workers instead), or a plugin's name (default: torchrun)",
+        "what signals do: torchrun (the listed signals stop the job), notify (some are passed on "
+        "to the workers instead), or a plugin's name (default: torchrun)",
         default=defaults.SIGNAL_POLICY,
         metavar="NAME",
         plugins="signal_policies",
@@ -207,7 +207,7 @@ LOGS = (
     ),
     Option(
         ("-t", "--tee"),
-        "streams that go to files and to the console; same form",
+        "streams that go both to files and to the console; same form",
         default="0",
         metavar="STREAMS",
         is_shared=True,
@@ -228,8 +228,8 @@ LOGS = (
     *(
         Option(
             (f"--duplicate-{stream}-filters",),
-            f"collect lines of teed {stream} with one of these words in a file of their own; a "
-            "doubled comma stands for a comma",
+            f"also write teed {stream} lines that contain one of these words to a separate file; "
+            "write a comma twice to mean one",
             default=(),
             metavar="WORD,...",
             read=words,
@@ -238,15 +238,15 @@ LOGS = (
     ),
     Option(
         ("--logs-specs",),
-        "who decides where logs go (default: default)",
+        "plugin that decides where logs go (default: default)",
         default=defaults.LOGS_SPECS,
         metavar="NAME",
         plugins="logs_specs",
     ),
     Option(
         ("--event-log-handler",),
-        "where events go: null, console, jsonl, otel, or a plugin's name; several between commas "
-        "(default: null)",
+        "where events go: null, console, jsonl, otel, or a plugin's name; separate several with "
+        "commas (default: null)",
         default=defaults.EVENT_HANDLER,
         metavar="NAME,...",
         plugins="event_handlers",
@@ -261,8 +261,8 @@ LOGS = (
 HELP = (
     Option(
         ("--config",),
-        "settings file: options by name, for those that are given in no other way; an empty name "
-        "for none (default: plaunch.toml, or [tool.plaunch] in pyproject.toml)",
+        "settings file with options by name; the command line and variables override it; an empty "
+        "name means no file (default: plaunch.toml, or [tool.plaunch] in pyproject.toml)",
         metavar="FILE",
         path="file",
         is_shared=True,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = "plaunch_worker_env"
 
 TIME_BOUND = 10.0  # seconds that one implementation is waited for
-_ADVICE = "; mend what it waits for, or block it with -p no:NAME"
+_ADVICE = "; fix what it waits for, or block it with -p no:NAME"
 
 
 class SoleHook(NamedTuple):

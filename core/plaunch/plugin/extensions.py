@@ -61,7 +61,7 @@ class Extending:
             has_returned = call.wait(START_BOUND)
         if not has_returned:
             raise PluginError(
-                f"an extension of {self.who} has not started within {START_BOUND:g} s; mend what "
+                f"an extension of {self.who} has not started within {START_BOUND:g} s; fix what "
                 "it waits for, or leave out its options"
             )
         if isinstance(call.error, PlaunchError):

@@ -16,8 +16,8 @@ def _devices(text: str) -> list[str]:
 OPTIONS = (
     Option(
         ("--devices",),
-        "numbers of the devices that the workers of this node may see, as in 2,4-7; there is one "
-        "worker for each, unless --nproc-per-node says how many",
+        "numbers of the devices that the workers of this node may see, as in 2,4-7; starts one "
+        "worker for each, unless --nproc-per-node is given",
         metavar="LIST",
         read=_devices,
         is_shared=True,
@@ -25,7 +25,7 @@ OPTIONS = (
     ),
     Option(
         ("--virtual-local-rank",),
-        "show each worker its own device only, which is device 0 to it: LOCAL_RANK is 0 for all",
+        "show each worker only its own device, as device 0; LOCAL_RANK is 0 for all workers",
         read=None,
     ),
     Option(

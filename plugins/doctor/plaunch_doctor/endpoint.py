@@ -91,7 +91,7 @@ def _check_place(context: NodeContext, endpoint: str, *, is_host: bool | None) -
         yield Finding(
             Status.WARNING,
             _WHAT,
-            f"{where} is loop-back, in a job of up to {context.max_nodes} nodes",
+            f"{where} is loopback, in a job of up to {context.max_nodes} nodes",
             "give an address that the other nodes reach, unless all agents run on this machine",
         )
     if is_host and not here:

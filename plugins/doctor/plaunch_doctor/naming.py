@@ -30,7 +30,7 @@ def check_host_name(context: NodeContext) -> Iterator[Finding]:
             _WHAT,
             str(error),
             f"add {context.host!r} with this node's address to /etc/hosts, or set "
-            "GLOO_SOCKET_IFNAME: gloo resolves the host's name and otherwise takes loop-back "
+            "GLOO_SOCKET_IFNAME: gloo resolves the host's name and otherwise takes loopback "
             "(plaunch itself uses addresses)",
         )
         return
@@ -51,7 +51,7 @@ def check_host_name(context: NodeContext) -> Iterator[Finding]:
         yield Finding(
             Status.OK if is_told else Status.PROBLEM,
             _WHAT,
-            f"{said}: loop-back only{trap}",
+            f"{said}: loopback only{trap}",
             ""
             if is_told
             else "give the name this node's real address in /etc/hosts, or set "

@@ -7,7 +7,7 @@ from plaunch.options import Option
 OPTIONS = (
     Option(
         ("--doctor",),
-        "check what usually breaks on this node, with the options that are given",
+        "check this node for common problems, with the options given",
         read=None,
         command="plaunch_doctor.command:run_doctor",
         takes_errors=True,

@@ -7,8 +7,8 @@ from plaunch.options import Option
 OPTIONS = (
     Option(
         ("--dry-run",),
-        "print what would run, and where each setting comes from, without starting anything; "
-        "--dry-run=json is for programs",
+        "print what would run and where each setting comes from, without starting anything; "
+        "--dry-run=json prints JSON",
         metavar="FORM",
         choices=("text", "json"),
         bare="text",

@@ -111,8 +111,8 @@ class ForkServerHandle(ProcessHandle):
         if self._process is None or not self._is_alive():
             return
         _log.warning(
-            "multiprocessing's fork server is gone, so that pid %d is watched by nobody; it is "
-            "killed",
+            "multiprocessing's fork server has ended, and nothing watches pid %d any more; "
+            "plaunch kills it",
             self.pid,
         )
         self._process.send_signal(signal.SIGKILL)

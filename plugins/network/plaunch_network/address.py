@@ -122,7 +122,7 @@ def is_own_address(address: SocketAddress) -> bool:
 
 
 def interface_addresses() -> tuple[str, ...]:
-    """The addresses of this machine's interfaces, loop-back last; none where there is no /proc."""
+    """The addresses of this machine's interfaces, loopback last; none where there is no /proc."""
     found: dict[str, None] = {}
     with (
         contextlib.suppress(OSError),
@@ -150,8 +150,8 @@ def find_node_address(
 
     A given `local_addr` is taken as it is. Otherwise it is the address of the local end of a socket
     towards the endpoint at `host` and `port`; where there is no endpoint, or only this machine
-    takes its name for a loop-back address (as Debian does), the one towards the default route; at
-    the last an interface's, and the host's name. A job of one node stays on loop-back. Nothing is
+    takes its name for a loopback address (as Debian does), the one towards the default route; at
+    the last an interface's, and the host's name. A job of one node stays on loopback. Nothing is
     sent; a name may take `RESOLVE_TIMEOUT` seconds.
     """
     if local_addr:
@@ -162,7 +162,7 @@ def find_node_address(
     if host:
         with contextlib.suppress(RendezvousConnectionError):
             towards += resolve_host(host, port or _ANY_PORT)
-    # Whoever writes a loop-back address as the endpoint has all nodes on this machine.
+    # Whoever writes a loopback address as the endpoint has all nodes on this machine.
     may_be_loop_back = host == "localhost" or is_loop_back(host)
     for address in towards:
         end = _local_end(address)

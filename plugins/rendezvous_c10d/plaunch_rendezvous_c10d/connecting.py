@@ -52,7 +52,7 @@ class Connector:
         host: the endpoint's host; resolved anew each time, as names move.
         port: the endpoint's port.
         read_timeout: how long one operation may take, in seconds.
-        here: whether the endpoint is this machine, so that loop-back leads there as well.
+        here: whether the endpoint is this machine, so that loopback leads there as well.
         advice: what messages suggest if nobody hosts the store.
         run_id: the id of this job, for a warning if the host's is another one.
     """
@@ -223,7 +223,7 @@ class Connector:
         with self._lock:
             since = self._failing_since
         long = f", for {time.monotonic() - since:.0f} s so far" if since is not None else ""
-        own = ", ".join(a for a in interface_addresses() if not is_loop_back(a)) or "loop-back only"
+        own = ", ".join(a for a in interface_addresses() if not is_loop_back(a)) or "loopback only"
         text = f"rendezvous store {self.endpoint!r} cannot be reached{long}: {what}"
         if not self._has_connected:
             # Later on it is not the endpoint that is wrong.

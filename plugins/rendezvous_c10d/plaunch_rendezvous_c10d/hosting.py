@@ -42,7 +42,7 @@ class HostedStore:
     def __init__(self, distributed: Any, listener: socket.socket, run_id: str = "") -> None:
         address = listener.getsockname()
         self.port: int = address[1]
-        # The server is its own first client. A wildcard is reached over loop-back.
+        # The server is its own first client. A wildcard is reached over loopback.
         self.loop_back = address[0] if is_loop_back(address[0]) else "127.0.0.1"
         uname = os.uname()
         self.identity = f"{uname.nodename} (pid {os.getpid()}, {secrets.token_hex(4)})"
@@ -101,7 +101,7 @@ def may_be_elsewhere(host: str, port: int) -> bool:
 
 
 def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
-    """Open the socket to host on: for all interfaces and both families, or loop-back alone.
+    """Open the socket to host on: for all interfaces and both families, or loopback alone.
 
     Raises:
         OSError: EADDRINUSE if somebody listens on the port already.

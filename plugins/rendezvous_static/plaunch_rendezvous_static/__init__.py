@@ -1,4 +1,4 @@
-"""The `static` rendezvous backend: ranks from the command line, or one node on loop-back."""
+"""The `static` rendezvous backend: ranks from the command line, or one node on loopback."""
 
 from plaunch_rendezvous_static.handler import SingleNodeRendezvous as SingleNodeRendezvous
 from plaunch_rendezvous_static.handler import StaticRendezvous as StaticRendezvous

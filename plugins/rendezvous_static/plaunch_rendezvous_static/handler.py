@@ -113,7 +113,7 @@ class _NoMembership(RendezvousHandler):
 
 
 class SingleNodeRendezvous(_NoMembership):
-    """One node: every round is complete at once and has a port of its own on loop-back.
+    """One node: every round is complete at once and has a port of its own on loopback.
 
     The port of a round is held until the next round or the end, so that no other program is given
     it before the launcher listens there for the workers.

@@ -7,8 +7,8 @@ from plaunch.options import Option
 OPTIONS = (
     Option(
         ("--scheduler",),
-        "take nodes, index, endpoint and run id from what a scheduler has set: slurm, kubernetes, "
-        "mpi, none, or a plugin's name (default: none)",
+        "take nodes, index, endpoint and run id from the variables of a scheduler: slurm, "
+        "kubernetes, mpi, none, or a plugin's name (default: none)",
         metavar="NAME",
         plugins="schedulers",
         is_shared=True,

@@ -1,4 +1,4 @@
-"""Where the status of a launcher is served: a port of loop-back, unless a host is named too."""
+"""Where the status of a launcher is served: a port of loopback, unless a host is named too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 def parse_address(value: str | int, source: str) -> tuple[str, int]:
-    """Read `9400`, `0.0.0.0:9400` or `[::1]:9400`; an empty host stands for loop-back.
+    """Read `9400`, `0.0.0.0:9400` or `[::1]:9400`; an empty host stands for loopback.
 
     Port 0 asks for any that is free. `source` is who says so, for messages.
 
@@ -28,7 +28,7 @@ def parse_address(value: str | int, source: str) -> tuple[str, int]:
     is_odd = any(char in host for char in ":[]") and not is_bracketed
     if number is None or is_odd or (colon and not host):
         raise UsageError(
-            f"{source} is {quote(str(value))}; write a port as in 9400, for loop-back, or "
+            f"{source} is {quote(str(value))}; write a port as in 9400, for loopback, or "
             "HOST:PORT as in 0.0.0.0:9400 or [::1]:9400 (port 0: any that is free)"
         )
     return host.strip("[]"), number

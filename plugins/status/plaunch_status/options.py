@@ -9,15 +9,15 @@ PLUGIN = "plaunch_status.extension"
 OPTIONS = (
     Option(
         ("--metrics-port",),
-        "serve /metrics, /healthz and /status of this launcher on this port of loop-back, or at "
-        "this address (default: off)",
+        "serve /metrics, /healthz and /status of this launcher on this loopback port, or at this "
+        "address (default: off)",
         metavar="[HOST:]PORT",
         is_shared=True,
     ),
     Option(
         ("--health-port",),
-        "the same on this port of loop-back, for a health check; a port that is taken is only "
-        "warned of (default: TORCHELASTIC_HEALTH_CHECK_PORT, else off)",
+        "serve the same on this loopback port, for a health check; if the port is taken, plaunch "
+        "only warns (default: TORCHELASTIC_HEALTH_CHECK_PORT, else off)",
         metavar="PORT",
         variables=("TORCHELASTIC_HEALTH_CHECK_PORT",),
         is_shared=True,

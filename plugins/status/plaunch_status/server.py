@@ -93,7 +93,7 @@ class StatusServer:
         return f"http://{describe_address(self.host, self.port)}"
 
     def answers_loopback(self, port: int) -> bool:
-        """Whether a program of this host that asks loop-back at `port` asks this server."""
+        """Whether a program of this host that asks loopback at `port` asks this server."""
         return port == self.port and self.host in (*LOOPBACK, "0.0.0.0", "::")  # noqa: S104
 
     def start(self) -> None:

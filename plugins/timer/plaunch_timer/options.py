@@ -9,8 +9,8 @@ PLUGIN = "plaunch_timer.extension:Timers"
 OPTIONS = (
     Option(
         ("--file-timer",),
-        "watch the timers of the workers, which find the pipe for them in TORCHELASTIC_TIMER_FILE "
-        "(default: TORCHELASTIC_ENABLE_FILE_TIMER, else off)",
+        "end workers whose timers expire; workers find the pipe for timer requests in "
+        "TORCHELASTIC_TIMER_FILE (default: TORCHELASTIC_ENABLE_FILE_TIMER, else off)",
         metavar="0 or 1",
         choices=("0", "1"),
         bare="1",

