@@ -66,7 +66,7 @@ def test_the_limit_that_was_hit_is_named(system):
     assert describe_shortage(system) == (
         "the system gives no more processes or threads: pids.max of the control group allows 100 "
         "processes and threads, 99 are there. Raise the limit (ulimit -u, limits.conf, docker "
-        "--pids-limit, the pod's limit), start fewer workers, or end what is there"
+        "--pids-limit, the pod's limit), start fewer workers, or end other processes"
     )
     system.files["/sys/fs/cgroup/pod/pids.current"] = "max"
     assert "kernel.pid_max allows 32768 processes and threads, 345 are there" in (
@@ -76,7 +76,7 @@ def test_the_limit_that_was_hit_is_named(system):
 
 def test_a_system_that_tells_nothing(monkeypatch):
     monkeypatch.setattr("os.getuid", lambda: 0)
-    assert "see whether there is memory left" in describe_shortage(System())
+    assert "check the free memory" in describe_shortage(System())
 
 
 def test_other_refusals_are_told_as_they_are():

@@ -38,4 +38,4 @@ def test_the_ends_of_messages():
     assert did_you_mean("x", ["fork", "spawn"]) == ""
     assert suggest("frok", ["spawn", "fork"]) == "; did you mean 'fork'? Choices: fork, spawn"
     assert suggest("x", ["spawn", "fork"]) == ". Choices: fork, spawn"
-    assert suggest("x", []) == "; there are none to choose from"
+    assert suggest("x", []) == "; no choices are available"

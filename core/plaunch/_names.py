@@ -18,7 +18,7 @@ def suggest(name: str, choices: Iterable[str], *, otherwise: str = "") -> str:
     """
     known = sorted(choices)
     if not known:
-        return f"; there are none to choose from{otherwise}"
+        return f"; no choices are available{otherwise}"
     meant = did_you_mean(name, known)
     return f"{meant or '.'} Choices: {', '.join(known)}{'' if meant else otherwise}"
 

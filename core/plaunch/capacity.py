@@ -39,7 +39,7 @@ class Room:
         return self.most - self.there
 
     def __str__(self) -> str:
-        return f"{self.limit} allows {self.most} processes and threads, {self.there} are there"
+        return f"{self.limit} allows {self.most} processes and threads, {self.there} exist"
 
 
 def explain(error: Exception) -> str:
@@ -55,14 +55,14 @@ def describe_shortage(system: System | None = None) -> str:
     rooms = sorted([*find_rooms(system), *_kernel_rooms(system)], key=lambda room: room.left)
     if not rooms:
         return (
-            "the system gives no more processes or threads, although it tells of no limit; see "
-            "whether there is memory left (ulimit -v, ulimit -s)"
+            "the system gives no more processes or threads, and plaunch finds no limit that is "
+            "reached; check the free memory (ulimit -v, ulimit -s)"
         )
     near = [room for room in rooms if room.left < _NEAR] or rooms
     return (
         f"the system gives no more processes or threads: {'; '.join(map(str, near))}. Raise the "
         "limit (ulimit -u, limits.conf, docker --pids-limit, the pod's limit), start fewer "
-        "workers, or end what is there"
+        "workers, or end other processes"
     )
 
 

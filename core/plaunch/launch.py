@@ -120,9 +120,9 @@ def launch_agent(
         RendezvousError: the nodes could not meet.
     """
     if manager is not None and plugins:
-        raise UsageError("give plugins either to launch_agent or to its manager, not to both")
+        raise UsageError("give plugins to launch_agent or to its manager, not to both")
     if entrypoint is None:
-        raise UsageError("there is nothing to launch: the entrypoint is None")
+        raise UsageError("nothing to launch: the entrypoint is None")
     if manager is None:
         manager = PluginManager.create(plugins)
     if not config.run_id:
@@ -320,9 +320,9 @@ class _Launch:
                     item.rest()
                 for who in self._manager.left_behind():
                     logger.warning(
-                        "%s has not returned from a hook; workers are forked meanwhile, in which "
-                        "nobody lets go of a lock that it holds (--start-method=spawn has no such "
-                        "trouble)",
+                        "%s has not returned from a hook; workers are forked meanwhile, and a "
+                        "lock that the hook holds stays locked in them (use --start-method=spawn "
+                        "to avoid this)",
                         who,
                     )
 

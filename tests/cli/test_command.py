@@ -62,7 +62,7 @@ def test_run_path(monkeypatch, script, tmp_path):
     ("argv", "message"),
     [
         ([], "there is no script to run"),
-        ([""], "the name of the script is empty .''.; is it a variable"),
+        ([""], "the name of the script is empty .''.; perhaps a variable"),
         (["  "], "the name of the script is empty .'  '."),
         (["-m", ""], "the name of the script is empty"),
         (["--no-python", " "], "the name of the script is empty"),
@@ -85,7 +85,7 @@ def test_mistakes_are_named(argv, message):
         (["./sub/trian.py"], "does not exist; did you mean './sub/train.py'?"),
         (["train"], "'train' does not exist; did you mean 'train.py'?"),
         (["evaluate"], "'evaluate' does not exist (current folder: "),
-        (["python3", "train.py"], "plaunch starts python itself: leave the word out"),
+        (["python3", "train.py"], "plaunch starts python itself: leave out this word"),
         (["train.py --lr 3"], "leave out the quotes around 'train.py --lr 3'"),
         (["sub"], "'sub' is a folder without a __main__.py"),
         (["--nproc-per-node", "train.py"], "'train.py' is the value of --nproc-per-node"),
@@ -118,7 +118,7 @@ def test_a_folder_that_is_gone_is_said_to_be(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    with pytest.raises(UsageError, match="and neither does the current folder any more"):
+    with pytest.raises(UsageError, match="and the current folder does not exist any more"):
         command("train.py")
 
 

@@ -49,14 +49,14 @@ def test_what_ends_by_itself_is_waited_for(left):
 def test_a_thread_that_does_not_end_is_named_and_the_rest_is_done():
     done = run("threading.Thread(target=never.wait, name='lasting').start()", 0.01)
     assert done.returncode == 17
-    assert "not waited for any longer: thread 'lasting' (in wait, " in done.stderr
+    assert "plaunch does not wait any longer for: thread 'lasting' (in wait, " in done.stderr
     assert done.stdout == "main first in, last out\n"
 
 
 def test_a_function_that_does_not_return_is_named_and_what_was_said_is_written():
     done = run("atexit.register(never.wait)", 0.01)
     assert done.returncode == 17
-    assert "not waited for any longer: a function at exit (in wait, " in done.stderr
+    assert "plaunch does not wait any longer for: a function at exit (in wait, " in done.stderr
     assert done.stdout == "main "
 
 

@@ -203,7 +203,7 @@ def nowhere(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["x.py"], r"'x.py' does not exist, and neither does the current folder any more"),
+        (["x.py"], r"'x.py' does not exist, and the current folder does not exist any more"),
         (["--log-dir=logs", "--no-python", "true"], "log directory 'logs' is relative to the cur"),
         (
             ["--event-log-handler=jsonl", "--event-conf=jsonl.path=x", "--no-python", "true"],

@@ -114,7 +114,7 @@ def test_tables_and_lists(folder):
         ("max-restarts = 'three'", "plaunch.toml, max-restarts: 'three' is not a whole number"),
         ("max-restarts = true", "plaunch.toml, max-restarts: 'true' is not a whole number"),
         ("no-python = 1", "plaunch.toml, no-python is 1, which is not true or false"),
-        ("role = 1979-05-27", "plaunch.toml, role is .*no value of an option"),
+        ("role = 1979-05-27", "plaunch.toml, role is .*cannot be the value of an option"),
         ("start-method = 'spwan'", "did you mean 'spawn'"),
         ("dry-run = 'text'", "'dry-run', which is no option"),
         ("[acme]\nlevel = 1", "'acme.level', which is no option"),

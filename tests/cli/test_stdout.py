@@ -96,5 +96,5 @@ def test_a_stdout_on_a_full_disk_is_no_fault_of_plaunch() -> None:
     assert done.returncode == 1
     assert done.stderr == (
         "plaunch: stdout, where this output was to go, cannot be written: No space left on "
-        "device; what is there is not all of it\n"
+        "device; the output is incomplete\n"
     )

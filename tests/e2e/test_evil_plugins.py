@@ -78,7 +78,7 @@ def test_signals_are_heard_while_a_signal_policy_stands(evil):
         launch.send_signal(signal.SIGTERM)
         _, err = launch.communicate(timeout=FORTY)
     assert launch.returncode == 128 + signal.SIGTERM
-    assert f"signal policy 'stands' {RELEASE}components) has not said within 1 s" in err
+    assert f"signal policy 'stands' {RELEASE}components) did not say within 1 s" in err
 
 
 def test_signals_are_heard_while_a_logs_spec_stands(evil):
@@ -108,7 +108,7 @@ def test_what_a_plugin_leaves_behind_does_not_hold_the_launcher(evil, plugin):
             (evil.folder / "end").touch()  # the process that is left ends, and lets go of the pipes
         out, err = launch.communicate(timeout=FORTY)
     assert out == "said\n"
-    _, _, named = err.partition("the launch is over; not waited for any longer: ")
+    _, _, named = err.partition("the launch has ended; plaunch does not wait any longer for: ")
     assert LEFT[plugin] in named
 
 
@@ -133,7 +133,7 @@ def test_what_signals_do_is_put_back(evil, argv, what):
     done = evil.run(*argv, "--no-python", "sleep", "0.2")
     assert done.returncode == 0, done.stderr
     assert f"{RELEASE}" in done.stderr
-    assert f"has changed what {what}; that is put back" in done.stderr
+    assert f"has changed what {what}; plaunch has undone this" in done.stderr
 
 
 QUESTIONS = {

@@ -244,7 +244,7 @@ def test_workers_whose_fork_server_dies_are_not_left_alone(contexts, functions, 
         failure = only_failure(context)
     assert failure.exitcode == 255
     assert is_gone(context.pids()[0])
-    assert "fork server is gone" in caplog.text
+    assert "fork server has ended" in caplog.text
 
 
 # --- stopping -------------------------------------------------------------------------------------

@@ -413,7 +413,7 @@ def test_options_on_the_command_line_and_in_the_variable(tmp_path, monkeypatch):
     [
         (["--event-log-handler=consol"], "did you mean 'console'?"),
         (["--event-log-handler=console,console"], "names 'console' twice"),
-        (["--event-log-handler=,"], "write a name, or several between commas"),
+        (["--event-log-handler=,"], "write one name, or several separated by commas"),
         (["--event-conf=jsonl.path=x"], "--event-log-handler does not name 'jsonl'"),
         (
             ["--event-log-handler=jsonl", "--event-conf=jsnl.path=x"],
@@ -423,7 +423,7 @@ def test_options_on_the_command_line_and_in_the_variable(tmp_path, monkeypatch):
             ["--event-log-handler=jsonl", "--event-conf=jsonl.pth=x"],
             "no option 'pth'; did you mean 'path'? Choices: keep, max_bytes, path",
         ),
-        (["--event-conf=null.x=1"], "no option 'x'; there are none to choose from"),
+        (["--event-conf=null.x=1"], "no option 'x'; no choices are available"),
         (["--event-conf=path"], "write HANDLER.KEY=VALUE"),
         (["--event-log-handler=jsonl"], "give --log-dir, or --event-conf jsonl.path=FILE"),
     ],

@@ -109,7 +109,7 @@ def fail(context):
     ("answer", "said"),
     [
         (fail, "failed in plaunch_worker_binder: OSError: no shelf"),
-        (lambda context: 7, "returned 7 from plaunch_worker_binder, which is no Binder"),
+        (lambda context: 7, "returned 7 from plaunch_worker_binder, which is not a Binder"),
     ],
 )
 def test_a_plugin_that_gives_none_is_named(answer, said):
@@ -146,7 +146,7 @@ def test_a_third_partys_binder_in_a_launch(tmp_path):
 
 
 def test_without_plaunchs_plugin_the_settings_are_refused(monkeypatch):
-    with pytest.raises(UsageError, match=r"no plugin gives workers their devices; do not block 'd"):
+    with pytest.raises(UsageError, match=r"no plugin assigns devices to workers; do not block 'd"):
         plugin_manager(words=["no:devices"]).worker_binder(context(devices=["0"]))
     monkeypatch.setattr(defaults, "BINDER", "plaunch_gone:create_binder")
     with pytest.raises(PluginLoadError, match="plaunch_gone, which comes with plaunch, is not"):

@@ -92,7 +92,7 @@ def test_a_policy_that_does_not_answer_is_asked_once(monkeypatch, gate, caplog) 
     assert bounded.action(signal.SIGTERM) is SignalAction.STOP
     assert policy.asked == [signal.SIGUSR1]
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"{WHO} has not said within 0.01 s what SIGUSR1 means")
+    assert record.getMessage().startswith(f"{WHO} did not say within 0.01 s what SIGUSR1 means")
 
 
 def test_a_policy_that_does_not_say_what_it_handles_is_named(monkeypatch, gate) -> None:
@@ -198,7 +198,9 @@ def test_a_logs_spec_that_does_not_clear_up_is_named(monkeypatch, gate) -> None:
     monkeypatch.setattr(components, "START_BOUND", 0.02)
     specs = Specs(None)
     specs.close = lambda succeeded: gate.wait(BOUND)
-    with pytest.raises(PluginError, match="logs spec 'x' has not returned from close; it is left"):
+    with pytest.raises(
+        PluginError, match="logs spec 'x' has not returned from close; plaunch does not"
+    ):
         BoundedLogsSpecs(specs, "logs spec 'x'", never).close(True)
 
 

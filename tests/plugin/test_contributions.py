@@ -142,7 +142,7 @@ def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch) -> N
     returned = threading.Event()
     plugin = contributor("A", lambda env: returned.wait(BOUND))
     asked = []
-    with pytest.raises(PluginError, match=r"when the launch was to stop"):
+    with pytest.raises(PluginError, match=r"when the launch had to stop"):
         plugin_manager(plugin).worker_env(WORKER, OWN, lambda: bool(asked.append(1) or asked[1:]))
     returned.set()
 

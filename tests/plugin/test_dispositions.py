@@ -52,7 +52,7 @@ def test_a_change_is_put_back_and_said(caplog, change) -> None:
     assert Dispositions.look() == before
     (message,) = said(caplog)
     assert message.startswith(
-        "plugin 'x' has changed what SIGCHLD does (while it was loaded); that is put back."
+        "plugin 'x' has changed what SIGCHLD does (while it was loaded); plaunch has undone this."
     )
 
 

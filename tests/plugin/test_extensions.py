@@ -100,7 +100,7 @@ def test_what_has_not_started_is_told_nothing(raised):
     [
         (ValueError("no"), PluginError, "'Plugin' .* failed in plaunch_extensions: ValueError: no"),
         (UsageError("bad port"), UsageError, "^bad port$"),
-        ([object()], PluginError, "has not all of the methods start, handle, stop"),
+        ([object()], PluginError, "lacks some of the methods start, handle, stop"),
         (3, PluginError, "failed in plaunch_extensions: TypeError"),
     ],
 )

@@ -112,7 +112,7 @@ def test_an_interrupted_import_is_no_broken_plugin(site, monkeypatch, error) -> 
 def test_an_entry_point_of_another_form(site, value) -> None:
     error = failure(site, value)
     assert "its entry point is not of the form MODULE:OBJECT" in str(error)
-    assert str(error).endswith("only the author of 'Acme.X' can mend")
+    assert str(error).endswith("the author of 'Acme.X' must correct it")
 
 
 def test_an_entry_point_must_offer_its_own_name(site) -> None:
@@ -204,7 +204,7 @@ def test_a_broken_plugin_of_hooks_stops_the_launch(site, source, words) -> None:
     error = failure(site, "mod", source, LIFECYCLE_GROUP)
     assert str(error).startswith("plugin 'one' (distribution Acme.X 1.5, module mod)")
     assert words in str(error)
-    assert str(error).endswith("; to go on without it, give -p no:one")
+    assert str(error).endswith("; to continue without it, give -p no:one")
     assert site.manager("no:one")
 
 

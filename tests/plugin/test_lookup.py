@@ -171,8 +171,8 @@ def test_an_unknown_name_is_answered_with_the_choices() -> None:
         plugin_manager().get(DEVICE_COUNTS, "gpus")
     assert caught.value.exit_code == ExitCode.USAGE
     assert str(caught.value) == (
-        "--nproc-per-node is 'gpus', which is neither a number nor a device counter that is "
-        "installed; did you mean 'gpu'? Choices: auto, cpu, gpu, xpu"
+        "--nproc-per-node is 'gpus', which is neither a number nor the name of an installed "
+        "device counter; did you mean 'gpu'? Choices: auto, cpu, gpu, xpu"
     )
 
 
@@ -399,7 +399,7 @@ def test_a_module_in_the_working_folder_only_lacks_a_path(
     message = str(caught.value)
     assert f"-p {word} names neither" in message
     assert path in message
-    assert message.endswith(f"write PYTHONPATH=. in front of the command, and -p {name}")
+    assert message.endswith(f"write PYTHONPATH=. before the command, and -p {name}")
 
 
 @pytest.mark.parametrize("word", ["device_counts:nothing", "acme:nothing", "json:nothing"])

@@ -155,9 +155,9 @@ def test_a_plugin_that_does_not_return_is_left_to_itself(
     assert tested.left_behind() == [WHO]
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"{WHO} has not returned from plaunch_before_rendezvous within 0.01 s; it is left to "
-        "itself, not told of anything else until it has, and not called for that again; the job "
-        "goes on"
+        f"{WHO} has not returned from plaunch_before_rendezvous within 0.01 s; plaunch does not "
+        "wait for it, calls none of its hooks until it returns, and does not call this hook "
+        "again; the job goes on"
     )
     gate.set()
     threads[0].join()
@@ -223,7 +223,7 @@ def test_without_threads_nobody_is_told(manager, told, monkeypatch, caplog, why)
     assert told == []
     (record,) = caplog.records
     assert (
-        f"{WHO} is not told (plaunch_before_rendezvous), nor is anybody else: "
+        f"{WHO} was not notified (plaunch_before_rendezvous), and neither was any other plugin: "
         in record.getMessage()
     )
     tested.notify(MOMENT)

@@ -57,7 +57,7 @@ def test_an_object_may_declare_them_too(module):
     ("attributes", "problem"),
     [
         ({}, "AttributeError"),
-        ({"OPTIONS": ["--acme"]}, "'--acme' in OPTIONS is no plaunch.options.Option"),
+        ({"OPTIONS": ["--acme"]}, "'--acme' in OPTIONS is not a plaunch.options.Option"),
         ({"OPTIONS": [Option(("-a", "--acme"), "")]}, r"\['-a'\] are no names"),
         ({"OPTIONS": [Option(("--Acme",), "")]}, r"\['--Acme'\] are no names"),
         ({"OPTIONS": [], "PLUGIN": 3}, "PLUGIN is 3"),

@@ -121,7 +121,7 @@ def test_two_answers_are_an_error_that_names_both():
 
 
 def test_a_plugin_that_answers_with_something_else_is_named():
-    said = "returned 7 from plaunch_worker_store, which is no function that opens a store"
+    said = "returned 7 from plaunch_worker_store, which is not a function that opens a store"
     with pytest.raises(PluginError, match=rf"{re.escape(WHO)} {said}"):
         store_of(plugin("A", lambda context: 7))
 

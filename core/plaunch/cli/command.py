@@ -31,7 +31,7 @@ def worker_command(args: Arguments) -> tuple[Callable[..., Any] | str, list[str]
         )
     if not script.strip():
         raise UsageError(
-            f"the name of the script is empty ({script!r}); is it a variable that is not set?"
+            f"the name of the script is empty ({script!r}); perhaps a variable is not set"
         )
     if args.no_python and args.module:
         raise UsageError(
@@ -99,12 +99,12 @@ def _what_was_meant(script: str) -> str:
     try:
         here = os.getcwd()
     except OSError:
-        return ", and neither does the current folder any more; go to another one"
+        return ", and the current folder does not exist any more; change to another folder"
     if is_python(script):
-        return "; plaunch starts python itself: leave the word out"
+        return "; plaunch starts python itself: leave out this word"
     first, *rest = script.split()
     if rest and os.path.exists(first):
-        return f"; it is taken for one name: leave out the quotes around {script!r}"
+        return f"; plaunch reads it as one name: leave out the quotes around {script!r}"
     folder = os.path.dirname(script)
     try:
         names = os.listdir(folder or ".")

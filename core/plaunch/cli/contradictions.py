@@ -65,9 +65,9 @@ def _astray(args: Arguments) -> Iterator[str]:
         is_one = len(misplaced) == 1
         yield (
             f"{', '.join(misplaced)} {'stands' if is_one else 'stand'} behind the script "
-            f"{args.training_script!r} and {'is its argument' if is_one else 'are its arguments'}; "
-            "what is meant for plaunch goes in front of the script (if it is meant for the script, "
-            "write -- in front of that)"
+            f"{args.training_script!r} and "
+            f"{'is its argument' if is_one else 'are its arguments'}; options for plaunch go "
+            "before the script; if these are for the script, write -- before the script"
         )
     if not args.unknown_variables:
         return
@@ -132,16 +132,16 @@ def _pointless(
             yield "this node is node 0, as --node-rank was not given; each node needs its own"
         if is_range:
             yield (
-                f"rendezvous backend {args.rdzv_backend!r} knows no range of nodes: it waits for "
-                f"all {max_nodes} (--nnodes)"
+                f"rendezvous backend {args.rdzv_backend!r} does not support a range of nodes: it "
+                f"waits for all {max_nodes} (--nnodes)"
             )
     is_other = traits.has_given_ranks and not _is_endpoint(args)
     if is_other and args.rdzv_endpoint and (ignored := given("--master-addr", "--master-port")):
         yield f"--rdzv-endpoint={args.rdzv_endpoint} is used, and {ignored} is not"
     if args.run_path and args.no_python:
-        yield "--no-python means nothing with --run-path, which runs the script with python"
+        yield "--no-python has no effect with --run-path, which runs the script with python"
     if not args.run_path and (ignored := given("--start-method")):
-        yield f"{ignored} means nothing without --run-path: scripts are started as programs"
+        yield f"{ignored} has no effect without --run-path: scripts are started as programs"
     filters = given("--duplicate-stdout-filters", "--duplicate-stderr-filters")
     if filters and args.tee in ("", "0"):
-        yield f"{filters} means nothing without --tee"
+        yield f"{filters} has no effect without --tee"

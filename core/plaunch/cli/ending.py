@@ -65,7 +65,8 @@ class _Ending:
             return
         try:
             STDERR.write(
-                f"plaunch: the launch is over; not waited for any longer: {self._held_by()}\n"
+                "plaunch: the launch has ended; plaunch does not wait any longer for: "
+                f"{self._held_by()}\n"
             )
             rest = threading.Thread(target=self._finish, name="plaunch-last", daemon=True)
             rest.start()
@@ -97,7 +98,7 @@ class _Ending:
             named = ["stdout or stderr, which takes nothing"]
         text = ", ".join(named) or "a thread that has just ended"
         if self._step is not _Step.STREAMS:
-            text += ". A plugin ends what it has started, or makes a daemon of it"
+            text += ". A plugin must end what it starts, or start it as a daemon"
         return text
 
 

@@ -144,7 +144,7 @@ class Invocation:
             if isinstance(error, Exception) or not owns_process():
                 raise
             raise PluginError(
-                f"somebody has called sys.exit({error.code!r}) in the launcher; PLAUNCH_DEBUG=1 "
+                f"something called sys.exit({error.code!r}) in the launcher; PLAUNCH_DEBUG=1 "
                 "shows where"
             ) from error
 

@@ -163,13 +163,13 @@ def _check_characters(word: str) -> None:
     except UnicodeEncodeError:
         raise UsageError(f"{quote(word)} has characters that cannot be encoded") from None
     if b"\0" in data:
-        raise UsageError(f"{quote(word)} has a NUL character, which no program can be given")
+        raise UsageError(f"{quote(word)} has a NUL character, which cannot be passed to a program")
 
 
 def _unknown_option(name: str, known: Mapping[str, object]) -> UsageError:
     from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
 
     return UsageError(
-        f"there is no option {name}{did_you_mean(name, known)} (options are not abbreviated; the "
-        "script's own go after the script; see plaunch --help)"
+        f"there is no option {name}{did_you_mean(name, known)} (options are not abbreviated; "
+        "options of the script go after the script; see plaunch --help)"
     )

@@ -85,7 +85,7 @@ def _read(path: str) -> Mapping[str, Any]:
     tool = content.get("tool", {})
     own: object = tool.get("plaunch", {}) if isinstance(tool, dict) else {}
     if not isinstance(own, dict):
-        raise UsageError(f"tool.plaunch in {path} is {quote(own)}, and not a table")
+        raise UsageError(f"tool.plaunch in {path} is {quote(own)},which is not a table")
     return own
 
 
@@ -116,7 +116,8 @@ def _given(
 
             hint = did_you_mean(key, {name.replace("_", "-") for name in (*known, *tables)})
             raise UsageError(
-                f"{path} has {prefix + key!r}, which is no option{hint}; plaunch --help lists them"
+                f"{path} has {prefix + key!r}, which is not an option{hint}; plaunch --help lists "
+                "all options"
             )
 
 
@@ -145,7 +146,7 @@ def _text(value: object, where: str) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
         return str(value)
-    raise UsageError(f"{where} is {quote(value)}, which is no value of an option")
+    raise UsageError(f"{where} is {quote(value)}, which cannot be the value of an option")
 
 
 def _flat(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:

@@ -49,8 +49,8 @@ class Stdout:
         except OSError as error:
             why = error.strerror or str(error)
             raise PlaunchError(
-                f"stdout, where this output was to go, cannot be written: {why}; what is there is "
-                "not all of it"
+                f"stdout, where this output was to go, cannot be written: {why}; the output is "
+                "incomplete"
             ) from error
 
     def flush(self) -> None:

@@ -120,7 +120,7 @@ class OptionTable:
 
     def _note_clash(self, option: Option, owners: list[str]) -> None:
         text = (
-            f"option {option.names[-1]} is claimed by {' and by '.join(owners)}; remove one of "
+            f"option {option.names[-1]} is declared by {' and by '.join(owners)}; remove one of "
             "them, or block one with -p no:NAME"
         )
         self.problems.append(text)

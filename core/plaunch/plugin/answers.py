@@ -23,7 +23,7 @@ def checked_count(answer: Any) -> int:
             return operator.index(answer)
         except TypeError:
             pass
-    raise TypeError(f"it returned {answer!r}, which is no whole number")
+    raise TypeError(f"it returned {answer!r}, which is not a whole number")
 
 
 def checked_policy(answer: SignalPolicy) -> SignalPolicy:

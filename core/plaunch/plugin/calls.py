@@ -82,7 +82,7 @@ def bounded_call(
         return result_of(call, who, doing, passing)
     if is_unwanted():
         # Nobody looks at why the workers did not start: they are not to start.
-        text = f"{who} had not returned from {doing} when the launch was to stop"
+        text = f"{who} had not returned from {doing} when the launch had to stop"
         logger.warning("%s", text)
         raise PluginError(text)
     raise PluginError(f"{who} has not returned from {doing} within {seconds:g} s{advice}")
@@ -120,6 +120,6 @@ def offers_of(item: Implementation) -> Mapping[str, object]:
         raise PluginError(f"{item.who} failed in {item.hook}: {one_line(error)}") from error
     if not (isinstance(offers, Mapping) and all(isinstance(name, str) for name in offers)):
         raise PluginError(
-            f"{item.who} returned {offers!r} from {item.hook}, which maps no names to anything"
+            f"{item.who} returned {offers!r} from {item.hook}, which is not a mapping of names"
         )
     return offers

@@ -71,7 +71,7 @@ class BoundedPolicy:
             return action
         self._is_off = True
         logger.warning(
-            "%s has not said within %g s what %s means; it is not asked again, and every "
+            "%s did not say within %g s what %s means; plaunch does not ask it again, and every "
             "signal that it lists stops the job",
             self.who,
             POLICY_BOUND,
@@ -130,7 +130,7 @@ class BoundedLogsSpecs(Bounded):
         """
         dest: LogsDest = self._call("reify", self._component.reify, envs)
         if not hasattr(dest, "error_files"):
-            raise PluginError(f"{self._who} returned {dest!r} from reify, which is no LogsDest")
+            raise PluginError(f"{self._who} returned {dest!r} from reify, which is not a LogsDest")
         return dest
 
     def close(self, succeeded: bool) -> None:
@@ -145,7 +145,9 @@ class BoundedLogsSpecs(Bounded):
                 START_BOUND - HURRIED_CLOSE, self._is_unwanted
             )
         if not has_returned:
-            raise PluginError(f"{self._who} has not returned from close; it is left to itself")
+            raise PluginError(
+                f"{self._who} has not returned from close; plaunch does not wait for it any longer"
+            )
         result_of(call, self._who, "close")
 
 

@@ -119,7 +119,7 @@ def find_sole_answer(
             continue
         if not hook.is_right(answer):
             raise PluginError(
-                f"{item.who} returned {answer!r} from {hook.name}, which is no {hook.answer}"
+                f"{item.who} returned {answer!r} from {hook.name}, which is not a {hook.answer}"
             )
         if by is not None:
             raise PluginError(

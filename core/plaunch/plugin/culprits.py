@@ -132,7 +132,7 @@ class ExplainedExit:
         if poller.poll(_PATIENCE):
             text = (
                 f"plaunch: {who} has ended the launcher with os._exit({status}), in "
-                f"{code.co_name} ({code.co_filename}:{line}), and with it the job. A plugin raises "
-                "an exception where something is wrong\n"
+                f"{code.co_name} ({code.co_filename}:{line}), which ended the job. A plugin must "
+                "report an error by raising an exception\n"
             )
             os.write(_STDERR, text.encode("utf-8", "backslashreplace"))

@@ -107,11 +107,11 @@ def kept_dispositions(who: str, doing: str) -> Iterator[None]:
             names = [signum.name for signum in changed if before.put_back(signum) is are_back]
             if names:
                 logger.warning(
-                    "%s has changed what %s %s (%s); %s. Signals are the launcher's; a signal "
-                    "policy (--signal-policy) says what they mean",
+                    "%s has changed what %s %s (%s); %s. The launcher handles signals; use a "
+                    "signal policy (--signal-policy) to change what they do",
                     who,
                     ", ".join(names),
                     "does" if len(names) == 1 else "do",
                     doing,
-                    "that is put back" if are_back else "that cannot be put back from here",
+                    "plaunch has undone this" if are_back else "plaunch cannot undo this here",
                 )

@@ -30,7 +30,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     names = tuple(filter(None, (name.strip() for name in text.split(","))))
     if not names:
         raise UsageError(
-            f"{EVENT_HANDLERS.flag} is {text!r}; write a name, or several between commas"
+            f"{EVENT_HANDLERS.flag} is {text!r}; write one name, or several separated by commas"
         )
     for name in names:
         if names.count(name) > 1:
@@ -52,8 +52,8 @@ def parse_event_conf(text: str) -> dict[str, str]:
         handler, dot, option = key.rpartition(".")
         if not (equals and dot and handler and option and value):
             raise UsageError(
-                f"{FLAG} has {part!r} in {text!r}; write HANDLER.KEY=VALUE, or several between "
-                "commas"
+                f"{FLAG} has {part!r} in {text!r}; write HANDLER.KEY=VALUE, or several separated "
+                "by commas"
             )
         if key in conf:
             raise UsageError(f"{FLAG} gives {key!r} twice in {text!r}")

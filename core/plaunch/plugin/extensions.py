@@ -143,7 +143,7 @@ class LaunchView:
         try:
             return describe_wait(self._handler) or ""
         except Exception as error:  # noqa: BLE001 - a backend's; the rest is of use all the same
-            logger.debug("the rendezvous cannot say what it waits for: %r", error)
+            logger.debug("the rendezvous could not say what it waits for: %r", error)
             return ""
 
 
@@ -203,7 +203,7 @@ def create(item: Implementation, context: PluginContext) -> Iterator[Extending]:
     for extension in given:
         if not all(callable(getattr(extension, method, None)) for method in _METHODS):
             raise PluginError(
-                f"{who} gave {extension!r} in {HOOK}, which has not all of the methods "
+                f"{who} gave {extension!r} in {HOOK}, which lacks some of the methods "
                 f"{', '.join(_METHODS)}"
             )
         yield Extending(who, extension)

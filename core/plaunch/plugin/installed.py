@@ -120,11 +120,11 @@ class Installed:
                 )
             blocker = blocker or word
         if blocker is not None:
-            return UsageError(f"{selection} is blocked by {blocker.source}; drop one of the two")
+            return UsageError(f"{selection} is blocked by {blocker.source}; remove one of the two")
         if kind is DEVICE_COUNTS:
             return UnknownNameError(
-                f"{kind.flag} is {name!r}, which is neither a number nor a {kind.label} that is "
-                f"installed{suggest(name, choices)}"
+                f"{kind.flag} is {name!r}, which is neither a number nor the name of an installed "
+                f"{kind.label}{suggest(name, choices)}"
             )
         return UnknownNameError(
             f"{kind.label} {name!r} is unknown ({kind.flag})"
@@ -139,8 +139,8 @@ class Installed:
             name = os.path.normpath(module).replace(os.sep, ".")
             return UnknownNameError(
                 f"{word.source} names neither an installed plugin nor a module that Python finds; "
-                f"the working folder has {path!r}, but is not where modules are looked for: write "
-                f"PYTHONPATH=. in front of the command, and -p {name}"
+                f"the working folder has {path!r}, but Python does not look for modules there: "
+                f"write PYTHONPATH=. before the command, and -p {name}"
             )
         names = self.names()
         return UnknownNameError(

@@ -112,7 +112,7 @@ class PluginLoader:
             registration = self._register(name, plugin, source, entry.distribution)
         except PluginLoadError as error:
             if not kind.hook:
-                error.args = (f"{error}; to go on without it, give -p no:{entry.name}",)
+                error.args = (f"{error}; to continue without it, give -p no:{entry.name}",)
             raise
         self._of_entry[entry] = registration
         return registration
@@ -162,7 +162,9 @@ class PluginLoader:
             return
         blocker = self._installed.blocker_of(word)
         if blocker is not None:
-            raise UsageError(f"{word.source} names what {blocker.source} blocks; drop one of them")
+            raise UsageError(
+                f"{word.source} names a plugin that {blocker.source} blocks; remove one of them"
+            )
         module, source = None, LoadedPlugin(LIFECYCLE.name, word.text, "", "", word.text)
         # No module is named like a path, or a kind and a name.
         if not (word.text.startswith(".") or ":" in word.text or "/" in word.text):
@@ -206,7 +208,7 @@ class PluginLoader:
         duration = time.monotonic() - began
         if duration > SLOW_IMPORT:
             logger.warning(
-                "%s took %.1f s to load, for which every launch waits", source.who, duration
+                "%s took %.1f s to load, which delays every launch", source.who, duration
             )
 
     def _register(
@@ -264,8 +266,8 @@ def _check_implementations(
                 )
             if implementation.wrapper or implementation.hookwrapper:
                 raise PluginLoadError(
-                    f"{who} implements {hook} as a hook wrapper; each implementation is called "
-                    "on its own, so that there is nothing to wrap"
+                    f"{who} implements {hook} as a hook wrapper; plaunch calls each "
+                    "implementation separately, so there is nothing to wrap"
                 )
             if any(is_other(implementation.function) for is_other in _NOT_PLAIN):
                 raise PluginLoadError(

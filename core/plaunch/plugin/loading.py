@@ -62,8 +62,8 @@ def load_entry(
         target = entry.target()
     except ValueError:
         raise PluginLoadError(
-            f"{who} cannot be loaded: its entry point is not of the form MODULE:OBJECT, which "
-            f"only the author of {entry.distribution.name!r} can mend"
+            f"{who} cannot be loaded: its entry point is not of the form MODULE:OBJECT; the "
+            f"author of {entry.distribution.name!r} must correct it"
         ) from None
     blaming = partial(_blaming, who, entry, target)
     with blaming():
@@ -124,7 +124,7 @@ def has_hooks(who: str, value: object, *, is_required: bool = False) -> bool:
         elif name.startswith(_PREFIX):
             raise PluginLoadError(
                 f"{who} has a function {name!r}, which is named like a hook but is not marked "
-                "with plaunch.hookimpl; mark it or rename it"
+                "with plaunch.hookimpl; mark it, or rename it"
             )
     if is_required and not found:
         raise PluginLoadError(f"{who} has no hooks: nothing in it is marked with plaunch.hookimpl")

@@ -229,8 +229,8 @@ class PluginManager:
         binder, plugin = self._sole_answer(contributions.BINDER, context, is_unwanted)
         if plugin is None and is_asked:
             raise UsageError(
-                "devices, numa_options or virtual_local_rank is set, and no plugin gives workers "
-                f"their devices; do not block {DEVICES!r}"
+                "devices, numa_options or virtual_local_rank is set, but no plugin assigns "
+                f"devices to workers; do not block {DEVICES!r}"
             )
         if plugin is not None and not plugin.is_ours:
             from plaunch.plugin.components import Bounded  # noqa: PLC0415 - third parties' only

@@ -83,7 +83,12 @@ class Notifier:
             except RuntimeError as error:  # no more threads, or the interpreter is ending
                 if not self._lacks_threads:
                     self._lacks_threads = True
-                    logger.warning("%s is not told (%s), nor is anybody else: %s", who, hook, error)
+                    logger.warning(
+                        "%s was not notified (%s), and neither was any other plugin: %s",
+                        who,
+                        hook,
+                        error,
+                    )
                 return
             has_returned = call.wait(TIME_BOUND)
         if has_returned and call.error is None:
@@ -92,8 +97,9 @@ class Notifier:
         if not has_returned:
             self._out[item.plugin] = call
             logger.warning(
-                "%s has not returned from %s within %g s; it is left to itself, not told of "
-                "anything else until it has, and not called for that again; the job goes on",
+                "%s has not returned from %s within %g s; plaunch does not wait for it, calls "
+                "none of its hooks until it returns, and does not call this hook again; the job "
+                "goes on",
                 who,
                 hook,
                 TIME_BOUND,

@@ -64,12 +64,12 @@ def load_options(entry: EntryPoint) -> PluginOptions:
 def _check(options: tuple[object, ...], plugin: object) -> None:
     for option in options:
         if not isinstance(option, Option):
-            raise TypeError(f"{option!r} in OPTIONS is no plaunch.options.Option")
+            raise TypeError(f"{option!r} in OPTIONS is not a plaunch.options.Option")
         wrong = [name for name in option.names if not _NAME.fullmatch(name)]
         if wrong or not option.names:
-            raise ValueError(f"{wrong} are no names of an option, such as --acme-level")
+            raise ValueError(f"{wrong} are not option names such as --acme-level")
     if not isinstance(plugin, str):
-        raise TypeError(f"PLUGIN is {plugin!r}, and not MODULE or MODULE:OBJECT")
+        raise TypeError(f"PLUGIN is {plugin!r}, not MODULE or MODULE:OBJECT")
 
 
 def find_options(

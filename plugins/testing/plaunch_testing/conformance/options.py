@@ -79,7 +79,7 @@ class OptionsConformance(PluginSuite):
             wrong = [name for name in option.names if not _NAME.fullmatch(name)]
             assert not wrong, f"{wrong} are no names such as --acme-level"
         plugin = getattr(self.thing, "PLUGIN", "")
-        assert isinstance(plugin, str), f"PLUGIN is {plugin!r}, and not MODULE or MODULE:OBJECT"
+        assert isinstance(plugin, str), f"PLUGIN is {plugin!r}, not MODULE or MODULE:OBJECT"
 
     def test_importing_it_imports_nothing_else(self) -> None:
         """It is imported for every command line, also for `--help`; what it needs comes later.
