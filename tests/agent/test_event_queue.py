@@ -330,7 +330,7 @@ def test_an_exception_that_cannot_be_told_is_told_as_such(caplog):
         delivery.put(event(name))
     close(delivery)
     assert handler.names == ["a", "b", "c"]
-    assert "failed with Speechless: <its text cannot be had: ValueError>" in caplog.text
+    assert "failed with Speechless: <its text is not available: ValueError>" in caplog.text
 
 
 def test_who_puts_events_does_not_wait_for_what_an_exception_says():

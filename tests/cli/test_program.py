@@ -70,4 +70,4 @@ def test_an_error_that_cannot_be_told_is_told(monkeypatch, capsys):
 
     monkeypatch.setattr(program, "run", run)
     assert program.main([]) == ExitCode.INTERNAL
-    assert "internal error: Mute: <its text cannot be had: KeyError>" in capsys.readouterr().err
+    assert "internal error: Mute: <its text is not available: KeyError>" in capsys.readouterr().err

@@ -326,8 +326,8 @@ def test_a_node_outside_the_mask_is_named_with_the_device(tmp_path):
     with pytest.raises(UsageError) as caught:
         cpus_by_rank(BIG, tmp_path, "node", allowed={0, 1, 2})
     assert str(caught.value) == (
-        "--numa-binding=node cannot be done: local rank 4's device, NVIDIA 4 (0000:9d:00.0), is on "
-        "NUMA node 1, and the affinity mask of this process, 0-2, has no CPU of that node; start "
+        "--numa-binding=node is not possible: local rank 4's device, NVIDIA 4 (0000:9d:00.0), is "
+        "on NUMA node 1, and the affinity mask of this process, 0-2, has no CPU of that node; start "
         "the launcher with CPUs of all nodes that have devices"
     )
 
@@ -341,7 +341,7 @@ def test_more_workers_than_cores_cannot_have_cores_of_their_own(tmp_path):
 
 def test_a_device_without_an_address_is_an_error(tmp_path):
     machine = Machine(**{**vars(BIG), "missing": ("information",)})
-    with pytest.raises(UsageError, match="neither the kernel nor torch tells its PCI address"):
+    with pytest.raises(UsageError, match="neither the kernel nor torch knows its PCI address"):
         cpus_by_rank(machine, tmp_path, "node", 1, locate=lambda: [Device("", 0)])
 
 
@@ -365,7 +365,7 @@ def test_a_torch_that_cannot_be_asked_may_be_done_without(tmp_path, caplog):
         raise UsageError("asked torch, which has no torch")
 
     machine = Machine(**{**vars(BIG), "missing": ("information",)})
-    with pytest.raises(UsageError, match="cannot be done: asked torch"):
+    with pytest.raises(UsageError, match="is not possible: asked torch"):
         cpus_by_rank(machine, tmp_path, "node", 8, locate=locate)
     options = NumaOptions(AffinityMode.NODE, should_fall_back_if_binding_fails=True)
     with caplog.at_level(logging.WARNING, "plaunch"):

@@ -223,7 +223,7 @@ def test_what_the_system_refuses_is_an_error(binder, functions, start_method, mo
 
 
 def test_nothing_is_started_if_a_worker_cannot_be_bound(binder, tmp_path):
-    with pytest.raises(UsageError, match="--numa-binding=node cannot be done: local rank 1's"):
+    with pytest.raises(UsageError, match="--numa-binding=node is not possible: local rank 1's"):
         start_processes(
             "bound",
             sys.executable,
@@ -295,7 +295,7 @@ def test_a_launch_shows_workers_the_chosen_devices(tmp_path, monkeypatch):
         ({"devices": ["1", "01"]}, "named more than once: 1"),
         ({"virtual_local_rank": True, "nproc_per_node": 3}, "local rank 2 has no device"),
         ({"numa_options": "nodes"}, "affinity mode 'nodes' is unknown"),
-        ({"numa_options": "exclusive", "nproc_per_node": 1000}, "cannot be done"),
+        ({"numa_options": "exclusive", "nproc_per_node": 1000}, "is not possible"),
     ],
 )
 def test_a_node_that_cannot_start_its_workers_does_not_join(changes, said, monkeypatch):

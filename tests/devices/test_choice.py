@@ -35,7 +35,7 @@ def test_devices_are_numbers_and_ranges_in_their_order(text, expected):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "'' in '' is no number of a device; write numbers and ranges"),
+        ("", "'' in '' is not a device number; write numbers from 0 up"),
         ("1,,2", "'' in '1,,2'"),
         ("-1", "'-1'"),
         ("2-", "'2-'"),
@@ -44,7 +44,7 @@ def test_devices_are_numbers_and_ranges_in_their_order(text, expected):
         ("1.0", "'1.0'"),
         ("²", "'²'"),
         ("1-2-3", "'1-2-3'"),
-        ("7-4", "'7-4' in '7-4' goes down; write 4-7"),
+        ("7-4", "'7-4' in '7-4' is in descending order; write 4-7"),
         ("0-99999999", "no node has more than 4096 devices"),
         ("1,2,1", "named more than once: 1 (--devices)"),
         ("0-3,2-5,03", "named more than once: 2, 3"),

@@ -127,14 +127,14 @@ def endpoint_of(node, given, traits=None):
         (settings("c10d", "10.0.0.7:80"), PROBLEM, "may not listen"),
         (settings("c10d", "10.0.0.1:29400"), OK, "accepts connections"),
         (settings("c10d", "10.0.0.1"), OK, "accepts connections"),
-        (settings("c10d", "10.0.0.2:29400"), WARNING, "nobody listens"),
+        (settings("c10d", "10.0.0.2:29400"), WARNING, "nothing listens"),
         (settings("c10d", "10.0.0.3:29400"), PROBLEM, "does not answer"),
         (settings("static", "10.0.0.7:29400", rank=0), OK, "the port is free"),
         (settings("static", "10.0.0.7:29401", rank=0), PROBLEM, "taken by pid 12"),
         (settings("static", "10.0.0.1:29400", rank=0), PROBLEM, "this is node 0"),
-        (settings("static", "10.0.0.2:29400", rank=1), WARNING, "nobody listens"),
+        (settings("static", "10.0.0.2:29400", rank=1), WARNING, "nothing listens"),
         # Its node 0 is on this machine, too, and opens it.
-        (settings("static", "10.0.0.7:29400", rank=1), WARNING, "nobody listens"),
+        (settings("static", "10.0.0.7:29400", rank=1), WARNING, "nothing listens"),
         (settings("acme:gossip", "10.0.0.1:29400"), OK, "accepts connections"),
     ],
 )

@@ -53,7 +53,7 @@ def test_a_check_that_hangs_is_left_behind():
     finally:
         release.set()
     assert [finding.status for finding in found] == [Status.BROKEN, Status.OK]
-    assert "not done within 0.2 s" in found[0].found
+    assert "did not finish within 0.2 s" in found[0].found
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -80,7 +80,7 @@ def test_where_threads_have_run_out_checks_are_made_all_the_same(monkeypatch, th
 def test_what_is_no_finding_is_a_fault_of_the_check(result):
     (finding,) = run_checks({"odd": lambda context: result}, NodeContext())
     assert finding.status is Status.BROKEN
-    assert "no Finding" in finding.found
+    assert "not a Finding" in finding.found
 
 
 def test_the_exit_code_is_one_for_problems_and_for_checks_that_were_not_made():

@@ -1,4 +1,4 @@
-"""Counters are not signed: what they say is bounded, and what is no number is named."""
+"""Counters are not signed: what they say is bounded, and what is not a number is named."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_good_byes_that_are_none_delay_nobody(simulate):
 
 
 class Hushed(MemoryStore):
-    """As torch's store: a counter that is no number costs the connection, without a reason."""
+    """As torch's store: a counter that is not a number costs the connection, without a reason."""
 
     def add(self, key, amount):
         try:

@@ -421,7 +421,7 @@ def test_a_module_without_hooks_is_refused() -> None:
 
 
 def test_naming_what_another_word_blocks_is_an_error(twice) -> None:
-    with pytest.raises(UsageError, match=r"-p alpha:one names what -p no:one blocks"):
+    with pytest.raises(UsageError, match=r"-p alpha:one names a plugin that -p no:one blocks"):
         twice.manager("no:one", "alpha:one")
 
 

@@ -107,7 +107,7 @@ def test_an_error_that_cannot_be_told_is_none_of_the_agents(manager, told, caplo
     manager(listener("a", told, fail(Mute())), listener("b", told)).notify(MOMENT)
     assert told == ["a", "b"]
     (record,) = caplog.records
-    assert "the job goes on: Mute: <its text cannot be had: KeyError>" in record.getMessage()
+    assert "the job goes on: Mute: <its text is not available: KeyError>" in record.getMessage()
 
 
 def test_other_hooks_of_a_failed_plugin_stay(manager, told) -> None:

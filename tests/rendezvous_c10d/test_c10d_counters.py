@@ -44,7 +44,7 @@ def join(handlers):
 
 
 def test_a_killed_node_is_noticed_whatever_the_counters_say(create, caplog):
-    """torch's server ends the connection of whoever adds to what is no number."""
+    """torch's server ends the connection of whoever adds to what is not a number."""
     handlers = [create(1, 3), create(1, 3)]
     join(handlers)
     host, other = handlers
@@ -57,7 +57,7 @@ def test_a_killed_node_is_noticed_whatever_the_counters_say(create, caplog):
         runner.stop()  # as if it were killed: nothing is said
     found = wait_until(lambda: list(host.changes()), "the node is missed")
     assert [change.kind for change in found] == [ChangeKind.LOST]
-    assert "holds b'garbage', which is no number" in caplog.text
+    assert "holds b'garbage', which is not a number" in caplog.text
 
 
 def test_whoever_joins_is_told_what_is_there(create):
@@ -73,7 +73,7 @@ def test_whoever_joins_is_told_what_is_there(create):
     assert not call.is_alive()
     (error,) = errors
     assert isinstance(error, RendezvousStateError)
-    assert f"the counter under '{key}' holds b'garbage', which is no number" in str(error)
+    assert f"the counter under '{key}' holds b'garbage', which is not a number" in str(error)
 
 
 def _keep_error(handler, errors):

@@ -104,7 +104,7 @@ def test_garbage_in_a_counter_is_named_and_is_nobody_elses_fault(client, store, 
     put = client.protocol.message("PutRequest")
     full = f"{client.options.prefix}/{key}".encode()
     client.call("KV", "Put", put(key=full, value=garbage))
-    with pytest.raises(RendezvousStateError, match="which is no number") as error:
+    with pytest.raises(RendezvousStateError, match="which is not a number") as error:
         store.add(key, amount)
     assert key in str(error.value)
     assert len(str(error.value)) < 300

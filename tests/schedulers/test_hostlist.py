@@ -48,7 +48,7 @@ def test_a_list_is_expanded_in_its_order(text, hosts):
         ("node[1-2-3]", "has '1-2-3' in a bracket"),
         ("node[-1]", "has '-1' in a bracket"),
         ("node[1[2]]", "has '1[2' in a bracket"),
-        ("node[\u0661]", "in a bracket, which is no number"),
+        ("node[\u0661]", "in a bracket, which is not a number"),
         ("node[0-99999999]", "more than 65536 hosts"),
         ("n[1-999]x[1-999]", "more than 65536 hosts"),
         ("n[1-60000],m[1-60000]", "more than 65536 hosts"),

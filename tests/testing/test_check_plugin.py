@@ -220,7 +220,7 @@ def plaunch_doctor_checks():
 HOOK_FAULTS = {
     "it leaves the process as it was": "changes the environment",
     "it adds variables and changes none": "may only add variables",
-    "it gives the doctor findings": "which is no Finding",
+    "it gives the doctor findings": "which is not a Finding",
     "it takes part in a launch: that succeeds": "",
     "it takes part in a launch: that fails": "",
     "it takes part in a launch: that is restarted": "",

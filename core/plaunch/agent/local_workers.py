@@ -290,7 +290,7 @@ class LocalWorkers(Workers):
                 self.context.send_signal(worker.local_rank, signum)
             except PermissionError:
                 logger.warning(
-                    "may not send %s to %s; it runs as another user",
+                    "may not send %s to %s, which runs as another user",
                     signum.name,
                     describe_process(self.context.pids()[worker.local_rank]),
                 )

@@ -96,8 +96,8 @@ def _check(spec: WorkerSpec, ranks: WorldRanks) -> None:
         return
     raise PluginError(
         f"rendezvous backend {spec.rdzv_handler.get_backend()!r} gives the {size} workers of this "
-        f"node, of role {spec.role!r}, ranks that its world does not have: {ranks}. It was created "
-        "for other workers, and takes no notice of those of the WorkerSpec "
+        f"node, of role {spec.role!r}, ranks that its world does not have: {ranks}. It was "
+        "created for other workers, and ignores those of the WorkerSpec "
         "(RendezvousHandler.prepare)"
     )
 

@@ -28,7 +28,7 @@ def check_token_is_used(params: RendezvousParameters, environ: Mapping[str, str]
         return
     where = TOKEN_VARIABLE if path is None else f"--rdzv-conf {TOKEN_OPTION}={path}"
     raise UsageError(
-        f"there is a job token ({where}), but rendezvous backend {params.backend!r} does not sign "
-        "anything with it; choose a backend that does, such as c10d or etcd-v2, or take the token "
-        "away"
+        f"a job token is set ({where}), but rendezvous backend {params.backend!r} does not sign "
+        "anything with it; choose a backend that does, such as c10d or etcd-v2, or remove the "
+        "token"
     )

@@ -84,7 +84,7 @@ class RankBinding:
             )
             if not self.may_fall_back:
                 raise WorkerStartError(refused) from error
-            _log.warning("%s; it is started without", refused)
+            _log.warning("%s; the worker is started without a binding", refused)
 
 
 class DeviceBinder:
@@ -106,7 +106,7 @@ class DeviceBinder:
         allowed: the affinity mask.
 
     Raises:
-        UsageError: there is no such mode, a device is no number, or this system cannot bind
+        UsageError: there is no such mode, a device is not a number, or this system cannot bind
             processes.
     """
 
@@ -251,7 +251,7 @@ class DeviceBinder:
                 + (
                     f"/sys/bus/pci/devices/{device.pci_address}/numa_node cannot be read"
                     if device.pci_address
-                    else "neither the kernel nor torch tells its PCI address"
+                    else "neither the kernel nor torch knows its PCI address"
                 )
             )
         return Place(node, device)
@@ -262,7 +262,7 @@ class DeviceBinder:
         mode = options.affinity_mode.value
         if not options.should_fall_back_if_binding_fails:
             first = failures[min(failures)]
-            raise UsageError(f"--numa-binding={mode} cannot be done: {first}") from first
+            raise UsageError(f"--numa-binding={mode} is not possible: {first}") from first
         for said in dict.fromkeys(map(str, failures.values())):
             ranks = [rank for rank, error in failures.items() if str(error) == said]
             self._tell(

@@ -65,14 +65,16 @@ def parse_devices(text: str) -> list[str]:
         last = digits(high) if dash else first
         if first is None or last is None:
             raise UsageError(
-                f"{quote(part)} in {quote(text)} is no number of a device; write numbers and "
-                "ranges of them, from 0 up, as in 2,4-7"
+                f"{quote(part)} in {quote(text)} is not a device number; write numbers from 0 up "
+                "and ranges of them, as in 2,4-7"
             )
         if first > last:
-            raise UsageError(f"{part!r} in {quote(text)} goes down; write {last}-{first}")
+            raise UsageError(
+                f"{part!r} in {quote(text)} is in descending order; write {last}-{first}"
+            )
         if last - first >= _MANY:
             raise UsageError(
-                f"{part!r} in {quote(text)} names too many; no node has more than {_MANY} devices"
+                f"{part!r} in {quote(text)} is too large; no node has more than {_MANY} devices"
             )
         devices += map(str, range(first, last + 1))
     return check_devices(devices)
@@ -82,7 +84,7 @@ def check_devices(devices: Iterable[object]) -> list[str]:
     """The numbers of devices as text, if they can be used.
 
     Raises:
-        UsageError: there are none, one is there twice, or one is no number.
+        UsageError: there are none, one is there twice, or one is not a number.
     """
     if isinstance(devices, str):
         return parse_devices(devices)

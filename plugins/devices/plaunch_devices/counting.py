@@ -83,7 +83,7 @@ def count_gpu(
     """
     count, why = _find_gpus(root, os.environ if environ is None else environ)
     if count is None:
-        count, why = ask("cuda"), f"{why}, and torch.cuda sees no device"
+        count, why = ask("cuda"), f"{why}, but torch.cuda sees no device"
     if count == 0:
         raise UsageError(f"no GPU to count: {why}; give a number, or 'cpu' or 'auto'")
     return count
@@ -110,7 +110,7 @@ def count_xpu(*, root: str = "/", ask: AskTorch = ask_torch) -> int:
     count = ask("xpu")
     if count == 0:
         raise UsageError(
-            "no Intel GPU to count: /sys/class/drm or /dev/dxg has one, and torch.xpu sees no "
+            "no Intel GPU to count: /sys/class/drm or /dev/dxg lists one, but torch.xpu sees no "
             "device; give a number, or 'cpu' or 'auto'"
         )
     return count

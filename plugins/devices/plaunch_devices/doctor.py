@@ -33,7 +33,7 @@ def check_accelerators(context: DoctorContext) -> Iterator[Finding]:
         yield Finding(
             Status.WARNING,
             _WHAT,
-            "there is an NVIDIA GPU, and no driver for it is loaded",
+            "this node has an NVIDIA GPU, but no driver for it is loaded",
             "load the driver (modprobe nvidia, nvidia-smi), or start the container with "
             "--gpus all or nvidia.com/gpu in the pod's limits",
         )
@@ -60,15 +60,15 @@ def _check_nvidia(context: DoctorContext, version: str, nodes: int) -> Finding:
             Status.PROBLEM,
             _WHAT,
             said,
-            "the driver is loaded, and this process gets none of its devices: start the container "
-            "with --gpus all, or ask the scheduler for them",
+            "the driver is loaded, but this process has access to none of its devices: start the "
+            "container with --gpus all, or ask the scheduler for them",
         )
     if not os.path.exists(context.path("/dev/nvidiactl")):
         return Finding(
             Status.PROBLEM,
             _WHAT,
             f"{said}, but no /dev/nvidiactl",
-            "run nvidia-smi on the host, and give the container all of --gpus's devices",
+            "run nvidia-smi on the host, and start the container with --gpus all",
         )
     mask = context.environ.get("CUDA_VISIBLE_DEVICES")
     visible = nodes

@@ -36,12 +36,14 @@ def check_clock(context: NodeContext) -> Iterator[Finding]:
         yield Finding(
             Status.WARNING,
             "clock",
-            f"{said}, not synchronised (the kernel's own word)",
-            "run chrony, ntpd or systemd-timesyncd on the host; how far other nodes' clocks are "
-            "from this one cannot be told from here",
+            f"{said}, not synchronised, according to the kernel",
+            "run chrony, ntpd or systemd-timesyncd on the host; this check cannot compare the "
+            "clocks of other nodes",
         )
         return
-    kept = "synchronised" if synchronised else "the system does not say whether it is synchronised"
+    kept = (
+        "synchronised" if synchronised else "the system does not report whether it is synchronised"
+    )
     yield Finding(
-        Status.OK, "clock", f"{said}, {kept} (other nodes' clocks cannot be told from here)"
+        Status.OK, "clock", f"{said}, {kept} (this check cannot compare the clocks of other nodes)"
     )

@@ -113,7 +113,9 @@ class _Resolved:
         except PlaunchError as error:
             # What is broken is named again by the check of all plugins; this says what it does.
             findings.append(
-                Finding(Status.PROBLEM, _WHAT, f"no launch starts: {error}", "see plugins, below")
+                Finding(
+                    Status.PROBLEM, _WHAT, f"no launch can start: {error}", "see plugins, below"
+                )
             )
             self.manager = self._manager_without_broken()
         if self._invocation.args is not None:

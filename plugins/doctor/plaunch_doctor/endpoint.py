@@ -30,23 +30,23 @@ def check_endpoint(context: NodeContext) -> Iterator[Finding]:
     options = configs if isinstance(configs, dict) else {}
     backend = context.backend.rpartition(":")[2]
     if not backend:
-        yield Finding(Status.OK, _WHAT, "not looked at: the settings are not known")
+        yield Finding(Status.OK, _WHAT, "not checked: the settings are not known")
     elif backend in _ETCD:
         yield from _check_members(context, endpoint or "localhost")
         yield from _check_proxies(context)
     elif backend == "c10d" and options.get("store_type") == "file":
         yield from _check_folder(os.path.dirname(os.path.abspath(endpoint or "/tmp/x")))  # noqa: S108
     elif not endpoint and context.max_nodes == 1:
-        yield Finding(Status.OK, _WHAT, f"none is needed: one node, backend {backend}")
+        yield Finding(Status.OK, _WHAT, f"not needed: one node, backend {backend}")
     elif not endpoint and backend == "c10d":
         yield Finding(
             Status.PROBLEM,
             _WHAT,
-            "none is given for several nodes: each node would meet itself on localhost",
+            "not given for several nodes: each node would only find itself, on localhost",
             "give --rdzv-endpoint=HOST:PORT, one node's, the same on all nodes",
         )
     elif not endpoint:
-        yield Finding(Status.OK, _WHAT, f"none is given; whether {backend} needs one is its own")
+        yield Finding(Status.OK, _WHAT, f"not given; whether {backend} needs one is not known")
     else:
         is_host = _rank(options) == 0 if context.traits.has_given_ranks else None
         yield from _check_place(context, endpoint, is_host=is_host)
@@ -69,7 +69,7 @@ def _check_place(context: NodeContext, endpoint: str, *, is_host: bool | None) -
         yield Finding(Status.PROBLEM, _WHAT, str(error), "write --rdzv-endpoint=HOST:PORT")
         return
     if port == _NO_PORT:
-        said = f"not looked at: {endpoint!r} names no port, and the backend declares no default"
+        said = f"not checked: {endpoint!r} names no port, and the backend declares no default"
         yield Finding(Status.OK, _WHAT, said)
         return
     where = join_host_port(host, port)
@@ -130,8 +130,8 @@ def _check_here(context: NodeContext, where: str, port: int, *, must_be_free: bo
         Status.WARNING,
         _WHAT,
         f"{where} is this node, and {owner} listens there",
-        "this agent would join what it finds there; if that is no job of plaunch's, choose another "
-        "port",
+        "this agent would connect to that program; if it does not belong to this job, choose "
+        "another port",
     )
 
 
@@ -147,9 +147,9 @@ def _check_there(context: NodeContext, where: str, addresses: tuple[SocketAddres
         return Finding(
             Status.WARNING,
             _WHAT,
-            f"{where} can be reached, but nobody listens ({said})",
-            "nothing, if plaunch is not running there yet; else check the port, and that the node "
-            "which hosts the endpoint knows the name as its own",
+            f"{where} can be reached, but nothing listens there ({said})",
+            "no action, if plaunch is not running there yet; else check the port, and check that "
+            "the host name belongs to the node that hosts the endpoint",
         )
     return Finding(
         Status.PROBLEM,
@@ -182,7 +182,7 @@ def _check_members(context: NodeContext, endpoint: str) -> Iterator[Finding]:
             found.found,
             "start etcd there, or correct --rdzv-endpoint"
             if not good
-            else "the other members are enough as long as they are a majority",
+            else "no action, as long as the other members are a majority",
         )
 
 
@@ -205,7 +205,7 @@ def _check_folder(folder: str) -> Iterator[Finding]:
         yield Finding(
             Status.PROBLEM,
             _WHAT,
-            f"{folder} is no folder that can be written to",
+            f"{folder} is not a writable folder",
             "give a file on storage that all nodes share in --rdzv-endpoint",
         )
 
@@ -217,7 +217,7 @@ def _resolve(
         return context.network.resolve(host, port, context.timeout), None
     except RendezvousConnectionError as error:
         if names_this_machine(host.partition(".")[0]):
-            advice = "nothing, if this node hosts the endpoint; else correct the name"
+            advice = "no action, if this node hosts the endpoint; else correct the name"
             return (), Finding(Status.WARNING, _WHAT, str(error), advice)
         return (), Finding(
             Status.PROBLEM,

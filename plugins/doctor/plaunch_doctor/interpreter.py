@@ -34,7 +34,7 @@ def _check_worker_python(context: NodeContext) -> Iterator[Finding]:
         yield Finding(
             Status.PROBLEM,
             what,
-            f"the variable names {python!r}, which is no program",
+            f"the variable names {python!r}, which is not a program",
             "correct it, or unset it so that workers use the launcher's interpreter",
         )
     elif not _is_same(python, context.machine.python):
@@ -42,7 +42,8 @@ def _check_worker_python(context: NodeContext) -> Iterator[Finding]:
             Status.WARNING,
             what,
             f"workers run {python}, the launcher runs {context.machine.python}",
-            "unset PYTHON_EXEC unless that is on purpose: packages checked here may miss there",
+            "unset PYTHON_EXEC unless that is on purpose: the packages checked here may be "
+            "missing there",
         )
 
 
@@ -57,14 +58,14 @@ def _check_activated(context: NodeContext) -> Iterator[Finding]:
         if any(_is_same(folder, prefix) for prefix in own):
             if variable == "VIRTUAL_ENV" and not _is_same(folder, machine.prefix):
                 continue
-            yield Finding(Status.OK, variable, f"{folder} is what the launcher runs in")
+            yield Finding(Status.OK, variable, f"{folder} is the environment of the launcher")
             return
         yield Finding(
             Status.WARNING,
             variable,
             f"{folder} is activated, but the launcher and its workers run in {machine.prefix}",
-            "start it as `python -m plaunch` (`uv run python -m plaunch`), which takes the "
-            "environment that is activated, and install plaunch there",
+            "start it as `python -m plaunch` (`uv run python -m plaunch`), which uses the "
+            "activated environment, and install plaunch there",
         )
         return
 

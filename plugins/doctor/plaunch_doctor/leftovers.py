@@ -41,7 +41,7 @@ def check_leftovers(context: DoctorContext) -> Iterator[Finding]:
             Status.WARNING,
             what,
             f"{len(left)} process(es) of earlier jobs whose launcher is gone: {shown}{more}",
-            f"end them if they are nobody's: kill {' '.join(str(m.pid) for m in left[:_SHOWN])}",
+            f"end them if they are not needed: kill {' '.join(str(m.pid) for m in left[:_SHOWN])}",
         )
     elif marked:
         yield Finding(

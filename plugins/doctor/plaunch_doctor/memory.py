@@ -67,7 +67,7 @@ def check_memory(context: NodeContext) -> Iterator[Finding]:
     free = info.get("MemAvailable", _HUGE)
     said = [f"{say_bytes(free)} available of {say_bytes(info.get('MemTotal', 0))}"]
     if free == _HUGE:
-        said = ["the system does not say how much is available"]
+        said = ["the system does not report how much is available"]
     for limit, used in _limits(context):
         if limit < _HUGE:
             said.append(f"the control group allows {say_bytes(limit)}, {say_bytes(used)} used")
@@ -94,7 +94,7 @@ def check_memory(context: NodeContext) -> Iterator[Finding]:
             Status.WARNING,
             "out of memory",
             f"the kernel has killed {killed} process(es) of this control group for lack of memory",
-            "give the job more memory; workers that end with SIGKILL (exit code 137) are the sign",
+            "give the job more memory; such workers end with SIGKILL (exit code 137)",
         )
 
 

@@ -30,8 +30,8 @@ def check_host_name(context: NodeContext) -> Iterator[Finding]:
             _WHAT,
             str(error),
             f"add {context.host!r} with this node's address to /etc/hosts, or set "
-            "GLOO_SOCKET_IFNAME: gloo resolves the host's name and otherwise takes loopback "
-            "(plaunch itself uses addresses)",
+            "GLOO_SOCKET_IFNAME: gloo resolves the host's name, else it uses loopback (plaunch "
+            "itself uses addresses)",
         )
         return
     took = time.monotonic() - began
@@ -43,7 +43,8 @@ def check_host_name(context: NodeContext) -> Iterator[Finding]:
             Status.PROBLEM if several and len(foreign) == len(addresses) else Status.WARNING,
             _WHAT,
             f"{said}; {', '.join(foreign)} is not an address of this machine",
-            "correct /etc/hosts or the name server: who uses the name is led to another machine",
+            "correct /etc/hosts or the name server: programs that use the name connect to another "
+            "machine",
         )
     elif several and all(is_loop_back(number) for number in numbers):
         trap = " (Debian's entry in /etc/hosts)" if "127.0.1.1" in numbers else ""
@@ -54,9 +55,9 @@ def check_host_name(context: NodeContext) -> Iterator[Finding]:
             f"{said}: loopback only{trap}",
             ""
             if is_told
-            else "give the name this node's real address in /etc/hosts, or set "
-            "GLOO_SOCKET_IFNAME: gloo takes what the name resolves to, and other nodes cannot "
-            "reach that (plaunch itself uses addresses)",
+            else "give the name this node's real address in /etc/hosts, or set GLOO_SOCKET_IFNAME: "
+            "gloo uses the address that the name resolves to, and other nodes cannot reach it "
+            "(plaunch itself uses addresses)",
         )
     else:
         yield Finding(Status.OK, _WHAT, said)
@@ -75,7 +76,7 @@ def _check_back(context: NodeContext, numbers: list[str], took: float) -> Iterat
             Status.WARNING,
             what,
             str(error),
-            "add address and name to /etc/hosts: programs that ask for the full name of this host "
+            "add address and name to /etc/hosts: programs that look up the full name of this host "
             "wait for the name server (torchrun and socket.getfqdn do, plaunch does not)",
         )
         return

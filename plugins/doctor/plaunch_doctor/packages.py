@@ -34,7 +34,7 @@ def check_versions(context: NodeContext) -> Iterator[Finding]:
             Status.PROBLEM if is_needed else Status.WARNING,
             "torch",
             f"not installed in {context.machine.prefix}"
-            + (", and the backend c10d needs it" if is_needed else ""),
+            + (", but the backend c10d needs it" if is_needed else ""),
             "pip install 'plaunch[c10d]'"
             if is_needed
             else "install it here if the workers use it (plaunch itself does not)",
@@ -82,4 +82,4 @@ def _built_for(folder: str, version: str) -> str:
         match = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
         if match is not None:
             return f"{said} {match[1]}"
-    return "CPU" if text or version.endswith("+cpu") else "what it does not say"
+    return "CPU" if text or version.endswith("+cpu") else "an unknown platform"

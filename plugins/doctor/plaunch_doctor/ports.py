@@ -36,7 +36,7 @@ def check_ports(context: NodeContext) -> Iterator[Finding]:
         yield Finding(
             Status.PROBLEM,
             "free ports",
-            "the system gives out no free port",
+            "the system has no free port left",
             "look for a program that holds connections: ss -s",
         )
     yield from _check_master_port(context, first, last)
@@ -50,8 +50,8 @@ def _check_master_port(context: NodeContext, first: int, last: int) -> Iterator[
         yield Finding(
             Status.WARNING,
             "master port",
-            f"{port} is one of those that the system gives to any connection ({first}-{last})",
-            f"choose a --master-port below {first}: any program may be given this one first",
+            f"{port} is in the range that the system assigns to any connection ({first}-{last})",
+            f"choose a --master-port below {first}: another program may get this one first",
         )
 
 
@@ -65,7 +65,10 @@ def _check_range(context: NodeContext) -> Iterator[Finding]:
     said = f"{free} of the {len(tried)} ports tried in {first}-{last} are free"
     if free == 0:
         yield Finding(
-            Status.PROBLEM, "port range", said, "give another --port-range, or end who holds them"
+            Status.PROBLEM,
+            "port range",
+            said,
+            "give another --port-range, or end the programs that use them",
         )
     elif free < _RANGE_NEEDED:
         yield Finding(

@@ -52,7 +52,7 @@ def _check_threads(context: NodeContext, usable: float) -> Iterator[Finding]:
         return
     first = text.partition(",")[0]
     if not first.isdecimal():
-        yield Finding(Status.WARNING, what, f"{text!r} is no number", "correct or unset it")
+        yield Finding(Status.WARNING, what, f"{text!r} is not a number", "correct or unset it")
         return
     threads = int(first) * nproc
     too_many = threads > usable

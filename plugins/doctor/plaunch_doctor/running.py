@@ -47,7 +47,7 @@ class Bounded:
         if self._call is None:
             return self._function()
         if not self._call.wait(timeout):
-            raise NotDoneError("it has not come back")
+            raise NotDoneError("it has not ended")
         if self._call.error is not None:
             raise self._call.error
         return self._call.result
@@ -78,7 +78,7 @@ def run_checks(
             found = call.result(deadline - time.monotonic())
         except NotDoneError:
             findings.append(
-                _broken(name, f"the check was not done within {timeout:g} s", "it was left behind")
+                _broken(name, f"the check did not finish within {timeout:g} s", "it was abandoned")
             )
         except KeyboardInterrupt:
             raise
@@ -93,11 +93,13 @@ def _checked(name: str, found: object) -> list[Finding]:
     findings: list[Finding] = []
     for item in found if isinstance(found, list) else [found]:
         if not isinstance(item, Finding):
-            return [_broken(name, f"the check gave {item!r}, which is no Finding", "")]
+            return [_broken(name, f"the check gave {item!r}, which is not a Finding", "")]
         findings.append(item)
     return findings
 
 
 def _broken(name: str, found: str, more: str) -> Finding:
-    advice = "what it looks at is not known" + (f"; {more}" if more else "")
-    return Finding(Status.BROKEN, name, found, f"{advice}. If it is a plugin's, tell its author")
+    advice = "the subject of the check is not known" + (f"; {more}" if more else "")
+    return Finding(
+        Status.BROKEN, name, found, f"{advice}. If the check belongs to a plugin, tell its author"
+    )

@@ -51,7 +51,7 @@ class _NoRendezvous(RendezvousHandler):
         return self._backend
 
     def next_rendezvous(self) -> RendezvousInfo:
-        raise NotImplementedError("a plan meets nobody")
+        raise NotImplementedError("a plan does not contact other nodes")
 
     def is_closed(self) -> bool:
         return False

@@ -36,7 +36,7 @@ class JsonlEventHandler:
             (how many renamed files stay, by default 3).
 
     Raises:
-        UsageError: there is neither a log directory nor a path, or a value is no number.
+        UsageError: there is neither a log directory nor a path, or a value is not a number.
     """
 
     options: Final = frozenset({"path", "max_bytes", "keep"})

@@ -54,7 +54,7 @@ class Add:
         (held,) = store.multi_get([self.key])
         if held is not None and not _NUMBER.fullmatch(held):
             raise RendezvousStateError(
-                f"the counter under {self.key!r} holds {held[:40]!r}, which is no number; "
+                f"the counter under {self.key!r} holds {held[:40]!r}, which is not a number; "
                 "something else has written it"
             )
 

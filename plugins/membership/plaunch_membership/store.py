@@ -30,7 +30,7 @@ class RendezvousStore(abc.ABC):
     def add(self, key: str, amount: int) -> int:
         """Add `amount` to the counter under `key`, which starts at 0, and return the sum.
 
-        If somebody has written something there that is no number, it raises
+        If somebody has written something there that is not a number, it raises
         `RendezvousStateError`, or `RendezvousConnectionError` if it cannot tell: then the key is
         read, and what is there is named.
         """

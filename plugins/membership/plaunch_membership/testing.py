@@ -126,7 +126,9 @@ class MemoryStore(RendezvousStore):
             try:
                 total = int(self._board.data.get(key, b"0")) + amount
             except ValueError:
-                raise RendezvousStateError(f"{key!r} holds something that is no number") from None
+                raise RendezvousStateError(
+                    f"{key!r} holds something that is not a number"
+                ) from None
             self._board.write({key: b"%d" % total})
             return total
 

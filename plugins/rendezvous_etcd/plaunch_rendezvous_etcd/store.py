@@ -276,8 +276,8 @@ def _number_in(key: str, held: Any) -> int:
     if _NUMBER.fullmatch(value):
         return int(value)
     raise RendezvousStateError(
-        f"the counter under {key!r} holds {value[:40]!r}, which is no number; something else has "
-        "written it"
+        f"the counter under {key!r} holds {value[:40]!r}, which is not a number; something else "
+        "has written it"
     )
 
 

@@ -73,7 +73,7 @@ def _numbers(inside: str, text: str) -> Iterator[str]:
         first, dash, last = item.partition("-")
         low, high = digits(first), digits(last if dash else first)
         if low is None or high is None or low > high:
-            raise _malformed(text, f"has {item!r} in a bracket, which is no number or range")
+            raise _malformed(text, f"has {item!r} in a bracket, which is not a number or range")
         if high - low >= _MOST:
             raise _malformed(text, f"means more than {_MOST} hosts")
         for number in range(low, high + 1):

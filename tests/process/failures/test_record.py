@@ -186,7 +186,7 @@ def test_an_exception_without_a_text_is_recorded(error_file):
 
     get_error_handler().record_exception(Rude())
     message = read(error_file)["message"]
-    assert message["message"] == "Rude: <its text cannot be had: RuntimeError>"
+    assert message["message"] == "Rude: <its text is not available: RuntimeError>"
     assert "Rude" in message["extraInfo"]["py_callstack"]
 
 
@@ -293,7 +293,7 @@ def test_the_flat_form_gets_the_code_beside_its_message(error_file, child_file):
 def test_a_broken_childs_file_is_logged_and_nothing_is_written(error_file, child_file, caplog):
     ErrorHandler().dump_error_file(child_file("{"), 17)
     assert not error_file.exists()
-    assert "the root cause is not handed up" in caplog.text
+    assert "the root cause is not passed on" in caplog.text
 
 
 def test_what_is_replaced_is_logged(error_file, child_file, caplog):

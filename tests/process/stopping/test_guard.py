@@ -202,7 +202,7 @@ def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(monkeypat
         monkeypatch.setattr(os, "pipe", pipe)
         reaper.tend_guard()
         assert reaper.guard.is_alive()
-        assert f"there is a guard process (pid {reaper.guard.pid}) after all" in caplog.text
+        assert f"the guard process (pid {reaper.guard.pid}) has started now" in caplog.text
     finally:
         reaper.close()
 

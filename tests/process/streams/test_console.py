@@ -216,7 +216,7 @@ class TestSlowConsole:
         assert dropped > 50_000
         first, last = notices.messages
         assert "the oldest lines are dropped" in first
-        assert last.endswith(f"dropped in all: {dropped}")
+        assert last.endswith(f"output dropped: {dropped}")
 
     def test_what_is_not_taken_at_the_end_is_reported_not_waited_for(
         self, pipe: tuple[int, int], notices: Recorded

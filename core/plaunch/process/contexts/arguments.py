@@ -83,7 +83,9 @@ def worker_envs(
 
 def _variable_name(rank: int, name: Any) -> str:
     if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-        raise UsageError(f"envs[{rank}] has the name {name!r}, which no environment can hold")
+        raise UsageError(
+            f"envs[{rank}] has the name {name!r}, which cannot be used in an environment"
+        )
     return name
 
 
@@ -98,6 +100,6 @@ def variable_value(rank: int, name: str, value: Any) -> str:
     text = os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else str(value)
     if "\0" in text:
         raise UsageError(
-            f"envs[{rank}][{name!r}] has a NUL character, which no environment can hold"
+            f"envs[{rank}][{name!r}] has a NUL character, which cannot be used in an environment"
         )
     return text

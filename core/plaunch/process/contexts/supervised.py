@@ -416,8 +416,8 @@ def _restore_sigchld() -> None:
         return
     if threading.current_thread() is not threading.main_thread():
         raise WorkerStartError(
-            "SIGCHLD is ignored in this process, so that the exit codes of workers are lost; call "
+            "SIGCHLD is ignored in this process, so the exit codes of workers are lost; call "
             "signal.signal(signal.SIGCHLD, signal.SIG_DFL) on the main thread first"
         )
-    _log.warning("SIGCHLD was ignored, so that exit codes would be lost; it is restored")
+    _log.warning("SIGCHLD was ignored, so exit codes would have been lost; plaunch has restored it")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

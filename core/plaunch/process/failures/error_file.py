@@ -155,7 +155,7 @@ def text_of_error(error: BaseException) -> str:
     try:
         return str(error)
     except Exception as failed:  # noqa: BLE001 - user code; the report must get through
-        return f"<its text cannot be had: {type(failed).__name__}>"
+        return f"<its text is not available: {type(failed).__name__}>"
 
 
 def _cut(text: str) -> str:

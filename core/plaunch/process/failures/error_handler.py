@@ -84,7 +84,7 @@ class ErrorHandler:
         try:
             data = read_error_file(rootcause_error_file)
         except ErrorFileError as error:
-            _logger().error("the root cause is not handed up: %s", error)
+            _logger().error("the root cause is not passed on: %s", error)
             return
         if error_code:
             self.override_error_code_in_rootcause_data(rootcause_error_file, data, error_code)

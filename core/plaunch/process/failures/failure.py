@@ -133,7 +133,7 @@ class ProcessFailure:
             return self._exit_alone()
         if self.error_file == NOT_AVAILABLE:
             return f"{self._exit_alone()} and wrote no error file"
-        return f"{self._exit_alone()} and said nothing in its error file"
+        return f"{self._exit_alone()} and wrote no message to its error file"
 
     def _exit_alone(self) -> str:
         if self.exitcode < 0:

@@ -122,7 +122,7 @@ def _hints(failure: ProcessFailure) -> Iterator[str]:
     if failure.has_reply:
         return
     if failure.exitcode == -signal.SIGKILL and not failure.oom_killed:
-        yield "SIGKILL comes from outside: a scheduler, a limit of the container, or somebody"
+        yield "SIGKILL comes from outside: a scheduler, a limit of the container, or a user"
     is_dumped = any(_FAULT_HANDLER in line for line in failure.last_lines)
     if failure.exitcode in _CRASHES and not is_dumped:
         yield "with PYTHONFAULTHANDLER=1 in its environment, python shows where it crashed"

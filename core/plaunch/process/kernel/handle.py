@@ -101,8 +101,8 @@ class ProcessHandle:
         if known is not None:
             return known
         _log.warning(
-            "pid %d was reaped by other code in this process, which must not wait for children "
-            "that are not its own; its exit code is lost and counts as %d",
+            "pid %d was reaped by other code in this process; that code must wait for its own "
+            "children only. The exit code is lost and counts as %d",
             self.pid,
             LOST_EXIT_CODE,
         )

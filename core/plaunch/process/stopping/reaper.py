@@ -196,7 +196,7 @@ class Reaper:
         self._guarded_at.append(self._clock())
         self.guard = start_guard(self._proc, is_repeated=self._was_refused)
         if self._was_refused and self.guard is not None:
-            _log.info("there is a guard process (pid %d) after all", self.guard.pid)
+            _log.info("the guard process (pid %d) has started now", self.guard.pid)
         self._is_unguarded = self._was_refused = self.guard is None
         if self.guard is not None:
             self.guard.wake(self._watch)

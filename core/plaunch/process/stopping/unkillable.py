@@ -40,8 +40,8 @@ def describe_unkillable(
     if refused:
         pids = ", ".join(map(str, refused))
         sentences.append(
-            f"This user may send no signal to pid {pids}, which runs as another user (sudo, su); "
-            "let the worker end what it starts in this way."
+            f"This user may not send signals to pid {pids}, which runs as another user (sudo, "
+            "su); the worker must end such processes itself."
         )
     if any(read_state(pid) == "D" for pid in all_pids):
         sentences.append(

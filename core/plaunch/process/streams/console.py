@@ -116,8 +116,8 @@ class Console:
         if self._backlog.dropped_lines and not self._has_warned:
             self._has_warned = True
             self._warn(
-                "does not take the workers' output as fast as it comes, and there is no disk space "
-                "left to keep it: the oldest lines are dropped"
+                "does not accept the workers' output fast enough, and no disk space is left to "
+                "buffer it: the oldest lines are dropped"
             )
 
     def start(self) -> None:
@@ -217,7 +217,7 @@ class Console:
             self._thread.join(min(timeout - waited, 0.1))  # short turns: a hurry wakes nobody
         if self._backlog.dropped_lines:
             self._warn(
-                "was too slow and the disk was full; lines of the workers' output dropped in all: "
+                "was too slow and the disk was full; total lines of the workers' output dropped: "
                 f"{self._backlog.dropped_lines}"
             )
         if self._lost_lines:
@@ -231,8 +231,8 @@ class Console:
             lines = self._in_hand.count(b"\n", self._taken) + self._backlog.count_lines()
         if size:  # else all was shown, and the thread has not ended yet
             self._warn(
-                "takes no more output; not shown of what the workers wrote: "
-                f"{size} bytes, {lines} lines"
+                f"takes no more output; workers' output that is not shown: {size} bytes, {lines} "
+                "lines"
             )
 
     def _warn(self, what: str) -> None:

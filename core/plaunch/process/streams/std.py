@@ -43,8 +43,8 @@ class Std(enum.IntFlag):
             last = digits(high, MOST_WORKERS) if dash else first
             if value not in _VALUES or first is None or last is None or last < first:
                 raise UsageError(
-                    f"{quote(vm)} does not say which streams: write 0 (none), 1 (stdout), 2 "
-                    "(stderr) or 3 (both), or a value per local rank as in '0:3,1:0' or '0-7:1'"
+                    f"{quote(vm)} does not name streams: write 0 (none), 1 (stdout), 2 (stderr) "
+                    "or 3 (both), or a value per local rank as in '0:3,1:0' or '0-7:1'"
                 )
             for rank in range(first, last + 1):
                 if rank in streams:

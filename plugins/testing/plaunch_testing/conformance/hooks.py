@@ -262,7 +262,7 @@ class HooksConformance(PluginSuite):
         for item in _Launch(self.thing).implementations(_CHECKS):
             ask = partial(_given, item, [DoctorContext()][: len(item.argnames)])
             for finding in within(DOCTOR_TIMEOUT, _CHECKS, ask):
-                assert isinstance(finding, Finding), f"it gives {finding!r}, which is no Finding"
+                assert isinstance(finding, Finding), f"it gives {finding!r}, which is not a Finding"
 
     def test_it_gives_extensions(self) -> None:
         """They have the methods `start`, `handle` and `stop`."""

@@ -355,7 +355,7 @@ def test_what_runs_as_another_user_is_no_reason_to_restart_the_host(run_program,
     [other] = family.pids("other")
     assert launcher.returncode == 114, err
     assert f"cannot be ended: local rank 0: pid {other} (state S" in err
-    assert f"may send no signal to pid {other}, which runs as another user" in err
+    assert f"may not send signals to pid {other}, which runs as another user" in err
     assert "outlive SIGKILL" not in err
     assert "restart" not in err
 

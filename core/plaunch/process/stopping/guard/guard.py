@@ -139,7 +139,7 @@ def start_guard(proc: str = PROC, *, is_repeated: bool = False) -> Guard | None:
             os.close(line)
         _log.log(
             logging.DEBUG if is_repeated else logging.WARNING,
-            "no guard process, so that workers may outlive this launcher if it gets SIGKILL: %s",
+            "no guard process; workers may outlive this launcher if it gets SIGKILL: %s",
             explain(error),
         )
         return None
