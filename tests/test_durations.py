@@ -428,5 +428,5 @@ def test_a_timer_that_never_expires_goes_through_the_pipe_and_no_time_does_not()
     assert FileTimerRequest.from_json(endless.to_json()) == endless
     for time in ("NaN", '"nan"', str(10**400)):
         line = f'{{"pid": 7, "scope_id": "s", "expiration_time": {time}, "signal": 9}}'
-        with pytest.raises(ValueError, match="no request for a timer"):
+        with pytest.raises(ValueError, match="is not a timer request"):
             FileTimerRequest.from_json(line)

@@ -123,7 +123,7 @@ def test_what_comes_to_nothing_is_said(node, caplog):
     node.agent.request(RequestKind.RESTART, "too early", "somebody")
     node.run(ask("RESTART"))
     assert (
-        "somebody asks for a restart (too early), of which nothing comes while this agent is "
+        "somebody asks for a restart (too early), but this has no effect while this agent is "
         "joining" in caplog.messages
     )
     assert node.attempts()[-1] == "1.0.1"

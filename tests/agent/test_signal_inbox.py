@@ -90,7 +90,7 @@ def test_a_policy_that_cannot_say_its_signals_changes_nothing(wake_up):
     [
         (KeyError("x"), "KeyError('x')"),
         (PlaunchError("plugin 'p' 1.0 is at fault"), "plugin 'p' 1.0 is at fault"),
-        ("stop", "it answers 'stop', which is no SignalAction"),
+        ("stop", "it answers 'stop', which is not a SignalAction"),
         (None, "it answers None"),
     ],
 )

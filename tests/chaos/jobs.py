@@ -297,7 +297,7 @@ class Job:
         for (number, _), workers in worlds.items():
             if number <= last:
                 # Whoever comes when all others have gone begins the job anew.
-                if not any("begins anew" in node.log.read_text() for node in self.nodes):
+                if not any("starts again" in node.log.read_text() for node in self.nodes):
                     raise Finding(f"round {number} comes after round {last}: {workers}")
                 attempt = 0
             last = number

@@ -119,7 +119,7 @@ def test_workers_that_must_not_be(job, workers, found):
 def test_a_job_that_everybody_has_left_begins_anew(job):
     job.failures = 1
     say(job, worker(0, 1, 1, 1), worker(0, world=1, store="another"))
-    job.nodes[1].log.write_text("job 'x' begins anew: the 1 nodes that knew it are gone: vm")
+    job.nodes[1].log.write_text("job 'x' starts again: the 1 nodes that knew it are gone: vm")
     job.check()
 
 

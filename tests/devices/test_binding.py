@@ -327,8 +327,8 @@ def test_a_node_outside_the_mask_is_named_with_the_device(tmp_path):
         cpus_by_rank(BIG, tmp_path, "node", allowed={0, 1, 2})
     assert str(caught.value) == (
         "--numa-binding=node is not possible: local rank 4's device, NVIDIA 4 (0000:9d:00.0), is "
-        "on NUMA node 1, and the affinity mask of this process, 0-2, has no CPU of that node; start "
-        "the launcher with CPUs of all nodes that have devices"
+        "on NUMA node 1, and the affinity mask of this process, 0-2, has no CPU of that node; "
+        "start the launcher with CPUs of all nodes that have devices"
     )
 
 

@@ -64,7 +64,7 @@ def test_workers_are_started_again_although_strangers_have_taken_all_there_is(ag
     host = start(agents, "host", port, within(FEW, FEW))
     agents.until_round(0, host, workers=2)
     strangers = connect_strangers(port, 2 * FEW)
-    agents.until(lambda: "turned away" in host.stderr, "strangers are turned away")
+    agents.until(lambda: "rejected" in host.stderr, "strangers are turned away")
     # While they still come, whoever opens something may be too late.
     agents.until(lambda: open_files(host) <= FEW - 40, "there is room again")
     agents.tell("exit.1.0", 3)
@@ -95,6 +95,6 @@ def test_the_soft_limit_is_raised_for_the_launcher_alone(agents):
     agents.until(lambda: soft_limit(again["pid"]) == FEW, "the worker has the limit of before")
     agents.tell("exit", 0)
     assert host.exit_code() == 0
-    assert "turned away" not in host.stderr
+    assert "rejected" not in host.stderr
     for stranger in strangers:
         stranger.close()

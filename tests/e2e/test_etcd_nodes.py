@@ -204,7 +204,7 @@ def test_other_settings_are_refused_and_a_run_id_begins_anew_after_a_crash(agent
     agents.until(again.workers, "there is a job again")
     assert of("TORCHELASTIC_RESTART_COUNT", again.workers()) == [0]
     assert of("PLAUNCH_ROUND", again.workers()) == [0]
-    assert "begins anew: the 1 nodes that knew it are gone" in again.stderr
+    assert "starts again: the 1 nodes that knew it are gone" in again.stderr
     agents.tell("exit", 0)
     assert again.exit_code() == 0
 

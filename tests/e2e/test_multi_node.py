@@ -216,7 +216,7 @@ def test_a_finished_node_waits_no_longer_than_it_was_told(agents, endpoint, host
     told = "have not finished 0.5 s after this one (--exit-barrier-timeout)"
     agents.until(lambda: told in quick.stderr, "it does not wait any longer")
     if hosts:
-        agents.until(lambda: "it stays until the others are done" in quick.stderr, "it stays")
+        agents.until(lambda: "it stays until the others have finished" in quick.stderr, "it stays")
     else:
         assert quick.exit_code() == 0
     assert slow.process.poll() is None
@@ -240,7 +240,7 @@ def test_a_finished_node_obeys_a_stop_and_says_what_it_leaves(agents, endpoint, 
         pid = host.workers()[0]["pid"]
         agents.until(lambda: is_reaped(pid), "the launcher has seen its end")
     else:
-        agents.until(lambda: "it stays until the others are done" in host.stderr, "it stays")
+        agents.until(lambda: "it stays until the others have finished" in host.stderr, "it stays")
     host.process.send_signal(signal.SIGTERM)
     assert host.exit_code() == 0
     assert "SIGTERM received" in host.stderr

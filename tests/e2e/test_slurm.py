@@ -216,14 +216,12 @@ def test_a_sweep_stays_a_sweep_and_is_one_job_if_the_user_says_so(cluster):
     told = [json.loads(line) for line in alone.stdout.splitlines()]
     assert [(w["RANK"], w["WORLD_SIZE"]) for w in told] == [("0", "1")] * 3
     assert {w["host"] for w in told} == {"node01", "node02", "node03"}
-    assert (
-        alone.stderr.count("srun has started 3 launchers, each of which is a job of its own") == 3
-    )
+    assert alone.stderr.count("srun has started 3 launchers, each running its own job") == 3
     together = cluster.run(*words, "--scheduler=slurm", "worker.py")
     assert together.returncode == 0, together.stderr
     told = [json.loads(line) for line in together.stdout.splitlines()]
     assert sorted((w["RANK"], w["WORLD_SIZE"]) for w in told) == [(str(r), "3") for r in range(3)]
-    assert "is a job of its own" not in together.stderr
+    assert "each running its own job" not in together.stderr
 
 
 def test_the_batch_script_of_the_page(cluster):
@@ -249,7 +247,7 @@ def test_a_batch_script_without_srun_uses_one_node_and_says_so(cluster):
     job = cluster.submit(batch("", srun=""), "--nodes=3", "--ntasks-per-node=1")
     assert job.end() == 0
     assert [(w["host"], w["WORLD_SIZE"]) for w in job.said("RANK")] == [("node01", "1")]
-    assert "has 3 nodes, of which this launcher uses one" in job.output
+    assert "has 3 nodes, but this launcher uses only one" in job.output
 
 
 def test_a_requeued_job_is_the_same_job_in_another_run(cluster):
@@ -345,7 +343,7 @@ def test_ranks_of_mpirun_in_a_batch_script(cluster):
     )
     assert job.end() == 0
     assert job.output.count("error: --scheduler=slurm, but this launcher was started by Open") == 3
-    assert "is no task of a step" not in job.output
+    assert "is not a task of a step" not in job.output
     hasty, patient = job.output.split("patiently")
     for output in (hasty, patient):
         assert sorted(re.findall(r'"RANK": "(\d)", "WORLD_SIZE": "3"', output)) == [*"012"]

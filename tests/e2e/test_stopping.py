@@ -186,6 +186,6 @@ def test_a_restart_that_cannot_start_does_not_replace_the_failure(plaunch, tmp_p
         assert ended.returncode == 0, ended.stderr
         return
     assert ended.returncode == 7, ended.stderr
-    assert "cannot be started again after a failure, which is therefore the end" in ended.stderr
+    assert "cannot be started again after a failure, so the job ends" in ended.stderr
     assert "FAILED: rank 0 on" in ended.stderr
     assert "exit code 7" in ended.stderr

@@ -169,7 +169,7 @@ def test_a_launcher_that_was_killed_leaves_no_span_open(length):
     """Whatever was begun ends, and no child outlives its parent or begins before it."""
     spans = spans_of(RESTART[:length], close=True)
     by_id = {span.context.span_id: span for span in spans}
-    assert named(spans, "launch").status.description == "the launcher ended without a word"
+    assert named(spans, "launch").status.description == "the launcher ended without an event"
     assert sum(span.name.startswith("rank") for span in spans) == sum(
         name == "worker.started" for name, _ in RESTART[:length]
     )

@@ -255,7 +255,7 @@ def test_a_directory_that_is_a_file_is_refused_at_once(tmp_path):
         with pytest.raises(LogDirectoryError) as caught:
             DefaultLogsSpecs(str(given))
         assert str(caught.value) == (
-            f"log directory {str(given)!r} cannot be used: {what}; name another one"
+            f"log directory {str(given)!r} cannot be used: {what}; choose another one"
         )
         assert isinstance(caught.value, NotADirectoryError)
         assert isinstance(caught.value, UsageError)
@@ -336,7 +336,7 @@ def test_logs_that_were_asked_for_stay_and_their_place_is_said_once(scratch, cap
     specs.close(succeeded=True)
     (folder,) = scratch.iterdir()
     assert [entry.getMessage() for entry in caplog.records] == [
-        f"no log directory was given; logs go to {folder}"
+        f"no log directory was given; logs are written to {folder}"
     ]
     assert specs.root_log_dir == str(folder)
 

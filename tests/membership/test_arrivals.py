@@ -124,7 +124,7 @@ def test_a_node_that_is_not_admitted_does_not_end_one_round_after_the_other(runn
         key, {**record, "nproc": 0} if "nproc" in record else record
     )
     job.run(10.5)
-    assert "a node's record is not believed" in caplog.text
+    assert "a node's record is rejected" in caplog.text
     assert len(rounds(job)) < 5
     assert job.nodes[0].place is not None
 

@@ -215,7 +215,7 @@ def test_a_report_that_cannot_be_read_is_not_waited_for(settled, caplog):
     told = [node.membership.news for node in nodes[:2]]
     assert job.run(10.0, lambda: all(news.verdict for news in told)), job.describe()
     assert [failure.rank for failure in told[1].verdict.failures] == [0]
-    assert "a report of failures is not believed" in caplog.text
+    assert "a report of failures is rejected" in caplog.text
 
 
 def test_a_report_that_was_written_twice_counts_once(settled):

@@ -147,7 +147,7 @@ def test_a_lost_node_is_noticed_whatever_the_counter_of_those_who_are_done_says(
     job.kill(nodes[1])
     assert job.settle(nodes[0], nodes[2], seconds=20.0) == [0, 1]
     assert nodes[0].place.round == 1
-    assert "who is done is not believed" in caplog.text
+    assert "who is done is rejected" in caplog.text
 
 
 @pytest.mark.parametrize("says", SAYS)
@@ -171,8 +171,8 @@ def test_bad_records_are_named_and_not_for_ever(settled, caplog):
         node.agent.succeed()
     assert job.run(60.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
     assert nodes[0].membership.news.verdict.outcome == "succeeded"
-    assert caplog.text.count("is not believed") == 20 * len(nodes)
-    assert "further records that are not believed are not named" in caplog.text
+    assert caplog.text.count("is rejected") == 20 * len(nodes)
+    assert "further rejected records are not reported" in caplog.text
 
 
 def test_good_byes_that_are_none_delay_nobody(simulate):

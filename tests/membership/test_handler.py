@@ -144,7 +144,7 @@ def test_a_time_out_of_enough_nodes_blames_nobody_who_is_missing(create):
     with pytest.raises(RendezvousTimeoutError) as caught:
         handler.next_rendezvous()
     text = str(caught.value)
-    assert "1 have come, but they were not made a round within 0.5 s" in text
+    assert "1 have come, but no round was formed within 0.5 s" in text
     assert "last_call_timeout (60 s)" in text
     assert "the others" not in text
 
@@ -382,7 +382,7 @@ def test_a_store_that_ends_before_this_node_is_a_normal_end(create, board, caplo
     handler.next_rendezvous()
     assert handler.leave()
     assert board.down
-    assert "nobody could be told that this node leaves job 'job'" in caplog.text
+    assert "the other nodes could not be told that this node leaves job 'job'" in caplog.text
     assert "memory store is down" in caplog.text
 
 
@@ -548,7 +548,7 @@ def test_a_spare_says_that_there_is_no_place(create):
     first, second = create(1, 1), create(1, 1)
     first.next_rendezvous()
     Background(second.next_rendezvous)
-    text = "a place in job 'job', which has all the nodes that it takes"
+    text = "a place in job 'job', which is full"
     wait_until(lambda: second.describe_wait() == text, text)
 
 
@@ -580,7 +580,7 @@ def test_a_node_that_nobody_needs_any_more_says_so(create):
     first._threads.connect().add(f"{log}/tickets", 1)
     late = create(1, 2)
     Background(late.next_rendezvous)
-    text = "a place in job 'job', of which some nodes have finished their part"
+    text = "a place in job 'job'; some of its nodes have finished"
     wait_until(lambda: late.describe_wait() == text, text)
 
 

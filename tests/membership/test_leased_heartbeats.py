@@ -156,7 +156,7 @@ def test_what_the_dead_have_left_for_a_while_is_no_sign_of_life(leased, caplog, 
     job.settle(*again)
     assert {node.error for node in again} == {None}
     assert again[0].membership.keys.incarnation != dead.membership.keys.incarnation
-    assert "begins anew" in caplog.text
+    assert "starts again" in caplog.text
 
 
 def test_a_living_job_refuses_other_settings(leased):

@@ -116,7 +116,7 @@ def test_a_counter_that_cannot_be_keeps_nobody_from_leading(running, caplog, log
     restart(job, *nodes)
     job.run(10.0)
     assert [node.error for node in nodes] == [None, None]
-    assert "what a past round has left is not believed" in caplog.text
+    assert "what a past round has left is rejected" in caplog.text
     assert counter not in job.board.data
     restart(job, *nodes)
     job.run(10.0)

@@ -152,4 +152,4 @@ def test_a_limit_that_is_too_low_for_the_job_is_said_at_once(keep, caplog):
     assert caplog.text == ""
     keep(100, hard=200, expected=400)
     assert "ulimit -Hn" in caplog.text
-    assert "turned away" in caplog.text
+    assert "rejected" in caplog.text

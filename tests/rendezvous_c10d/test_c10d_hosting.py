@@ -138,7 +138,7 @@ def test_port_0_picks_one_and_says_which(prepare, caplog):
         assert port_of(backend) > 0
         assert f"--rdzv-endpoint={backend.endpoint}" in caplog.text
         assert "WARNING" in caplog.text
-    with pytest.raises(UsageError, match="no port that this node could know"):
+    with pytest.raises(UsageError, match="has no port; give the port"):
         prepare_backend_of(f"{FOREIGN}:0")
 
 

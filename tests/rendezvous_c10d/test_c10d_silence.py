@@ -58,7 +58,7 @@ def test_a_silent_port_that_becomes_the_store_is_joined(quick, start_server, mon
     with taking_all_and_saying() as (port, stop):
         connector = Connector(load_distributed(), "127.0.0.1", port, 60.0)
         for _ in range(6):
-            with pytest.raises(RendezvousConnectionError, match="does not answer as a TCPStore"):
+            with pytest.raises(RendezvousConnectionError, match="does not answer like a TCPStore"):
                 connector.connect()
         stop()
         # Those connections are still open, as behind a proxy that waits for its server.

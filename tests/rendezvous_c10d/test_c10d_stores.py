@@ -273,7 +273,7 @@ def test_a_stopped_host_holds_nobody_up(start_server, in_thread, monkeypatch):
     with stopped(server.process):
         under_way = {name: in_thread(calls[name], store) for name, store in stores.items()}
         for _ in range(3):
-            with pytest.raises(RendezvousConnectionError, match="does not answer as a TCPStore"):
+            with pytest.raises(RendezvousConnectionError, match="does not answer like a TCPStore"):
                 connector.connect()
             # An attempt that is stuck in torch is ended, or not joined by others.
             wait_until(lambda: len(connecting()) <= 1, "no more than one attempt")

@@ -107,8 +107,12 @@ def failure(params_of, endpoint, **config):
     ("server", "config", "expected"),
     [
         (lambda: answering(b'{"etcdserver":"2.3.8"}'), {}, r"etcd 2\.3\.8, which has the v2 API"),
-        (lambda: answering(b"<html>"), {}, r"is no etcd: it answers 'HTTP/1.0 200 OK'.*check host"),
-        (lambda: answering(b""), {}, r"is no etcd: it answers 'HTTP/1.0 404"),
+        (
+            lambda: answering(b"<html>"),
+            {},
+            r"is not etcd: it answers 'HTTP/1.0 200 OK'.*check host",
+        ),
+        (lambda: answering(b""), {}, r"is not etcd: it answers 'HTTP/1.0 404"),
         (
             lambda: answering(b""),
             {"protocol": "https"},
@@ -128,7 +132,7 @@ def test_what_is_no_etcd_is_said_at_once(params_of, server, config, expected):
     ("server", "expected"),
     [
         (nobody, r"Connection refused; check that etcd runs and listens there"),
-        (silent, r"takes connections but says nothing: it is stopped, or it is no etcd"),
+        (silent, r"takes connections but does not answer: it is stopped, or it is not etcd"),
     ],
 )
 def test_who_does_not_answer_is_given_up_in_time(params_of, server, expected, protocol):
@@ -364,7 +368,7 @@ def test_all_endpoints_are_named_if_none_works(params_of):
     with nobody() as one, answering(b"") as other:
         text, _ = failure(params_of, f"{one},{other}", connect_timeout=1)
     assert "Connection refused" in text
-    assert "is no etcd" in text
+    assert "is not etcd" in text
 
 
 def test_a_client_that_is_released_while_it_connects(prepare, in_thread):

@@ -107,7 +107,7 @@ def test_an_etcd3_of_another_kind_is_named(monkeypatch, tmp_path):
     (tmp_path / "etcdrpc").mkdir()
     (tmp_path / "etcdrpc" / "kv_pb2.py").write_text("x = 1\n")
     monkeypatch.setattr(protocol, "find_spec", lambda name: spec)
-    with pytest.raises(PluginLoadError, match=r"kv_pb2.py of the installed etcd3 has no desc"):
+    with pytest.raises(PluginLoadError, match=r"kv_pb2.py of the installed etcd3 does not desc"):
         protocol.load_protocol()
 
 

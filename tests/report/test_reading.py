@@ -138,9 +138,9 @@ def test_files_of_all_folders_below_are_read_and_no_others(runs):
     ("content", "words"),
     [
         (None, "it has no *.jsonl files; launch with --event-log-handler=jsonl --log-dir=DIR"),
-        (b"", "1 file named *.jsonl, all empty; did the launcher get as far as to start?"),
+        (b"", "1 file named *.jsonl, all empty; did the launcher start?"),
         (b"\x00\x01\nnothing\n{}", "1 file named *.jsonl, but no line in them is an event"),
-        (b"[" * 100_000, "no line in them is an event of plaunch's"),
+        (b"[" * 100_000, "no line in them is an event of plaunch"),
     ],
 )
 def test_no_events(tmp_path, content, words):

@@ -113,7 +113,7 @@ def test_hosts_are_put_on_one_axis_by_the_rounds_that_they_share(elastic):
     assert [round(node.end, 6) for node in elastic.nodes] == [61, 61, 61]
     assert [round(node.skew, 6) for node in elastic.nodes] == [0, 100, -7]
     assert any("b by +100.0 s, c by -7.0 s" in note for note in elastic.notes)
-    assert any("put together by the rounds" in note for note in elastic.notes)
+    assert any("aligned by the rounds" in note for note in elastic.notes)
 
 
 def test_hosts_that_never_met_are_aligned_through_one_that_met_both(runs):
@@ -273,8 +273,8 @@ def test_torn_files_are_noted(runs):
     path = runs.agent("a").start(0).finish(1, "succeeded", 0).write()
     path.write_text(path.read_text() + "x\n" + '{"name": "plau')
     notes = story_of(runs).notes
-    assert "1 file ends within a line, which was left out." in notes
-    assert "1 line is no event of plaunch's and left out." in notes
+    assert "1 file ends within a line, which was skipped." in notes
+    assert "1 line is not an event of plaunch and skipped." in notes
 
 
 def test_a_worker_without_an_end(runs):

@@ -25,8 +25,8 @@ def offer(environ, *argv, **variables):
 
 STEP = "slurm-step-2x1-task1"
 OF_SRUN = (
-    "srun has started 2 launchers, each of which is a job of its own; --scheduler=slurm makes them "
-    "one (--scheduler=none leaves this line out)"
+    "srun has started 2 launchers, each running its own job; --scheduler=slurm makes them one "
+    "(--scheduler=none leaves this line out)"
 )
 
 
@@ -40,7 +40,7 @@ def test_a_batch_script_is_told_that_it_uses_one_node_of_several(name):
     environ = recorded(name)
     nodes = environ["SLURM_JOB_NUM_NODES"]
     told = offer(environ)
-    assert f"has {nodes} nodes, of which this launcher uses one, as srun has not" in told
+    assert f"has {nodes} nodes, but this launcher uses only one, because srun did not" in told
     assert f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 plaunch " in told
     # What Slurm numbers for itself is no step.
     assert offer({**environ, "SLURM_STEP_ID": "4294967291"}) == told

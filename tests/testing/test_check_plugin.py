@@ -300,7 +300,7 @@ def test_exactly_the_planted_faults_are_named(check, kind):
         (block,) = (b for b in blocks if re.match(f".+ 'faulty': {check_name}\n", b))
         assert "expected: " in block
         assert found in block.partition("found: ")[2]
-    assert re.search(r"^\d+ checks: \d+ passed, 3 failed, \d+ left out$", done.stdout, re.M)
+    assert re.search(r"^\d+ checks: \d+ passed, 3 failed, \d+ skipped$", done.stdout, re.M)
     assert done.stderr == ""
 
 
@@ -345,7 +345,9 @@ def plaunch_signal_policies():
     assert done.returncode == 1
     assert "signal policy 'faulty': 3 checks fail alike\n" in done.stdout
     assert done.stdout.count("found: creating it takes more than 5 s") == 1
-    assert done.stdout.endswith("\nthe other checks were given up, as it does not answer in time\n")
+    assert done.stdout.endswith(
+        "\nthe other checks were skipped, because it does not answer in time\n"
+    )
 
 
 def test_a_plugin_that_only_has_hooks_is_checked(check):
@@ -451,7 +453,7 @@ def test_the_traceback_is_there_if_it_is_asked_for(check):
         (["null", "-pno:null"], "names no plugin", 2),
         (
             ["c10d", "--rdzv-conf=store_typ=tcp"],
-            "no option 'store_typ'.*give --check-plugin the --rdzv-endpoint",
+            "no option 'store_typ'.*add the --rdzv-endpoint",
             2,
         ),
         (["jsonl", "--event-conf=jsonl.pth=x"], "did you mean 'path'", 2),

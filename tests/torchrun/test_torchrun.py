@@ -181,7 +181,7 @@ def test_launch_as_a_program(script):
     done = run_python("-m", "plaunch_torchrun.launch", "--no-python", str(script))
     assert done.returncode == 2
     assert done.stderr == (
-        "plaunch: error: --no-python needs --use-env here: a program takes no --local-rank\n"
+        "plaunch: error: --no-python needs --use-env here: a program accepts no --local-rank\n"
     )
 
 
@@ -253,9 +253,9 @@ def test_a_configuration_of_torchs():
 
 
 def test_what_is_no_configuration():
-    with pytest.raises(UsageError, match="is no LaunchConfig"):
+    with pytest.raises(UsageError, match="is not a LaunchConfig"):
         own_config(object())
-    with pytest.raises(UsageError, match="is no LogsSpecs"):
+    with pytest.raises(UsageError, match="is not a LogsSpecs"):
         own_logs_specs(object())
 
 

@@ -239,7 +239,7 @@ def test_without_torch_a_client_of_torchs_is_told_apart(stage, bare, monkeypatch
     stage.open(python=bare)
     stage.connect().sendall(GREETING)
     lost = stage.turn(lambda: False)
-    assert f"{bare!r} has no torch, and a worker of torch's has connected from" in str(lost)
+    assert f"{bare!r} has no torch, but a worker that uses torch has connected from" in str(lost)
     assert isinstance(lost, WorkerStoreHostError)  # which no restart mends
     assert "PYTHON_EXEC" in str(lost)
 

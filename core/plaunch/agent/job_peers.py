@@ -172,8 +172,8 @@ class JobPeers(ObservedPeers):
         events = self._events(self.take_changes(), self._notices.pass_on)
         if not events and self._patience() <= 0:
             logger.warning(
-                "other nodes have not finished %g s after this one (--exit-barrier-timeout), which "
-                "does not wait any longer",
+                "other nodes have not finished %g s after this one (--exit-barrier-timeout); this "
+                "node does not wait any longer",
                 self._timeout,
             )
             return [states.PeersFinished()]
@@ -294,8 +294,7 @@ def _hear_notice(
         signum = None
     if signum in (None, signal.SIGKILL, signal.SIGSTOP):
         logger.warning(
-            "node %s asks for signal %d to be passed on, which is none that can be handled; it is "
-            "ignored",
+            "node %s asks for signal %d to be passed on, which cannot be handled; it is ignored",
             change.node,
             change.signum,
         )

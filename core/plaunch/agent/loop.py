@@ -209,7 +209,7 @@ class Loop:
         self.state, actions = machine.step(before, event)
         if isinstance(event, states.Requested) and self.state == before and not actions:
             logger.info(
-                "%s asks for a %s (%s), of which nothing comes while this agent is %s",
+                "%s asks for a %s (%s), but this has no effect while this agent is %s",
                 event.who,
                 event.kind.value,
                 event.reason,
@@ -329,8 +329,7 @@ class Loop:
         if result.state is not WorkerState.HEALTHY:
             raise RuntimeError(
                 f"the workers of role {self._workers.group.spec.role!r} are {result.state.name}, "
-                "says _monitor_workers of this agent, and that is no state of workers that were "
-                "started"
+                "says _monitor_workers of this agent, but that is not a state of started workers"
             )
         return []
 

@@ -29,8 +29,8 @@ def describe_turn(
     asked = describe_asker(state)
     if then is Outcome.SUCCEEDED and state.is_asked_to_end:
         return (
-            f"{asked}; the workers of this node have succeeded, which stays "
-            "its result; nobody else is waited for"
+            f"{asked}; the workers of this node have succeeded, and that stays its result; it "
+            "does not wait for other nodes"
         )
     if then is Again.REQUEST:
         return f"{asked}; all workers are restarted, which uses none of the restarts"

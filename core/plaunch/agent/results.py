@@ -58,8 +58,7 @@ class Results:
             self.of_workers = self._to_mend
             if is_wanted:
                 logger.error(
-                    "the workers cannot be started again after a failure, which is therefore the "
-                    "end of the job: %s",
+                    "the workers cannot be started again after a failure, so the job ends: %s",
                     error,
                 )
 

@@ -173,7 +173,7 @@ class SignalInbox:
         try:
             previous = signal.getsignal(signum)
             if signum == signal.SIGHUP and previous == signal.SIG_IGN:
-                logger.info("SIGHUP is ignored, as the caller (nohup?) wished")
+                logger.info("SIGHUP is ignored, as the caller (nohup?) has set it")
                 return
             signal.signal(signum, self._on_signal)
         except (OSError, ValueError, TypeError) as error:
@@ -220,7 +220,7 @@ class SignalInbox:
         else:
             if isinstance(action, SignalAction):
                 return action
-            problem = f"it answers {action!r}, which is no SignalAction"
+            problem = f"it answers {action!r}, which is not a SignalAction"
         default = SignalAction.IGNORE
         if signum in parse_signals(DEFAULT_SIGNALS):
             default = SignalAction.STOP

@@ -66,8 +66,8 @@ class JsonlEventHandler:
             self._dropped += 1
             if self._dropped == 1:
                 logger.warning(
-                    "an event cannot be written to %r: %s; the job goes on, and events follow when "
-                    "there is room",
+                    "an event cannot be written to %r: %s; the job goes on, and events are "
+                    "written again when there is room",
                     self._path,
                     error.strerror or error,
                 )
@@ -85,8 +85,8 @@ class JsonlEventHandler:
                 return os.path.abspath(str(given))
             except FileNotFoundError:
                 raise UsageError(
-                    f"--event-conf has jsonl.path={given!r}, which is relative to the current "
-                    "folder, and that does not exist any more; give a path that begins with /"
+                    f"--event-conf has jsonl.path={given!r}, relative to the current folder, "
+                    "which does not exist any more; give a path that begins with /"
                 ) from None
         if context.log_dir is None:
             raise UsageError(

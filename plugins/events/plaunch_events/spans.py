@@ -86,7 +86,7 @@ class Spans:
     def close(self) -> None:
         """End what is open: the launcher has ended without a word."""
         if self._launch is not None:
-            _fail(self._launch, "the launcher ended without a word")
+            _fail(self._launch, "the launcher ended without an event")
             self._end_all(self._last)
 
     def _turn(self, event: Event, now: int) -> None:

@@ -28,7 +28,7 @@ class InheritedFd:
 
 def _take_fd(duplicate: Any) -> InheritedFd:
     fd: int = duplicate.detach()
-    os.set_inheritable(fd, False)  # what the worker itself starts has no use for it
+    os.set_inheritable(fd, False)  # what the worker itself starts cannot use it
     return InheritedFd(fd)
 
 

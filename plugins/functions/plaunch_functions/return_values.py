@@ -113,7 +113,7 @@ class ReturnValues(Returns):
         if not pipe.is_complete:
             return (
                 "the worker ended with exit code 0 but without a return value; os._exit, or a "
-                "library that calls it, ends a process in this way"
+                "library that calls it, ends a process like this"
             )
         try:
             self._values[local_rank] = pipe.take_value()

@@ -30,7 +30,7 @@ def plaunch_doctor_checks(context: DoctorContext) -> list[Finding]:
             "leftovers",
             f"{len(folders)} temporary folder(s) of launchers that were killed: "
             f"{', '.join(folders[:_SHOWN])}{more}",
-            "nothing: the next launch without --log-dir removes them, unless something else than "
-            f"error files is in them; then rm -r {' '.join(folders[:_SHOWN])}",
+            "no action: the next launch without --log-dir removes them. If they contain other "
+            f"files than error files, remove them: rm -r {' '.join(folders[:_SHOWN])}",
         )
     ]

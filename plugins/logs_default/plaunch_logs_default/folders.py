@@ -97,7 +97,7 @@ def create_temporary_log_folder(name: str) -> str:
         LogDirectoryError: there is no place for it.
     """
     path = _create(temporary_base(), f"{folder_name(PREFIX + name)}_", 0o700)
-    _logger().warning("no log directory was given; logs go to %s", path)
+    _logger().warning("no log directory was given; logs are written to %s", path)
     return path
 
 
@@ -138,7 +138,7 @@ def absolute(log_dir: str) -> str:
     except FileNotFoundError:
         raise LogDirectoryError(
             f"log directory {log_dir!r} is relative to the current folder, which does not exist "
-            "any more; change to another one, or give a path that begins with /"
+            "any more; change to another folder, or give a path that begins with /"
         ) from None
 
 
@@ -162,7 +162,7 @@ def temporary_base() -> str:
         if candidate and os.path.isdir(candidate) and os.access(candidate, os.W_OK | os.X_OK):
             return candidate
     raise LogDirectoryError(
-        "there is no writable directory for temporary files; set TMPDIR, or give a log directory"
+        "no directory for temporary files is writable; set TMPDIR, or give a log directory"
     )
 
 

@@ -231,7 +231,7 @@ def _create_rank_folder(path: str) -> None:
         os.makedirs(path)
     except FileExistsError:
         raise LogDirectoryError(
-            f"log folder {path!r} exists already; nothing else may write there"
+            f"log folder {path!r} exists already; no other program may write there"
         ) from None
     except OSError as error:
         raise LogDirectoryError(f"log folder {path!r} cannot be created: {error}") from error
@@ -245,7 +245,7 @@ def _check(log_dir: str) -> None:
     except UnicodeEncodeError:
         problem = "has characters that cannot be encoded"
     if problem:
-        raise LogDirectoryError(f"log directory {log_dir!r:.60} {problem}; name another one")
+        raise LogDirectoryError(f"log directory {log_dir!r:.60} {problem}; choose another one")
     existing = whole = absolute(log_dir)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
@@ -256,5 +256,5 @@ def _check(log_dir: str) -> None:
         problem = f"{existing!r} is not writable for this user"
     if problem:
         raise LogDirectoryError(
-            f"log directory {log_dir!r} cannot be used: {problem}; name another one"
+            f"log directory {log_dir!r} cannot be used: {problem}; choose another one"
         )

@@ -92,14 +92,14 @@ class Arrivals:
         within += f": {here}" if here else ""
         if len(present) >= identity.min_nodes:
             return RendezvousTimeoutError(
-                f"{job}, and {len(present)} have come, but they were not made a round {within}. "
-                "See whether the first of them hangs, and whether last_call_timeout "
-                f"({timing.last_call_timeout:g} s) is the longer one"
+                f"{job}, and {len(present)} have come, but no round was formed {within}. Check "
+                "whether the first of them hangs, and whether last_call_timeout "
+                f"({timing.last_call_timeout:g} s) is longer"
             )
         # This node came itself, so nobody at all means that the store, and its host, have gone.
-        who = f"{len(present)} came" if present else "it cannot be found out any more how many came"
+        who = f"{len(present)} came" if present else "it is not known any more how many came"
         return RendezvousTimeoutError(
-            f"{job}, and {who} {within}. See whether the others were started, with the same "
+            f"{job}, and {who} {within}. Check whether the others were started, with the same "
             f"--rdzv-id and --rdzv-endpoint ({endpoint})"
         )
 

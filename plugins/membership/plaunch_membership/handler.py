@@ -123,7 +123,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if outlives_job and params.run_id == "none":
             _log.warning(
                 "the run id is 'none', the default, and the store at %s outlives the job: another "
-                "job without a run id would meet this one; give one with --rdzv-id",
+                "job without a run id would join this one; set one with --rdzv-id",
                 self._endpoint,
             )
 
@@ -160,8 +160,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         if node.local_addr and self._local_addr and node.local_addr != self._local_addr:
             raise UsageError(
-                f"the rendezvous has local_addr={self._local_addr!r} for this node, its agent "
-                f"(WorkerSpec) has {node.local_addr!r}; give one, or the same twice"
+                f"the rendezvous has local_addr={self._local_addr!r} for this node, but its agent "
+                f"(WorkerSpec) has {node.local_addr!r}; give one of them, or the same value twice"
             )
         with self._lock:
             job, address = self._identity.job, node.local_addr or self._identity.address
@@ -255,8 +255,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         is_done = self._membership.part.has_succeeded and self._news.verdict is None
         if self._identity.is_host and is_done:
             _log.warning(
-                "the store of job %r ends with this launcher, which hosts it; nodes that are not "
-                "done lose it",
+                "the store of job %r ends with this launcher, which hosts it; nodes that have not "
+                "finished lose it",
                 self._run_id,
             )
         if self._membership.state is not None:
@@ -340,7 +340,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         others have not been able to go on for as long as nodes may take to arrive.
         """
         _log.warning(
-            "this node is done and hosts the store of job %r; it stays until the others are done",
+            "this node has finished and hosts the store of job %r; it stays until the others have "
+            "finished",
             self._run_id,
         )
         is_running_until = self._clock() + self._timing.join_timeout

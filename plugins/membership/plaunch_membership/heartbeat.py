@@ -172,13 +172,13 @@ class Heartbeat:
             return ""
         job = job_key(self._ours.identity.run_id)
         if held[job] is None:
-            return "the store has forgotten the job, as after a restart without its data"
+            return "the store has lost the job, as after a restart without its data"
         if held[job] != must_hold[job]:
             return (
-                "another job has begun under its run id: the store had forgotten this one, or its "
-                "nodes seemed to be gone"
+                "another job has begun under its run id: the store had lost this one, or its "
+                "nodes seemed to have ended"
             )
-        return "the store has gone back to an older state of the job, as of a snapshot"
+        return "the store has returned to an older state of the job, as from a snapshot"
 
     def take_lead(self, gone: str, reason: str) -> Routine[None]:
         """Lead instead of the leader `gone`, unless somebody else is faster."""

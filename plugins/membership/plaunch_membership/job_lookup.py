@@ -86,7 +86,7 @@ class JobLookup:
             self._ours.news.verdict = verdict
             ahead = f" (by a clock that is {-age:.0f} s ahead of this node's)" if age <= -1 else ""
             raise RendezvousClosedError(
-                f"job {run_id!r} is over: {describe_verdict(verdict)}{ahead}; start another one "
+                f"job {run_id!r} is over: {describe_verdict(verdict)}{ahead}; start a new job "
                 "under another run id (--rdzv-id)"
             )
         _log.warning(
@@ -121,7 +121,7 @@ class JobLookup:
         try:
             lease = self._ours.codec.decode(key, beat).number("lease", default=None)
         except RecordError as error:
-            _log.warning("a heartbeat is not believed: %s", error)
+            _log.warning("a heartbeat is rejected: %s", error)
             return None
         return lease if lease is None else min(max(lease, 0.0), _LONGEST_LEASE)
 
@@ -164,7 +164,7 @@ class JobLookup:
             return ""
         return (
             f"node {identity.host} is refused by job {identity.run_id!r}, which "
-            f"{record.text('by', max_len=300)} has begun with other settings: "
+            f"{record.text('by', max_len=300)} has started with other settings: "
             f"{'; '.join(differences)}. Start all nodes with the same ones"
         )
 

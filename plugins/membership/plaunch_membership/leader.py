@@ -176,7 +176,7 @@ class Leader:
             if log.is_forgotten:
                 with ours.lock:
                     if self._leading(forming) is not None:
-                        ours.lose_job("the store has forgotten who has come")
+                        ours.lose_job("the store has lost the list of nodes")
                 yield Sleep(timing.keep_alive_interval)
                 return
             for ticket, key, value in fresh:

@@ -50,9 +50,9 @@ class Doubts:
         """Say that `what` is not believed, and why."""
         self._count += 1
         if self._count <= _MOST_DOUBTS:
-            _log.warning("%s is not believed: %s", what, error)
+            _log.warning("%s is rejected: %s", what, error)
         if self._count == _MOST_DOUBTS:
-            _log.warning("further records that are not believed are not named")
+            _log.warning("further rejected records are not reported")
 
 
 class Record(Mapping[str, object]):
@@ -269,7 +269,7 @@ class RecordCodec:
         if not signed:
             raise _error(
                 key,
-                "is not signed, but this node has a job token: somebody without it has written "
+                "is not signed, but this node has a job token: a node without it has written "
                 "there; give all nodes the same one",
             )
         body = value[signed.end() :]
@@ -320,12 +320,12 @@ def _parse(key: str, body: bytes) -> dict[str, object]:
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise ValueError("the same name twice in one object")
+        raise ValueError("a name that occurs twice in one object")
     return result
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:

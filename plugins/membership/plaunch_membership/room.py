@@ -83,7 +83,7 @@ class RoomRequest:
         self._asked_in = round_
         if (yield Add(tickets(ours.keys.done(round_)), 0)) > 0:
             _log.warning(
-                "nodes of job %r have finished their part; this node waits in case it is needed",
+                "nodes of job %r have finished; this node waits in case it is needed",
                 ours.identity.run_id,
             )
             return
@@ -117,9 +117,9 @@ class RoomRequest:
         ):
             return f"the next round of {job}"
         if state.world.nodes >= most:
-            return f"a place in {job}, which has all the nodes that it takes"
+            return f"a place in {job}, which is full"
         if self._asked_in == state.round:
-            return f"a place in {job}, of which some nodes have finished their part"
+            return f"a place in {job}; some of its nodes have finished"
         left = self._time_left(state.round)
         if left is None:
             return f"the next round of {job}"

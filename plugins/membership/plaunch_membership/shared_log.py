@@ -54,7 +54,7 @@ class SharedLogReader:
         if not 0 <= count <= self._most:
             raise RecordError(
                 f"the counter under {tickets(self._log_key)!r} says {count}, which is not from 0 "
-                f"to {self._most}, as nodes are counted; something else has written it"
+                f"to {self._most}, the possible number of nodes; something else has written it"
             )
         return count
 

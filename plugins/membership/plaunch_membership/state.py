@@ -183,11 +183,11 @@ class JobState:
             RecordError: it is none, or another one, copied from elsewhere.
         """
         if record.integer("version") != version:
-            record.refuse("it is the state of another version; somebody has copied it here")
+            record.refuse("it is the state of another version, copied to this key")
         event = record.record("event")
         phase = record.text("phase", max_len=_MAX_WORD)
         if phase not in _PHASES:
-            record.refuse(f"there is no phase {phase!r}")
+            record.refuse(f"unknown phase {phase!r}")
         world = verdict = None
         if "world" in record:
             found = record.record("world")

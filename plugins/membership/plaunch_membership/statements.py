@@ -103,7 +103,7 @@ class Statements:
         try:
             value = self._ours.codec.encode(key, {**said, **summary})
         except RecordError as error:
-            _log.warning("it is told without its failures: %s", error)
+            _log.warning("it is reported without its failures: %s", error)
             value = self._ours.codec.encode(key, {**said, "failures": []})
         yield Set(key, value)
 
@@ -177,8 +177,8 @@ class Statements:
                 if not has_said and ours.clock() - began >= _SAID_AFTER:
                     has_said = True
                     _log.warning(
-                        "this node hosts the store of job %r and stays, for up to %g s, for nodes "
-                        "that do not know yet how the job has ended: %s",
+                        "this node hosts the store of job %r and stays for up to %g s, until all "
+                        "nodes know how the job ended: %s",
                         ours.identity.run_id,
                         ours.timing.close_timeout,
                         ", ".join(sorted(map(host_of, waiting))[:_MOST_NAMED]),

@@ -79,7 +79,7 @@ class StoreThreads:
         bound = max(_STUCK, 3 * self._timing.keep_alive_interval)
         if all(runner.overdue() <= bound for runner in self._runners()):
             return
-        _log.info("the store at %s does not answer; connecting anew", self._endpoint)
+        _log.info("the store at %s does not answer; connecting again", self._endpoint)
         # What is stuck shows that the connections are dead; the others only do not know yet.
         for runner in self._runners():
             runner.renew()
@@ -126,7 +126,7 @@ class StoreThreads:
                     break
             if problem is not None and is_in and self._membership.news.verdict is None:
                 _log.info(
-                    "nobody could be told that this node leaves job %r: %s",
+                    "the other nodes could not be told that this node leaves job %r: %s",
                     self._membership.identity.run_id,
                     problem,
                 )

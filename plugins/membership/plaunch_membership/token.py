@@ -54,8 +54,8 @@ def _read_file(path: str) -> bytes:
         ) from error
     if stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
         _log.warning(
-            "the token file %r is open to every user of this machine (mode %03o); "
-            "take that away with chmod o-rw",
+            "the token file %r is open to every user of this machine (mode %03o); remove the "
+            "permission with chmod o-rw",
             path,
             stat.S_IMODE(mode),
         )

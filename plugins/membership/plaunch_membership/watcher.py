@@ -156,8 +156,8 @@ class Watcher:
             if incarnation != ours.job.incarnation:
                 return
             if state.phase is JobPhase.REPLACED:
-                ours.lose_job(f"the job begins anew: {state.event.reason}")
-                _log.warning("job %r begins anew: %s", ours.identity.run_id, state.event.reason)
+                ours.lose_job(f"the job starts again: {state.event.reason}")
+                _log.warning("job %r starts again: %s", ours.identity.run_id, state.event.reason)
             elif state.verdict is not None:
                 ours.news.verdict = state.verdict
                 if ours.part.wants_round:

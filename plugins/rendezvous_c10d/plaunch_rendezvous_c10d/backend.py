@@ -138,8 +138,8 @@ def _on_tcp(
     here = is_this_machine(host, port) if is_host is None else is_host
     if not here and port == 0:
         raise UsageError(
-            f"endpoint {params.endpoint!r} has no port that this node could know; give the one "
-            "that the node which hosts the store has said"
+            f"endpoint {params.endpoint!r} has no port; give the port that the node which hosts "
+            "the store has logged"
         )
     distributed = load_distributed()
     held.callback(torch_log().keep_quiet())
@@ -171,8 +171,8 @@ def _on_tcp(
     )
     if hosted is None:
         advice = (
-            "; if the store's host is a name that its own machine does not know as its own, give "
-            "that node --rdzv-conf is_host=true"
+            "; if the store's host does not recognise this name as its own, give that node "
+            "--rdzv-conf is_host=true"
         )
         connector = Connector(
             distributed, host, port, read_timeout, here=here, advice=advice, run_id=params.run_id

@@ -133,7 +133,7 @@ class Connector:
         for address in self._addresses(timeout):
             left = min(timeout, deadline - time.monotonic())
             if left <= 0:
-                tried.append(f"{address}: not tried any more")
+                tried.append(f"{address}: not tried, no time is left")
                 continue
             try:
                 with socket.socket(address.family, socket.SOCK_STREAM) as sock:
@@ -215,7 +215,7 @@ class Connector:
 
     def _silent(self, address: SocketAddress) -> str:
         return (
-            f"{address} takes connections but does not answer as a TCPStore does: its host is "
+            f"{address} takes connections but does not answer like a TCPStore: its host is "
             "stopped, or the port belongs to another program"
         )
 

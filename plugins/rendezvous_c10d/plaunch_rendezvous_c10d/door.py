@@ -71,7 +71,7 @@ class Doorkeeper:
         if needed > raise_limit():
             _log.warning(
                 "this node hosts the store of the job and may have %d descriptors (ulimit -Hn), "
-                "while so many nodes may need %d: those that come too late will be turned away",
+                "but so many nodes may need %d: nodes that come too late will be rejected",
                 limit(),
                 needed,
             )
@@ -145,8 +145,8 @@ class Doorkeeper:
             self._say_at = self._clock() + _SAID_EVERY
             _log.warning(
                 "this node hosts the store of the job and has nearly all of the %d descriptors "
-                "open that it may have (ulimit -Hn): nodes that come now are turned away, so that "
-                "the others can go on. Give it a higher limit",
+                "open that it may have (ulimit -Hn): new nodes are rejected, so that the others "
+                "can go on. Raise the limit",
                 self._limit(),
             )
         return ended

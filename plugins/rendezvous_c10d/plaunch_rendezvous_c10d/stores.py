@@ -209,7 +209,9 @@ def first_line(error: BaseException) -> str:
 
 def _refuse_reserved(key: str, value: bytes) -> None:
     if not value or value == _NOTHING:
-        raise ValueError(f"the value for {key!r} is {value!r}, which torch's stores cannot tell")
+        raise ValueError(
+            f"the value for {key!r} is {value!r}, which torch's stores cannot distinguish"
+        )
 
 
 def _has_come(key: str, span: timedelta, store: Any) -> bool:

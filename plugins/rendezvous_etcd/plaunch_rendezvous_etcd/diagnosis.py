@@ -43,8 +43,8 @@ def diagnose(
         sock = _connect(address, timeout)
     except TimeoutError:
         return Finding(
-            f"{address} does not answer within {timeout:.1f} s; check the address, and the "
-            "fire-walls on the way"
+            f"{address} does not answer within {timeout:.1f} s; check the address, and firewalls "
+            "on the way"
         )
     except OSError as error:
         return Finding(
@@ -125,8 +125,8 @@ def _ask(
             return Finding(_silent(address))
         if b"}" not in answer:
             return Finding(
-                f"{address} has not come to the end of its answer within {timeout:.1f} s; it began "
-                f"with {answer[:80].decode('latin-1')!r}; check that it is etcd's port for clients"
+                f"{address} has not completed its answer within {timeout:.1f} s; it began with "
+                f"{answer[:80].decode('latin-1')!r}; check that it is etcd's port for clients"
             )
     except OSError as error:
         # With TLS 1.3 a server says only now that it wants another certificate of ours.
@@ -158,11 +158,12 @@ def _read_answer(
         )
     if not answer:
         return Finding(
-            f"{address} closes connections without a word; check that it is etcd's port for clients"
+            f"{address} closes connections without an answer; check that it is etcd's port for "
+            "clients"
         )
     first = text.splitlines()[0][:80] if text else ""
     return Finding(
-        f"{address} is no etcd: it answers {first!r}; check host and port", is_final=True
+        f"{address} is not etcd: it answers {first!r}; check host and port", is_final=True
     )
 
 
@@ -203,8 +204,8 @@ def _speaks_tls(address: SocketAddress) -> bool:
 
 def _silent(address: SocketAddress) -> str:
     return (
-        f"{address} takes connections but says nothing: it is stopped, or it is no etcd; check "
-        "that it is etcd's port for clients"
+        f"{address} takes connections but does not answer: it is stopped, or it is not etcd; "
+        "check that it is etcd's port for clients"
     )
 
 

@@ -45,7 +45,7 @@ class CallError(Exception):
     """
 
     def __init__(self, code: str, details: str) -> None:
-        super().__init__(f"{details or 'nothing was said'} ({code})")
+        super().__init__(f"{details or 'no details'} ({code})")
         self.code = code
         self.details = details
 

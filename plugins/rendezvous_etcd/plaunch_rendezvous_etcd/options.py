@@ -182,7 +182,7 @@ def _read_security(
     user, password = _read_user(params, environ)
     if user and not is_on:
         _log.warning(
-            "the password of etcd's user %r travels unencrypted; use --rdzv-conf protocol=https",
+            "the password of etcd's user %r is sent unencrypted; use --rdzv-conf protocol=https",
             user,
         )
     return Security(is_on, ca, cert, key, user, password)
@@ -221,8 +221,8 @@ def _read_user(params: RendezvousParameters, environ: Mapping[str, str]) -> tupl
     if password and not user:
         where = PASSWORD_VARIABLE if path is None else f"the file {path!r}"
         raise UsageError(
-            f"there is a password for etcd in {where}, but no user; give one with --rdzv-conf "
-            f"etcd_user, or in {USER_VARIABLE}"
+            f"etcd has a password in {where}, but no user; give one with --rdzv-conf etcd_user, "
+            f"or in {USER_VARIABLE}"
         )
     return user, password
 
@@ -241,8 +241,8 @@ def _read_file(
         ) from error
     if is_secret and stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
         _log.warning(
-            "the password file %r is open to every user of this machine (mode %03o); "
-            "take that away with chmod o-rw",
+            "the password file %r is open to every user of this machine (mode %03o); remove the "
+            "permission with chmod o-rw",
             path,
             stat.S_IMODE(mode),
         )

@@ -132,7 +132,7 @@ def _read_descriptions() -> list[bytes]:
                     found.append(_read_literal(text[len(_BEGIN) :].rstrip(",")))
                     break
             else:
-                raise ImportError(f"{name} of the installed etcd3 has no description of etcd's API")
+                raise ImportError(f"{name} of the installed etcd3 does not describe etcd's API")
     return found
 
 

@@ -18,14 +18,14 @@ PHASES = {
     "starting": ("starting", "#7fb2e5"),
     "rendezvous": ("waiting for nodes", "#f2c14e"),
     "training": ("training", "#2f8f6b"),
-    "lingering": ("done, others are not", "#dfe6b0"),
+    "lingering": ("done, waiting for others", "#dfe6b0"),
     "stopping": ("stopping", "#a680b8"),
 }
 FATES = {
     "succeeded": ("ended well", "#a5d6c0"),
     "failed": ("failed", "#d1495b"),
     "stopped": ("stopped by its launcher", "#c4c7cc"),
-    "unknown": ("end not known", "#eadfc8"),
+    "unknown": ("end unknown", "#eadfc8"),
 }
 # What it is called, its shape and color, the same shape as a character, and how far down in the
 # row of its node it is: what happens at the same moment is seen all the same.

@@ -125,8 +125,8 @@ def _explain_nothing(reading: Reading) -> str:
         )
     files = "1 file" if reading.files == 1 else f"{reading.files} files"
     if not reading.torn + reading.unreadable:
-        return f"{files} named *.jsonl, all empty; did the launcher get as far as to start?"
-    return f"{files} named *.jsonl, but no line in them is an event of plaunch's"
+        return f"{files} named *.jsonl, all empty; did the launcher start?"
+    return f"{files} named *.jsonl, but no line in them is an event of plaunch"
 
 
 def _find_files(folder: str) -> list[list[str]]:

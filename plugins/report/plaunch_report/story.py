@@ -254,10 +254,10 @@ class Storyteller:
             )
         if reading.torn:
             files = "1 file ends" if reading.torn == 1 else f"{reading.torn} files end"
-            notes.append(f"{files} within a line, which was left out.")
+            notes.append(f"{files} within a line, which was skipped.")
         if reading.unreadable:
             lines = "1 line is" if reading.unreadable == 1 else f"{reading.unreadable} lines are"
-            notes.append(f"{lines} no event of plaunch's and left out.")
+            notes.append(f"{lines} not an event of plaunch and skipped.")
         return notes + self._notes_on_clocks(nodes)
 
     def _notes_on_clocks(self, nodes: list[Node]) -> list[str]:
@@ -266,18 +266,18 @@ class Storyteller:
         notes = []
         if any(node.skew is not None for node in nodes if node.group_ranks):
             notes.append(
-                "Times are those of the monotonic clocks of the hosts, put together by the rounds "
-                "that nodes formed at the same time; dates are those of one host."
+                "Times come from the monotonic clocks of the hosts, aligned by the rounds that "
+                "nodes formed together; dates come from one host."
             )
         skewed = [node for node in nodes if abs(node.skew or 0.0) >= NOTABLE_SKEW]
         if skewed:
             clocks = [f"{node.label} by {node.skew:+.1f} s" for node in skewed]
-            notes.append(f"Clocks differ: {_some(clocks)}. The report has allowed for it.")
+            notes.append(f"Clocks differ: {_some(clocks)}. The report corrects for this.")
         alone = [node.label for node in nodes if node.skew is None]
         if alone:
             notes.append(
-                f"{_some(alone)} formed no round with others; times there are as good as its "
-                "host's clock."
+                f"{_some(alone)} formed no round with others; its times are only as accurate as "
+                "its host's clock."
             )
         return notes
 

@@ -58,7 +58,7 @@ def fill_in(
         allocation = find(environ)
         if not isinstance(allocation, Allocation):
             raise TypeError(
-                f"it returned {allocation!r}, which is no plaunch.scheduling.Allocation"
+                f"it returned {allocation!r}, which is not a plaunch.scheduling.Allocation"
             )
     return apply_allocation(args, allocation, name, manager)
 

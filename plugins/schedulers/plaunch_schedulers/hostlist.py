@@ -22,7 +22,7 @@ def expand_hostlist(text: str) -> list[str]:
 
     Raises:
         UsageError: a bracket is not closed, or has something else than numbers in it, or the list
-            means more than 65536 hosts.
+            stands for more than 65536 hosts.
     """
     hosts: list[str] = []
     for part in _split(text):
@@ -32,7 +32,7 @@ def expand_hostlist(text: str) -> list[str]:
             choices.append(list(_numbers(piece, text)) if is_bracket else [piece])
             size *= len(choices[-1])
             if size + len(hosts) > _MOST:
-                raise _malformed(text, f"means more than {_MOST} hosts")
+                raise _malformed(text, f"stands for more than {_MOST} hosts")
         hosts += map("".join, itertools.product(*choices))
     if not hosts:
         raise _malformed(text, "names no host")
@@ -75,7 +75,7 @@ def _numbers(inside: str, text: str) -> Iterator[str]:
         if low is None or high is None or low > high:
             raise _malformed(text, f"has {item!r} in a bracket, which is not a number or range")
         if high - low >= _MOST:
-            raise _malformed(text, f"means more than {_MOST} hosts")
+            raise _malformed(text, f"stands for more than {_MOST} hosts")
         for number in range(low, high + 1):
             yield str(number).zfill(len(first))
 

@@ -18,12 +18,12 @@ _NNODES = (
     "PET_NNODES in the manifest to the number of the Job's completions"
 )
 _NO_NAME = (
-    "the name of the Job is in none of JOB_NAME and HOSTNAME (which ends in the index, unless the "
-    "pod uses the host's network); set JOB_NAME in the manifest from the label "
+    "the name of the Job is neither in JOB_NAME nor in HOSTNAME (which ends in the index, unless "
+    "the pod uses the host's network); set JOB_NAME in the manifest from the label "
     "batch.kubernetes.io/job-name, or give {option}"
 )
 _NO_SUBDOMAIN = (
-    "this pod has no subdomain, so that no pod of the Job has a name that others could find; set "
+    "this pod has no subdomain, so no pod of the Job has a name that others can find; set "
     "subdomain in the pods' spec to the name of a headless Service that selects them, or give "
     "--rdzv-endpoint"
 )
@@ -47,9 +47,9 @@ def find_kubernetes_allocation(environ: Mapping[str, str], hosts: Path = _HOSTS)
     index = find_number(environ, "JOB_COMPLETION_INDEX")
     if index is None:
         raise UsageError(
-            "--scheduler=kubernetes, but JOB_COMPLETION_INDEX is not set: this is no pod of an "
+            "--scheduler=kubernetes, but JOB_COMPLETION_INDEX is not set: this is not a pod of an "
             "Indexed Job; set completionMode: Indexed in the Job's spec, or leave the option out "
-            "(what Kubeflow starts has all it needs in PET_* variables)"
+            "(pods that Kubeflow starts have everything in PET_* variables)"
         )
     name, variable = _job_name(environ, index.value)
     if not name:

@@ -71,7 +71,7 @@ def find_mpi_allocation(environ: Mapping[str, str]) -> Allocation:
     if size is None or rank is None:
         raise UsageError(
             f"--scheduler=mpi, but {known.rank} is not set, as it is in what {known.program} "
-            "starts; something has taken it out of the environment"
+            "starts; something has removed it from the environment"
         )
     if rank.value >= size.value:
         raise UsageError(
@@ -110,8 +110,7 @@ def _refuse_several(environ: Mapping[str, str], known: _Variables) -> None:
         most, variable = local_rank.value + 1, local_rank.variable
     if most > 1:
         raise UsageError(
-            f"{known.program} runs {most} launchers on this node ({variable}) with one and the "
-            "same run id; one launcher on each node starts all its workers (--nproc-per-node): "
-            f"start it with {known.fix}, or write --scheduler=none for launchers that have "
-            "nothing to do with each other"
+            f"{known.program} runs {most} launchers on this node ({variable}) with the same run "
+            "id; one launcher on each node starts all its workers (--nproc-per-node): start it "
+            f"with {known.fix}, or write --scheduler=none for launchers of separate jobs"
         )

@@ -31,9 +31,9 @@ def find_number(environ: Mapping[str, str], *variables: str, at_least: int = 0) 
         number = digits(text)
         if number is None or number < at_least:
             raise UsageError(
-                f"variable {variable} is {text!r}, which is not a whole number from {at_least} up; "
-                "the scheduler sets it, so something else has changed it (--scheduler=none goes "
-                "without)"
+                f"variable {variable} is {text!r}, which is not a whole number from {at_least} "
+                "up; the scheduler sets it, so something else has changed it (--scheduler=none "
+                "ignores it)"
             )
         return Number(number, variable)
     return None

@@ -94,8 +94,8 @@ def _outside_of_steps(environ: Mapping[str, str], job: Number, again: str) -> Al
             missing={
                 "nnodes": (
                     f"job {job.value} has {nnodes.value} nodes ({nnodes.variable}), but this "
-                    "launcher is no task of a step: a batch script, or a shell of salloc, runs on "
-                    f"one node only; start it with {_srun(nnodes.value)}"
+                    "launcher is not a task of a step: a batch script, or a shell of salloc, runs "
+                    f"on one node only; start it with {_srun(nnodes.value)}"
                 )
             },
         )
@@ -120,7 +120,7 @@ def _refuse_mpirun(environ: Mapping[str, str]) -> None:
         if variable in environ:
             raise UsageError(
                 f"--scheduler=slurm, but this launcher was started by {program} ({variable} is "
-                "set): what Slurm says is about mpirun's own step; write --scheduler=mpi"
+                "set): Slurm's variables describe mpirun's own step; write --scheduler=mpi"
             )
 
 
@@ -129,10 +129,9 @@ def _refuse_several(environ: Mapping[str, str], nnodes: Number) -> None:
     most, variable = _most_tasks(environ, nnodes)
     if most > 1:
         raise UsageError(
-            f"this step runs {most} launchers on one node ({variable}) with one and the same run "
-            "id; one launcher on each node starts all its workers (--nproc-per-node): start it "
-            f"with {_srun(nnodes.value)}, or write --scheduler=none for launchers that have "
-            "nothing to do with each other"
+            f"this step runs {most} launchers on one node ({variable}) with the same run id; one "
+            "launcher on each node starts all its workers (--nproc-per-node): start it with "
+            f"{_srun(nnodes.value)}, or write --scheduler=none for launchers of separate jobs"
         )
 
 
@@ -194,5 +193,5 @@ def _number(environ: Mapping[str, str], *variables: str, at_least: int = 0) -> N
 def _missing(variable: str) -> UsageError:
     return UsageError(
         f"--scheduler=slurm, but {variable} is not set, as it is in what srun starts; something "
-        "has taken it out of the environment, as containers may (--scheduler=none goes without)"
+        "has removed it from the environment, as containers may (--scheduler=none ignores it)"
     )

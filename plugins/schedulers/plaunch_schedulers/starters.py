@@ -63,9 +63,10 @@ def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
     if nodes < 2:
         return ""
     return (
-        f"this job of Slurm's has {nodes} nodes, of which this launcher uses one, as srun has not "
-        f"started it; start it with srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 "
-        "plaunch --scheduler=slurm ... to use them all (--scheduler=none leaves this line out)"
+        f"this job of Slurm's has {nodes} nodes, but this launcher uses only one, because srun "
+        f"did not start it; start it with srun --nodes={nodes} --ntasks={nodes} "
+        "--ntasks-per-node=1 plaunch --scheduler=slurm ... to use them all (--scheduler=none "
+        "leaves this line out)"
     )
 
 
@@ -84,15 +85,15 @@ def warn_of_hasty_stop(shutdown_timeout: float | None, environ: Mapping[str, str
     if grace == 0 or patience > grace:
         return ""
     return (
-        f"Open MPI's mpirun kills what it has started {patience} s after SIGTERM, whatever "
-        f"--shutdown-timeout ({grace:g} s) says, so that workers cannot save; give it "
-        f"--mca {_SIGKILL_TIMEOUT} with more seconds than that"
+        f"Open MPI's mpirun kills its processes {patience} s after SIGTERM, whatever "
+        f"--shutdown-timeout ({grace:g} s) says, so workers cannot save; give it --mca "
+        f"{_SIGKILL_TIMEOUT} with more seconds than that"
     )
 
 
 def _offer(program: str, count: int, scheduler: str) -> str:
     return (
-        f"{program} has started {count} launchers, each of which is a job of its own; "
+        f"{program} has started {count} launchers, each running its own job; "
         f"--scheduler={scheduler} makes them one (--scheduler=none leaves this line out)"
     )
 

@@ -85,7 +85,7 @@ def _reason(error: OSError | None, port: int) -> str:
 
         owner = port_owner(port)
         by_whom = f" by {owner}" if owner else ""
-        return f"the port is taken{by_whom}; name another one, or 0 for any that is free"
+        return f"the port is taken{by_whom}; choose another one, or 0 for any that is free"
     if number == errno.EADDRNOTAVAIL:
         return "this host has no such address"
     if number == errno.EACCES:

@@ -78,7 +78,7 @@ def metrics_page(families: list[Metric]) -> Page:
 def _agent(status: LauncherStatus, is_alive: bool, started: float) -> Iterator[Metric]:
     told, phase = status.told, status.phase
     names = ("run_id", "role", "host", "backend")
-    info = InfoMetricFamily("plaunch", "What runs here.")
+    info = InfoMetricFamily("plaunch", "What this launcher runs.")
     info.add_metric((), {"version": __version__, **{n: str(told.get(n) or "") for n in names}})
     yield info
     yield _gauge(
@@ -86,12 +86,12 @@ def _agent(status: LauncherStatus, is_alive: bool, started: float) -> Iterator[M
         "When the launch began, in seconds since the epoch.",
         started,
     )
-    yield _gauge("plaunch_alive", "Whether the agent's loop turns.", is_alive)
+    yield _gauge("plaunch_alive", "Whether the agent's loop runs.", is_alive)
     for key, name, text in _GAUGES:
         number = told.get(key)
         if number is not None and number >= 0:
             yield _gauge(name, text, number)
-    phases = GaugeMetricFamily("plaunch_phase", "What the agent does: 1.", labels=("phase",))
+    phases = GaugeMetricFamily("plaunch_phase", "Current state of the agent: 1.", labels=("phase",))
     for name in (*PHASES, FINISHED):
         phases.add_metric((name,), name == phase)
     yield phases
@@ -106,7 +106,7 @@ def _agent(status: LauncherStatus, is_alive: bool, started: float) -> Iterator[M
 def _rounds(status: LauncherStatus, counters: Counters) -> Iterator[Metric]:
     yield _counter("plaunch_rounds", "Rounds that were complete.", counters.rounds)
     yield _counter(
-        "plaunch_rendezvous_failures", "Rounds that were not.", counters.failed_rendezvous
+        "plaunch_rendezvous_failures", "Rounds that were not complete.", counters.failed_rendezvous
     )
     yield _counters(
         "plaunch_restarts",
@@ -116,13 +116,13 @@ def _rounds(status: LauncherStatus, counters: Counters) -> Iterator[Metric]:
     )
     yield _counters(
         "plaunch_membership_changes",
-        "Nodes that came, went or were lost, and other news of the job.",
+        "Nodes that joined, left or were lost, and other changes of the job.",
         ("kind",),
         (((kind,), count) for kind, count in counters.membership.items()),
     )
     histogram = HistogramMetricFamily(
         "plaunch_phase_duration_seconds",
-        "How long phases took that are over.",
+        "How long completed phases took.",
         labels=("phase",),
     )
     for name, durations in counters.phases.items():
@@ -181,7 +181,7 @@ def _streams(snapshot: Snapshot, counters: Counters) -> Iterator[Metric]:
     yield _counter("plaunch_events", "Events of this agent.", counters.events)
     yield _counters(
         "plaunch_events_dropped",
-        "Events that a handler was too slow for, or failed with.",
+        "Events that a handler was too slow for or failed on.",
         ("handler",),
         (((handler,), count) for handler, count in snapshot.dropped.items()),
     )

@@ -40,17 +40,17 @@ class _Request(http.server.BaseHTTPRequestHandler):
         make = self._pages.get(path)
         if make is None:
             known = " ".join(sorted(self._pages))
-            self._send(Page(f"there is no such page; there are: {known}\n", status=404))
+            self._send(Page(f"no such page; pages:  {known}\n", status=404))
             return
         try:
             page = make()
         except Exception:
-            logger.exception("the page %s cannot be made", path)
-            page = Page("this page cannot be made; the launcher's log says why\n", status=500)
+            logger.exception("the page %s cannot be created", path)
+            page = Page("this page cannot be created; see the launcher's log\n", status=500)
         self._send(page)
 
     def _refuse(self) -> None:
-        self._send(Page("pages can only be read, with GET\n", status=405), ("Allow", "GET"))
+        self._send(Page("only GET is supported\n", status=405), ("Allow", "GET"))
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse  # noqa: N815
 

@@ -133,7 +133,7 @@ class TimerServer(abc.ABC):
             try:
                 self._run_watchdog()
             except Exception:
-                logger.exception("the timers of workers could not be looked at")
+                logger.exception("the timers of workers could not be checked")
 
     def _run_watchdog(self) -> None:
         size = max(1, self._request_queue.size())
@@ -141,7 +141,7 @@ class TimerServer(abc.ABC):
         reaped = set()
         for worker_id, expired in self.get_expired_timers(time.time()).items():
             scopes = ", ".join(request.scope_id for request in expired)
-            logger.warning("worker %s is killed: its time for %s is over", worker_id, scopes)
+            logger.warning("worker %s is killed: its time for %s has expired", worker_id, scopes)
             if self._reap_worker_no_throw(worker_id):
                 reaped.add(worker_id)
         self.clear_timers(reaped)
@@ -150,7 +150,7 @@ class TimerServer(abc.ABC):
         try:
             return self._reap_worker(worker_id)
         except Exception:
-            logger.exception("worker %s, whose time is over, could not be killed", worker_id)
+            logger.exception("worker %s, whose time has expired, could not be killed", worker_id)
             return True
 
 

@@ -65,12 +65,12 @@ class FileTimerRequest(TimerRequest):
             data = json.loads(line)
             expiration_time = float(data["expiration_time"])
             if math.isnan(expiration_time):
-                raise ValueError(f"{line!r} is no request for a timer: it has no time")
+                raise ValueError(f"{line!r} is not a timer request: it has no time")
             return cls(
                 int(data["pid"]), str(data["scope_id"]), expiration_time, int(data["signal"])
             )
         except (TypeError, KeyError, OverflowError) as error:
-            raise ValueError(f"{line!r} is no request for a timer: {error!r}") from error
+            raise ValueError(f"{line!r} is not a timer request: {error!r}") from error
 
     def _key(self) -> tuple[Any, ...]:
         return (*super()._key(), self.version, self.signal)
@@ -107,7 +107,7 @@ class FileTimerClient(TimerClient):
         if len(line) > select.PIPE_BUF:
             raise TimerError(
                 f"the timer {request.scope_id[:40]!r}... makes a request of {len(line)} bytes; a "
-                f"pipe takes {select.PIPE_BUF}: give it a shorter name"
+                f"pipe accepts {select.PIPE_BUF}: give it a shorter name"
             )
         pipe = self._open()
         try:

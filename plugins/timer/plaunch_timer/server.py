@@ -155,7 +155,7 @@ class FileTimerServer:
             try:
                 self._turn(self._until_next())
             except Exception:
-                logger.exception("the timers of job %r could not be looked at", self._run_id)
+                logger.exception("the timers of job %r could not be checked", self._run_id)
                 time.sleep(min(self._max_interval, 1.0))
 
     def _until_next(self) -> float:
@@ -188,7 +188,7 @@ class FileTimerServer:
             try:
                 requests.append(FileTimerRequest.from_json(line))
             except ValueError as error:
-                logger.warning("what came through %s is dropped: %s", self._file_path, error)
+                logger.warning("input from %s is dropped: %s", self._file_path, error)
         self._has_client = self._has_client or bool(requests)
         return requests
 
@@ -201,20 +201,20 @@ class FileTimerServer:
                 break
         if timer is None or timer.signal <= 0:
             logger.warning(
-                "the time of process %d for %s is over; no signal is to be sent",
+                "the time of process %d for %s has expired; no signal is configured",
                 pid,
                 timers[0].scope_id,
             )
             return True
         name = _signal_name(timer.signal)
         if pid <= 1 or pid == os.getpid():
-            logger.warning("process %d is not one to send %s to for its timer", pid, name)
+            logger.warning("process %d may not get %s for its timer", pid, name)
             return True
         late = time.time() - timer.expiration_time
         logger.warning(
             "process %d gets %s: its timer %r expired %.1f s ago", pid, name, timer.scope_id, late
         )
-        reason = f"its timer {timer.scope_id!r} had expired, so that plaunch sent it {name}"
+        reason = f"its timer {timer.scope_id!r} had expired, so plaunch sent it {name}"
         if not self._reap_worker(pid, timer.signal, reason):
             return False
         self._log_event("kill worker process", timer)

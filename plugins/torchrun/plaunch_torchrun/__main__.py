@@ -66,7 +66,7 @@ def _prepare(argv: list[str]) -> Callable[[], Any]:
         return lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)
     name = argv[0]
     if name.startswith("-"):
-        raise UsageError(f"{name!r} is no option here; {_USAGE}")
+        raise UsageError(f"{name!r} is not an option here; {_USAGE}")
     if os.path.exists(name) and (os.sep in name or name.endswith(".py")):
         sys.argv = argv
         sys.path.insert(0, os.path.dirname(os.path.abspath(name)))
@@ -74,7 +74,7 @@ def _prepare(argv: list[str]) -> Callable[[], Any]:
     installed = list(entry_points(group="console_scripts", name=name))
     if not installed:
         raise UsageError(
-            f"{name!r} is no program of a package that is installed with {sys.executable}; {_USAGE}"
+            f"{name!r} is not a program of a package installed with {sys.executable}; {_USAGE}"
         )
     function = installed[0].load  # after `install`: it imports what it needs
     sys.argv = [shutil.which(name) or name, *argv[1:]]

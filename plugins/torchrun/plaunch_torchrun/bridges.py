@@ -165,7 +165,7 @@ def bridge_creator(who: str, name: str, get_creator: Any) -> RendezvousFactory:
     creator = get_creator()
     if not callable(creator):
         raise TypeError(
-            f"torchrun's group wants a function that returns the creator; this one returned "
+            "torchrun's group needs a function that returns the creator; this one returned "
             f"{creator!r}"
         )
 
@@ -193,8 +193,8 @@ def bridge_creator(who: str, name: str, get_creator: Any) -> RendezvousFactory:
         # torchrun refuses such a handler as well.
         if handler.get_backend() != name:
             raise PluginError(
-                f"{who} returned a handler that calls itself {handler.get_backend()!r}; the two "
-                "names must be the same"
+                f"{who} returned a handler that is named {handler.get_backend()!r}; the two names "
+                "must be the same"
             )
         return BridgedRendezvous(who, handler)
 
@@ -242,8 +242,8 @@ class BridgedRendezvous(RendezvousHandler):
             )
         except AttributeError as error:
             raise PluginError(
-                f"{self._who} returned {info!r} from next_rendezvous, which is no RendezvousInfo "
-                f"with a store address: {error}"
+                f"{self._who} returned {info!r} from next_rendezvous, which is not a "
+                f"RendezvousInfo with a store address: {error}"
             ) from error
 
     def is_closed(self) -> bool:

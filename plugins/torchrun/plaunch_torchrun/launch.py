@@ -87,7 +87,7 @@ def entry_point() -> NoReturn:
 
 def _check(no_python: bool, use_env: bool) -> None:
     if no_python and not use_env:
-        raise UsageError("--no-python needs --use-env here: a program takes no --local-rank")
+        raise UsageError("--no-python needs --use-env here: a program accepts no --local-rank")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,9 @@ def get_args_parser() -> argparse.ArgumentParser:
         "training_script", help="the script, module or program that the workers run"
     )
     parser.add_argument(
-        "training_script_args", nargs=argparse.REMAINDER, help="what it is given, as it stands"
+        "training_script_args",
+        nargs=argparse.REMAINDER,
+        help="arguments of the script, passed unchanged",
     )
     return parser
 

@@ -63,13 +63,13 @@ class RendezvousHandlerRegistry:
         creator = self._creators.get(params.backend)
         if creator is None:
             raise UsageError(
-                f"nobody has registered the rendezvous backend {params.backend!r}"
-                f"{suggest(params.backend, self._creators)}"
+                "no rendezvous backend is registered under the name "
+                f"{params.backend!r}{suggest(params.backend, self._creators)}"
             )
         handler = creator(params)
         if handler.get_backend() != params.backend:
             raise BackendNameError(
-                f"the handler of rendezvous backend {params.backend!r} calls itself "
+                f"the handler of rendezvous backend {params.backend!r} is named "
                 f"{handler.get_backend()!r}; the two names must be the same"
             )
         return handler

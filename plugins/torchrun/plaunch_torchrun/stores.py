@@ -81,7 +81,7 @@ def barrier(
         torch.distributed.DistStoreError: they are not all here in time.
     """
     if rank is None and rank_tracing_decoder is not None:
-        raise UsageError("rank_tracing_decoder names ranks, so that rank must be given as well")
+        raise UsageError("rank_tracing_decoder names ranks, so rank must be given as well")
     with store_timeout(store, barrier_timeout):
         last = _arrive(store, world_size, key_prefix)
         if rank is not None:
@@ -95,7 +95,7 @@ def barrier(
             named = ", ".join(map(rank_tracing_decoder or str, missing[:_MAX_NAMED]))
             raise type(error)(
                 f"not all of {world_size} are at the barrier {key_prefix!r} after "
-                f"{barrier_timeout:g} s; missing: {named or 'none that has told its rank'}"
+                f"{barrier_timeout:g} s; missing: {named or 'unknown ranks'}"
             ) from error
 
 

@@ -27,7 +27,7 @@ def own_config(config: Any) -> LaunchConfig:
             config.logs_specs = own_logs_specs(config.logs_specs)
         return config
     if not hasattr(config, "nproc_per_node"):
-        raise UsageError(f"{config!r} is no LaunchConfig")
+        raise UsageError(f"{config!r} is not a LaunchConfig")
     known = {item.name for item in fields(LaunchConfig)}
     values = {name: getattr(config, name) for name in known if hasattr(config, name)}
     values["logs_specs"] = own_logs_specs(values.get("logs_specs"))
@@ -44,5 +44,5 @@ def own_logs_specs(specs: Any) -> LogsSpecs | None:
     if specs is None or isinstance(specs, LogsSpecs):
         return specs
     if not callable(getattr(specs, "reify", None)):
-        raise UsageError(f"{specs!r} is no LogsSpecs")
+        raise UsageError(f"{specs!r} is not a LogsSpecs")
     return TorchLogsSpecs(specs)

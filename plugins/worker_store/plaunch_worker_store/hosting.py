@@ -102,7 +102,7 @@ class StoreHost:
         how = describe_exit(self._process.returncode or 0)
         lines = [line for line in self._output.decode(errors="replace").splitlines() if line]
         said = "".join(f"\n    {line}" for line in lines[-_LAST_LINES:])
-        return f"pid {self.pid}, {how}" + (f"; its last words:{said}" if said else "")
+        return f"pid {self.pid}, {how}" + (f"; its last output:{said}" if said else "")
 
     def close(self) -> None:
         """End it; it leaves no zombie, and takes no more than a moment."""

@@ -75,7 +75,7 @@ def _load_lean() -> Any:
     """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.submodule_search_locations is None:
-        raise ImportError("torch is no package")
+        raise ImportError("torch is not a package")
     torch = types.ModuleType("torch")
     torch.__path__ = list(spec.submodule_search_locations)
     torch.__spec__ = spec

@@ -172,7 +172,7 @@ class TorchStore:
             if elapsed >= patience:
                 _log.warning(
                     "workers of other nodes are still connected to %s after %g s "
-                    "(--exit-barrier-timeout); it is not kept any longer",
+                    "(--exit-barrier-timeout); the store is closed",
                     self._name,
                     elapsed,
                 )
@@ -180,8 +180,8 @@ class TorchStore:
             if elapsed >= _GUESTS_SAID and not is_said:
                 is_said = True
                 _log.warning(
-                    "this node is done and hosts %s; it stays as long as workers of other nodes "
-                    "are connected to it",
+                    "this node has finished and hosts %s; it stays until no workers of other "
+                    "nodes are connected to it",
                     self._name,
                 )
             self._sleep(_GUESTS_LOOK)
@@ -320,8 +320,8 @@ class TorchStore:
             self._doorkeeper = None
         elif self._is_workers or now - self._asked_at >= _TORCH_WAIT:
             raise WorkerStoreHostError(
-                f"{self._name} cannot be hosted: {self._interpreter.python!r} has no torch, and a "
-                f"worker of torch's has connected from {client}. {_ADVICE}"
+                f"{self._name} cannot be hosted: {self._interpreter.python!r} has no torch, but a "
+                f"worker that uses torch has connected from {client}. {_ADVICE}"
             )
 
     def _let_go(self) -> None:

@@ -34,7 +34,7 @@ def create_certificates(
         RuntimeError: it has failed.
     """
     if shutil.which("openssl") is None:
-        raise FileNotFoundError("there is no openssl on PATH, which creates certificates for tests")
+        raise FileNotFoundError("openssl, which creates certificates for tests, is not on PATH")
     names = ",".join(f"{'IP' if _is_address(host) else 'DNS'}:{host}" for host in hosts)
     path = _Folder(folder)
     _openssl(

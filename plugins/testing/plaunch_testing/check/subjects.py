@@ -246,8 +246,7 @@ def _knows_job(manager: PluginManager, name: str, create: RendezvousFactory, giv
             handler = create(params)
     except UsageError as error:
         raise UsageError(
-            f"{error}; give --check-plugin the --rdzv-endpoint, --rdzv-conf and --nnodes that the "
-            "backend needs"
+            f"{error}; add the --rdzv-endpoint, --rdzv-conf and --nnodes that the backend needs"
         ) from error
     try:
         return isinstance(handler, JobRendezvous)

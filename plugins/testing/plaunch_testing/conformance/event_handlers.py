@@ -85,7 +85,7 @@ class EventHandlerConformance(PluginSuite):
     def test_it_has_the_methods_of_a_handler(self) -> None:
         """`handle` and `close`."""
         handler = self.create()
-        assert isinstance(handler, EventHandler), f"{handler!r} has not both methods"
+        assert isinstance(handler, EventHandler), f"{handler!r} lacks one of the two methods"
 
     def test_its_options_are_names(self) -> None:
         """The attribute `options`, if there is one, has the keys that it may be given."""

@@ -99,7 +99,7 @@ ODD: dict[str, dict[str, EventMetadataValue]] = {
     "long text": {**_COMMON, "message": "x" * (1 << 20)},
     "numbers without bounds": {**_COMMON, "duration": float("inf"), "exit_code": 1 << 80},
     "no number": {**_COMMON, "duration": float("nan")},
-    "keys that nobody knows": {**_COMMON, "a new key": True, "": 0},
+    "unknown keys": {**_COMMON, "a new key": True, "": 0},
 }
 
 

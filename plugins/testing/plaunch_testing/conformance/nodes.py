@@ -35,7 +35,7 @@ class Node:
 
     def __init__(self, handler: RendezvousHandler) -> None:
         if not isinstance(handler, JobRendezvous):
-            pytest.fail(f"{handler!r} is no JobRendezvous; the suite has no use for it")
+            pytest.fail(f"{handler!r} is not a JobRendezvous; the suite cannot use it")
         self.handler = handler
         self.changes: list[MembershipChange] = []
         self._wire: Wire | None = None

@@ -76,7 +76,7 @@ class RendezvousHandlerConformance(PluginSuite):
     def test_it_is_a_handler(self) -> None:
         """Derived from `RendezvousHandler`."""
         handler = self.create()
-        assert isinstance(handler, RendezvousHandler), f"{handler!r} is no RendezvousHandler"
+        assert isinstance(handler, RendezvousHandler), f"{handler!r} is not a RendezvousHandler"
 
     def test_it_knows_its_name_and_the_run_id(self) -> None:
         """Both are texts."""

@@ -47,7 +47,7 @@ class SignalPolicyConformance(PluginSuite):
     def test_it_has_the_methods_of_a_policy(self) -> None:
         """`signals` and `action`."""
         policy = self.create()
-        assert isinstance(policy, SignalPolicy), f"{policy!r} has not both methods"
+        assert isinstance(policy, SignalPolicy), f"{policy!r} lacks one of the two methods"
 
     def test_its_signals_are_signals(self) -> None:
         """Members of `signal.Signals`, none of them twice."""

@@ -53,7 +53,7 @@ def get_socket_with_port() -> socket.socket:
         except OSError as error:
             listener.close()
             last = error
-    raise LoopBackError(f"localhost cannot be listened on: {last or 'it has no address'}") from last
+    raise LoopBackError(f"cannot listen on localhost: {last or 'it has no address'}") from last
 
 
 def get_free_port() -> int:
