@@ -56,8 +56,8 @@ def system():
 
 def test_limits_of_this_user_and_of_its_control_groups(system):
     assert [str(room) for room in find_rooms(system, 1000, 6)] == [
-        "ulimit -u allows 6 processes and threads, 5 are there",
-        "pids.max of the control group allows 100 processes and threads, 99 are there",
+        "ulimit -u allows 6 processes and threads, 5 exist",
+        "pids.max of the control group allows 100 processes and threads, 99 exist",
     ]
     assert [room.left for room in find_rooms(system, 0, 6)] == [1]  # root is not held to it
 
@@ -65,11 +65,11 @@ def test_limits_of_this_user_and_of_its_control_groups(system):
 def test_the_limit_that_was_hit_is_named(system):
     assert describe_shortage(system) == (
         "the system gives no more processes or threads: pids.max of the control group allows 100 "
-        "processes and threads, 99 are there. Raise the limit (ulimit -u, limits.conf, docker "
+        "processes and threads, 99 exist. Raise the limit (ulimit -u, limits.conf, docker "
         "--pids-limit, the pod's limit), start fewer workers, or end other processes"
     )
     system.files["/sys/fs/cgroup/pod/pids.current"] = "max"
-    assert "kernel.pid_max allows 32768 processes and threads, 345 are there" in (
+    assert "kernel.pid_max allows 32768 processes and threads, 345 exist" in (
         describe_shortage(system)
     )
 
@@ -239,7 +239,7 @@ def test_under_a_real_limit(open_folder, limit):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "please report" not in done.stderr
-    assert f"ulimit -u allows {limit} processes and threads, {limit} are there" in done.stderr
+    assert f"ulimit -u allows {limit} processes and threads, {limit} exist" in done.stderr
     left = [pid for pid in filter(str.isdecimal, os.listdir("/proc")) if status_uid(pid) == NOBODY]
     for pid in left:
         os.kill(int(pid), signal.SIGKILL)

@@ -207,7 +207,7 @@ def nowhere(tmp_path, monkeypatch):
         (["--log-dir=logs", "--no-python", "true"], "log directory 'logs' is relative to the cur"),
         (
             ["--event-log-handler=jsonl", "--event-conf=jsonl.path=x", "--no-python", "true"],
-            "jsonl.path='x', which is relative to the current folder",
+            "jsonl.path='x', relative to the current folder",
         ),
     ],
 )

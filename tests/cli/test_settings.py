@@ -211,7 +211,7 @@ def test_several_workers_get_one_thread_each_unless_told_otherwise(monkeypatch):
         ("--rdzv-conf=a=1,a=2", "gives 'a' twice"),
         ("--redirects=4", "--redirects: '4' does not name streams"),
         ("--redirects=0:1,0:2", "--redirects: '0:1,0:2' names local rank 0 more than once"),
-        ("--tee=x", "--tee: 'x' does not say"),
+        ("--tee=x", "--tee: 'x' does not name"),
         ("--local-ranks-filter=0,a", "--local-ranks-filter has 'a' in '0,a'"),
         ("--local-ranks-filter=3-1", "--local-ranks-filter has '3-1'"),
         ("--signals-to-handle=SIGNOPE", "--signals-to-handle: 'SIGNOPE' is not a signal"),

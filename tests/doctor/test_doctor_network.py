@@ -117,9 +117,9 @@ def endpoint_of(node, given, traits=None):
     ("given", "status", "said"),
     [
         ({}, OK, "not known"),
-        (settings("static", max_nodes=1), OK, "none is needed"),
+        (settings("static", max_nodes=1), OK, "not needed"),
         (settings("c10d"), PROBLEM, "localhost"),
-        (settings("acme"), OK, "its own"),
+        (settings("acme"), OK, "is not known"),
         (settings("c10d", "host:port"), PROBLEM, "'port'"),
         (settings("c10d", "elsewhere:29400"), PROBLEM, "no address"),
         (settings("c10d", "10.0.0.7:29400"), OK, "the port is free"),

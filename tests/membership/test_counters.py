@@ -225,7 +225,7 @@ def test_a_counter_that_is_no_number_is_named_by_a_store_that_cannot_tell(board)
         assert runner.join(30)
     assert ends == [None]
     assert "under 'job/count' holds b'garb\\x1bage" in told[0]
-    assert "no number" in told[0]
+    assert "not a number" in told[0]
     assert len(told[0]) < 300
     assert told[1] == [None]
     assert (runner.problem, runner.silent_for()) == (None, 0.0)

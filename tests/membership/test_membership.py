@@ -465,7 +465,7 @@ def test_other_settings_of_a_dead_job_are_no_matter(settled, caplog):
     job, (first,) = settled(1)
     job.kill(first)
     job.settle(job.add(max_restarts=0, max_nodes=1), seconds=30.0)
-    assert "nobody is alive" in caplog.text
+    assert "no live nodes" in caplog.text
 
 
 def test_another_number_of_workers_is_allowed(simulate):
@@ -545,7 +545,7 @@ def test_a_store_that_forgets_is_joined_anew(settled):
     job.board.wipe()
     job.run(5.0)
     job.settle(*nodes)
-    assert "forgotten" in nodes[0].told[0].reason
+    assert "has lost" in nodes[0].told[0].reason
 
 
 # --- what it costs --------------------------------------------------------------------------------

@@ -58,8 +58,8 @@ def test_an_object_may_declare_them_too(module):
     [
         ({}, "AttributeError"),
         ({"OPTIONS": ["--acme"]}, "'--acme' in OPTIONS is not a plaunch.options.Option"),
-        ({"OPTIONS": [Option(("-a", "--acme"), "")]}, r"\['-a'\] are no names"),
-        ({"OPTIONS": [Option(("--Acme",), "")]}, r"\['--Acme'\] are no names"),
+        ({"OPTIONS": [Option(("-a", "--acme"), "")]}, r"\['-a'\] are not option names"),
+        ({"OPTIONS": [Option(("--Acme",), "")]}, r"\['--Acme'\] are not option names"),
         ({"OPTIONS": [], "PLUGIN": 3}, "PLUGIN is 3"),
     ],
 )

@@ -335,14 +335,14 @@ def test_a_user_where_none_is_wanted_is_no_harm(prepare, etcd_server, password_f
     options = {"etcd_user": "ann", "etcd_password_file": password_file}
     backend = prepare(etcd_server.endpoint, **options)
     assert backend.connect().add("n", 1) >= 1
-    assert "travels unencrypted" in caplog.text
+    assert "is sent unencrypted" in caplog.text
 
 
 def test_a_password_over_plain_text_works(prepare, password_file, caplog):
     with EtcdServer(users={"ann": "ann's password"}) as server:
         backend = prepare(server.endpoint, etcd_user="ann", etcd_password_file=password_file)
         assert backend.connect().add("n", 1) == 1
-    assert "travels unencrypted" in caplog.text
+    assert "is sent unencrypted" in caplog.text
     assert "ann's password" not in caplog.text
 
 

@@ -119,5 +119,5 @@ def test_an_mpirun_that_kills_before_workers_have_had_their_time(told, grace, pa
     if patience is None:
         assert warning == ""
     else:
-        assert f"started {patience} s after SIGTERM" in warning
+        assert f"processes {patience} s after SIGTERM" in warning
         assert "--mca odls_base_sigkill_timeout" in warning

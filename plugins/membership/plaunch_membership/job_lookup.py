@@ -70,8 +70,8 @@ class JobLookup:
                 if (yield from self._is_alive(keys, state)):
                     raise RendezvousClosedError(refusal)
                 _log.warning(
-                    "run id %r was used before by a job that has no live nodes left; a new job "
-                    "begins",
+                    "run id %r was used before by a job that has no live nodes left; the job "
+                    "starts again",
                     identity.run_id,
                 )
             yield CompareSet(key, held, self._make_job_record())
@@ -90,7 +90,7 @@ class JobLookup:
                 "under another run id (--rdzv-id)"
             )
         _log.warning(
-            "run id %r was used before by a job that %s; a new job begins",
+            "run id %r was used before by a job that %s; the job starts again",
             run_id,
             verdict.outcome,
         )
