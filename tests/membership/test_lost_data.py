@@ -50,7 +50,7 @@ def test_all_notice_that_the_store_is_empty(simulate, min_nodes, max_nodes, coun
     job.run(3.0)
     job.settle(*nodes)
     assert all(kinds(node)[-1] == "lost" or "lost" in kinds(node) for node in nodes)
-    assert all("has lost" in "".join(change.reason for change in node.told) for node in nodes)
+    assert all("lost" in "".join(change.reason for change in node.told) for node in nodes)
     assert len(incarnations(nodes)) == 1
     assert incarnations(nodes) != before
 

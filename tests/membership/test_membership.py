@@ -545,7 +545,7 @@ def test_a_store_that_forgets_is_joined_anew(settled):
     job.board.wipe()
     job.run(5.0)
     job.settle(*nodes)
-    assert "has lost" in nodes[0].told[0].reason
+    assert "lost" in nodes[0].told[0].reason
 
 
 # --- what it costs --------------------------------------------------------------------------------

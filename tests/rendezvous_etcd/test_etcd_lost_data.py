@@ -122,4 +122,4 @@ def test_all_are_told_why(params_of, own_etcd_server):
         end_lease_of_the_job(own_etcd_server)
         for node in nodes:
             change = node.wait_for(ChangeKind.LOST)
-            assert "has lost" in change.reason
+            assert "lost" in change.reason
