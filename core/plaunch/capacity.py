@@ -1,4 +1,4 @@
-"""How many processes and threads there may be here, and what is said when there may be no more."""
+"""How many processes and threads are allowed here, and the message when no more are."""
 
 from __future__ import annotations
 

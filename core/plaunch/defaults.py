@@ -1,4 +1,4 @@
-"""What stands in where nobody has chosen: the only place where the core names plugins.
+"""The choices where none is given: the only place where the core names plugins.
 
 Each is a name that users could give, or `"module:name"` in a plugin that comes with plaunch; it is
 imported when it is needed.

@@ -96,7 +96,7 @@ PATIENCE = Duration(may_be_zero=True, may_be_endless=True)  # for something; 0 d
 def milliseconds(seconds: float | None) -> int | None:
     """What `poll` takes, rounded up; None waits without an end.
 
-    A long wait comes back early, after days: whoever waits looks at the clock again.
+    A long wait comes back early, after days: the caller looks at the clock again.
     """
     return None if seconds is None else math.ceil(max(min(seconds, _LONGEST_WAIT), 0.0) * 1000)
 

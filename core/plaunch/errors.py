@@ -39,11 +39,11 @@ class UsageError(PlaunchError, ValueError):
 
 
 class UnknownNameError(UsageError):
-    """A plugin name that nobody offers."""
+    """A plugin name that no distribution offers."""
 
 
 class DuplicateNameError(UsageError):
-    """A plugin name that more than one provider offers, selected without saying whose."""
+    """A plugin name that several distributions offer, selected without a distribution."""
 
 
 class LogDirectoryError(UsageError, NotADirectoryError):

@@ -21,7 +21,7 @@ SCHEMA_VERSION: Final = 1
 
 
 class EventSource(str, enum.Enum):
-    """Who an event is about; the names are torchrun's."""
+    """What an event is about; the names are torchrun's."""
 
     AGENT = "AGENT"
     WORKER = "WORKER"
@@ -36,7 +36,7 @@ class Event:
         source: whether it is about the agent or about one worker.
         timestamp: seconds since the epoch, with fractions (torchrun writes 0).
         metadata: plain values, under the keys that `SCHEMA` has for the name.
-        monotonic: seconds on this host's clock that never goes back; 0 if nobody knows.
+        monotonic: seconds on this host's clock that never goes back; 0 if unknown.
         version: of the schema; it grows when a key changes its meaning or goes, not when one comes.
     """
 

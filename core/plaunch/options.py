@@ -40,7 +40,7 @@ class Option:
         names: how it is written; the last one also names its variable and its attribute. A plugin's
             begin with two dashes.
         help: what it does, with its default.
-        default: its value if nobody gives one; a flag is off.
+        default: its value if none is given; a flag is off.
         metavar: stands for the value in the help text.
         read: makes the value of a text, or raises ValueError with what is wrong; None for a flag,
             which is on or off.
@@ -53,15 +53,15 @@ class Option:
             command line come first.
         bare: the value of an option that is written without one.
         is_repeated: whether it may be written several times; its values make a list.
-        is_shared: whether scripts may well have an option of the name, so that nobody is warned who
-            writes it behind the script.
+        is_shared: whether scripts often have an option of this name, so that no warning comes if it
+            stands after the script.
         command: `"package.module:function"`, which is called with a `plaunch.cli.Invocation`
             instead of a launch if the option is given; it returns the exit code.
         takes_errors: whether the command is called as well if other options cannot be read.
         fill: `"package.module:function"`, which is called before the settings are made of the
             options, with the parsed options (`plaunch.cli.Arguments`) and the plugin manager, if
-            the option is given. It gives options values that nobody has given, and returns one
-            line for the user, or an empty text.
+            the option is given. It gives values to options that have none, and returns one line
+            for the user, or an empty text.
         fill_variables: variables that are a reason to call it as well.
     """
 

@@ -22,9 +22,9 @@ class Allocation:
         endpoint: where launchers meet if one of the nodes hosts the rendezvous: `host` or
             `host:port`, the same on all nodes. The host is the node with index 0.
         run_id: the id of the job, the same on all nodes, and another one for the next job, also
-            for one that the scheduler has only started once more.
-        job_id: the id that a job keeps when the scheduler starts it once more, for its workers,
-            which may have saved something under it; empty if that is the run id.
+            if the scheduler has only restarted it.
+        job_id: the id that a job keeps when the scheduler restarts it, for its workers, which
+            may have saved data under it; empty if that is the run id.
         nproc_per_node: how many workers this node shall run. Processors or devices that a job may
             use are not that number.
         sources: for the fields that are set, the variables that they were taken from, for messages.

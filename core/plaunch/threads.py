@@ -1,4 +1,4 @@
-"""Threads that plaunch cannot do without, and calls on threads that nobody waits for too long."""
+"""Threads that plaunch needs, and calls on threads with a limit on the wait."""
 
 from __future__ import annotations
 

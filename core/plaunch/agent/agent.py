@@ -46,7 +46,7 @@ class ElasticAgent(abc.ABC):
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Run the workers, restarting them up to `max_restarts` times, and say how it ended.
 
-        Failures of workers are in the result; whatever else goes wrong is raised.
+        Failures of workers are in the result; any other failure is raised.
 
         Raises:
             SignalException: a stop signal ended the job.
@@ -60,7 +60,7 @@ class ElasticAgent(abc.ABC):
 
 
 class SimpleElasticAgent(ElasticAgent):
-    """An agent whose way of running workers is left to four methods; names are torchrun's.
+    """An agent; four methods decide how workers run. Names are torchrun's.
 
     A subclass defines `_start_workers`, `_stop_workers`, `_monitor_workers` and `_shutdown`. It is
     asked how its workers are once per monitor interval, and a stop may hold it.
@@ -73,7 +73,7 @@ class SimpleElasticAgent(ElasticAgent):
             the job.
         notify: is called with each of `plaunch.agent.notifications`; it must not raise or block.
         waiting: says what a round waits for, and ends a first one that takes too long.
-        alive: is told whenever the loop goes to sleep and wakes.
+        alive: is notified when the loop goes to sleep and wakes.
 
     Raises:
         UsageError: a time cannot be used, or the rendezvous has joined with another spec.

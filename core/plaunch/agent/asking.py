@@ -16,7 +16,7 @@ SAME_INTERRUPT = 0.0005
 
 
 def is_for_restart(event: Event) -> bool:
-    """Whether somebody asks for a restart."""
+    """Whether a restart is requested."""
     return isinstance(event, Requested) and event.kind is RequestKind.RESTART
 
 

@@ -1,4 +1,4 @@
-"""The environment of a worker, whose variables are torchrun's but for two, and its arguments."""
+"""The environment of a worker, with torchrun's variables and two more, and its arguments."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ class Control(Protocol):
     def request(self, kind: RequestKind | str, reason: str) -> None:
         """Ask the agent for something; it is done as if it came with the next event.
 
-        Stop and restart are for the whole job where the rendezvous knows one. Who asks is said with
-        the reason. What cannot be done any more is not done.
+        Stop and restart are for the whole job where the rendezvous knows one. The reason names who
+        asks. What cannot be done any more is not done.
         """
 
     def signal_workers(

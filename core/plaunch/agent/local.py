@@ -68,7 +68,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             `TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT` says.
         keep_daemons: spare what workers leave behind when all of them have succeeded.
         waiting: says what a round waits for, and ends a first one that takes too long.
-        alive: is told whenever the loop goes to sleep and wakes.
+        alive: is notified when the loop goes to sleep and wakes.
         traffic: counts the workers' output that passes through the launcher.
         binder: gives workers their devices and processors; by default what `spec` says of them.
         open_store: hosts the store of the workers, unless `spec` leaves that to one of them; by

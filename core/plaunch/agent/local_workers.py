@@ -1,4 +1,4 @@
-"""Workers that are processes of this host, in a context that tells of their ends."""
+"""Workers that are processes of this host, in a context that reports their ends."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ class LocalWorkers(Workers):
         self._raise_unkillable()
 
     def stopped_result(self) -> RunResult | None:
-        """How they failed, as far as it is known by now."""
+        """How they failed, as far as it is known."""
         if not isinstance(self.context, SupervisedContext):
             return None
         result = self.context.look()

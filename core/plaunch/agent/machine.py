@@ -5,8 +5,8 @@ a table; what the table does not list leaves the state as it is. The shell in `l
 world into events and carries the actions out, in order.
 
 Two counters are never mixed up: `attempt` counts failures that led to a restart, `round` counts
-worlds that were formed. A failure advances both, a membership change and a restart that somebody
-has asked for only the round.
+worlds that were formed. A failure advances both; a membership change and a requested restart
+advance only the round.
 
 Where the rendezvous knows the whole job (`State.is_job_wide`), attempt and budget are the job's:
 after a failure, here or elsewhere, the agent joins again and is told there what follows.

@@ -171,7 +171,7 @@ class Notifier:
     Args:
         group: the agent's workers, which change while it runs.
         state: says where the agent's state machine is.
-        notify: is called with every notification; None if nobody listens.
+        notify: is called with every notification; None if there is no listener.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WakeUp:
-    """A descriptor that becomes readable when somebody calls `wake`, from any thread."""
+    """A descriptor that becomes readable when any thread calls `wake`."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -65,7 +65,7 @@ class Poller:
     """Waits for descriptors, for a time, or to be woken.
 
     Args:
-        alive: is told whenever the loop goes to sleep and wakes.
+        alive: is notified when the loop goes to sleep and wakes.
     """
 
     def __init__(self, alive: Alive) -> None:

@@ -53,7 +53,7 @@ def create_workers(ranks: WorldRanks, local_world_size: int) -> list[Worker]:
 
 
 def assign_alike(local_world_size: int, group_rank: int, group_world_size: int) -> WorldRanks:
-    """Number the workers of one node when all nodes are like it, without asking anybody."""
+    """Number the workers of one node if all nodes are alike, without communication."""
     first = group_rank * local_world_size
     world_size = group_world_size * local_world_size
     return WorldRanks(first, world_size, first, world_size)

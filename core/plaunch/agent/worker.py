@@ -68,7 +68,7 @@ class WorkerSpec:
             already; None for all (plaunch's own).
         worker_store: who hosts the workers' store: `agent`, or `rank0` for the worker of that rank
             (plaunch's own).
-        job_id: the id that the job keeps when it is started once more under another run id; the
+        job_id: the id that the job keeps when it is started again under another run id; the
             run id when empty (plaunch's own).
 
     Raises:

@@ -29,7 +29,7 @@ class StoreRound(NamedTuple):
         environ: the environment of the first worker of this node.
         start: starts a process of the launcher's own, once there are workers: given a command, an
             environment, of which it gets no secrets, and more arguments of `subprocess.Popen`. Such
-            a process is no worker, and never outlives the launcher; whoever starts it ends it.
+            a process is not a worker, and never outlives the launcher; its starter ends it.
     """
 
     address: str
@@ -41,9 +41,9 @@ class StoreRound(NamedTuple):
 
 
 class WorkerStore(Protocol):
-    """The store of one round, at whose address somebody listens from the moment that it is open.
+    """The store of one round; a server listens at its address once it is open.
 
-    The agent's loop calls these, so none but `wait_for_guests` and `close` may take any time.
+    The agent's loop calls these, so only `wait_for_guests` and `close` may take time.
     """
 
     def watch(self, workers: Collection[int]) -> None:
@@ -52,7 +52,7 @@ class WorkerStore(Protocol):
     def wait_for_guests(self, patience: float) -> None:
         """Wait until no process of another node is connected, at most `patience` seconds.
 
-        For when this node's own workers have ended, and nobody else says whether the others' have.
+        For when this node's own workers have ended, and it is unknown whether the others' have.
         It is called on another thread than everything else, and may be abandoned there.
         """
 
@@ -63,7 +63,7 @@ class WorkerStore(Protocol):
         """
 
     def due(self) -> float | None:
-        """Seconds until `tend` wants to be called whatever happens; None if it does not."""
+        """Seconds until `tend` must be called in any case; None if it need not be."""
 
     def tend(self) -> WorkerStoreError | None:
         """Do what is due.

@@ -77,11 +77,11 @@ class Workers:
         return False
 
     def due(self) -> float | None:
-        """Seconds until `look` is to be called whatever happens, or None."""
+        """Seconds until `look` must be called in any case, or None."""
         return None
 
     def tend(self) -> None:
-        """Look after what the workers of other nodes need of this one, whose own have ended."""
+        """Provide what other nodes' workers need of this node, whose own workers have ended."""
 
     def are_of_use(self) -> bool:
         """Whether workers that failed are the job's concern, and can be started again.
@@ -108,7 +108,7 @@ class Workers:
         return None
 
     def stopped_result(self) -> RunResult | None:
-        """How they failed, as far as it is known by now; None if no more than before."""
+        """How they failed, as far as it is known; None if no more than before."""
         return None
 
     def pids(self) -> dict[int, int]:

@@ -56,7 +56,7 @@ class Arguments(SimpleNamespace):
         self.sources[dest] = source
 
     def as_given(self, text: str) -> str:
-        """A message about options, with variables where it names options that nobody has typed.
+        """A message about options, with the variables that gave them in place of the options.
 
         Args:
             text: the message; it names options as they are written on a command line.

@@ -48,7 +48,7 @@ class Invocation:
 
     @property
     def stream(self) -> TextIO:
-        """Stdout, to which nobody else writes meanwhile."""
+        """Stdout, to which nothing else writes meanwhile."""
         return STDOUT.stream
 
     def write(self, text: str) -> None:

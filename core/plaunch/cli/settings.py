@@ -98,7 +98,7 @@ def _of_plugins(args: Arguments) -> dict[str, object]:
 
 
 def fill_in(args: Arguments, manager: PluginManager) -> str:
-    """Have plugins fill in what nobody has said; called before anything reads `args`.
+    """Have plugins fill in what is not given; called before anything reads `args`.
 
     Args:
         args: the options, which are changed in place.
@@ -141,7 +141,7 @@ def determine_local_world_size(nproc_per_node: str, manager: PluginManager) -> i
     """The number that `--nproc-per-node` stands for; a word is looked up among device counters.
 
     Raises:
-        UsageError: the number is below 1, or nobody offers the word.
+        UsageError: the number is below 1, or no plugin offers the word.
     """
     try:
         count = whole(nproc_per_node)

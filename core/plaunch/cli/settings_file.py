@@ -1,4 +1,4 @@
-"""The settings file: options by name, for those that are given neither as words nor variables."""
+"""The settings file: options by name, which the command line and variables override."""
 
 from __future__ import annotations
 

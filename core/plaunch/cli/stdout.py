@@ -1,6 +1,6 @@
 """stdout, which belongs to what was asked for: a plan, a list, the workers' output.
 
-A plugin that prints would spoil it for the program that reads it. So what anybody else prints in
+A plugin that prints would spoil it for the program that reads it. So what other code prints in
 the launcher goes to stderr.
 """
 
@@ -36,7 +36,7 @@ class Stdout:
         return sys.stdout if self._own is None else self._own
 
     def write(self, text: str) -> None:
-        """Write `text`, at once; a reader who has gone is none of our business.
+        """Write `text` at once; a reader that has gone is not an error.
 
         Raises:
             PlaunchError: stdout takes no text, for example on a full disk.

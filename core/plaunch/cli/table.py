@@ -41,7 +41,7 @@ class Group(NamedTuple):
 class OptionTable:
     """The options, each name and attribute of which has one owner.
 
-    An option of a plugin that somebody else has as well is nobody's, but for those of the core.
+    An option that two plugins have belongs to neither; the core's options win.
 
     Args:
         plugins: what plugins declare.

@@ -1,6 +1,6 @@
 """What the functions behind the names of plugins return, looked at where their plugin is known.
 
-Each raises TypeError for what is nothing of the kind; `PluginManager.calling` says whose it is.
+Each raises TypeError for another type; `PluginManager.calling` names the plugin.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a component is told when it is created."""
+"""What a component gets when it is created."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class PluginContext:
         options: options given for this component alone; empty where there are none. Event handlers
             have texts by the keys of `--event-conf`; plugins with options of their own, their
             values by attribute.
-        run_dir: the folder below `log_dir` that is this launch's alone, where there is one; only
-            event handlers are told.
+        run_dir: the folder of this launch below `log_dir`, if there is one; only event handlers
+            get it.
     """
 
     run_id: str

@@ -99,7 +99,7 @@ def find_sole_answer(
     context_of: Callable[[Registration], PluginContext],
     is_unwanted: Callable[[], bool],
 ) -> tuple[Any, Registration | None]:
-    """The one answer to a hook, and whose it is; None and None if there is none.
+    """The one answer to a hook, and its plugin; None and None if there is none.
 
     Args:
         hook: the hook.

@@ -1,4 +1,4 @@
-"""Whose code it is that has failed, or that ends the launcher without a word."""
+"""Whose code has failed, or has ended the launcher without a message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Culprits:
         self._packages: dict[str, str] = {}
 
     def note(self, module: str, who: str) -> None:
-        """Know that code in `module`, and what else is in its package, is that of the plugin `who`.
+        """Record that `module`, and the rest of its package, is code of the plugin `who`.
 
         The first plugin of a package stands for what is no plugin itself. A namespace package, such
         as `google`, is that of many, and no plugin's.

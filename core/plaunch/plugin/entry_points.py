@@ -70,7 +70,7 @@ class Target(NamedTuple):
     extras: tuple[str, ...]
 
     def load(self) -> Any:
-        """Import the module, and return what is referred to; raises whatever that raises."""
+        """Import the module, and return the object; raises any error of the import."""
         value: Any = importlib.import_module(self.module)
         for part in filter(None, self.attribute.split(".")):
             value = getattr(value, part)
@@ -119,7 +119,7 @@ def scan(groups: Collection[str], path: Sequence[str] | None = None) -> list[Ent
 
     Args:
         groups: names of entry-point groups.
-        path: folders to look in; by default `sys.path`, and whatever other finders know.
+        path: folders to look in; by default `sys.path`, and what other finders know.
     """
     found = None
     if path is not None or not _has_other_finders():

@@ -36,7 +36,7 @@ _METHODS = ("start", "handle", "stop")
 
 
 class Extending:
-    """One extension, as a handler of events whose end is that of the extension.
+    """One extension, as a handler of events; it ends with the extension.
 
     Args:
         who: how messages call its plugin.

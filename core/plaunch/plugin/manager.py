@@ -108,7 +108,7 @@ class PluginManager:
         installed one of the same name.
 
         Raises:
-            UnknownNameError: nobody offers the name.
+            UnknownNameError: no plugin offers the name.
             DuplicateNameError: more than one plugin does.
             UsageError: the plugin is blocked.
             PluginLoadError: the plugin cannot be loaded, or does not offer its own name.
@@ -129,7 +129,7 @@ class PluginManager:
         """Run code of what `get` has given for a name.
 
         What it raises names the plugin; what it changes about signals is put back. plaunch's own
-        exceptions pass: whoever raises them has said what is wrong. So does Ctrl-C.
+        exceptions pass: their message says what is wrong. So does Ctrl-C.
 
         Raises:
             PluginError: it raised anything else, such as SystemExit, which must not end the launch
@@ -298,7 +298,7 @@ class PluginManager:
     def use_options(
         self, values: Mapping[str, object], environ: Mapping[str, str] | None = None
     ) -> None:
-        """Load the plugins of which an option is given, and keep the values for them.
+        """Load the plugins that have a given option, and keep its values for them.
 
         Args:
             values: the options that are given, by attribute.

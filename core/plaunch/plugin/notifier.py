@@ -36,11 +36,11 @@ HOOKS: dict[type[Notification], str] = {
 class Notifier:
     """Calls the implementations of the hooks that tell, one after the other.
 
-    They run on a thread that is neither the caller's nor there between two calls, so that the
-    process can be forked. One that raises, or does not return within `TIME_BOUND`, is reported
+    They run on a separate thread that ends with each call, so that the process can be
+    forked. One that raises, or does not return within `TIME_BOUND`, is reported
     with its plugin's name and not called again; other hooks of the same plugin stay. While a call
-    has not returned, its plugin is told of nothing else: no two of its hooks are called at once.
-    Where the system gives no thread, nobody is told, as nothing would bound it.
+    has not returned, no other hook of its plugin is called.
+    If the system gives no thread, no plugin is notified, because nothing would limit the call.
 
     Args:
         implementations: the implementations of a hook, in the order in which they are called.
@@ -71,7 +71,7 @@ class Notifier:
                 self._call(item, notification)
 
     def left_behind(self) -> list[str]:
-        """The plugins of which a call has not returned that nobody waits for."""
+        """The plugins with a call that has not returned and is not waited for."""
         return [plugin.who for plugin, call in self._out.items() if call.is_out()]
 
     def _call(self, item: Implementation, notification: Notification) -> None:

@@ -36,7 +36,7 @@ class Word(NamedTuple):
 
 
 class Selection:
-    """All that is said about plugins in one launch. A later word overrules an earlier equal one.
+    """All choices about plugins in one launch. A later word overrules an earlier equal one.
 
     Kinds are given by their names, distributions by their keys.
 
@@ -63,7 +63,7 @@ class Selection:
         return next((word for word in self.blocks if word.means(kind, name, distribution)), None)
 
     def leaves_out(self, kind: str, name: str, distribution: str) -> bool:
-        """Whether an installed plugin is not loaded because nobody names it."""
+        """Whether an installed plugin is not loaded because it is not named."""
         if self.autoload or (distribution == FIRST_PARTY and kind != LIFECYCLE.name):
             return False
         return not any(word.means(kind, name, distribution) for word in self.loads)

@@ -42,7 +42,7 @@ class Binder(Protocol):
         that starts them.
 
         Raises:
-            UsageError: a worker cannot have what it is to have.
+            UsageError: a worker cannot have its binding.
         """
 
     def environment(self, local_rank: int, environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -65,7 +65,7 @@ def is_asked_for(numa_options: object, devices: object, virtual_local_rank: obje
 def default_binder(
     numa_options: object = None, devices: object = None, virtual_local_rank: bool = False
 ) -> Binder | None:
-    """The binder for these settings, where nobody brings one; None if nothing is to be bound.
+    """The binder for these settings, if none is given; None if nothing is to be bound.
 
     Raises:
         UsageError: a setting cannot be used.

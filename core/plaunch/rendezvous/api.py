@@ -141,8 +141,8 @@ class RendezvousHandler(abc.ABC):
     def prepare(self, node: NodeSettings) -> None:  # noqa: B027 - most have no use for it
         """Take what this node brings from its agent, before the first round.
 
-        A handler that gives out ranks or restarts counts with `node`, whatever it was created
-        with: an agent that is built by hand, as torchrun's may be, says nowhere else how many
+        A handler that gives out ranks or restarts uses `node`, not its creation
+        parameters: an agent that is built by hand, as torchrun's may be, says nowhere else how many
         workers it runs. torchrun has no such method. The default does nothing, which is right
         where the agents work out the ranks themselves.
 

@@ -22,7 +22,7 @@ class JobFailure:
         began: when it began, in seconds since the epoch on the node's clock. The earliest is the
             job's first failure.
         summary: what happened, in one sentence.
-        detail: more, for whoever prints the report: values that JSON can hold. Of a job's first
+        detail: more, for the report: values that JSON can hold. Of a job's first
             failure, up to 160 KiB of it reach the other nodes, of others 8 KiB; texts are cut.
         how: how it ended, in a few words that others may share: "exit code 1". By them, failures
             are counted that are too many to be told one by one.
@@ -56,7 +56,7 @@ class Verdict:
     """How a job ended, the same for all of its nodes.
 
     Args:
-        outcome: `"succeeded"`, `"failed"` or `"closed"` (somebody called `set_closed`).
+        outcome: `"succeeded"`, `"failed"` or `"closed"` (`set_closed` was called).
         node: the node that found it.
         reason: why, in one sentence.
         time: when, in seconds since the epoch on that node's clock.
@@ -150,7 +150,7 @@ class JobRendezvous(ObservableRendezvous, Protocol):
         `failures` are all of them, however many; a handler tells the others what it has room for:
         the first one in detail, the others at least as numbers (`Verdict.others`).
 
-        It counts once per round, whoever reports. `is_final` says that restarting cannot help.
+        It counts once per round, from any node. `is_final` says that restarting cannot help.
         """
 
     def report_success(self) -> None:
@@ -165,7 +165,7 @@ class JobRendezvous(ObservableRendezvous, Protocol):
     def request_round(self, reason: str) -> None:
         """Ask all nodes to stop their workers and to join another round, although none has failed.
 
-        The others hear of a RESTART change. It uses none of the restarts.
+        The others get a RESTART change. It uses none of the restarts.
         """
 
     def end_job(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What a rendezvous backend is told: of the user's wishes, of the launch, and of this node.
+"""The parameters of a rendezvous backend: of the user's wishes, of the launch, and of this node.
 
 Names are torchrun's where it has them.
 """
@@ -101,7 +101,7 @@ class RendezvousParameters:
 
     Args:
         backend: the backend's name.
-        endpoint: where its store is, as `host[:port]`, or whatever the backend takes.
+        endpoint: address of its store, as `host[:port]` or in the backend's own form.
         run_id: the id of the job.
         min_nodes: how few nodes may form a round.
         max_nodes: how many nodes a round has at most.

@@ -21,8 +21,8 @@ class BackendTraits:
         needs_endpoint: whether several nodes can only meet if they are given an endpoint.
         default_port: of an endpoint without one; None if the backend has none.
         is_hosted_by_node: whether the endpoint is one of the nodes, which a scheduler can name.
-        is_single_node: whether a node without an endpoint is a job on its own, whose run id nobody
-            else must know.
+        is_single_node: whether a node without an endpoint is a job of its own, with a run id for
+            itself.
         has_given_ranks: whether nodes are told their ranks with `--node-rank`, and meet at
             `--master-addr` and `--master-port`.
         coordinates_restarts: whether a failure on one node restarts the workers of all nodes.

@@ -26,7 +26,7 @@ _Self = TypeVar("_Self", bound="FakeElasticRendezvous")
 class FakeRendezvous(RendezvousHandler):
     """A plain handler, which can only be asked; every round has the shape that the test sets.
 
-    Its address is made up, so nobody hosts a workers' store there; a test that wants one sets
+    Its address is fictitious, so no workers' store is hosted there; a test that needs one sets
     `agent_store`, and `master_port` to a port that is free.
 
     Args:

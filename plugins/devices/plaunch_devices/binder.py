@@ -32,7 +32,7 @@ class RankBinding:
         local_rank: the worker's.
         cpus: the processors.
         node: the NUMA node that the worker belongs on.
-        device: the worker's device; None where there is none, or nobody knows.
+        device: the worker's device; None if there is none, or it is unknown.
         may_fall_back: whether the worker starts without being bound if the kernel refuses.
     """
 

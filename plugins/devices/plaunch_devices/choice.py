@@ -45,7 +45,7 @@ _OTHERS = (
 
 
 def fill_in(args: Arguments, manager: PluginManager) -> str:
-    """Have one worker for each of the devices, unless somebody has said how many there are."""
+    """Have one worker for each of the devices, unless the number of workers is given."""
     del manager
     if not args.is_given("nproc_per_node"):
         args.give("nproc_per_node", str(len(args.devices)), "--devices")

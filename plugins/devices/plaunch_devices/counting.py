@@ -35,7 +35,7 @@ def count_auto(
 ) -> int:
     """Count the accelerators that the workers can see, or else the processors.
 
-    torch is asked only on a machine that shows a device which nothing cheaper can judge. Where
+    torch is asked only if a cheaper way cannot judge a device of this machine. Where
     there is no torch, no worker can use an accelerator through it, and processors are counted.
 
     Args:

@@ -1,4 +1,4 @@
-"""What the doctor says of devices: what the driver shows, what may be seen, how many are wanted."""
+"""The doctor's checks of devices: what the driver shows, what may be seen, how many are wanted."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ class Place:
 
     Args:
         node: the NUMA node.
-        device: the device that the worker uses; None on a host without devices, or where nobody
-            knows which there are.
+        device: the device that the worker uses; None on a host without devices, or with unknown
+            ones.
     """
 
     node: int

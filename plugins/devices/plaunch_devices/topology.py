@@ -43,7 +43,7 @@ class Topology:
         return self._nodes.get(node, frozenset()) & self.allowed
 
     def node_of_device(self, pci_address: str) -> int | None:
-        """The node that a device is on; None if there is no such device, -1 if nobody knows."""
+        """The node that a device is on; None if there is no such device, -1 if it is unknown."""
         text = self._read(f"sys/bus/pci/devices/{pci_address}/numa_node")
         return int(text) if re.fullmatch(r"-?\d+", text) else None
 

@@ -17,7 +17,7 @@ _FAR = 50 * 365 * 86400.0
 
 
 def check_clock(context: NodeContext) -> Iterator[Finding]:
-    """Whether the time makes sense, and whether somebody keeps it right."""
+    """Whether the time makes sense, and whether a service synchronises it."""
     now = context.machine.now()
     said = datetime.datetime.fromtimestamp(now, datetime.timezone.utc).strftime(
         "%Y-%m-%d %H:%M UTC"

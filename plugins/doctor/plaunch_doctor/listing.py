@@ -77,7 +77,7 @@ def list_plugins(
 ) -> list[PluginStatus]:
     """Say of each plugin whether it works, by loading it.
 
-    Those that are blocked are not loaded, nor is what a bare name does not mean: torch's `default`
+    Blocked plugins are not loaded, nor are those that a bare name does not mean: torch's `default`
     logs spec would cost more than everything else.
 
     Args:

@@ -21,7 +21,7 @@ class Network:
         """The addresses of `host`.
 
         Raises:
-            RendezvousConnectionError: the name is unknown, or nobody answered in `timeout` seconds.
+            RendezvousConnectionError: the name is unknown, or no answer came in `timeout` seconds.
         """
         return resolve_host(host, port, timeout)
 
@@ -29,7 +29,7 @@ class Network:
         """The names that `address` has, the first one first; none if it has none.
 
         Raises:
-            RendezvousConnectionError: nobody answered in `timeout` seconds.
+            RendezvousConnectionError: no answer came in `timeout` seconds.
         """
         answers: list[list[str]] = []
 
@@ -92,5 +92,5 @@ class Network:
         raise AssertionError  # the loop ends by itself
 
     def owner(self, port: int) -> str:
-        """Who listens on `port` of this host; empty if it cannot be told."""
+        """The process that listens on `port` of this host; empty if unknown."""
         return port_owner(port)

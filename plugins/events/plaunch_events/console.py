@@ -23,7 +23,7 @@ _FIRST_KEYS = ("run_id", "role", "hostname", "group_rank", "global_rank", "local
 
 
 class ConsoleEventHandler:
-    """Prints each event as one line: local time, the event, and what there is to say of it.
+    """Prints each event as one line: local time, the event and its details.
 
         08:15:00.250 rendezvous.completed: round 0, 4 nodes, 32 workers, after 2.1 s
         08:15:31.004 worker.exited: rank 3 (pid 4711), exit code 1, after 30.6 s
@@ -37,7 +37,7 @@ class ConsoleEventHandler:
 
     Args:
         context: the launch; its option `keys=all` prints all metadata of every event.
-        stream: takes the lines; None is whatever `sys.stderr` is at the time.
+        stream: takes the lines; None means the `sys.stderr` of that time.
 
     Raises:
         UsageError: the option has another value.

@@ -1,4 +1,4 @@
-"""The event handler for launches in which nobody looks at events."""
+"""The event handler for launches without a reader of events."""
 
 from __future__ import annotations
 

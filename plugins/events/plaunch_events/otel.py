@@ -27,7 +27,7 @@ class OtelEventHandler:
 
     The process begins to work a second after the workers, or at the end of a launch that was
     shorter, and ends by itself when all is exported, at most ten seconds after the launcher.
-    Neither the time that the SDK takes to import nor an exporter that hangs is the launcher's.
+    The SDK's import and an exporter that hangs take none of the launcher's time.
     OpenTelemetry's variables (`OTEL_TRACES_EXPORTER`, `OTEL_EXPORTER_OTLP_ENDPOINT`,
     `OTEL_SERVICE_NAME`, ...) apply.
 

@@ -62,7 +62,7 @@ def create_exporters(environ: Mapping[str, str]) -> Iterator[SpanExporter]:
     """The exporters that `OTEL_TRACES_EXPORTER` names; by default `otlp`.
 
     Raises:
-        LookupError: nobody offers a name.
+        LookupError: no package offers a name.
     """
     from importlib.metadata import entry_points  # noqa: PLC0415 - once events have come
 

@@ -84,7 +84,7 @@ class Spans:
             self._finish(told, now)
 
     def close(self) -> None:
-        """End what is open: the launcher has ended without a word."""
+        """End what is open: the launcher has ended without an event."""
         if self._launch is not None:
             _fail(self._launch, "the launcher ended without an event")
             self._end_all(self._last)
@@ -172,7 +172,7 @@ class Spans:
 
 
 def trace_id_of(run_id: str) -> int:
-    """The id of a run's trace, the same on all nodes without a word between them."""
+    """The id of a run's trace, the same on all nodes without communication."""
     digest = hashlib.sha256(f"plaunch run {run_id}".encode()).digest()
     return int.from_bytes(digest[:16], "big") or 1
 

@@ -26,8 +26,8 @@ _START_METHODS = ("fork", "forkserver", "spawn")
 class MultiprocessContext(SupervisedContext):
     """Runs the same function once per local rank, in a process of its own.
 
-    Exceptions are reported through the error file, as by `record`. The return value of every worker
-    is sent to the launcher, whatever its size; it must be picklable.
+    Exceptions are reported through the error file, as by `record`. Every worker's return value, of
+    any size, is sent to the launcher; it must be picklable.
 
     Args:
         start_method: `spawn`, `fork` or `forkserver`, with multiprocessing's meaning. A spawned

@@ -65,8 +65,8 @@ class BoundForkServerPopen(popen_forkserver.Popen):
 class ForkServerHandle(ProcessHandle):
     """A process that multiprocessing's fork server has forked.
 
-    The server reaps it and sends the exit code. If the server is gone, nobody knows when the worker
-    ends, let alone how; the worker is then killed, and counts as lost.
+    The server reaps it and sends the exit code. If the server has ended, the end of the worker is
+    unknown; the worker is then killed and counts as lost.
     """
 
     def __init__(self, popen: popen_forkserver.Popen) -> None:
@@ -93,7 +93,7 @@ class ForkServerHandle(ProcessHandle):
         return now is not None and now.identity == self._process.identity
 
     def send_signal(self, signum: signal.Signals) -> None:
-        """Send it a signal, and nobody else; nothing happens if it has ended.
+        """Send a signal to it alone; nothing happens if it has ended.
 
         Raises:
             PermissionError: it runs as another user.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class InheritedFd:
-    """A descriptor that goes along to a worker, whatever the start method."""
+    """A descriptor that a worker inherits, with any start method."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

@@ -23,7 +23,7 @@ class ResultPipe:
     """The launcher's end of one worker's pipe, and `child_fd`, the end for the worker.
 
     The worker sends one frame: a header with the length, then the pickled value. So the value is
-    complete or it is not, whoever else may hold the pipe.
+    complete or not, also if others hold the pipe.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class ResultPipe:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can come: the value is complete, or nobody holds the other end."""
+        """Whether nothing more can come: the value is complete, or the other end is closed."""
         return self._is_over or self.is_complete
 
     def take_value(self) -> Any:

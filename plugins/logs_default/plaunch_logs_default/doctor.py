@@ -1,4 +1,4 @@
-"""What the doctor says of temporary folders."""
+"""The doctor's check of temporary folders."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class TemporaryFolder:
 
 
 def create_log_folder(parent: str, name: str) -> str:
-    """Create the folder `<parent>/<name>_<random>`, which nobody else has, and missing parents.
+    """Create the unique folder `<parent>/<name>_<random>`, and missing parents.
 
     Returns its absolute path.
 
@@ -218,7 +218,7 @@ def find_stale_folders(base: str, boot_id: str = BOOT_ID) -> list[str]:
 def sweep(base: str) -> None:
     """Remove what `find_stale_folders` finds if there are error files in it and nothing else.
 
-    What cannot be removed is left; it is somebody else's fault, and this launch's least concern.
+    What cannot be removed is left; it does not concern this launch.
     """
     swept = 0
     for path in _candidates(base, read_boot()):

@@ -1,4 +1,4 @@
-"""How the nodes of a job agree on who takes part, over whatever store a backend brings.
+"""How the nodes of a job agree on the participants, over any store of a backend.
 
 A library: it is no plugin, and offers none. Backends derive their store from `RendezvousStore` and
 hand connections to it to a `DynamicRendezvousHandler`.

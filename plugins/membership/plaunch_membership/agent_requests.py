@@ -94,7 +94,7 @@ class AgentRequests:
         ours.request(lambda: ours.change(make))
 
     def request_round(self, reason: str) -> None:
-        """End the present round on all nodes, because somebody wants another one."""
+        """End the present round on all nodes, because a new one is requested."""
         place = self._active_place()
         if place is None:
             return
@@ -108,7 +108,7 @@ class AgentRequests:
         self._request_of(place, lambda: ours.change(make))
 
     def close(self, reason: str) -> None:
-        """Find the verdict that the job is over, because somebody wants it."""
+        """Find the verdict that the job is over, because that is requested."""
         ours = self._ours
         verdict = Verdict("closed", ours.identity.host, reason, ours.wall_clock())
         ours.request(lambda: ours.change(lambda state: transitions.end(state, verdict, by=ours.me)))

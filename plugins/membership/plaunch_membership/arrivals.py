@@ -1,4 +1,4 @@
-"""Who has come to a round that is not complete, for those who wait and for those who gave up."""
+"""The nodes that came to an incomplete round, for nodes that wait and nodes that gave up."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Arrivals:
         return str(least) if least == most else f"{least} to {most}"
 
     def describe(self) -> str:
-        """Who has come, as far as this node knows by now; looks again from time to time."""
+        """The nodes that came, as far as this node knows; looks again from time to time."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + max(
@@ -57,7 +57,7 @@ class Arrivals:
         return f"{self.wanted()} nodes; {len(self._present)} came{': ' if who else ''}{who}"
 
     def look(self) -> list[NodeRecord]:
-        """Who has come, by index and in order; waits two seconds at most."""
+        """The nodes that came, by index and in order; waits two seconds at most."""
         looked = threading.Event()
         self._look(looked)
         return list(self._present or ()) if looked.wait(_LOOK_AROUND) else []

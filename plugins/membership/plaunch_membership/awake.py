@@ -1,4 +1,4 @@
-"""Time in which this process ran: who was suspended has waited for nobody."""
+"""Time in which this process ran: a suspended process has not waited."""
 
 from __future__ import annotations
 

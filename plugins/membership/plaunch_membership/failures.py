@@ -1,6 +1,6 @@
-"""Failures as records hold them: bounded, whatever the size of the job.
+"""Failures as records hold them: bounded for any size of the job.
 
-The failure that began first is told whole, the next ones in brief, as many as a report lists. All
+The first failure is reported in full, the next ones in brief, as many as a report lists. All
 others are counted, by how they ended. So a record of failures takes some 700 kB at most, which is
 less than a record may take, whoever has described them.
 """
@@ -40,7 +40,7 @@ _ELLIPSIS = "... "
 
 @dataclass(frozen=True)
 class FailureSummary:
-    """What is told of failures.
+    """What is reported about failures.
 
     Args:
         failures: those that are told one by one, the first one first.

@@ -55,7 +55,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
     """Brings nodes together over a store; implements `JobRendezvous`.
 
     It connects when the first round is wanted, never on the caller's thread, and no call blocks
-    for longer than its time-out, whatever the store does. The name is torchrun's, the arguments
+    for longer than its time-out. The name is torchrun's, the arguments
     are not.
 
     Args:
@@ -152,7 +152,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return int(is_news and not self._membership.part.wants_round)
 
     def prepare(self, node: NodeSettings) -> None:
-        """Join with what the agent is going to run, whatever the parameters said of it.
+        """Join with what the agent is going to run, which overrides the parameters.
 
         Raises:
             UsageError: the two have different addresses for this node; or it has joined already,

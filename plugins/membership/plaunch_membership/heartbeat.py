@@ -39,7 +39,7 @@ class Heartbeat:
         self._is_replaced = False  # whether something else is there
 
     def begin_anew(self) -> None:
-        """Know nobody; called when the job is another one."""
+        """Forget all nodes; called when the job is another one."""
         self._observer = self._make_observer()
         self._last_look = {}
         self._seen = None
@@ -181,7 +181,7 @@ class Heartbeat:
         return "the store has returned to an older state of the job, as from a snapshot"
 
     def take_lead(self, gone: str, reason: str) -> Routine[None]:
-        """Lead instead of the leader `gone`, unless somebody else is faster."""
+        """Lead instead of the leader `gone`, unless another node is faster."""
         yield from self._ours.change(
             lambda state: transitions.lead(state, self._ours.me, gone, reason)
         )

@@ -34,7 +34,7 @@ class JobLookup:
 
     Args:
         ours: this node's part in the job.
-        make_name: makes up the name of an incarnation, which nobody else has.
+        make_name: makes up the unique name of an incarnation.
     """
 
     def __init__(self, ours: Membership, make_name: Callable[[], str]) -> None:

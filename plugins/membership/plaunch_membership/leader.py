@@ -37,7 +37,7 @@ _REPORTS_AT_ONCE = 8  # that are read in one operation; each has up to 700 kB
 
 @dataclass(frozen=True)
 class Gathering:
-    """Who is there when a round is to be formed.
+    """The nodes that are there when a round is to be formed.
 
     Args:
         present: the living nodes that have come.

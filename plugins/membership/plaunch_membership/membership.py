@@ -2,8 +2,8 @@
 
 A node has two routines over the store. The writer joins, sends heartbeats, looks after whom it
 must, and carries out what the agent wants. The watcher reads: it blocks until there is a next state
-of the job, again and again. A leader has a third one. Each runs on a thread of its own with a
-connection of its own, so that nobody's wait delays a heartbeat. They share this object under one
+of the job, again and again. A leader has a third one. Each has its own thread and connection,
+so that no wait delays a heartbeat. They share this object under one
 lock, which is never held while an operation is under way.
 
 A node does a fixed number of operations to be in a round, however many nodes there are.
@@ -226,7 +226,7 @@ class Membership:
 
         Args:
             make: makes it from the present one, or says None if there is nothing to change; it is
-                called again if somebody else was faster.
+                called again if another node was faster.
             incarnation: nothing is changed in any other. It may be left out on the writer's
                 thread, which is the one that begins anew.
 

@@ -1,4 +1,4 @@
-"""Who a node is, what it says of itself, and what its place in a round is."""
+"""A node's identity, its own record, and its place in a round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_WORKERS = 1 << 16  # of one node
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this node is.
+    """The identity of this node.
 
     Args:
         node: its name, which no other node has, in printable ASCII without slashes.
@@ -51,7 +51,7 @@ class Identity:
     def of_this_process(
         cls, params: RendezvousParameters, address: str, *, is_host: bool
     ) -> Identity:
-        """Who an agent in this process is; another one in it has another name."""
+        """The identity of an agent in this process; each agent has its own name."""
         host, pid = socket.gethostname(), os.getpid()
         return cls(
             node=f"{_plain(host)}~{pid}~{secrets.token_hex(4)}",
@@ -96,7 +96,7 @@ class Member:
 
 @dataclass(frozen=True)
 class NodeRecord(Newcomer):
-    """What a node says of itself when it joins a round.
+    """A node's own record, when it joins a round.
 
     Args:
         pid: the agent's process id.

@@ -1,4 +1,4 @@
-"""Who takes part in a round, and under which rank."""
+"""The nodes that take part in a round, and their ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Newcomer:
         host: its host's name, for messages.
         index: the index that it was given (`--node-rank`), or None.
         previous: its rank in the round before, or None if it was not in it. In a record of its
-            own it is the rank that it had last, in whatever round; see `with_claims`.
+            own it is the rank that it had last, in any round; see `with_claims`.
         is_host: whether it hosts the store.
         local_world_size: how many workers it runs.
         role: the role of its workers.

@@ -98,7 +98,7 @@ class Part:
 
 @dataclass
 class RequestQueue:
-    """What others want of the writer, in order; nothing is done after the last."""
+    """Tasks for the writer, in order; nothing is done after the last."""
 
     is_closing: bool = False
     _requests: deque[Request] = field(default_factory=deque)
@@ -112,7 +112,7 @@ class RequestQueue:
         self.is_closing |= is_last
 
     def next(self) -> Request | None:
-        """Take what is to be done next; None if there is nothing."""
+        """Take the next task; None if there is none."""
         return self._requests.popleft() if self._requests else None
 
 

@@ -1,6 +1,6 @@
 """The state of a job, as its nodes agree on it.
 
-Each state has a version and is written once; whoever writes version n+1 has seen version n. So all
+Each state has a version and is written once; the writer of version n+1 has seen version n. So all
 nodes go through the same states in the same order, and no two of them can disagree about what
 happened. `transitions.py` has all the ways in which it changes.
 """
@@ -109,7 +109,7 @@ class JobState:
         phase: what the job is busy with.
         round: the round that is being formed, or the one that was formed last.
         attempt: how many restarts were used.
-        leader: the node that forms rounds and watches the others; empty if somebody must take over.
+        leader: the node that forms rounds and watches the others; empty if one must take over.
         term: how many leaders there were before.
         event: what led to this state.
         world: the last round that was formed, if there was one.

@@ -1,4 +1,4 @@
-"""What a node says to all others: who has failed, that it is done, that it goes."""
+"""What a node says to all others: failures, success, departure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SAID_AFTER = 2.0  # seconds of lingering after which it is said for whom
 
 
 class Statements:
-    """Routines for the writer's thread; what they write is said once.
+    """Routines for the writer's thread; each writes its statement once.
 
     Args:
         ours: this node's membership.

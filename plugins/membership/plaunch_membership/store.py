@@ -57,7 +57,7 @@ class RendezvousStore(abc.ABC):
 
     @abc.abstractmethod
     def delete(self, key: str) -> None:
-        """Remove `key`; nothing happens if it holds nothing. Only called for what nobody reads."""
+        """Remove `key`; nothing happens if it holds nothing. Only for keys that no node reads."""
 
     def multi_set(self, items: Mapping[str, bytes]) -> None:
         """Write many values; it need not be atomic. The default writes them one by one."""
@@ -71,7 +71,7 @@ class RendezvousStore(abc.ABC):
         takes that for a reason to suspect it, not as a proof. If so, it returns for how many
         seconds the key stays after the last call. From then on the node gives the same value again
         and again, which need not be written as long as it is there: a renewal of the lease is
-        enough. When the lease is gone, the value must be written anew.
+        enough. When the lease has ended, the value must be written again.
 
         Returns:
             None if the key stays for ever: then nothing but another value is a heartbeat.

@@ -39,7 +39,7 @@ def lost_nodes(handler: DynamicRendezvousHandler) -> Collection[str]:
 
 
 class MemoryBoard:
-    """What the connections share: the data, one lock, and somebody to wake for each key.
+    """What the connections share: the data, one lock, and the waiters for each key.
 
     Args:
         delay: how much longer each operation takes, in seconds; may be changed at any time.
@@ -75,7 +75,7 @@ class MemoryBoard:
             return sorted(self.data)
 
     def wipe(self) -> None:
-        """Forget everything, like a store that was started anew."""
+        """Forget everything, like a store that was restarted."""
         with self.lock:
             self.data.clear()
 
@@ -183,7 +183,7 @@ class MemoryStore(RendezvousStore):
             self._board.write({key: value})
 
     def close(self) -> None:
-        """End whatever waits on this connection, and refuse everything else."""
+        """End all waits on this connection, and refuse everything else."""
         with self._board.lock:
             self._is_closed = True
             self._board.wake([self._awaited])

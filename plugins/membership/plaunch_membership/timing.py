@@ -61,7 +61,7 @@ class Timing:
 
     @classmethod
     def from_parameters(cls, params: RendezvousParameters, options: Collection[str] = ()) -> Timing:
-        """Read the options that every backend has, and refuse what nobody knows.
+        """Read the options that every backend has, and refuse unknown ones.
 
         Args:
             params: what the user gave.

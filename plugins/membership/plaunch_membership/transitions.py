@@ -1,7 +1,7 @@
 """All the ways in which the state of a job changes.
 
-A function here takes a state and returns its successor, or None if what was wanted is not the case
-any more, because somebody else was faster.
+A function here takes a state and returns its successor, or None if it does not apply any more,
+because another node was faster.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def end(state: JobState, verdict: Verdict, *, by: str) -> JobState | None:
 
 
 def replace_job(state: JobState, reason: str, *, by: str) -> JobState | None:
-    """Let the job begin anew; only for the leader."""
+    """Let the job start again; only for the leader."""
     if state.leader != by or state.has_ended:
         return None
     event = JobEvent("replaced", node=by, reason=reason, by=by)

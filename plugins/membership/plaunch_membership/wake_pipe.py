@@ -1,4 +1,4 @@
-"""A descriptor that is readable while there is news for whoever polls it."""
+"""A descriptor that is readable while there is news for its poller."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 class WakePipe:
-    """A pipe to this very process; whoever uses it sees to it that no other thread closes it."""
+    """A pipe to this very process; its user ensures that no other thread closes it."""
 
     def __init__(self) -> None:
         self._ends: tuple[int, int] | None = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

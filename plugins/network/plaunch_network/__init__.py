@@ -1,4 +1,4 @@
-"""Addresses and ports, for whatever meets others: whose an address is, and who has a port.
+"""Addresses and ports, for connections between nodes: the owners of addresses and ports.
 
 A library, which backends, the doctor and others build on. Every public name loads on first use.
 """

@@ -191,6 +191,6 @@ def _local_end(address: SocketAddress) -> str:
 
 
 def names_this_machine(host: str) -> bool:
-    """Whether `host` is what this machine calls itself, whatever the name resolves to."""
+    """Whether `host` is a name of this machine itself; it is not resolved."""
     own = os.uname().nodename.lower()
     return host.lower().rstrip(".") in (own, own.partition(".")[0])

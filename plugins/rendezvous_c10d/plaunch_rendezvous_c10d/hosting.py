@@ -139,7 +139,7 @@ def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.soc
 def host_store(
     distributed: Any, host: str, port: int, run_id: str, *, is_local: bool, is_asked: bool
 ) -> HostedStore | None:
-    """Host the store; None if somebody on this machine does already and we were not asked to.
+    """Host the store; None if another process of this machine does, and hosting was not requested.
 
     Raises:
         UsageError: the port is taken although we were asked to host, or may not be bound.

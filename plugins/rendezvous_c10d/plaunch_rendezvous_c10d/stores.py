@@ -185,7 +185,7 @@ class TcpStore(_TorchStore):
 class FileStore(_TorchStore):
     """torch's FileStore: a file that all nodes see, under a lock for each operation.
 
-    It is looked into again and again while somebody waits. The file only grows.
+    It is read repeatedly while there is a waiter. The file only grows.
     """
 
     def wait(self, key: str, timeout: float) -> bytes | None:

@@ -23,7 +23,7 @@ _LIBRARY, _FLAG = "libc10.so", "FLAGS_caffe2_log_level"
 
 
 class TorchLog:
-    """The level of torch's log in this process, which is raised for as long as somebody wants it.
+    """The level of torch's log in this process, which is raised while a user wants it.
 
     Args:
         level: where torch keeps it; None if it is not to be touched.

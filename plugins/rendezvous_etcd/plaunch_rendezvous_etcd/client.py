@@ -93,7 +93,7 @@ class EtcdClient:
         self._say_at = 0.0
 
     def connect(self) -> EtcdStore:
-        """Open a connection, in about five seconds at most; whoever calls tries again.
+        """Open a connection, in about five seconds at most; the caller tries again.
 
         Raises:
             RendezvousConnectionError: no member answers.

@@ -1,6 +1,6 @@
-"""Leases: keys vanish by themselves when nobody renews what they are attached to.
+"""Leases: keys vanish when the lease that they are attached to is not renewed.
 
-A renewal makes no new revision, so whoever only renews adds nothing to what etcd keeps.
+A renewal makes no new revision, so it adds nothing to what etcd keeps.
 
 etcd gives no lease of less than about two seconds, takes up to half a second longer to end one, and
 ends all of them if it was paused for longer than they last. A renewal that comes too late is not
@@ -68,7 +68,7 @@ class _Lease:
 class JobLease(_Lease):
     """The lease that all keys of a job are attached to; all of its agents renew it.
 
-    Its number follows from the prefix and the run id, so that there is one, whoever comes first.
+    Its number follows from the prefix and the run id, so that there is only one.
 
     Args:
         name: what is the same for all agents of the job, and for no others.
@@ -85,7 +85,7 @@ class JobLease(_Lease):
             self.ensure()
 
     def ensure(self) -> None:
-        """Renew it, or create it anew if it is gone."""
+        """Renew it, or create it again if it has ended."""
         with self._lock:
             if self._keep_alive(self.number):
                 return
@@ -128,7 +128,7 @@ class PresenceLease(_Lease):
             return self._beat == (key, value)
 
     def written(self, number: int, key: str, value: bytes) -> None:
-        """Note what was written under a lease, unless there is another one by now."""
+        """Note what was written under a lease, unless there is another one now."""
         with self._lock:
             if number == self._number:
                 self._beat = (key, value)

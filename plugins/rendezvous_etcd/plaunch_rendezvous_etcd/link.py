@@ -160,7 +160,7 @@ class Link:
         return bool(self._token)
 
     def forget_login(self) -> None:
-        """Log in anew with the next call."""
+        """Log in again with the next call."""
         self._token = ""
 
     def stream(self, service: str, name: str, requests: Iterator[Any], timeout: float) -> Any:

@@ -3,7 +3,7 @@
 etcd3's generated modules are refused by protobuf's C implementation from version 4 on, and its
 client has traps (a watcher that spins, one endpoint, calls without an end). So neither is imported:
 the descriptions of etcd's messages, which the generated modules hold as bytes, are put into a pool
-of our own. That works with every protobuf, whatever else has loaded it, and nobody else sees it.
+of our own. That works with every loaded protobuf, and no other code sees it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Protocol:
 def load_protocol() -> Protocol:
     """Import grpc and protobuf, which takes about 0.1 s, and read etcd's protocol.
 
-    grpc's C++ side prints whatever goes wrong, also what is tried again. It reads its log level
+    grpc's C++ side prints every error, also of calls that are tried again. It reads its log level
     when it is loaded, so the level is set for that long only and never reaches the workers.
 
     Raises:

@@ -53,7 +53,7 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether there is no waiter any more."""
         return self._ended.is_set()
 
     def end(self, error: RendezvousConnectionError | None = None) -> None:
@@ -110,7 +110,7 @@ class Watches:
         return watch
 
     def remove(self, watch: Watch) -> None:
-        """End a watch, whatever came of it."""
+        """End a watch, whatever its state."""
         watch.end()
         with self._lock:
             with contextlib.suppress(ValueError):

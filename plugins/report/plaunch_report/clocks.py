@@ -1,6 +1,6 @@
 """One time axis for agents whose hosts have different clocks.
 
-Within an agent, the monotonic clock counts, which nobody sets. Agents are put beside each other by
+Within an agent, the monotonic clock counts; nothing sets it. Agents are put beside each other by
 the rounds that they formed together: all of them see a round complete at about the same moment.
 Agents of one host have the same clock.
 """
@@ -29,7 +29,7 @@ class Clock:
     Args:
         offset: what is added to its monotonic seconds for seconds since the epoch, as the
             reference agent has them.
-        skew: how far its host's date is ahead of the reference's, in seconds; None if nobody knows.
+        skew: how far its host's date is ahead of the reference's, in seconds; None if unknown.
     """
 
     offset: float

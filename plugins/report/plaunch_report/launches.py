@@ -19,7 +19,7 @@ def meeting_of(record: Record) -> Meeting:
 
 
 def choose_run(agents: list[Agent], run_id: str | None) -> list[Agent]:
-    """The agents of the run that is asked for, or of the only one.
+    """The agents of the selected run, or of the only one.
 
     Raises:
         UsageError: there is no such run, or there are several and none is named.

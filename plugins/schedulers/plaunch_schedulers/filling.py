@@ -74,7 +74,7 @@ def apply_allocation(
     which are hosted by a node.
 
     Raises:
-        UsageError: something that several nodes need is known to nobody.
+        UsageError: a value that several nodes need is unknown.
     """
     filling = _Filling(args, allocation, scheduler)
     if allocation.nproc_per_node is not None and not args.is_given("devices"):

@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def find_no_allocation(environ: Mapping[str, str]) -> Allocation:
-    """Nothing, whatever is in the environment."""
+    """Nothing, for any environment."""
     return Allocation()

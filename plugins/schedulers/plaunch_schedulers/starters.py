@@ -1,4 +1,4 @@
-"""What is said, unasked, of who has started this launcher. Nothing is done about it."""
+"""Unrequested messages about the program that started this launcher. Nothing is done about it."""
 
 from __future__ import annotations
 

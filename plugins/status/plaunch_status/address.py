@@ -43,7 +43,7 @@ def listen(host: str, port: int, source: str) -> socket.socket:
     """Listen there; a descriptor that no program inherits.
 
     Raises:
-        UsageError: that is not possible; the message says why, and who has a port that is taken.
+        UsageError: that is not possible; the message says why, and names the owner of a port.
     """
     error: OSError | None = None
     for candidate in (host,) if host else LOOPBACK:

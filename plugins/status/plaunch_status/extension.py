@@ -1,4 +1,4 @@
-"""The pages of one launch, and what they are made of: its events, its loop, its output."""
+"""The pages of one launch, and their sources: its events, its loop, its output."""
 
 from __future__ import annotations
 

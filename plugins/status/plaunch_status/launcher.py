@@ -25,8 +25,8 @@ _FACTS = ("backend", "min_nodes", "max_nodes", "local_world_size", "max_restarts
 class LauncherStatus:
     """Takes the events of one agent, in order, and says at any moment what they amount to.
 
-    It has no message of a failure, no output and no setting that might hold a secret: whoever may
-    reach the port sees it.
+    It has no message of a failure, no output and no setting that might hold a secret: everyone who
+    can reach the port sees it.
     """
 
     def __init__(self, run_id: str, role: str) -> None:

@@ -24,7 +24,7 @@ class TimerRequest:
     """A worker starts a timer, or, with a negative time, ends it.
 
     Args:
-        worker_id: whatever the client and the server know a worker by.
+        worker_id: the id by which client and server know a worker.
         scope_id: the name of the timer; a worker has one of each name.
         expiration_time: when it expires, in seconds since the epoch.
     """
@@ -68,7 +68,7 @@ class RequestQueue(abc.ABC):
 
     @abc.abstractmethod
     def size(self) -> int:
-        """How many requests can be had at once; only `get` makes it less."""
+        """How many requests are available; only `get` reduces it."""
 
     @abc.abstractmethod
     def get(self, size: int, timeout: float) -> list[TimerRequest]:

@@ -29,7 +29,7 @@ class Timers:
 
     @hookimpl
     def plaunch_extensions(self, context: PluginContext) -> list[TimerExtension]:
-        """Watch the timers, if that is asked for."""
+        """Watch the timers, if the option is given."""
         if context.options.get("file_timer") != "1":
             return []
         name = f"watchdog_timer_{os.urandom(16).hex()}"

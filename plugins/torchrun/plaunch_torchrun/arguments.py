@@ -67,7 +67,7 @@ def own_arguments(args: argparse.Namespace) -> Arguments:
 
 
 def take_defaults(own: Arguments) -> None:
-    """Take torchrun's defaults, which count for `static`, unless somebody has said otherwise."""
+    """Take torchrun's defaults, which count for `static`, unless they are given."""
     if own.rdzv_backend != "static":
         return
     several = parse_min_max_nnodes(own.nnodes)[1] > 1

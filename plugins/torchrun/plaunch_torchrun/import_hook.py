@@ -2,7 +2,7 @@
 
 A finder answers for the names of torchrun's modules, in front of all others. What is imported then
 has plaunch's functions, and for any other name that torch's module has, torch's own object: ours
-understand those. Nothing of torch is imported before somebody asks for it.
+understand those. Nothing of torch is imported before it is needed.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class RendezvousHandlerRegistry:
         """Create a handler with the creator of `params.backend`.
 
         Raises:
-            UsageError: nobody has registered the backend.
+            UsageError: the backend is not registered.
             BackendNameError: the handler calls itself otherwise.
         """
         creator = self._creators.get(params.backend)
@@ -101,7 +101,7 @@ def create_manager(
     """A plugin manager for a launch with `backend`, which may be a registered one.
 
     torch's own registry is looked at as well, if torch has one in this process. Metrics are
-    reported if somebody takes them.
+    reported if a handler takes them.
 
     Args:
         backend: its name.

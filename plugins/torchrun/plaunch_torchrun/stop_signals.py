@@ -58,7 +58,7 @@ class StopSignals:
             signal.signal(signum, handler)
 
     def restore(self) -> None:
-        """Put the previous handlers back, where nobody has installed another one since."""
+        """Restore the previous handlers, unless another one was installed since."""
         on_main_thread = threading.current_thread() is threading.main_thread()
         for signum, handler in self._handlers.items():
             handler.retire()

@@ -1,4 +1,4 @@
-"""The hook of this plugin, which is loaded where nobody else hosts the workers' store."""
+"""The hook of this plugin, which is loaded if no other one hosts the workers' store."""
 
 from __future__ import annotations
 

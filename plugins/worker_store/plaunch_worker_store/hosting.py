@@ -81,7 +81,7 @@ class StoreHost:
         return [fd for fd in (self._pipe, self._pidfd) if fd >= 0]
 
     def due(self) -> float | None:
-        """Seconds until `look` wants to be called whatever happens, or None."""
+        """Seconds until `look` must be called in any case, or None."""
         return _END_LOOK if self._pipe < 0 and self._pidfd < 0 else None
 
     def look(self) -> int | None:
@@ -91,7 +91,7 @@ class StoreHost:
         return exitcode
 
     def bind(self) -> None:
-        """Let it bind the port, which nobody listens on any more."""
+        """Let it bind the port, which has no listener any more."""
         self.wants_port = False
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # it has ended, which `look` tells

@@ -18,7 +18,7 @@ _EVERYWHERE: tuple[_Place, ...] = ((socket.AF_INET6, "::"), (socket.AF_INET, "0.
 
 
 def listen(address: str, port: int, *, nodes: int) -> socket.socket:
-    """Listen where workers are told that their store is.
+    """Listen at the address that workers get for their store.
 
     That is `address` itself where it is a number that belongs to this machine, or, in a job of one
     node, a name for loopback or for one address. What another node takes a name for, or reaches a

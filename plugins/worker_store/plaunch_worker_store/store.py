@@ -59,7 +59,7 @@ def open_store(store_round: StoreRound) -> TorchStore:
 class TorchStore:
     """Listens for the workers of a round, and has a store host serve them once that is needed.
 
-    It is needed when a worker has loaded torch, or when somebody connects. `tend` takes no longer
+    It is needed when a worker has loaded torch, or when a client connects. `tend` takes no longer
     than to start a process, and `close` as long as a killed one does to end.
 
     Args:
@@ -114,7 +114,7 @@ class TorchStore:
         return [] if self._listener is None else [self._listener.fileno()]
 
     def due(self) -> float | None:
-        """Seconds until `tend` wants to be called whatever happens; None if it does not."""
+        """Seconds until `tend` must be called in any case; None if it need not be."""
         if self._host is not None:
             return self._host.due()
         if self._doorkeeper is not None:
@@ -162,7 +162,7 @@ class TorchStore:
     def wait_for_guests(self, patience: float) -> None:
         """Wait until no process of another node is connected, at most `patience` seconds.
 
-        For when this node's own workers have ended, and nobody else says whether the others' have.
+        For when this node's own workers have ended, and it is unknown whether the others' have.
         It may be called on another thread than everything else, and abandoned there.
         """
         began = self._clock()

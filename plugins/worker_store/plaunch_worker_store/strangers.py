@@ -1,4 +1,4 @@
-"""Who connects to a store that nobody can serve: torch's clients, or others, who do not matter."""
+"""Connections to a store that cannot be served: torch's clients, or others, who do not matter."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Doorkeeper:
         return [self._listener.fileno()] if self._lets_in() else []
 
     def due(self) -> float | None:
-        """Seconds until `look` wants to be called whatever happens, or None."""
+        """Seconds until `look` must be called in any case, or None."""
         if self._clients:
             return _LOOK
         return None if self._lets_in() else max(self._closed_until - self._clock(), 0.0)

@@ -121,7 +121,7 @@ class SupervisedContext(PContext):
         return None if fd is None else [fd]
 
     def send_signal(self, local_rank: int, signum: signal.Signals) -> None:
-        """Send a signal to one worker itself, and nobody else; nothing happens if it has ended.
+        """Send a signal to one worker only; nothing happens if it has ended.
 
         Raises:
             PermissionError: it runs as another user.
@@ -233,7 +233,7 @@ class SupervisedContext(PContext):
             self._watch.wait(remaining)
 
     def look(self) -> RunProcsResult | None:
-        """How the workers are, as far as it is known now; it neither waits nor stops anything.
+        """The state of the workers, as known now; neither waits nor stops anything.
 
         Returns:
             None while all is well and some still run. Else the result so far: if workers have
@@ -261,8 +261,8 @@ class SupervisedContext(PContext):
             timeout: seconds until SIGKILL.
 
         Returns:
-            The stop, which is over at once if there is nothing to do; the same one if it was begun
-            before.
+            The stop, or the one that was begun; it is over at once if there is nothing to
+            do.
 
         Raises:
             UsageError: the workers were not started.

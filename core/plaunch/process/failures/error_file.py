@@ -23,7 +23,7 @@ class ErrorFileError(PlaunchError, ValueError):
 
 
 def read_error_file(path: str) -> dict[str, Any]:
-    """Read an error file, whoever wrote it; its `message` is a string or an object.
+    """Read an error file of any origin; its `message` is a string or an object.
 
     Raises:
         ErrorFileError: it cannot be read, is larger than `MAX_READ_BYTES`, or is not in the format
@@ -151,7 +151,7 @@ def _write(path: str, text: str) -> None:
 
 
 def text_of_error(error: BaseException) -> str:
-    """What an exception says of itself, whatever its author has made of that."""
+    """The text of an exception, also if its `__str__` fails."""
     try:
         return str(error)
     except Exception as failed:  # noqa: BLE001 - user code; the report must get through

@@ -79,7 +79,7 @@ class ErrorHandler:
     def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
         """Copy a worker's error file to this process's own, with the worker's exit code.
 
-        This hands the root cause up to whatever started this process, such as a scheduler.
+        This passes the root cause on to the program that started this process, such as a scheduler.
         """
         try:
             data = read_error_file(rootcause_error_file)

@@ -8,12 +8,12 @@ from plaunch.control_groups import group_paths
 
 
 class OutOfMemoryWatch:
-    """Remembers how often processes near this one were killed for want of memory.
+    """Counts how often processes near this one were killed for lack of memory.
 
     The counter is that of this process's control group (versions 2 and 1), which its workers are in
     unless somebody moved them, or of the nearest one above it that counts; where none does, the
-    whole system's. It cannot tell which
-    process was killed, so ask only about one that died by a SIGKILL that nobody here sent.
+    whole system's. It does not know which
+    process was killed, so ask only about one that got a SIGKILL from outside.
 
     Args:
         root: where the file system starts.

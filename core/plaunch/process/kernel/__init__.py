@@ -1,1 +1,1 @@
-"""What the kernel tells of processes: their ends, their table, their signals and limits."""
+"""What the kernel reports about processes: their ends, their table, their signals and limits."""

@@ -62,7 +62,7 @@ class ProcessHandle:
         return self._popen.returncode is None
 
     def send_signal(self, signum: signal.Signals) -> None:
-        """Send it a signal, and nobody else; nothing happens if it has ended.
+        """Send a signal to it alone; nothing happens if it has ended.
 
         Raises:
             PermissionError: it runs as another user.

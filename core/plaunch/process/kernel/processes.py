@@ -24,7 +24,7 @@ class Process:
     """One process as it was when the table was read.
 
     A number is given to another process once its owner is gone; number and `start` together
-    are not. `start` is in clock ticks since the system was booted, or -1 where nobody knows.
+    are not. `start` is in clock ticks since the system was booted, or -1 if unknown.
     """
 
     __slots__ = ("is_alive", "pgrp", "pid", "ppid", "session", "start", "state")

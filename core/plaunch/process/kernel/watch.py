@@ -51,7 +51,7 @@ class ExitWatch:
     ) -> None:
         """Watch the process `pid` under the name `key`.
 
-        Call it before anybody can have reaped the process, so that the number is still its own.
+        Call it before the process can be reaped, so that the pid is still its own.
 
         Args:
             key: what `ended` calls it.

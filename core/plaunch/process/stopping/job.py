@@ -109,7 +109,7 @@ class Job:
         return self._orphans.get(rank, [])
 
     def is_clear(self) -> bool:
-        """Whether there are no orphans, and nobody can have come since `orphans` said so.
+        """Whether there are no orphans, and none can have appeared since `orphans` said so.
 
         Only once all workers have ended. What an adopter has not inherited by then it never will;
         elsewhere numbers tell whether there is anybody new, as in the last pass of a sweep.
@@ -158,8 +158,8 @@ class Job:
     def tend(self) -> None:
         """Look after orphans while workers run; about once a second is enough.
 
-        The first process of a container inherits strangers' orphans as well. To tell them from the
-        job's it has to know these before they are orphans.
+        The first process of a container inherits orphans of other programs too, so it must know the
+        job's in advance.
         """
         if self._tree.is_init:
             self._tree.look()

@@ -31,7 +31,7 @@ _GUARDS, _GUARDS_PERIOD = 5, 10.0  # so many guards in so many seconds, if they 
 
 
 class Reaper:
-    """Sees to it that nothing outlives the workers; one for a launcher, whatever it starts.
+    """Ensures that nothing outlives the workers; one for each launcher.
 
     It holds no process and no descriptor before `begin`, and none after `close`. All methods are
     for one thread.

@@ -1,6 +1,6 @@
 """The stop of one start of workers, from the first signal to the last descriptor, without waiting.
 
-Whoever drives it waits between two steps, and may listen to whatever else happens meanwhile.
+The caller waits between two steps, and may handle other events meanwhile.
 """
 
 from __future__ import annotations

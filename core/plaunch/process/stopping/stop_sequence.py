@@ -2,7 +2,7 @@
 
 Soft signal to the leaders, grace, SIGKILL to everything. The orphans of a leader that has ended are
 ended soon after it, but have the whole grace if the leader did nothing but wait for them.
-`StopSequence` decides and never waits; whoever drives it does the waiting.
+`StopSequence` decides and never waits; its caller waits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is said of processes that outlive SIGKILL, or that never got it."""
+"""Messages about processes that outlive SIGKILL, or that never got it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console, written by a thread of its own, so that nobody else ever waits for it."""
+"""The console, written by its own thread, so that nothing else waits for it."""
 
 from __future__ import annotations
 

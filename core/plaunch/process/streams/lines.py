@@ -44,7 +44,7 @@ def encode(text: str) -> bytes:
 
 
 class LinesToConsole(Sink):
-    r"""Shows a stream line by line, each with its prefix, in whatever pieces the stream arrives.
+    r"""Shows a stream line by line, each with its prefix, however it is cut into pieces.
 
     A line ends with `\n`, `\r\n` or a bare `\r`, so that each state of a progress bar is a line of
     its own: it gets the prefix and keeps its `\r`, and the next state overwrites it. Bytes are

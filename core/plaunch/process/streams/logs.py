@@ -88,7 +88,7 @@ class LogsSpecs(abc.ABC):
 
     @property
     def temporary_dir(self) -> str | None:
-        """The folder that `close` will remove, if there is one; for whoever outlives a launcher.
+        """The folder that `close` will remove, if any; for processes that outlive a launcher.
 
         Removed only if its name begins with `plaunch_`, with `remove_temporary`.
         """

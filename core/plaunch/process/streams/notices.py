@@ -1,4 +1,4 @@
-"""Warnings from threads that must never wait for whoever reads the log."""
+"""Warnings from threads that must never wait for a reader of the log."""
 
 from __future__ import annotations
 

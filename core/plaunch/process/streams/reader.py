@@ -98,9 +98,9 @@ class Source:
 
 
 class FollowedFile(Source):
-    """A file that is read as it grows, for a worker writes it, or somebody; it may come late.
+    """A file that is read while a worker or another program writes it; it may appear late.
 
-    Nothing tells of its growth, so that it is looked at again and again.
+    No notification comes when it grows, so plaunch checks it repeatedly.
     """
 
     can_be_waited_for = False

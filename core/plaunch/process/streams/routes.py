@@ -24,7 +24,7 @@ class Route:
         way: what the descriptor is connected to.
         file: the file that gets the stream; empty for none.
         is_shown: whether the stream is passed on to the console.
-        tail: a file that somebody else writes and whose lines are shown as this stream's.
+        tail: a file that another program writes, and whose lines are shown as this stream's.
     """
 
     way: Way
@@ -42,7 +42,7 @@ def choose_route(path: str, tee_path: str | None, *, capture: bool) -> Route:
         capture: whether a stream that is not teed has its last lines kept.
 
     "Teed" is said with the path of the redirect, or with `os.devnull` for no file. With any other
-    path torchrun shows whatever that file contains, so it is shown here too, by reading it.
+    path torchrun shows the content of that file, so it is shown here too, by reading it.
     """
     if tee_path:
         if tee_path == path or os.devnull in (path, tee_path):

@@ -20,7 +20,7 @@ MAX_HELD = 64 << 10  # bytes
 
 
 class Sink(abc.ABC):
-    """Takes the bytes of one stream, in the reader's thread; waits for nobody but the disk."""
+    """Takes the bytes of one stream, in the reader's thread; waits only for the disk."""
 
     due: float | None = None
     """When `flush` wants to be called, in monotonic seconds; None if nothing is held back."""

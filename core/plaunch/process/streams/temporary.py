@@ -1,4 +1,4 @@
-"""Removing temporary folders of logs, by their launcher or by whoever outlives it."""
+"""Removing temporary folders of logs, by their launcher or a process that outlives it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PREFIX = "plaunch_"
 def remove_temporary(folder: str) -> None:
     """Remove a temporary folder and all that is in it; a symbolic link is removed, never followed.
 
-    Anything whose name does not begin with `plaunch_` is left alone.
+    Anything else, without `plaunch_` at the start of its name, is left alone.
 
     Raises:
         OSError: something in it cannot be removed.

@@ -228,7 +228,7 @@ class EtcdServer(Started):
             return False
 
     def pause(self) -> None:
-        """Stop it in the middle of whatever it does, as SIGSTOP does; nobody is told."""
+        """Stop it at any point, as SIGSTOP does, without notice."""
         process = self._running()
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -352,7 +352,7 @@ class EtcdServer(Started):
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Different ports that nobody uses at this moment."""
+    """Different ports that are free at this moment."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as stack:
         ports = []

@@ -29,7 +29,7 @@ def run_check(invocation: Invocation) -> int:
     Prints a line for each check, then what is wrong. Returns 0 if all is well, else 1.
 
     Raises:
-        UsageError: nobody offers the name, several do, or the plugin lacks something.
+        UsageError: no plugin offers the name, several do, or the plugin lacks something.
         PluginError: the plugin cannot be loaded.
         PluginLoadError: pytest is missing.
     """

@@ -78,7 +78,7 @@ def find_subjects(text: str, manager: PluginManager, given: Given) -> list[Subje
     """The plugins that `text` means, one of each kind in which the name is offered.
 
     Raises:
-        UsageError: nobody offers the name, several do, or it cannot use what it is given.
+        UsageError: no plugin offers the name, several do, or it cannot use what it is given.
         PluginError: the plugin cannot be loaded, or created.
     """
     kinds, name = find_kinds(text, manager)
@@ -100,7 +100,7 @@ def find_kinds(text: str, manager: PluginManager) -> tuple[list[Kind[Any]], str]
     launch counts as one of the kind `plugin`.
 
     Raises:
-        UnknownNameError: nobody offers the name.
+        UnknownNameError: no plugin offers the name.
     """
     owner, colon, bare = text.partition(":")
     for kind in (WITH_OPTIONS, *KINDS):

@@ -1,4 +1,4 @@
-"""The suites for the plugins that somebody has chosen to check; `check.running` runs it.
+"""The suites for the plugins to check; `check.running` runs it.
 
 The fixture `subjects` says which they are.
 """

@@ -49,7 +49,7 @@ class DeviceCounterConformance(PluginSuite):
         signature.bind()
 
     def test_it_counts_or_says_why_not(self) -> None:
-        """In time; whatever else it raises than `UsageError` is a fault of its own."""
+        """In time; any error other than `UsageError` is a fault."""
         self.count()
 
     def test_the_count_is_a_number_that_is_not_negative(self) -> None:

@@ -192,7 +192,7 @@ class EventHandlerConformance(PluginSuite):
 
     @pytest.mark.parametrize("log_dir", [None, "/dev/null", "/dev/null/below"])
     def test_it_is_created_or_says_why_not(self, log_dir: str | None) -> None:
-        """Without a folder for logs, or with one of no use: whatever it raises is a usage error."""
+        """Without a folder for logs, or with one of no use: it raises only usage errors."""
         with usage_errors():
             self.create(log_dir=log_dir, run_dir=None)
 

@@ -95,7 +95,7 @@ class LogsSpecsConformance(PluginSuite):
         assert issubclass(thing, LogsSpecs), f"{thing!r} is not derived from LogsSpecs"
 
     def test_it_is_created_without_arguments(self) -> None:
-        """As `launch_agent` does, if nobody gives it one."""
+        """As `launch_agent` does, if it gets none."""
         self.call("creating it", self.thing)
 
     @_EVERY
@@ -115,7 +115,7 @@ class LogsSpecsConformance(PluginSuite):
 
     @_EVERY
     def test_every_folder_exists(self, setting: str) -> None:
-        """When `reify` returns: files are opened at once, and nobody makes folders for them."""
+        """When `reify` returns: files are opened at once, in folders that exist."""
         for dest, _ in self.starts(setting):
             for path in self.files_of(dest):
                 assert os.path.isdir(os.path.dirname(path)), f"the folder of {path!r} is missing"

@@ -166,7 +166,7 @@ class Node:
         self.job.report_failure(failures, is_final=is_final)
 
     def kill(self) -> None:
-        """Let it die without a word."""
+        """Let it die without a message."""
         self.wire.cut()
 
     def close(self) -> None:

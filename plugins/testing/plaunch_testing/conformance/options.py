@@ -102,7 +102,7 @@ class OptionsConformance(PluginSuite):
         assert not others, f"importing {name!r} imports {', '.join(others)}"
 
     def test_each_name_is_that_of_one_option(self) -> None:
-        """An option that the core or another one has as well is nobody's."""
+        """No option has a name that the core or another plugin uses."""
         table = installed_table((), {})
         cores = (option for option in table if not table.is_plugins(option))
         owners = {word: "plaunch itself" for option in cores for word in _words(option)}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class RendezvousHandlerConformance(PluginSuite):
     """Derive from it, say what the `plugin` is, and let pytest collect the class.
 
-    It plays one node, for whom there is nobody to wait. `RendezvousConformance` is the suite for
+    It plays one node, which waits for no others. `RendezvousConformance` is the suite for
     handlers that know the whole job. `seconds` is how long a round may take; other calls come from
     the agent's loop, and have a second.
     """

@@ -1,4 +1,4 @@
-"""Who meets whom: joining, leaving, being lost, ranks, spares."""
+"""Which nodes meet: joining, leaving, being lost, ranks, spares."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rounds(Suite):
             assert 0 < one.bootstrap_store_info.master_port < 65536
 
     def test_a_round_is_complete_after_the_last_call(self) -> None:
-        """With fewer than the most nodes, once nobody else comes."""
+        """With fewer than the maximum of nodes, once no other comes."""
         meet(*self.nodes(2, 2, 4))
 
     def test_a_round_waits_for_the_fewest_nodes(self) -> None:

@@ -38,7 +38,7 @@ class SignalPolicyConformance(PluginSuite):
         return policy
 
     def use_once(self) -> object:
-        """Ask what its signals mean; handlers are installed by the agent, and by nobody else."""
+        """Ask what its signals mean; only the agent installs handlers."""
         policy = self.create()
         for signum in policy.signals():
             policy.action(signum)

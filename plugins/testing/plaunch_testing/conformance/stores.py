@@ -231,7 +231,7 @@ class RendezvousStoreConformance:
         assert [result() for result in results] == [b"1"] * self.waiters
 
     def test_a_wait_does_not_hold_up_other_connections(self) -> None:
-        """A heartbeat must never wait for somebody else's patience."""
+        """A heartbeat must never wait for another operation."""
         self.wait_in_thread(self.key("never"))
         store = self.open()
         began = time.monotonic()

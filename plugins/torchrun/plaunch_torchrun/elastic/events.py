@@ -119,7 +119,7 @@ def record(event: Event, destination: str = "null") -> None:
 
 
 def record_rdzv_event(event: RdzvEvent) -> None:
-    """Log `event` to `torchelastic-events-dynamic_rendezvous`, where nobody listens by default."""
+    """Log `event` to `torchelastic-events-dynamic_rendezvous`, which has no listener by default."""
     _logger(_RENDEZVOUS).info("%s", event.serialize())
 
 
@@ -134,7 +134,7 @@ def construct_and_record_rdzv_event(
     local_id: int | None = None,
     rank: int | None = None,
 ) -> None:
-    """Make a `RdzvEvent` and record it, if anybody listens; see `RdzvEvent` for the arguments.
+    """Make a `RdzvEvent` and record it, if there is a listener; see `RdzvEvent` for the arguments.
 
     A missing host, process or name is that of the caller.
     """

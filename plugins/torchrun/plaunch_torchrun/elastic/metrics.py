@@ -1,6 +1,6 @@
 """Numbers about a launch, and where they go.
 
-A program that launches in code chooses with `configure` who takes them; by default nobody does.
+A program that launches in code chooses their handler with `configure`; by default there is none.
 What a launch reports is in the group `torchelastic`: see `plaunch_torchrun.measures`.
 """
 
@@ -62,7 +62,7 @@ class MetricStream:
         self.handler = handler
 
     def add_value(self, metric_name: str, metric_value: float) -> None:
-        """Hand one number on, with the time. A handler that fails harms nobody: it is reported."""
+        """Hand one number on, with the time. A handler that fails does no harm: it is reported."""
         try:
             self.handler.emit(MetricData(time.time(), self.group_name, metric_name, metric_value))
         except Exception as error:  # noqa: BLE001 - a handler may raise anything
@@ -99,7 +99,7 @@ def configure(handler: MetricHandler, group: str | None = None) -> None:
 
 
 def is_configured() -> bool:
-    """Whether somebody takes numbers."""
+    """Whether a handler takes numbers."""
     return bool(_HANDLERS.by_group) or not isinstance(_HANDLERS.default, NullMetricHandler)
 
 

@@ -57,7 +57,7 @@ def get_socket_with_port() -> socket.socket:
 
 
 def get_free_port() -> int:
-    """A port of loopback that is free now; anybody may take it before the caller does."""
+    """A loopback port that is free now; another program may take it before the caller does."""
     with get_socket_with_port() as listener:
         port: int = listener.getsockname()[1]
     return port

@@ -53,7 +53,7 @@ def run_guard(pipe: int, pidfd: int, launcher: int, proc: str = PROC) -> None:
 
 
 def clear(state: GuardState, *, clock: Callable[[], float] = time.monotonic) -> None:
-    """Kill in passes until nothing is found, and nobody can come who is not known yet.
+    """Kill in passes until nothing is found and no unknown process can appear.
 
     Between its start and its first own step, a worker has nothing by which it could be found; but
     it holds the pipe. Who is in the middle of becoming another program can be told a moment later.

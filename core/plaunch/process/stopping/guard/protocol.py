@@ -1,4 +1,4 @@
-"""What the guard is told: lines through a pipe, from the launcher and from function workers.
+"""What the guard receives: lines through a pipe, from the launcher and from function workers.
 
 A line is one `write`, so that those of several processes do not mix.
 """
@@ -17,7 +17,7 @@ def job_line(job: str, *, since: int, has_forked: bool, folder: str | None) -> b
         job: its name.
         since: the start of the launcher in clock ticks.
         has_forked: whether workers may be forked.
-        folder: a temporary folder that nobody needs once the launcher is gone.
+        folder: a temporary folder that is not needed once the launcher has ended.
     """
     path = "" if folder is None else os.fsencode(folder).hex()
     line = f"job {job} {since} {int(has_forked)} {path or '-'}\n".encode()

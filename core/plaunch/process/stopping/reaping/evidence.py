@@ -1,4 +1,4 @@
-"""What a process itself tells of where it came from: its environment, its title, its user."""
+"""What a process itself shows about its origin: its environment, its title, its user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workers' processes where the system tells of none: their groups."""
+"""The workers' processes if the system reports none: their groups."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GroupTree:
         return self.look()
 
     def is_sure(self) -> bool:
-        """Whether the last look could tell of every process whether it belongs to the job.
+        """Whether the last look found for every process whether it belongs to the job.
 
         If not, one that comes a second later can.
         """

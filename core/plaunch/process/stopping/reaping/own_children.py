@@ -42,7 +42,7 @@ def find_held() -> set[int]:
 class Zombies:
     """Reaps what was re-parented to the launcher, and has ended.
 
-    An orphan's exit code is of no use to anybody. A child that a plugin has started is not touched:
+    Nothing needs an orphan's exit code. A child that a plugin has started is not touched:
     it is in the launcher's session, or was seen to have the launcher's mark, or a `Popen` object
     stands for it. One of which nothing but its end was seen is left for a second.
 

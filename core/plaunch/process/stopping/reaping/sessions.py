@@ -13,7 +13,7 @@ _EMPTY = 1.0  # seconds; one that forks and ends is missed by a look, but not by
 
 
 class Sessions:
-    """Knows sessions by their number as long as nobody else can have got it.
+    """Knows sessions by their number as long as no other session can have it.
 
     The number stays taken while the session has a member, and is free after that. Process groups
     tell nothing more: each is inside one session.
@@ -31,7 +31,7 @@ class Sessions:
         return number in self._ranks
 
     def add(self, number: int, rank: int) -> None:
-        """Know of a session that somebody of this local rank leads."""
+        """Record a session that a process of this local rank leads."""
         self._ranks[number] = rank
         self._empty_since.pop(number, None)
 
@@ -44,7 +44,7 @@ class Sessions:
         self._empty_since.pop(process.session, None)
 
     def forget(self, number: int) -> None:
-        """Know that the number went to a stranger."""
+        """Record that the number now belongs to another program."""
         self._ranks.pop(number, None)
         self._empty_since.pop(number, None)
 

@@ -215,7 +215,7 @@ class ProcTree(GroupTree):
         return super().signal(processes, signum)
 
     def is_sure(self) -> bool:
-        """Whether the last look could tell of every process whether it belongs to the job."""
+        """Whether the last look found for every process whether it belongs to the job."""
         return not self._evidence.is_unsure
 
     def _kill_groups(self, processes: Iterable[Process]) -> None:
