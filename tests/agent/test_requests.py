@@ -94,8 +94,8 @@ def test_a_restart_is_another_round_that_uses_no_attempt(node, caplog):
     assert node.run(ask("RESTART")).state is WorkerState.SUCCEEDED
     assert node.attempts() == ["0.0.0", "0.0.1", "1.0.0", "1.0.1"]
     assert (
-        "the watch asks for a restart (no progress for 60 s); all workers are restarted, which "
-        "uses none of the restarts" in caplog.messages
+        "the watch asks for a restart (no progress for 60 s); all workers are restarted; this "
+        "uses up none of the restarts" in caplog.messages
     )
     (asked,) = [m.request for m in node.told if isinstance(m, notifications.RequestReceived)]
     assert (asked.kind, asked.who) == (RequestKind.RESTART, "the watch")

@@ -63,7 +63,7 @@ ODD = [
     "\u202e",
 ]
 VALUED = [option for option in OPTIONS if option.read is not None]
-# Those that do something else than launching, and the one that asks torch for an unknown word.
+# Those that do something other than launching, and the one that asks torch for an unknown word.
 PLANNED = [
     option
     for option in VALUED

@@ -108,17 +108,17 @@ def test_devices_are_chosen_among_the_visible_ones(root, files, environ, devices
 @pytest.mark.parametrize(
     ("files", "environ", "devices", "said"),
     [
-        (NVIDIA, {}, ["7", "8", "9"], "names 8, 9, but this host has NVIDIA devices, of which 8"),
+        (NVIDIA, {}, ["7", "8", "9"], "names 8, 9, but this host has NVIDIA devices; 8 can"),
         (
             NVIDIA,
             {"CUDA_VISIBLE_DEVICES": "2,4"},
             ["2"],
-            "names 2, but CUDA_VISIBLE_DEVICES is '2,4', of which 2 can be used: numbers go from 0 "
+            "names 2, but CUDA_VISIBLE_DEVICES is '2,4'; 2 can be used: numbers go from 0 "
             "to 1",
         ),
-        (NVIDIA, {"CUDA_VISIBLE_DEVICES": ""}, ["0"], "of which 0 can be used: none is visible"),
-        (NVIDIA, {"CUDA_VISIBLE_DEVICES": "3,-1,4"}, ["1"], "of which 1 can be used"),
-        (AMD, {}, ["1"], "AMD devices, of which 1 can be used"),
+        (NVIDIA, {"CUDA_VISIBLE_DEVICES": ""}, ["0"], "; 0 can be used: none is visible"),
+        (NVIDIA, {"CUDA_VISIBLE_DEVICES": "3,-1,4"}, ["1"], "; 1 can be used"),
+        (AMD, {}, ["1"], "AMD devices; 1 can be used"),
         (NVIDIA, {}, ["x"], "device 'x' is not a number"),
         (NVIDIA, {}, [], "no devices are given"),
     ],

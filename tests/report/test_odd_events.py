@@ -90,7 +90,7 @@ def test_clocks_that_cannot_be_leave_the_beginning_unknown(runs):
         event["timestamp"], event["name"] = 1.0, "plaunch.rendezvous.begun"
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
     page = page_of(runs)
-    assert "<dt>began</dt><dd>at a time that is no date</dd>" in page
+    assert "<dt>began</dt><dd>at an unknown time</dd>" in page
 
 
 def launcher_fails(runs):

@@ -171,9 +171,8 @@ class Loop:
             if action is SignalAction.STOP:
                 if not received.is_listed:
                     logger.warning(
-                        "%s received, which no signal policy handles: it ends the job, as it would "
-                        "end any program (--signal-policy=notify passes such signals on to the "
-                        "workers)",
+                        "%s received, which no signal policy handles; it ends the job "
+                        "(--signal-policy=notify passes such signals on to the workers)",
                         signum.name,
                     )
                 if self.state.asked_by is None and not stops:  # the first one to ask

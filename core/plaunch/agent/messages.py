@@ -33,7 +33,7 @@ def describe_turn(
             "does not wait for other nodes"
         )
     if then is Again.REQUEST:
-        return f"{asked}; all workers are restarted, which uses none of the restarts"
+        return f"{asked}; all workers are restarted; this uses up none of the restarts"
     if state.is_job_wide and then is not Outcome.SIGNALLED:
         return _describe_turn_of_job(then, state, reason)
     if then is Outcome.SIGNALLED:

@@ -1,4 +1,4 @@
-"""A command line that asks for something else than a launch, as what it asks for sees it."""
+"""A command line that asks for something other than a launch, as what it asks for sees it."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Invocation:
 
 
 def given_command(args: Arguments) -> Option | None:
-    """The option that asks for something else than a launch, if one is given."""
+    """The option that asks for something other than a launch, if one is given."""
     commands = (option for option in args.table if option.command)
     return next((o for o in commands if args.sources[o.dest] == COMMAND_LINE), None)
 

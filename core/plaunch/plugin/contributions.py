@@ -153,7 +153,7 @@ def _variables(item: Implementation, answer: object) -> Iterable[tuple[str, str]
     for name, value in answer.items():
         if not _is_variable(name, value):
             raise PluginError(
-                f"{item.who} returned {name!r}: {value!r} from {ENVIRONMENT}, which is no "
+                f"{item.who} returned {name!r}: {value!r} from {ENVIRONMENT}, which is not an "
                 "environment variable; both must be strings, the name without '='"
             )
     return answer.items()

@@ -240,7 +240,7 @@ class DeviceBinder:
             nodes = topology.nodes()
             if not nodes:
                 raise UsageError(
-                    f"local rank {rank} has no CPU: none of the affinity mask "
+                    f"local rank {rank} has no CPU: no CPU of the affinity mask "
                     f"{format_cpus(topology.allowed)} is on any NUMA node that /sys shows"
                 )
             return Place(nodes[rank * len(nodes) // nprocs])

@@ -140,8 +140,8 @@ def visibility_of(
     if missing:
         choices = f"numbers go from 0 to {count - 1}" if count else "none is visible"
         raise UsageError(
-            f"--devices names {', '.join(map(str, missing))}, but {said}, of which {count} can be "
-            f"used: {choices}"
+            f"--devices names {', '.join(map(str, missing))}, but {said}; {count} can be used: "
+            f"{choices}"
         )
     value = ",".join(str(number) if visible is None else visible[number] for number in numbers)
     return dict.fromkeys(names, value)

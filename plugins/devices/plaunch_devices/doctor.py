@@ -81,8 +81,8 @@ def _check_nvidia(context: DoctorContext, version: str, nodes: int) -> Finding:
                 Status.PROBLEM,
                 _WHAT,
                 said,
-                f"{', '.join(bad) or '-1'} is no device here, and CUDA ignores what follows it: "
-                "correct the variable",
+                f"{', '.join(bad) or '-1'} is not a device here, and CUDA ignores the rest of the "
+                "list: correct the variable",
             )
         visible = len(words)
     if visible < context.nproc and context.options.get("nproc_per_node") != "cpu":

@@ -44,8 +44,8 @@ def check_temporary_folder(context: NodeContext) -> Iterator[Finding]:
         yield Finding(
             Status.WARNING,
             what,
-            f"TMPDIR is {given!r}, which is no folder here",
-            "make it, or unset the variable: Python uses /tmp instead, other programs do not",
+            f"TMPDIR is {given!r}, which is not a folder here",
+            "create it, or unset the variable: Python uses /tmp instead, other programs do not",
         )
     folder = given if given and os.path.isdir(given) else context.path("/tmp")  # noqa: S108
     if len(folder) > _LONG:

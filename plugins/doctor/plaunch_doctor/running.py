@@ -58,7 +58,7 @@ def run_checks(
 ) -> list[Finding]:
     """Run all checks at the same time; the findings come in the order of the checks.
 
-    A check that raises, gives something else than findings, or is not done within `timeout`
+    A check that raises, gives something other than findings, or is not done within `timeout`
     seconds, is itself reported as broken.
 
     Args:

@@ -231,13 +231,13 @@ def _joined(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 def _spans_of(group: Record) -> tuple[tuple[int, int], ...]:
     spans = group.get("ranks")
     if not isinstance(spans, list):
-        group.refuse("the ranks are no list")
+        group.refuse("the ranks are not a list")
     found = []
     for span in spans[:MAX_SPANS]:
         if not (isinstance(span, list) and len(span) == 2 and all(type(n) is int for n in span)):
-            group.refuse("the ranks are no pairs of whole numbers")
+            group.refuse("the ranks are not pairs of whole numbers")
         low, high = span
         if not 0 <= low <= high < _MOST:
-            group.refuse("the ranks are in disorder")
+            group.refuse("the ranks are not in order")
         found.append((low, high))
     return tuple(found)

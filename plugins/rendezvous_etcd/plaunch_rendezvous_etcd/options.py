@@ -221,8 +221,8 @@ def _read_user(params: RendezvousParameters, environ: Mapping[str, str]) -> tupl
     if password and not user:
         where = PASSWORD_VARIABLE if path is None else f"the file {path!r}"
         raise UsageError(
-            f"etcd has a password in {where}, but no user; give one with --rdzv-conf etcd_user, "
-            f"or in {USER_VARIABLE}"
+            f"a password for etcd is set in {where}, but no user; give one with --rdzv-conf "
+            f"etcd_user, or in {USER_VARIABLE}"
         )
     return user, password
 

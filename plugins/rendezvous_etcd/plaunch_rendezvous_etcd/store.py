@@ -52,7 +52,7 @@ class EtcdStore(RendezvousStore):
         """Add `amount`; adding 1 is one transaction, however many do it at once.
 
         Raises:
-            RendezvousStateError: there is something else than a number.
+            RendezvousStateError: there is something other than a number.
         """
         if amount == 1:
             # What is there keeps its value, and its version counts.

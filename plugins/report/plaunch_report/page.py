@@ -138,7 +138,7 @@ def _date(seconds: float) -> str:
     try:
         date = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     except (ValueError, OverflowError, OSError):
-        return "at a time that is no date"
+        return "at an unknown time"
     return f"{date:%Y-%m-%d %H:%M:%S} UTC"
 
 

@@ -21,7 +21,7 @@ def expand_hostlist(text: str) -> list[str]:
     counts fastest. The first number of a range says how many digits there are at least.
 
     Raises:
-        UsageError: a bracket is not closed, or has something else than numbers in it, or the list
+        UsageError: a bracket is not closed, or has something other than numbers in it, or the list
             stands for more than 65536 hosts.
     """
     hosts: list[str] = []

@@ -70,13 +70,13 @@ def find_mpi_allocation(environ: Mapping[str, str]) -> Allocation:
     rank = find_number(environ, known.rank)
     if size is None or rank is None:
         raise UsageError(
-            f"--scheduler=mpi, but {known.rank} is not set, as it is in what {known.program} "
-            "starts; something has removed it from the environment"
+            f"--scheduler=mpi, but {known.rank} is not set, although {known.program} sets it; "
+            "something has removed it from the environment"
         )
     if rank.value >= size.value:
         raise UsageError(
             f"variable {known.rank} is {rank.value} among {size.value} ({known.size}); something "
-            f"else than {known.program} has changed one of them"
+            f"other than {known.program} has changed one of them"
         )
     _refuse_several(environ, known)
     sources = {"nnodes": known.size, "node_rank": known.rank}

@@ -57,7 +57,7 @@ def find_slurm_allocation(environ: Mapping[str, str]) -> Allocation:
     if node_rank.value >= nnodes.value:
         raise UsageError(
             f"variable SLURM_NODEID is {node_rank.value} in a step of {nnodes.value} nodes "
-            f"({nnodes.variable}); something else than Slurm has changed one of them"
+            f"({nnodes.variable}); something other than Slurm has changed one of them"
         )
     endpoint, variable = _endpoint(environ, nnodes, job, step)
     return Allocation(
@@ -171,8 +171,8 @@ def _endpoint(
     if len(hosts) != nnodes.value:
         raise UsageError(
             f"variable {variable} is {environ[variable]!r}, which has {len(hosts)} of "
-            f"{nnodes.value} nodes ({nnodes.variable}); something else than Slurm has changed one "
-            "of them"
+            f"{nnodes.value} nodes ({nnodes.variable}); something other than Slurm has changed "
+            "one of them"
         )
     port = FIRST_PORT + (job.value + _APART * step.value) % PORTS
     return f"{hosts[0]}:{port}", variable
@@ -192,6 +192,6 @@ def _number(environ: Mapping[str, str], *variables: str, at_least: int = 0) -> N
 
 def _missing(variable: str) -> UsageError:
     return UsageError(
-        f"--scheduler=slurm, but {variable} is not set, as it is in what srun starts; something "
-        "has removed it from the environment, as containers may (--scheduler=none ignores it)"
+        f"--scheduler=slurm, but {variable} is not set, although srun sets it; something has "
+        "removed it from the environment, as containers may (--scheduler=none ignores it)"
     )

@@ -85,9 +85,9 @@ def warn_of_hasty_stop(shutdown_timeout: float | None, environ: Mapping[str, str
     if grace == 0 or patience > grace:
         return ""
     return (
-        f"Open MPI's mpirun kills its processes {patience} s after SIGTERM, whatever "
-        f"--shutdown-timeout ({grace:g} s) says, so workers cannot save; give it --mca "
-        f"{_SIGKILL_TIMEOUT} with more seconds than that"
+        f"Open MPI's mpirun kills its processes {patience} s after SIGTERM, in spite of "
+        f"--shutdown-timeout ({grace:g} s), so workers cannot save; set --mca {_SIGKILL_TIMEOUT} "
+        "to more seconds than that"
     )
 
 

@@ -86,7 +86,7 @@ class StatusExtension:
                 try:
                     self._serve("", port, _HEALTH_SOURCE, pages)
                 except UsageError as error:
-                    logger.warning("there is no health check: %s", error)
+                    logger.warning("no health check is served: %s", error)
             undo.pop_all()
 
     def handle(self, event: Event) -> None:
@@ -156,7 +156,7 @@ def _port(text: object) -> int | None:
     if number := digits(str(text), 65535):
         return number
     logger.warning(
-        "%s is %r, which is not the number of a port; there is no health check",
+        "%s is %r, which is not a port number; no health check is served",
         _HEALTH_SOURCE,
         text,
     )

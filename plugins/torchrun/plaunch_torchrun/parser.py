@@ -23,7 +23,7 @@ def get_args_parser() -> argparse.ArgumentParser:
     All options have both spellings, dashes and underscores, and their `PET_*` variable.
     `training_script` and `training_script_args` are positional, so that the script's options follow
     the script. It knows plaunch's own options too, and those of plugins, but for those that do
-    something else than to launch.
+    something other than to launch.
     """
     parser = argparse.ArgumentParser(
         description="Start workers on this node, give each its rank and the world, and watch them.",

@@ -106,7 +106,7 @@ class LogsSpecs(abc.ABC):
     def create_run_dir(self, run_id: str) -> str | None:
         """The folder below `root_log_dir` that is this launch's alone, created if it is missing.
 
-        Called before the first `reify`, if something else than workers writes there as well.
+        Called before the first `reify`, if something other than workers writes there as well.
         torchrun has no such step. The default has no such folder, and returns None.
         """
         del run_id

@@ -10,7 +10,7 @@ PREFIX = "plaunch_"
 def remove_temporary(folder: str) -> None:
     """Remove a temporary folder and all that is in it; a symbolic link is removed, never followed.
 
-    Anything else, without `plaunch_` at the start of its name, is left alone.
+    A folder whose name does not begin with `plaunch_` is left alone.
 
     Raises:
         OSError: something in it cannot be removed.
