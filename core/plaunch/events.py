@@ -117,7 +117,7 @@ class EventType:
     """One kind of event of an agent's stream.
 
     Args:
-        source: whom it is about.
+        source: its subject.
         keys: the keys of its metadata, beside `COMMON_KEYS`.
     """
 

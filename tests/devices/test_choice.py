@@ -113,8 +113,7 @@ def test_devices_are_chosen_among_the_visible_ones(root, files, environ, devices
             NVIDIA,
             {"CUDA_VISIBLE_DEVICES": "2,4"},
             ["2"],
-            "names 2, but CUDA_VISIBLE_DEVICES is '2,4'; 2 can be used: numbers go from 0 "
-            "to 1",
+            "names 2, but CUDA_VISIBLE_DEVICES is '2,4'; 2 can be used: numbers go from 0 to 1",
         ),
         (NVIDIA, {"CUDA_VISIBLE_DEVICES": ""}, ["0"], "; 0 can be used: none is visible"),
         (NVIDIA, {"CUDA_VISIBLE_DEVICES": "3,-1,4"}, ["1"], "; 1 can be used"),

@@ -131,7 +131,7 @@ class Peers:
         return False
 
     def take_changes(self) -> Sequence[MembershipChange]:
-        """All changes since the last call, of which others are notified."""
+        """All changes since the last call; the listener is notified of them."""
         return ()
 
     def failed_result(self, own: RunResult) -> RunResult:
@@ -167,7 +167,7 @@ class ObservedPeers(Peers):
         return [fd] if fd >= 0 else []
 
     def take_changes(self) -> Sequence[MembershipChange]:
-        """All changes since the last call, of which others are notified."""
+        """All changes since the last call; the listener is notified of them."""
         return self._notifier.notify_changes(list(self._observable.changes()))
 
     def look(self, look_at_own: Callable[[], list[Event]]) -> list[Event]:

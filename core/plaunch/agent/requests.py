@@ -55,7 +55,7 @@ class SignalWorkers(NamedTuple):
 
 
 class Requests:
-    """Keeps what is asked, from any thread, until the loop takes it.
+    """Keeps requests of any thread until the loop takes them.
 
     Args:
         wake_up: is woken at every request.
@@ -72,7 +72,7 @@ class Requests:
     def signal(
         self, signum: signal.Signals, ranks: Collection[int] | None, reason: str = ""
     ) -> None:
-        """Have a signal sent, for a reason that is told of who ends by it."""
+        """Have a signal sent; the reason is reported for a worker that ends by it."""
         self._put(SignalWorkers(signum, None if ranks is None else frozenset(ranks), reason))
 
     def _put(self, request: Requested | SignalWorkers) -> None:

@@ -66,7 +66,7 @@ class TimeAccount:
 
     @property
     def restarts(self) -> int:
-        """How many rounds have trained after the first, whatever the reason."""
+        """How many rounds have trained after the first, for any reason."""
         return self._restarts
 
     @property
@@ -113,7 +113,7 @@ class TimeAccount:
         counted[self._spent_on] += elapsed
 
     def describe(self) -> str:
-        """Say it in one line, as the launcher does at its end; empty if there is nothing to say."""
+        """Describe it in one line, as the launcher does at its end; may be empty."""
         seconds = self.seconds
         return describe_times(seconds, self._restarts) if seconds["total"] >= _TOO_LITTLE else ""
 

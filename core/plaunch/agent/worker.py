@@ -238,7 +238,7 @@ class WorkerInfo:
 
 
 def describe_worker(worker: Worker) -> WorkerInfo:
-    """What plugins are told of `worker`."""
+    """What plugins get to know of `worker`."""
     return WorkerInfo(
         local_rank=worker.local_rank,
         global_rank=worker.global_rank,

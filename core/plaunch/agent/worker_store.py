@@ -27,9 +27,10 @@ class StoreRound(NamedTuple):
         nodes: how many nodes the round has.
         entrypoint: what the workers run: a function, or the path of a program.
         environ: the environment of the first worker of this node.
-        start: starts a process of the launcher's own, once there are workers: given a command, an
-            environment, of which it gets no secrets, and more arguments of `subprocess.Popen`. Such
-            a process is not a worker, and never outlives the launcher; its starter ends it.
+        start: starts a process of the launcher's own, once there are workers: takes a command, an
+            environment, from which secrets are removed, and more arguments of
+            `subprocess.Popen`. Such a process is not a worker, and never outlives the launcher;
+            its starter ends it.
     """
 
     address: str
@@ -83,7 +84,7 @@ OpenStore = Callable[[StoreRound], WorkerStore]
 
 
 def open_default_store(store_round: StoreRound) -> WorkerStore:
-    """Open the store that comes with plaunch, whose code is imported for the first one.
+    """Open plaunch's own store; its code is imported for the first one.
 
     Raises:
         WorkerStoreError: another program listens at its address.

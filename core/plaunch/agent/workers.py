@@ -41,7 +41,7 @@ class TemplateMethods(Protocol):
 
 
 class Workers:
-    """Workers of which no more than torchrun's methods are known.
+    """Workers that have torchrun's methods only.
 
     They are asked how they are once per monitor interval, and a stop is one call, which may block.
     An agent that can do better has a subclass of this.

@@ -24,7 +24,7 @@ class Arguments(SimpleNamespace):
     Attributes:
         table: all options.
         sources: for the attribute of each option `default`, `command line`, the name of its
-            variable, that of the settings file, or whoever else has filled it in.
+            variable, that of the settings file, or another source that has filled it in.
         training_script: the script; None if there is none.
         training_script_args: its arguments.
         is_divided: whether `--` stands in front of the script.

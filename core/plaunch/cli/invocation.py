@@ -123,8 +123,8 @@ class Invocation:
     def blaming(self) -> Iterator[None]:
         """Run what calls plugins; what they raise without being asked by name is theirs.
 
-        Nor is `sys.exit` of theirs an end of a launch, which nobody else calls in plaunch's own
-        process.
+        Their `sys.exit` does not end a launch either; plaunch itself never calls it
+        there.
 
         Raises:
             PluginError: code of a plugin failed.

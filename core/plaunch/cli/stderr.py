@@ -1,6 +1,6 @@
 """What the launcher itself says on stderr, without waiting for a reader who does not read.
 
-stderr is often a pipe into somebody else's program, and the same one that takes the workers'
+stderr is often a pipe into another program, the same one that takes the workers'
 output. When that blocks, a launcher that writes to it in the ordinary way neither passes on a
 SIGTERM nor ends.
 """

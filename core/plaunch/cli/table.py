@@ -39,7 +39,7 @@ class Group(NamedTuple):
 
 
 class OptionTable:
-    """The options, each name and attribute of which has one owner.
+    """The options; each name and attribute has one owner.
 
     An option that two plugins have belongs to neither; the core's options win.
 

@@ -27,7 +27,7 @@ HURRIED_CLOSE = 10.0  # seconds for clearing up when a signal has ended the job
 
 
 class BoundedPolicy:
-    """A signal policy that is asked on a thread, and not again once it has not answered in time.
+    """A signal policy that is called on a thread, and never again after it was too slow.
 
     A signal that it says nothing about stops the job.
 

@@ -104,7 +104,7 @@ def find_sole_answer(
     Args:
         hook: the hook.
         implementations: in the order in which they are called, each on a thread of its own.
-        context_of: the launch as a plugin is told of it.
+        context_of: the launch as a plugin sees it.
         is_unwanted: asked while a plugin takes its time: whether not to wait for it any more.
 
     Raises:

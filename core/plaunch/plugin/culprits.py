@@ -39,7 +39,7 @@ class Culprits:
             self._packages.setdefault(package, who)
 
     def of_error(self, error: BaseException) -> str | None:
-        """The plugin in whose code an exception was raised, or that has called what raised it."""
+        """The plugin whose code raised an exception, or called the code that raised it."""
         found = None
         traceback = error.__traceback__
         while traceback is not None:

@@ -1,7 +1,7 @@
 """What is installed: the entry points of all distributions, read without importing any of them.
 
 `importlib_metadata` defines what is installed, but costs three interpreter starts. So the files
-are read directly, and it is asked only where they are not plain files in plain folders.
+are read directly; it is used only if they are not plain files in plain folders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FOLDER_FINDERS = frozenset({"PathFinder", "MetadataPathFinder"})
 
 
 class Distribution:
-    """An installed distribution. `key` is its normalised name, by which distributions are told."""
+    """An installed distribution. `key`, its normalised name, identifies it."""
 
     def __init__(self, key: str, name: str, version: str, folder: str = "") -> None:
         self.key = key

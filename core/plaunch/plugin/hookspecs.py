@@ -145,8 +145,8 @@ def plaunch_worker_env(worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[st
 def plaunch_worker_binder(context: PluginContext) -> Binder | None:
     """Contribute what gives workers their devices and processors.
 
-    Called: once per launch, before its node joins the others, and by `--dry-run`. The plugin that
-    comes with plaunch is asked as well if the settings have `devices`, `numa_options` or
+    Called: once per launch, before its node joins the others, and by `--dry-run`. plaunch's own
+    plugin is asked as well if the settings have `devices`, `numa_options` or
     `virtual_local_rank`, or one of its options is given, and answers then.
     Parameters: `context`, the launch, its settings, and the plugin's own options.
     Result: a `Binder`, or None if this plugin has nothing to bind. Two answers are an error that
@@ -161,13 +161,13 @@ def plaunch_worker_store(context: PluginContext) -> OpenStore | None:
     """Contribute what hosts the store in which the workers meet, outside of them.
 
     Called: once per launch whose setting `worker_store` is `agent`, before its node joins the
-    others, and by `--dry-run`. The plugin that comes with plaunch is asked if no other one answers.
+    others, and by `--dry-run`. plaunch's own plugin is asked if no other one answers.
     Parameters: `context`, the launch, its settings, and the plugin's own options.
     Result: a function that opens a `WorkerStore` for a `StoreRound`, or None if this plugin hosts
     none. It is called on the node of rank 0 before the workers of each round are started, and
-    waited for a minute, unless the rendezvous itself hosts their store. If nobody answers, the
-    worker of rank 0 does, and `TORCHELASTIC_USE_AGENT_STORE` is `False`. Two answers are an error
-    that names both plugins, and so is one that has not come within ten seconds.
+    waited for a minute, unless the rendezvous itself hosts their store. If no plugin answers,
+    the worker of rank 0 hosts it, and `TORCHELASTIC_USE_AGENT_STORE` is `False`. Two answers are
+    an error that names both plugins, and so is one that has not come within ten seconds.
     Process: the launcher, on a thread that is not the main one. The agent's loop calls the methods
     of the store, which must not take any time.
     """
@@ -183,7 +183,7 @@ def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding] | None:
     questions to the network.
     Result: findings from `plaunch.doctor`, or None. An implementation that raises, or is not done
     within fifteen seconds, is reported as broken with its plugin's name. It must not change
-    anything on the node, nor start workers.
+    anything on the node or start workers.
     Process: the launcher.
     """
 

@@ -167,7 +167,7 @@ def checked(kind: Kind[T], who: str, thing: object) -> T:
 def function_at(value: object, name: str) -> object | None:
     """The function or method `name` of `value`, as it was defined; None for anything else.
 
-    No property is run, which might do or raise whatever it likes.
+    No property is run, because it might do or raise anything.
     """
     member = inspect.getattr_static(value, name, None)
     function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member

@@ -84,7 +84,7 @@ class PluginManager:
             environ: the environment variables; by default this process's.
             path: folders to look for installed plugins in; by default `sys.path`.
             first_party_only: whether to see no plugins but plaunch's own and the given ones.
-            entries: what is installed, if that is known by now.
+            entries: what is installed, if that is known.
 
         Raises:
             PluginLoadError: a plugin that is always on, named, or given, cannot be used.

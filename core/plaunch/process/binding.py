@@ -29,7 +29,7 @@ class Binding(Protocol):
         """
 
     def describe(self) -> Mapping[str, str]:
-        """What `--dry-run` says of it, as in `{"cpus": "0-15"}`."""
+        """What `--dry-run` shows of it, as in `{"cpus": "0-15"}`."""
 
 
 class Binder(Protocol):

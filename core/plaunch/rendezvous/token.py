@@ -16,7 +16,7 @@ TOKEN_VARIABLE = "PLAUNCH_RDZV_TOKEN"  # noqa: S105 - the name of a variable
 
 
 def check_token_is_used(params: RendezvousParameters, environ: Mapping[str, str]) -> None:
-    """Refuse a token that the backend has not asked for: whoever gave it relies on it.
+    """Refuse a token that the backend has not asked for: its user relies on it.
 
     Raises:
         UsageError: there is one, and several nodes, which would go on without signatures.

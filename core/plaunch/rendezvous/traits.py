@@ -37,7 +37,7 @@ class BackendTraits:
 
 
 def backend_traits(traits: BackendTraits) -> Callable[[F], F]:
-    """Declare the traits of the backend whose handlers the decorated function creates."""
+    """Declare the traits of a backend; decorates the function that creates its handlers."""
 
     def declare(factory: F) -> F:
         setattr(factory, _ATTRIBUTE, traits)

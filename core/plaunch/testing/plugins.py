@@ -15,8 +15,8 @@ def plugin_manager(
 ) -> PluginManager:
     """Create a fresh manager that sees plaunch's own plugins and the given ones, nothing else.
 
-    Neither what else is installed nor the environment of the test run has any influence, and there
-    is nothing to unregister.
+    Other installed plugins and the environment of the test run have no influence, and nothing must
+    be unregistered.
 
     Args:
         plugins: the plugins under test: modules, objects or classes with hooks.

@@ -22,8 +22,8 @@ class ChildFailedError(PlaunchError):
         failures: the workers that failed by themselves, by global rank, in the order in which
             their exits were seen.
         stopped: the exit codes of the workers that plaunch stopped because of them, by global rank.
-        first: the rank that failed first, where the nodes of a job have agreed on it; None means
-            the one whose failure began first. A negative rank stands for a node's launcher.
+        first: the rank that failed first, if the nodes of a job have agreed on it; None means the
+            earliest failure. A negative rank stands for a node's launcher.
         counted: how many failures there are beside `failures`, by words for them; jobs of very
             many workers do not tell each of them.
 

@@ -32,8 +32,8 @@ class ProcessHandle:
     A subclass may stand for one that another process has forked, and reaps: it says how the exit
     code is known (`poll`), and by which descriptor that comes (`exit_fd`).
 
-    Its exit code is read without reaping it: as long as it is a zombie, nobody else can get its
-    number, and a signal to its process group reaches nobody else. An exception in the middle of
+    Its exit code is read without reaping it: as long as it is a zombie, no other process can get
+    its number or a signal to its process group. An exception in the middle of
     it (a signal handler's) loses nothing either.
 
     Args:

@@ -88,7 +88,7 @@ def has_table(proc: str = PROC) -> bool:
 
 
 def read_stat(pid: int | str, proc: str = PROC) -> list[bytes]:
-    """What `stat` in /proc says of a process: its fields from the state on, the first being 0.
+    """What `stat` in /proc shows of a process: its fields from the state on, the first being 0.
 
     Raises:
         OSError: it is gone, or cannot be read.

@@ -89,11 +89,11 @@ class Job:
         self._note_line(process_line(ADOPTED, *identity))
 
     def refresh(self) -> None:
-        """Look anew when asked again."""
+        """Look again when asked again."""
         self._looked = self._orphans = None
 
     def look_at_all(self) -> None:
-        """Find all processes while their parents live, which tell whose they are."""
+        """Find all processes while their parents live, which show their owners."""
         self._looked = self._tree.look()
 
     def look(self, rank: int) -> list[Process]:

@@ -156,7 +156,7 @@ class Reaper:
     ) -> subprocess.Popen[Any]:
         """Start a process of the launcher's own, which must not outlive the launcher.
 
-        It is neither a worker nor an orphan: whoever starts it ends it. The guard does if the
+        It is neither a worker nor an orphan; its starter ends it. The guard does if the
         launcher is killed.
 
         Args:

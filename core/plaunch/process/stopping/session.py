@@ -1,4 +1,4 @@
-"""A worker's session: whom signals reach, and what is left when the worker itself is gone."""
+"""A worker's session: the reach of signals, and what is left when the worker itself has ended."""
 
 from __future__ import annotations
 

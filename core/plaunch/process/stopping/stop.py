@@ -30,7 +30,7 @@ class Stop:
     Call `step` until it says None; it says for how long nothing is due. Call it again then, or
     earlier: after an end of a worker, after `escalate`, or when it has woken the watch.
 
-    Its stages: the workers are stopped; what nobody has found yet is swept; the output is passed
+    Its stages: the workers are stopped; what is not found yet is swept; the output is passed
     on, which a slow console may make long; everything is released.
 
     Args:
@@ -91,7 +91,7 @@ class Stop:
             self._streams.hurry()
 
     def give_up(self) -> None:
-        """Release everything at once, whatever the stage; nothing happens if it is over."""
+        """Release everything at once, at any stage; nothing happens if it is over."""
         if self._stages:
             self._release_all()
 

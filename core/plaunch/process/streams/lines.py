@@ -17,7 +17,7 @@ TIME_MACRO = "${time}"
 
 
 class Prefix:
-    """What stands before a teed line, as bytes; made anew for whatever was read at once.
+    """The text before a teed line, as bytes; made again for each piece that is read.
 
     `${time}` in it becomes the local time when the launcher read the line, with milliseconds, in
     ISO 8601 form: `2026-11-21T10:03:14.535`. Its length never changes.
@@ -55,7 +55,7 @@ class LinesToConsole(Sink):
     complete: its `\r` often comes only with the next state.
 
     Args:
-        make_prefix: the prefix, made anew for each piece.
+        make_prefix: the prefix, made again for each piece.
         console: where the lines are shown.
         clock: monotonic seconds.
         max_line: how many bytes of a line are waited for.
@@ -147,7 +147,7 @@ class MatchesToFile(Sink):
     """Adds the lines of one stream that contain one of some substrings to a file, prefixed.
 
     Args:
-        make_prefix: the prefix, made anew for each piece.
+        make_prefix: the prefix, made again for each piece.
         substrings: what is looked for.
         file: may be that of other streams too; it stays open.
         max_line: how many bytes of a line are waited for.

@@ -112,7 +112,7 @@ class FollowedFile(Source):
         self._next_look = 0.0
 
     def read(self) -> int | None:
-        """Hand the next piece to every sink; None if there is no reading it, which is told."""
+        """Hand the next piece to every sink; None if it cannot be read, which is reported."""
         self._next_look = time.monotonic() + INTERVAL
         if self.fd < 0:
             try:

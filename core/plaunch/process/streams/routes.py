@@ -41,8 +41,8 @@ def choose_route(path: str, tee_path: str | None, *, capture: bool) -> Route:
         tee_path: the entry in the map of teed streams; None without one.
         capture: whether a stream that is not teed has its last lines kept.
 
-    "Teed" is said with the path of the redirect, or with `os.devnull` for no file. With any other
-    path torchrun shows the content of that file, so it is shown here too, by reading it.
+    The path of the redirect, or `os.devnull` for no file, means "teed". With any other path
+    torchrun shows the content of that file, so it is shown here too, by reading it.
     """
     if tee_path:
         if tee_path == path or os.devnull in (path, tee_path):

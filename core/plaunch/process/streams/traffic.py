@@ -37,7 +37,7 @@ class Traffic:
         self._dropped_before = 0
 
     def shows_on(self, consoles: Iterable[Console]) -> None:
-        """Workers are started whose output goes to these consoles, and no longer to those before.
+        """New workers are started; their output goes to these consoles, not to the previous ones.
 
         What was dropped there stays counted.
         """

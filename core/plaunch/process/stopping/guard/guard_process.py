@@ -1,7 +1,7 @@
 """What runs in the guard: wait for the launcher's end, then end what its workers have become.
 
 The guard is small on purpose. It has a session of its own, ignores every signal that can be
-ignored, holds two descriptors and nothing of the launcher's, and writes to nobody.
+ignored, holds two descriptors and nothing of the launcher's, and writes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sessions that workers and their descendants have made, which tell whose an orphan is."""
+"""The sessions of workers and their descendants, which show the owner of an orphan."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def kill_all(
         ranks: the local ranks to which it is restricted; None is everybody.
 
     Returns:
-        All whom it has come upon, and those of them that this user may not signal.
+        All processes that it found, and those that this user may not signal.
     """
     killed, refused = list(found), tree.signal(found, signal.SIGKILL)
     quiet = rounds = looks = 0
@@ -59,8 +59,8 @@ def kill_all(
 class Sweep:
     """Kills all that is left, when every worker has ended or was given up.
 
-    The stop sequence has ended what it found. This is for what came too late for it, and for
-    orphans of whom nobody knows the worker. It ends when a pass finds nothing: an adopter has no
+    The stop sequence has ended what it found. This is for processes that came too late for
+    it, and for orphans of unknown workers. It ends when a pass finds nothing: an adopter has no
     orphan among its children then, dead or alive, and elsewhere nobody has come since all were
     looked at.
 

@@ -110,7 +110,7 @@ class ProcTree(GroupTree):
         none.
 
         Args:
-            inherited: what `read_inherited` has just told, if somebody has asked already.
+            inherited: the last answer of `read_inherited`, if there is one.
         """
         if not self.is_adopter or self.find_unknown(
             self.read_inherited() if inherited is None else inherited
@@ -164,7 +164,7 @@ class ProcTree(GroupTree):
         """Those of the job by local rank that are new since the last look, or the last call.
 
         Much cheaper than a look, and so much sooner after the moment that it tells of. The newest
-        come first: whoever forks and ends again and again is among them.
+        come first: processes that fork and end repeatedly are among them.
         """
         self.has_missed = False
         if self.inherits_nobody:
@@ -207,7 +207,7 @@ class ProcTree(GroupTree):
     def signal(self, processes: Iterable[Process], signum: signal.Signals) -> list[Process]:
         """Send a signal to what `look` has found; returns those that this user may not signal.
 
-        SIGKILL goes to their groups first: nobody is born into a group while it gets a signal.
+        SIGKILL goes to their groups first: no process is born into a group while it gets a signal.
         """
         processes = list(processes)
         if signum == signal.SIGKILL:
