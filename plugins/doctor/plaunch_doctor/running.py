@@ -27,8 +27,8 @@ class NotDoneError(Exception):
 class Bounded:
     """A call whose result is waited for no longer than allowed.
 
-    Where the system gives no thread, which is just what somebody may want to be told of, it is made
-    when its result is wanted, without a bound: Ctrl-C ends it.
+    If the system gives no thread, which the checks should report, it is made when its result is
+    wanted, without a limit: Ctrl-C ends it.
     """
 
     def __init__(self, name: str, call: Callable[[], object]) -> None:

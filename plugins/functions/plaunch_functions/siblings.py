@@ -15,8 +15,8 @@ from plaunch.process import DEFAULT_SIGNALS, parse_signals
 class SiblingGate:
     """The launcher's end of a pipe at which workers wait for a byte; `child_fd` is theirs.
 
-    A byte, which nobody takes out, and not the pipe's end lets them go: somebody else may hold
-    that.
+    A byte that stays in the pipe, not the pipe's end, lets them go: others may hold
+    that end.
     """
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ class TemporaryFolder:
         sweep(os.path.dirname(self.path))
 
     def discard(self) -> None:
-        """Remove it alone, as somebody may be waiting for workers."""
+        """Remove only it, because a caller may be waiting for workers."""
         try:
             remove_temporary(self.path)
         except FileNotFoundError:
@@ -173,8 +173,8 @@ def create_held(make: Callable[[str], str]) -> tuple[str, int]:
         make: creates a folder whose name has this part in it, and a random end.
 
     Returns:
-        Its path, and the descriptor that holds it; -1 where folders cannot be locked. It then has a
-        name that nobody sweeps.
+        Its path, and the descriptor that holds it; -1 where folders cannot be locked. In that
+        case no launcher sweeps the folder.
     """
     boot = read_boot()
     while len(boot) == _DIGITS:

@@ -14,9 +14,9 @@ class AwakeClock:
     """A clock that nearly stands still while the process does not run.
 
     A stopped process, a frozen container, a machine that is moved: all these look like a long time
-    between two readings. Of each such time no more than `most` seconds count. So somebody must read
-    the clock more often than that while the process runs; the agent's loop and the heartbeats
-    do. Any thread may read it.
+    between two readings. Of each such time no more than `most` seconds count. So the clock must be
+    read more often than that while the process runs; the agent's loop and the heartbeats do it. Any
+    thread may read it.
 
     Args:
         most: seconds.

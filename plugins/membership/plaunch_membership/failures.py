@@ -2,7 +2,7 @@
 
 The first failure is reported in full, the next ones in brief, as many as a report lists. All
 others are counted, by how they ended. So a record of failures takes some 700 kB at most, which is
-less than a record may take, whoever has described them.
+less than a record may take.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ NO_FAILURES = FailureSummary()
 def summarize(
     failures: Iterable[JobFailure], groups: Iterable[FailureGroup] = ()
 ) -> FailureSummary:
-    """What is told of `failures`, whoever has described them, and of others that were counted."""
+    """The report of `failures`, of any origin, and of others that were counted."""
     in_order = sorted(map(_checked, failures), key=_began)
     told = [
         _cut_failure(failure, is_first=not i) for i, failure in enumerate(in_order[:MAX_LISTED])

@@ -2,7 +2,7 @@
 
 Only the leader looks at all nodes, once for each round. Whatever it decides becomes true with the
 next state of the job, which only one writer can write; if it dies before that, it has decided
-nothing, and the next leader begins anew.
+nothing, and the next leader starts again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a node knows of its job, and what all of its routines do with that.
 
-A node has two routines over the store. The writer joins, sends heartbeats, looks after whom it
-must, and carries out what the agent wants. The watcher reads: it blocks until there is a next state
+A node has two routines over the store. The writer joins, sends heartbeats, watches other nodes,
+and carries out the agent's requests. The watcher reads: it blocks until there is a next state
 of the job, again and again. A leader has a third one. Each has its own thread and connection,
 so that no wait delays a heartbeat. They share this object under one
 lock, which is never held while an operation is under way.
@@ -227,8 +227,8 @@ class Membership:
         Args:
             make: makes it from the present one, or says None if there is nothing to change; it is
                 called again if another node was faster.
-            incarnation: nothing is changed in any other. It may be left out on the writer's
-                thread, which is the one that begins anew.
+            incarnation: nothing is changed in any other. It may be omitted on the writer's
+                thread, which is the one that starts again.
 
         Returns:
             The new state, or None.

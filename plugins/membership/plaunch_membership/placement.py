@@ -75,9 +75,9 @@ def place(nodes: Sequence[N], max_nodes: int) -> Placement[N]:
 
 
 def with_claims(nodes: Sequence[N], ranks: Mapping[str, int] | None) -> list[N]:
-    """The nodes, each with the rank that it had in the round before, whatever it says itself.
+    """The nodes, each with its rank of the previous round, not the rank that it claims.
 
-    A node that was away and comes back does not know that somebody else has its rank by now.
+    A node that was away and comes back does not know that another node has its rank now.
 
     Args:
         nodes: those that have come.

@@ -94,7 +94,7 @@ class Runner:
     def silent_for(self) -> float:
         """Seconds for which the store owes an answer, however often it was asked; 0 if it does not.
 
-        A store that nobody asks is not silent, and a wait that may take longer is no silence.
+        A store without requests is not silent, and a wait that may take longer is no silence.
         """
         asked_at, operation = self._asked_at, self._operation
         if asked_at is None:

@@ -32,7 +32,7 @@ class KnownJob:
     The writer finds the job; from then on the watcher replaces what is known of it.
 
     Args:
-        incarnation: counts how often this node has begun anew.
+        incarnation: counts how often this node has started again.
         keys: where its records are.
         record: what the store holds under the run id.
         state: the last one that was read; None before the job is found.
@@ -51,7 +51,7 @@ class Peers:
     """The other nodes of one incarnation. Heartbeats and states tell of them, and the leader reads.
 
     Args:
-        watched: whom a leader looks after; only its routine says so.
+        watched: the nodes that a leader watches; only its routine sets them.
         lost: nodes that were given up, and why.
         gone: nodes that have said that they go, and why.
         moving: nodes that were seen to be alive.

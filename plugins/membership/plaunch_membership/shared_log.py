@@ -4,7 +4,7 @@ A *log* is a counter that gives out tickets from 1 on, and a record under each t
 it takes two operations, however many others do so. A ticket whose node died before it wrote its
 record stays a hole.
 
-A counter is not signed, so whoever can write to the store can let it say anything. What it makes a
+A counter is not signed, so any writer of the store can set it to any value. What it makes a
 node read is therefore bounded.
 """
 

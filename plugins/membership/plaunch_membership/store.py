@@ -30,8 +30,8 @@ class RendezvousStore(abc.ABC):
     def add(self, key: str, amount: int) -> int:
         """Add `amount` to the counter under `key`, which starts at 0, and return the sum.
 
-        If somebody has written something there that is not a number, it raises
-        `RendezvousStateError`, or `RendezvousConnectionError` if it cannot tell: then the key is
+        If another program has written something there that is not a number, it raises
+        `RendezvousStateError`, or `RendezvousConnectionError` if it does not know: then the key is
         read, and what is there is named.
         """
 

@@ -109,7 +109,7 @@ class StoreThreads:
 
         Returns:
             Whether the writer has said all that it had to, within `patience` seconds. So it has if
-            the store has gone first, as it does when its host does: nobody is left to be told.
+            the store has gone first, as it does when its host does: no node is left to be notified.
         """
         with self._lock:
             self._is_over = True

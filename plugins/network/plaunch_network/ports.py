@@ -1,4 +1,4 @@
-"""Ports that stay ours between finding them and the bind of whoever serves the workers there.
+"""Ports that stay reserved until the server for the workers binds them.
 
 A socket that is bound with SO_REUSEADDR and does not listen keeps the kernel from giving its port
 to anybody who asks for any free port, and does not hinder a server that binds the very number with

@@ -49,11 +49,11 @@ class Connector:
 
     Args:
         distributed: the module `torch.distributed`.
-        host: the endpoint's host; resolved anew each time, as names move.
+        host: the endpoint's host; resolved each time, because addresses change.
         port: the endpoint's port.
         read_timeout: how long one operation may take, in seconds.
         here: whether the endpoint is this machine, so that loopback leads there as well.
-        advice: what messages suggest if nobody hosts the store.
+        advice: what messages suggest if no node hosts the store.
         run_id: the id of this job, for a warning if the host's is another one.
     """
 
@@ -85,7 +85,7 @@ class Connector:
         self._say_at = 0.0
 
     def connect(self) -> TcpStore:
-        """Try once, for about `CONNECT_TIMEOUT` seconds at most; whoever calls tries again.
+        """Try once, for about `CONNECT_TIMEOUT` seconds at most; the caller tries again.
 
         What it waits for is said after ten seconds of failures and then once a minute, in the
         words of those who wait for a round.

@@ -40,7 +40,7 @@ class Doorkeeper:
 
     Args:
         port: where the store is served.
-        bell: a descriptor of the socket that listens there, which is readable when somebody comes.
+        bell: a descriptor of the socket that listens there, which is readable when a client comes.
         expected: how many connections the job may need.
         limit: how many descriptors this process may have.
         raise_limit: raises that to what the system allows, and returns it.

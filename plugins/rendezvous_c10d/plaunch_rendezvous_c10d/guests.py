@@ -1,6 +1,6 @@
 """Who is connected to the store that this process hosts.
 
-torch tells nobody, but its sockets are descriptors of this process. Looking at them takes no
+torch does not name them, but its sockets are descriptors of this process. Looking at them takes no
 further descriptor, so that it can be done when there is none.
 """
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def has_guests(port: int) -> bool:
     """Whether another process has a connection to `port`, at which this one listens.
 
-    A process that is paused still has its connections, one that has died has none, also if nobody
-    could be told.
+    A process that is paused still has its connections, one that has died has none, even without
+    notice.
     """
     return bool(find_guests(port))
 

@@ -72,7 +72,7 @@ class HostedStore:
             ) from error
 
     def close(self) -> None:
-        """End the server; whoever waits on it gets an error. May be called twice."""
+        """End the server; waiting clients get an error. May be called twice."""
         self._store = None
         bell, self.bell = self.bell, -1
         if bell >= 0:
@@ -104,7 +104,7 @@ def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
     """Open the socket to host on: for all interfaces and both families, or loopback alone.
 
     Raises:
-        OSError: EADDRINUSE if somebody listens on the port already.
+        OSError: EADDRINUSE if another program listens on the port.
     """
     if is_local:
         places = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]

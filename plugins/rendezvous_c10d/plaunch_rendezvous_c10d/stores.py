@@ -126,7 +126,7 @@ class TcpStore(_TorchStore):
 
     An operation ends after `read_timeout` seconds at the latest, a wait so much after its own
     time-out, also if the host has stopped to answer. Where the `repr` of torch's store does not
-    tell its socket there is no such bound, and whoever calls must be ready to abandon the thread.
+    tell its socket there is no such bound, and the caller must be ready to abandon the thread.
     """
 
     def __init__(self, store: Any, endpoint: str, read_timeout: float) -> None:

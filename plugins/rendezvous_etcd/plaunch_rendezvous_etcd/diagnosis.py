@@ -1,7 +1,7 @@
 """Finds out why an endpoint is no etcd that we can use, in words that say what to check.
 
-grpc's own words are about sockets and handshakes. So whatever has failed is asked once more, as a
-browser would, which is only done to explain a failure.
+grpc's own words are about sockets and handshakes. So the failed request is made again, as a browser
+would; that only explains a failure.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Reading:
         return sum(map(len, self.paths))
 
     def records(self) -> Iterator[tuple[Agent, Record]]:
-        """All events once more, with their agents; none that have been written since."""
+        """All events again, with their agents; none that have been written since."""
         for paths, there in zip(self.paths, self.agents_of, strict=True):
             # By their keys, and not as they come: others may have begun in these files since.
             waiting: dict[_Key, deque[Agent]] = {}

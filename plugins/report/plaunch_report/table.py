@@ -1,4 +1,4 @@
-"""The table of events: those that are on the page, read once more since not all can be kept."""
+"""The table of events: those that are on the page, read again because not all can be kept."""
 
 from __future__ import annotations
 

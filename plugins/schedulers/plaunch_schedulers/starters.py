@@ -40,7 +40,7 @@ def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
     """How the launchers beside this one would become one job with it, if there are any.
 
     It stays an offer: under torchrun each of them is a job of its own, and a sweep means just that.
-    Empty if the user has said how nodes meet, or nobody else was started.
+    Empty if the user has said how nodes meet, or no other launcher was started.
     """
     if _WORKER in environ or any(map(args.is_given, _MEETING)):
         return ""

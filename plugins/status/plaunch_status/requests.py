@@ -68,5 +68,5 @@ class _Request(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Tell nobody of requests but those who look for trouble."""
+        """Log requests at debug level only."""
         logger.debug("status: %r", format % args)

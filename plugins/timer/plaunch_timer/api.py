@@ -172,7 +172,7 @@ def expires(
     Args:
         after: seconds; infinity never expires.
         scope: the timer's name; by default the file and the line of the `with`.
-        client: whom to ask; by default the one that `configure` was given.
+        client: the client; by default the one given to `configure`.
 
     Raises:
         TimerError: there is no client.

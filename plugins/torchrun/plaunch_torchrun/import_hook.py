@@ -30,8 +30,8 @@ def install() -> None:
     """Have programs that call torchrun in this process launch with plaunch, from now on.
 
     Call it before they import `torch.distributed.run`, `torch.distributed.launch` or
-    `torch.distributed.launcher`. Modules that are there already are replaced, but whoever has taken
-    a function out of one (`from torch.distributed.run import main`) keeps that. It may be called
+    `torch.distributed.launcher`. Modules that are there already are replaced, but code that holds
+    a function of one (`from torch.distributed.run import main`) keeps that. It may be called
     twice. Processes that this one starts know nothing of it: see `python -m plaunch_torchrun`.
     """
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):

@@ -21,8 +21,8 @@ def listen(address: str, port: int, *, nodes: int) -> socket.socket:
     """Listen at the address that workers get for their store.
 
     That is `address` itself where it is a number that belongs to this machine, or, in a job of one
-    node, a name for loopback or for one address. What another node takes a name for, or reaches a
-    number of somebody else's through, this one cannot know: then it is all interfaces.
+    node, a name for loopback or for one address. This node cannot know how another one resolves a
+    name or reaches an address: then it listens on all interfaces.
 
     Args:
         address: `MASTER_ADDR`.

@@ -58,7 +58,7 @@ class CheckResult:
 
 @dataclass
 class Report:
-    """What became of all checks; `is_given_up` if some were left out, for want of answers."""
+    """The results of all checks; `is_given_up` if some were skipped, for lack of answers."""
 
     results: list[CheckResult] = field(default_factory=list)
     is_given_up: bool = False
@@ -114,7 +114,7 @@ class _Listener:
         return self._subjects
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Note whom to ask for an early end."""
+        """Note the object that can end the run early."""
         self._session = session
 
     def pytest_itemcollected(self, item: pytest.Item) -> None:

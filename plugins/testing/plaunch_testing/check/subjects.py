@@ -257,7 +257,7 @@ def _knows_job(manager: PluginManager, name: str, create: RendezvousFactory, giv
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """What a plugin logs while it is checked is no news to anybody."""
+    """Log lines of a plugin that is checked are not shown."""
     logger = logging.getLogger("plaunch")
     handlers, logger.handlers = logger.handlers, [logging.NullHandler()]
     try:
