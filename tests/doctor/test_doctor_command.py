@@ -214,7 +214,7 @@ def test_the_program_checks_this_node_with_a_broken_plugin_installed(tmp_path):
     out = done.stdout
     assert done.returncode == 1
     assert done.stderr == ""
-    assert "no launch starts" in out
+    assert "no launch can start" in out
     assert "plugin:bad of acme-doctor 1.0 is broken" in out
     headings = {line[9:].split("  ")[0].strip() for line in out.splitlines()}
     assert {"interpreter", "host name", "endpoint", "clock", "leftovers", "memory"} <= headings
