@@ -85,7 +85,7 @@ def _read(path: str) -> Mapping[str, Any]:
     tool = content.get("tool", {})
     own: object = tool.get("plaunch", {}) if isinstance(tool, dict) else {}
     if not isinstance(own, dict):
-        raise UsageError(f"tool.plaunch in {path} is {quote(own)},which is not a table")
+        raise UsageError(f"tool.plaunch in {path} is {quote(own)}, which is not a table")
     return own
 
 
