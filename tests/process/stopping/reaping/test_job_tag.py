@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 
 import pytest
-from plaunch.cli import entry
 from plaunch.process.kernel import details
 from plaunch.process.kernel.title import set_title
 from plaunch.process.launcher_variables import (
@@ -18,6 +16,7 @@ from plaunch.process.launcher_variables import (
 )
 from plaunch.process.stopping.reaping import job_tag
 
+from helpers.programs import run_python
 from helpers.waiting import wait_until
 
 JOB = b"0123456789ab"
@@ -100,19 +99,18 @@ def test_the_command_line_says_that_it_owns_its_process(monkeypatch):
     assert not owns_process()
 
 
-def test_the_entry_point_uses_that_variable(monkeypatch):
+def test_the_entry_point_uses_that_variable():
     """It spells the name out, so that `--help` need not import where it is defined."""
-    monkeypatch.setenv(LAUNCHER_VARIABLE, "")
-    monkeypatch.setattr(sys, "argv", ["plaunch", "--version"])
-    monkeypatch.setattr(entry, "_may_be_held", lambda: False)
-    monkeypatch.setattr(entry, "end_at_once", sys.exit)  # or it ends this very process
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        with pytest.raises(SystemExit):
-            entry.entry_point()
-    finally:
-        signal.signal(signal.SIGINT, handler)  # it ignores Ctrl-C in the end
-    assert owns_process()
+    done = run_python(
+        "-c",
+        "import sys\n"
+        "from plaunch.cli import entry\n"
+        "from plaunch.process.launcher_variables import owns_process\n"
+        "sys.argv = ['plaunch', '--version']\n"
+        "entry.end_at_once = lambda code: sys.stderr.write(f'owned: {owns_process()}')\n"
+        "entry.entry_point()\n",
+    )
+    assert done.stderr == "owned: True"
 
 
 def test_what_the_launcher_started_is_known():
