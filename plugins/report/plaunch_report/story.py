@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from plaunch_report.agents import Agent
     from plaunch_report.clocks import Clock
     from plaunch_report.facts import Span
-    from plaunch_report.reading import Reading, Record
+    from plaunch_report.reading import Reading
+    from plaunch_report.record import Record
 
 NO_END = "no end"  # outcome of an agent that was killed, or still runs
 # Of agents that ended differently, the first of these is how the job ended.
