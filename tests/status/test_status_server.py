@@ -11,7 +11,8 @@ import threading
 
 import pytest
 from plaunch_status.address import listen
-from plaunch_status.server import Page, StatusServer, health_page
+from plaunch_status.page import Page, health_page
+from plaunch_status.server import StatusServer
 
 from helpers.waiting import wait_until
 
