@@ -6,8 +6,6 @@ import ast
 import graphlib
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 LINES, METHODS = 400, 30
 FOLDERS = [ROOT / "core", *(ROOT / "plugins").iterdir()]  # on sys.path, each of them
@@ -48,9 +46,8 @@ def test_the_modules_are_found():
     assert "plaunch.agent.machine" in imported_by("plaunch.agent.loop")
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_is_read_in_one_go(path):
-    assert len(path.read_text().splitlines()) <= LINES
+def test_a_module_is_read_in_one_go():
+    assert [path for path in SOURCES if len(path.read_text().splitlines()) > LINES] == []
 
 
 def test_no_class_has_thirty_methods():
