@@ -8,18 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from plaunch.errors import (
-    LogDirectoryError,
-    PluginError,
-    PluginLoadError,
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-    UsageError,
-)
+from plaunch import errors
+from plaunch.errors import LogDirectoryError, PluginError, PluginLoadError, UsageError
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS
 from plaunch.process.streams.logs import LogsDest, LogsSpecs
 from plaunch.process.streams.std import Std
@@ -100,14 +90,8 @@ def test_a_log_directory_that_is_a_file_is_our_error(manager, tmp_path) -> None:
 
 
 def test_torchs_own_default_logs_spec_works(site, tmp_path) -> None:
-    site.install(
-        "torch",
-        {
-            "torchrun.logs_specs": {
-                "default": "torch.distributed.elastic.multiprocessing:DefaultLogsSpecs"
-            }
-        },
-    )
+    theirs = "torch.distributed.elastic.multiprocessing:DefaultLogsSpecs"
+    site.install("torch", {"torchrun.logs_specs": {"default": theirs}})
     specs = site.manager().get(LOGS_SPECS, "torch:default")(
         log_dir=str(tmp_path / "logs"), redirects=Std.ALL
     )
@@ -178,18 +162,9 @@ def test_leaving_does_not_close_the_rendezvous_for_the_others(manager) -> None:
     assert handler.is_closed() is False
 
 
-ERRORS = [
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-]
-
-
-@pytest.mark.parametrize("error", ERRORS)
-def test_torchs_exceptions_become_ours(manager, error) -> None:
+@pytest.mark.parametrize("kind", ["Closed", "Connection", "", "GracefulExit", "State", "Timeout"])
+def test_torchs_exceptions_become_ours(manager, kind) -> None:
+    error = getattr(errors, f"Rendezvous{kind}Error")
     handler = create(manager, fail_with=error.__name__)
     with pytest.raises(error, match=r"'acme' \(distribution acme-torchrun 1\.2.*acme says no") as e:
         handler.next_rendezvous()
@@ -213,64 +188,59 @@ def test_a_handler_of_another_name_is_refused_as_torchrun_does(manager) -> None:
         create(manager, backend_name="other")
 
 
+@pytest.fixture
+def offered(site):
+    """What a package with such a module offers as `x` in the group of torchrun."""
+
+    def offered(source, value="mod:get"):
+        site.install("acme", {"torchrun.handlers": {"x": value}}, mod=source)
+        return site.manager().get(RENDEZVOUS, "x")
+
+    return offered
+
+
 CREATORS = {
     "a creator that cannot be made": (
         "def get(): raise ImportError('no driver')",
-        PluginLoadError,
         "ImportError: no driver",
     ),
-    "no creator": ("def get(): pass", PluginLoadError, "returned None"),
-    "not callable": ("get = 3", PluginLoadError, "TypeError"),
+    "no creator": ("def get(): pass", "returned None"),
+    "not callable": ("get = 3", "TypeError"),
 }
 
 
-@pytest.mark.parametrize(("source", "error", "words"), CREATORS.values(), ids=CREATORS)
-def test_a_broken_creator(site, source, error, words) -> None:
-    site.install("acme", {"torchrun.handlers": {"x": "mod:get"}}, mod=source)
-    with pytest.raises(error, match=words):
-        site.manager().get(RENDEZVOUS, "x")
+@pytest.mark.parametrize(("source", "words"), CREATORS.values(), ids=CREATORS)
+def test_a_broken_creator(offered, source, words) -> None:
+    with pytest.raises(PluginLoadError, match=words):
+        offered(source)
 
 
-def test_a_round_without_a_store_address_is_the_plugins_fault(site) -> None:
-    site.install(
-        "acme",
-        {"torchrun.handlers": {"x": "mod:get"}},
-        mod="""
-            class Handler:
-                def get_backend(self): return "x"
-                def next_rendezvous(self): return ("store", 0, 1)
-            def get(): return lambda params: Handler()
-        """,
-    )
-    handler = site.manager().get(RENDEZVOUS, "x")(params())
+def test_a_round_without_a_store_address_is_the_plugins_fault(offered) -> None:
+    create = offered("""
+        class Handler:
+            def get_backend(self): return "x"
+            def next_rendezvous(self): return ("store", 0, 1)
+        def get(): return lambda params: Handler()
+    """)
     with pytest.raises(PluginError, match=r"'x' .* returned \('store', 0, 1\)"):
-        handler.next_rendezvous()
+        create(params()).next_rendezvous()
 
 
-def test_a_handler_of_ours_needs_no_bridge(site) -> None:
-    site.install(
-        "acme",
-        {"torchrun.handlers": {"x": "mod:get"}},
-        mod="""
-            from plaunch.testing import FakeRendezvous
-            def get(): return lambda params: FakeRendezvous()
-        """,
-    )
-    handler = site.manager().get(RENDEZVOUS, "x")(params())
-    assert type(handler).__name__ == "FakeRendezvous"
+def test_a_handler_of_ours_needs_no_bridge(offered) -> None:
+    create = offered("""
+        from plaunch.testing import FakeRendezvous
+        def get(): return lambda params: FakeRendezvous()
+    """)
+    assert type(create(params())).__name__ == "FakeRendezvous"
 
 
-def test_a_module_of_hooks_in_torchruns_group_is_asked_for_its_hooks(site) -> None:
-    site.install(
-        "acme",
-        {"torchrun.handlers": {"x": "mod"}},
-        mod="""
-            from plaunch.plugin import hookimpl
-            @hookimpl
-            def plaunch_rendezvous_backends(): return {"x": len}
-        """,
-    )
-    assert site.manager().get(RENDEZVOUS, "x") is len
+def test_a_module_of_hooks_in_torchruns_group_is_asked_for_its_hooks(offered) -> None:
+    source = """
+        from plaunch.plugin import hookimpl
+        @hookimpl
+        def plaunch_rendezvous_backends(): return {"x": len}
+    """
+    assert offered(source, "mod") is len
 
 
 # --- both, from the command line ------------------------------------------------------------------

@@ -35,10 +35,17 @@ def receive(signum):
     os.kill(os.getpid(), signum)
 
 
-def installed():
-    signals = StopSignals(Escalated())
+def installed(escalated=None):
+    signals = StopSignals(escalated or Escalated())
     signals.install()
     return signals
+
+
+def restore_on_a_thread(signals):
+    """As when the context is closed on a thread, which cannot put handlers back."""
+    closer = threading.Thread(target=signals.restore)
+    closer.start()
+    closer.join()
 
 
 @pytest.mark.parametrize("signum", HANDLED)
@@ -118,13 +125,9 @@ def test_two_contexts_that_end_in_the_order_of_their_start_leave_nothing():
 
 
 def test_a_retired_handler_passes_the_signal_on():
-    """As when the context is closed on a thread, which cannot put handlers back."""
     received = []
     signal.signal(signal.SIGTERM, lambda signum, frame: received.append(signum))
-    signals = installed()
-    closer = threading.Thread(target=signals.restore)
-    closer.start()
-    closer.join()
+    restore_on_a_thread(installed())
     receive(signal.SIGTERM)
     receive(signal.SIGTERM)
     assert received == [signal.SIGTERM, signal.SIGTERM]
@@ -135,10 +138,7 @@ def test_a_retired_handler_over_the_default_lets_the_process_die():
     if pid == 0:
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signals = installed()
-            closer = threading.Thread(target=signals.restore)
-            closer.start()
-            closer.join()
+            restore_on_a_thread(installed())
             receive(signal.SIGTERM)
         finally:
             os._exit(3)
@@ -155,48 +155,29 @@ def test_on_another_thread_nothing_is_installed_and_that_is_logged(caplog):
     assert "on thread 'starter'" in caplog.text
 
 
-def test_a_signal_in_the_middle_of_something_is_raised_at_its_end():
-    signals = installed()
+def test_signals_in_the_middle_of_something_are_raised_at_its_end_and_the_second_escalates_it():
+    escalated = Escalated()
+    signals = installed(escalated)
     steps = []
 
     def work():
         with signals.held():
             with signals.held():
                 receive(signal.SIGTERM)
-                steps.append("inner")
-            steps.append("outer")
-
-    with pytest.raises(SignalException) as caught:
-        work()
-    assert steps == ["inner", "outer"]
-    assert caught.value.sigval is signal.SIGTERM
-    signals.restore()
-
-
-def test_the_second_signal_in_the_middle_of_something_escalates_it():
-    escalated = Escalated()
-    signals = StopSignals(escalated)
-    signals.install()
-    counts = []
-
-    def work():
-        with signals.held():
-            receive(signal.SIGTERM)
-            counts.append(escalated.times)
+                steps.append(("inner", escalated.times))
             receive(signal.SIGINT)
-            counts.append(escalated.times)
+            steps.append(("outer", escalated.times))
 
     with pytest.raises(SignalException) as caught:
         work()
-    assert counts == [0, 1]
+    assert steps == [("inner", 0), ("outer", 1)]
     assert caught.value.sigval is signal.SIGTERM
     signals.restore()
 
 
 def test_after_a_signal_was_raised_the_next_one_escalates_the_close():
     escalated = Escalated()
-    signals = StopSignals(escalated)
-    signals.install()
+    signals = installed(escalated)
     with pytest.raises(SignalException):
         receive(signal.SIGTERM)
     with signals.held():
