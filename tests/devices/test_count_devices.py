@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 
 import pytest
 from plaunch.errors import UsageError
 from plaunch_devices import TorchMissingError, count_auto, count_gpu, count_visible, count_xpu
+
+from helpers.programs import run_python
 
 
 class Torch:
@@ -272,16 +273,18 @@ def test_a_torch_that_does_not_answer_is_an_error(root):
 
 # --- all ------------------------------------------------------------------------------------------
 
+COUNTING = """
+import sys, plaunch_devices
+for name in ("auto", "cpu", "gpu", "xpu"):
+    try: getattr(plaunch_devices, f"count_{name}")()
+    except ValueError: pass
+"""
+PLANNING = "import sys; from plaunch_devices import DeviceBinder; DeviceBinder('node').plan(1)\n"
 
-def test_counting_loads_no_torch():
-    code = (
-        "import sys, plaunch_devices\n"
-        "for name in ('auto', 'cpu', 'gpu', 'xpu'):\n"
-        "    try: getattr(plaunch_devices, f'count_{name}')()\n"
-        "    except ValueError: pass\n"
-        "print(sorted({'torch', 'numpy', 'pluggy', 'json'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=False, timeout=300
-    )
-    assert done.stdout == b"[]\n", done.stderr
+
+@pytest.mark.parametrize("code", [COUNTING, PLANNING])
+def test_neither_counting_nor_planning_loads_torch(code):
+    heavy = {"torch", "numpy", "pluggy", "json", "multiprocessing"}
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""} if code == PLANNING else None
+    done = run_python("-c", f"{code}print(sorted({heavy} & set(sys.modules)))", env=environ)
+    assert done.stdout == "[]\n", done.stderr
