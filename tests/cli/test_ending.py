@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from helpers.programs import run_python
 
 # What is left when `main` returns 17, in a process in which a plugin was imported.
 PROGRAM = """\
@@ -24,47 +23,59 @@ plaunch.cli.entry.entry_point()
 """
 
 
-def run(left, patience):
-    code = PROGRAM.format(left=left, patience=patience)
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+def run(left, patience=60):
+    done = run_python("-c", PROGRAM.format(left=left, patience=patience))
+    assert done.returncode == 17
+    return done.stdout, done.stderr
 
 
+IN_ORDER = "main first in, last out\n"
+# One that comes back from C++ code while the interpreter is taken apart aborts the process.
+TAKEN_APART = """
+    class Late:
+        def __del__(self):
+            print("taken apart")
+    global late
+    late = Late()
+    threading.Thread(target=never.wait, daemon=True).start()
+"""
 DONE = {
     "nothing": "pass",
     "a daemon": "threading.Thread(target=never.wait, daemon=True).start()",
     "a thread that ends": "threading.Thread(target=time.sleep, args=(0.1,)).start()",
     "a pool": "global pool; pool = concurrent.futures.ThreadPoolExecutor(1); pool.submit(int)",
+    "the interpreter, which is not taken apart": TAKEN_APART,
 }
 
 
 @pytest.mark.parametrize("left", DONE.values(), ids=DONE)
 def test_what_ends_by_itself_is_waited_for(left):
-    done = run(left, 60)
-    assert (done.returncode, done.stderr) == (17, "")
-    assert done.stdout == "main first in, last out\n"
+    assert run(left) == (IN_ORDER, "")
 
 
-def test_a_thread_that_does_not_end_is_named_and_the_rest_is_done():
-    done = run("threading.Thread(target=never.wait, name='lasting').start()", 0.01)
-    assert done.returncode == 17
-    assert "not waited for any longer: thread 'lasting' (in wait, " in done.stderr
-    assert done.stdout == "main first in, last out\n"
-
-
-def test_a_function_that_does_not_return_is_named_and_what_was_said_is_written():
-    done = run("atexit.register(never.wait)", 0.01)
-    assert done.returncode == 17
-    assert "not waited for any longer: a function at exit (in wait, " in done.stderr
-    assert done.stdout == "main "
-
-
-def test_a_function_that_raises_changes_nothing():
-    done = run("atexit.register(lambda: 1 / 0)", 60)
-    assert done.returncode == 17
-    assert "ZeroDivisionError" in done.stderr
-    assert done.stdout == "main first in, last out\n"
+@pytest.mark.parametrize(
+    ("left", "patience", "said", "written"),
+    [
+        (
+            "threading.Thread(target=never.wait, name='lasting').start()",
+            0.01,
+            "not waited for any longer: thread 'lasting' (in wait, ",
+            IN_ORDER,
+        ),
+        (
+            "atexit.register(never.wait)",
+            0.01,
+            "not waited for any longer: a function at exit (in wait, ",
+            "main ",
+        ),
+        ("atexit.register(lambda: 1 / 0)", 60, "ZeroDivisionError", IN_ORDER),
+    ],
+    ids=["a thread", "a function that does not return", "a function that raises"],
+)
+def test_what_does_not_end_is_named_and_the_rest_is_done(left, patience, said, written):
+    out, err = run(left, patience)
+    assert said in err
+    assert out == written
 
 
 CLOSED = "threading.Thread(target=never.wait).start(); sys.stderr.close()"
@@ -76,19 +87,4 @@ BROKEN = (
 
 @pytest.mark.parametrize("left", [CLOSED, BROKEN], ids=["a closed stderr", "an error"])
 def test_nothing_keeps_what_ends_the_process_from_doing_so(left):
-    assert run(left, 0.01).returncode == 17
-
-
-def test_the_interpreter_is_not_taken_apart_beside_threads_that_are_left():
-    """One that comes back then from C++ code aborts the process."""
-    left = """
-    class Late:
-        def __del__(self):
-            print("taken apart")
-    global late
-    late = Late()
-    threading.Thread(target=never.wait, daemon=True).start()
-    """
-    done = run(left, 60)
-    assert (done.returncode, done.stderr) == (17, "")
-    assert done.stdout == "main first in, last out\n"
+    run(left, 0.01)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,6 +9,8 @@ import sys
 import pytest
 from plaunch.cli import entry
 from plaunch.cli.entry import entry_point
+
+from helpers.programs import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +66,7 @@ def test_with_torch_loaded_the_process_ends_in_order_but_at_once(tmp_path):
         "plaunch.cli.program.main = main\n"
         "plaunch.cli.entry.entry_point()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python("-c", code)
     assert done.returncode == 17, done.stderr
     assert done.stdout.split() == ["main", "thread", "at", "exit"]
 
@@ -87,16 +86,8 @@ plaunch.cli.entry.entry_point()
 
 
 def end(*options, stdout=subprocess.PIPE):
-    return subprocess.run(
-        [sys.executable, *options, "-c", LEFT],
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    pipes = {"capture_output": False, "stdout": stdout, "stderr": subprocess.PIPE}
+    return run_python(*options, "-c", LEFT, **pipes)
 
 
 def test_exit_functions_run_and_buffers_are_written_but_nothing_is_taken_apart():

@@ -135,11 +135,7 @@ def each(times, texts):
     [
         (BIG, "node", each(4, SOCKETS)),
         (BIG, "socket", each(4, SOCKETS)),
-        (
-            BIG,
-            "exclusive",
-            [f"{core}-{core + 3},{core + 32}-{core + 35}" for core in range(0, 32, 4)],
-        ),
+        (BIG, "exclusive", FOUR_CORES),
         (BIG, "core-complex", BIG.caches[:2] * 2 + BIG.caches[2:] * 2),
         (SPLIT, "node", each(2, SPLIT.caches)),
         (SPLIT, "socket", each(4, SOCKETS)),
