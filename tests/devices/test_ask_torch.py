@@ -62,6 +62,8 @@ def test_the_real_torch_answers():
     pytest.importorskip("torch")
     for module in ("cuda", "xpu", "accelerator"):
         assert ask_torch(module) >= 0
+    assert count_private_use("privateuseone") == 0
+    assert count_private_use("npu") is None
 
 
 def test_a_missing_torch_is_told_apart(python):
@@ -178,13 +180,6 @@ def test_a_torch_that_fails_to_tell_its_backend_is_quoted(python):
     python("raise RuntimeError('no driver')")
     with pytest.raises(UsageError, match=r"private-use backend 'npu'.*RuntimeError: no driver"):
         count_private_use("npu", timeout=60)
-
-
-@pytest.mark.slow
-def test_the_real_torch_knows_its_private_use_backend():
-    pytest.importorskip("torch")
-    assert count_private_use("privateuseone") == 0
-    assert count_private_use("npu") is None
 
 
 # --- places ---------------------------------------------------------------------------------------

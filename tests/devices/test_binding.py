@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,66 +15,9 @@ from plaunch_devices import AffinityMode, Device, DeviceBinder, NumaOptions
 from plaunch_devices.binder import describe_bindings
 from plaunch_devices.topology import Topology, format_cpus, parse_cpus
 
+from helpers.machines import Machine
+
 MODES = [mode.value for mode in AffinityMode]
-
-
-@dataclass
-class Machine:
-    """A machine in words; lists of CPUs are as in sysfs.
-
-    `nodes` maps a NUMA node to its CPUs, `siblings` and `caches` are groups of CPUs, `packages`
-    maps a socket to its CPUs, and `gpus` are PCI addresses with the node that sysfs has for each.
-    """
-
-    nodes: dict[int, str]
-    packages: dict[int, str]
-    siblings: list[str] = field(default_factory=list)
-    caches: list[str] = field(default_factory=list)
-    gpus: dict[str, int] = field(default_factory=dict)
-    distances: dict[int, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-
-    def write(self, root):
-        files = {}
-        possible = format_cpus(self.nodes)
-        files["sys/devices/system/node/possible"] = possible
-        for node, cpus in self.nodes.items():
-            files[f"sys/devices/system/node/node{node}/cpulist"] = cpus
-        for node, distances in self.distances.items():
-            files[f"sys/devices/system/node/node{node}/distance"] = distances
-        for package, cpus in self.packages.items():
-            for cpu in parse_cpus(cpus):
-                folder = f"sys/devices/system/cpu/cpu{cpu}"
-                files[f"{folder}/topology/physical_package_id"] = str(package)
-                files[f"{folder}/topology/thread_siblings_list"] = self.with_cpu(self.siblings, cpu)
-                shared = self.with_cpu(self.caches, cpu)
-                own = self.with_cpu(self.siblings, cpu)
-                levels = [("Data", 1, own), ("Instruction", 1, own), ("Unified", 2, own)]
-                levels += [("Unified", 3, shared)] if self.caches else []
-                for number, (kind, level, cpus_of_cache) in enumerate(levels):
-                    cache = f"{folder}/cache/index{number}"
-                    files[f"{cache}/type"] = kind
-                    files[f"{cache}/level"] = str(level)
-                    files[f"{cache}/shared_cpu_list"] = cpus_of_cache
-        for number, (address, node) in enumerate(self.gpus.items()):
-            files[f"dev/nvidia{number}"] = ""
-            files[f"proc/driver/nvidia/gpus/{address}/information"] = (
-                f"Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-{number:04x}\nDevice Minor: \t {number}"
-            )
-            files[f"sys/bus/pci/devices/{address}/numa_node"] = str(node)
-        for name, content in files.items():
-            if not any(word in name for word in self.missing):
-                path = Path(root, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(content + "\n")
-        return str(root)
-
-    def all_cpus(self):
-        return {cpu for cpus in self.packages.values() for cpu in parse_cpus(cpus)}
-
-    @staticmethod
-    def with_cpu(groups, cpu):
-        return next((group for group in groups if cpu in parse_cpus(group)), str(cpu))
 
 
 GPUS = ["1b", "3d", "4e", "5f", "9d", "be", "cf", "df"]

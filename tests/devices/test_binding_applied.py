@@ -19,6 +19,7 @@ from plaunch_devices import AffinityMode, DeviceBinder, NumaOptions
 from plaunch_torchrun.elastic.multiprocessing import SubprocessHandler
 
 from helpers.hooks import plugin_of
+from helpers.machines import Machine
 from helpers.programs import run_python
 
 BOUND = 60.0  # seconds within which everything here has long happened
@@ -65,20 +66,11 @@ def functions(monkeypatch):
 @pytest.fixture
 def binder(tmp_path):
     """Binds to a machine of two nodes with a GPU each, which are two CPUs of this one."""
-    files = {}
-    for node, bus in enumerate(("1b", "9d")):
-        address = f"0000:{bus}:00.0"
-        files[f"sys/devices/system/node/node{node}/cpulist"] = str(OWN[node])
-        files[f"sys/bus/pci/devices/{address}/numa_node"] = str(node)
-        files[f"dev/nvidia{node}"] = ""
-        files[f"proc/driver/nvidia/gpus/{address}/information"] = "Model: H200"
-    for name, content in files.items():
-        path = tmp_path / "machine" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+    gpus = {"0000:1b:00.0": 0, "0000:9d:00.0": 1}
+    root = Machine({0: str(OWN[0]), 1: str(OWN[1])}, {}, gpus=gpus).write(tmp_path / "machine")
 
     def make(options="node", **changes):
-        return DeviceBinder(options, environ={}, root=str(tmp_path / "machine"), **changes)
+        return DeviceBinder(options, environ={}, root=root, **changes)
 
     return make
 

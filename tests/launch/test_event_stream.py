@@ -34,6 +34,15 @@ from helpers.programs import run_python
 DEADLINE = 60.0  # seconds
 
 
+def raising(error):
+    """A function that raises it."""
+
+    def fail(*given):
+        raise error
+
+    return fail
+
+
 class Kept:
     """A plugin in code: event handlers of several sorts."""
 
@@ -52,8 +61,13 @@ class Kept:
         kept.options = frozenset({"colour", "size"})
         return {
             "kept": kept,
-            "stuck": lambda _: Stuck(self.opened),
-            "broken": lambda _: Broken(),
+            "stuck": lambda _: SimpleNamespace(
+                handle=lambda event: self.opened.wait(DEADLINE), close=print
+            ),
+            "broken": lambda _: SimpleNamespace(
+                handle=raising(OSError("disk full")),
+                close=raising(AssertionError("it is switched off")),
+            ),
         }
 
     def handle(self, event):
@@ -68,25 +82,6 @@ class Kept:
 
     def metadata(self, name):
         return [event.metadata for event in self.events if event.name == f"plaunch.{name}"]
-
-
-class Stuck:
-    def __init__(self, opened):
-        self.opened = opened
-
-    def handle(self, event):
-        self.opened.wait(DEADLINE)
-
-    def close(self):
-        pass
-
-
-class Broken:
-    def handle(self, event):
-        raise OSError("disk full")
-
-    def close(self):
-        raise AssertionError("it is switched off")
 
 
 @pytest.fixture
@@ -440,9 +435,7 @@ def test_a_distribution_before_the_name():
 
 
 def test_a_handler_that_declares_nonsense():
-    def odd(context):
-        raise AssertionError
-
+    odd = raising(AssertionError("it is called"))
     odd.options = "colour"
     plugin = plugin_of(plaunch_event_handlers=lambda: {"odd": odd})
     with pytest.raises(Exception, match="says that its options are 'colour'"):
@@ -451,10 +444,7 @@ def test_a_handler_that_declares_nonsense():
 
 def test_handlers_that_were_made_are_closed_if_another_one_cannot_be():
     closed = []
-
-    def fail(context):
-        raise RuntimeError("no luck")
-
+    fail = raising(RuntimeError("no luck"))
     fine = SimpleNamespace(handle=print, close=lambda: closed.append("fine"))
     plugin = plugin_of(plaunch_event_handlers=lambda: {"fine": lambda context: fine, "sick": fail})
     context = PluginContext("run", "role", "host", None, LaunchConfig(1, 1, 1).settings())

@@ -44,10 +44,6 @@ def test_functions_return_their_values_by_global_rank(start_method):
     assert launch("a", 2) == {0: (0, ("a", 2)), 1: (1, ("a", 2))}
 
 
-def test_programs_return_none():
-    assert launch_agent(config(), sys.executable, ["-c", "pass"]) == {0: None, 1: None}
-
-
 def test_a_missing_run_id_is_made_up_and_written_back():
     settings = config()
     values = elastic_launch(settings, functions.environment)("TORCHELASTIC_RUN_ID")

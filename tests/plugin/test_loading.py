@@ -7,7 +7,7 @@ import signal
 import pytest
 from plaunch.errors import ExitCode, PluginLoadError, SignalException
 from plaunch.plugin import hookimpl
-from plaunch.plugin.registry import DEVICE_COUNTS, EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS
+from plaunch.plugin.registry import DEVICE_COUNTS, EVENT_HANDLERS, LOGS_SPECS
 from plaunch.testing import plugin_manager
 
 COUNTS = "plaunch.device_counts"
@@ -253,8 +253,12 @@ def test_a_hook_may_be_of_a_later_version_or_have_another_name_in_the_plugin() -
     assert manager.get(DEVICE_COUNTS, "mine")() == 2
 
 
-def test_static_and_class_methods_are_hooks_too() -> None:
+def test_static_and_class_methods_are_hooks_too_and_no_property_is_run() -> None:
     class Static:
+        @property
+        def explosive(self):
+            raise AssertionError("run")
+
         @staticmethod
         @hookimpl
         def plaunch_device_counts():
@@ -286,19 +290,6 @@ def test_functions_of_other_modules_are_not_taken_for_forgotten_hooks(site) -> N
         """,
     )
     assert site.manager().get(DEVICE_COUNTS, "one")() == 1
-
-
-def test_no_property_is_run_when_hooks_are_looked_for() -> None:
-    class Lively:
-        @property
-        def explosive(self):
-            raise AssertionError("run")
-
-        @hookimpl
-        def plaunch_rendezvous_backends(self):
-            return {"mine": len}
-
-    assert plugin_manager(Lively()).get(RENDEZVOUS, "mine") is len
 
 
 def test_plugins_that_are_equal_are_refused_in_words() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,8 @@ from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS
 from plaunch.process.streams.logs import LogsDest, LogsSpecs
 from plaunch.process.streams.std import Std
 from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
+
+from helpers.programs import run_python
 
 PACKAGE = Path(__file__).parent.parent / "data" / "torchrun_package"
 
@@ -147,19 +147,14 @@ def test_the_backends_name_comes_without_the_distribution(manager) -> None:
     assert handler._handler.params.backend == handler.get_backend() == "acme"
 
 
-def test_closing_and_shutting_down(manager) -> None:
+def test_leaving_does_not_close_the_rendezvous_for_the_others_but_closing_does(manager) -> None:
     handler = create(manager)
+    assert handler.leave() is True
     assert handler.is_closed() is False
     handler.set_closed()
     assert handler.is_closed() is True
     # It answers None, which torchrun does not look at either.
     assert create(manager).shutdown() is True
-
-
-def test_leaving_does_not_close_the_rendezvous_for_the_others(manager) -> None:
-    handler = create(manager)
-    assert handler.leave() is True
-    assert handler.is_closed() is False
 
 
 @pytest.mark.parametrize("kind", ["Closed", "Connection", "", "GracefulExit", "State", "Timeout"])
@@ -255,11 +250,11 @@ def test_both_work_from_the_command_line(tmp_path) -> None:
         "print(*(os.environ[name] for name in names))\n"
     )
     logs = tmp_path / "logs"
-    command = [sys.executable, "-m", "plaunch", "--nproc-per-node=2"]
+    command = ["-m", "plaunch", "--nproc-per-node=2"]
     command += ["--rdzv-backend=acme", "--rdzv-endpoint=127.0.0.1:23456", "--rdzv-id=job"]
     command += ["--rdzv-conf=rank=0,anything=else"]
     command += ["--logs-specs=acme-flat", f"--log-dir={logs}", "--redirects=1", str(script)]
     environ = {**os.environ, "PYTHONPATH": str(PACKAGE)}
-    subprocess.run(command, env=environ, check=True, timeout=100, cwd=tmp_path)
+    run_python(*command, env=environ, check=True, timeout=100, cwd=tmp_path)
     shown = [(logs / f"{rank}.out").read_text().split() for rank in (0, 1)]
     assert shown == [[rank, "2", "0", "127.0.0.1", "23456"] for rank in "01"]

@@ -50,34 +50,31 @@ def restore_on_a_thread(signals):
 
 @pytest.mark.parametrize("signum", HANDLED)
 def test_torchruns_signals_raise(signum):
-    signals = installed()
+    installed()
     with pytest.raises(SignalException) as caught:
         receive(signum)
     assert caught.value.sigval is signum
     assert signum.name in str(caught.value)
-    signals.restore()
 
 
 def test_the_environment_says_which(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1")
-    signals = installed()
+    installed()
     assert signal.getsignal(signal.SIGTERM) is before
     with pytest.raises(SignalException):
         receive(signal.SIGUSR1)
-    signals.restore()
 
 
 def test_a_name_that_is_no_signal_is_logged_and_left_out(monkeypatch, caplog):
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGNONE, SIGUSR1,SIGKILL")
     with caplog.at_level(logging.WARNING, "plaunch"):
-        signals = installed()
+        installed()
     assert len(caplog.messages) == 2
     assert "'SIGNONE' is not a signal" in caplog.messages[0]
     assert "'SIGKILL' cannot be handled" in caplog.messages[1]
     with pytest.raises(SignalException):
         receive(signal.SIGUSR1)
-    signals.restore()
 
 
 def test_restore_puts_the_previous_handlers_back():
@@ -172,7 +169,6 @@ def test_signals_in_the_middle_of_something_are_raised_at_its_end_and_the_second
         work()
     assert steps == [("inner", 0), ("outer", 1)]
     assert caught.value.sigval is signal.SIGTERM
-    signals.restore()
 
 
 def test_after_a_signal_was_raised_the_next_one_escalates_the_close():
@@ -183,4 +179,3 @@ def test_after_a_signal_was_raised_the_next_one_escalates_the_close():
     with signals.held():
         receive(signal.SIGTERM)
     assert escalated.times == 1
-    signals.restore()
