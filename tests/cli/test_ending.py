@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from helpers.programs import run_python
 
-# What is left when `main` returns 17, in a process in which a plugin was imported.
+# What is left when `main` returns 17.
 PROGRAM = """\
-import atexit, concurrent.futures, sys, threading, time
-import plaunch.cli.program, plaunch.cli.entry, plaunch.plugin.culprits
-import plaunch.cli.ending
-plaunch.cli.ending.PATIENCE = {patience}
-never = threading.Event()
+import atexit, sys, types, plaunch.cli.program, plaunch.cli.entry
+class Late:
+    def __del__(self):
+        print("taken apart")
+late = Late()
+{others}
 def main():
     atexit.register(print, "first in, last out")
     {left}
@@ -21,30 +24,61 @@ def main():
 plaunch.cli.program.main = main
 plaunch.cli.entry.entry_point()
 """
+PLUGIN = """\
+import concurrent.futures, threading, time, plaunch.cli.ending, plaunch.plugin.culprits
+plaunch.cli.ending.PATIENCE = {patience}
+never = threading.Event()
+"""
+TORCH = "import threading, time; sys.modules['torch'] = types.ModuleType('torch')"
+IN_ORDER = "main first in, last out\n"
 
 
 def run(left, patience=60):
-    done = run_python("-c", PROGRAM.format(left=left, patience=patience))
+    """Run it in a process in which a plugin was imported."""
+    others = PLUGIN.format(patience=patience)
+    done = run_python("-c", PROGRAM.format(others=others, left=left))
     assert done.returncode == 17
     return done.stdout, done.stderr
 
 
-IN_ORDER = "main first in, last out\n"
-# One that comes back from C++ code while the interpreter is taken apart aborts the process.
-TAKEN_APART = """
-    class Late:
-        def __del__(self):
-            print("taken apart")
-    global late
-    late = Late()
-    threading.Thread(target=never.wait, daemon=True).start()
-"""
+def run_alone(*options, others="", left="pass", stdout=subprocess.PIPE):
+    pipes = {"capture_output": False, "stdout": stdout, "stderr": subprocess.PIPE}
+    return run_python(*options, "-c", PROGRAM.format(others=others, left=left), **pipes)
+
+
+def test_exit_functions_run_and_buffers_are_written_but_nothing_is_taken_apart():
+    """A thread that comes back then from C++ code aborts the process."""
+    done = run_alone()
+    assert (done.returncode, done.stdout, done.stderr) == (17, IN_ORDER, "")
+
+
+def test_with_an_interactive_interpreter_the_process_stays():
+    assert "taken apart" in run_alone("-i").stdout
+
+
+def test_a_stdout_that_cannot_be_flushed_is_told_by_the_interpreter():
+    with open("/dev/full", "w") as full:
+        done = run_alone(stdout=full)
+    assert done.returncode == 120
+    assert "No space left on device" in done.stderr
+
+
+def test_with_torch_loaded_the_process_ends_in_order_but_at_once():
+    """What is left to do is done: threads, exit functions, buffers; torch is not unloaded."""
+    left = """
+    sys.modules["torch"].late = late
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    """
+    done = run_alone(others=TORCH, left=left)
+    assert (done.returncode, done.stdout) == (17, "main thread\nfirst in, last out\n"), done.stderr
+
+
 DONE = {
     "nothing": "pass",
     "a daemon": "threading.Thread(target=never.wait, daemon=True).start()",
     "a thread that ends": "threading.Thread(target=time.sleep, args=(0.1,)).start()",
     "a pool": "global pool; pool = concurrent.futures.ThreadPoolExecutor(1); pool.submit(int)",
-    "the interpreter, which is not taken apart": TAKEN_APART,
 }
 
 
