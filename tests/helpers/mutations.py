@@ -188,9 +188,7 @@ def _spoil(choose, value):
         if action < 0.4 and at < len(value):
             value[at] = choose.randrange(256)
         elif action < 0.6:
-            value[at:at] = choose.choice(
-                (b"NaN", b"1e999", b"9" * 5000, b"[" * 99, b'"', b"\\u0000")
-            )
+            value[at:at] = choose.choice(_INSERTED)
         elif action < 0.8:
             del value[at : at + choose.randrange(1, 40)]
         else:
