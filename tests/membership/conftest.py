@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from plaunch.errors import RendezvousError, RendezvousStateError
 from plaunch.rendezvous.api import ChangeKind, JobSettings
+from plaunch.rendezvous.job import JobFailure
 from plaunch_membership.agent_requests import AgentRequests
 from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.leader import Leader
@@ -77,6 +78,19 @@ class SimulatedNode:
     def place(self):
         return self.membership.part.place if self.membership.part.is_active else None
 
+    @property
+    def verdict(self):
+        return self.membership.news.verdict
+
+    @property
+    def incarnation(self):
+        return self.membership.keys.incarnation
+
+    @property
+    def kinds(self):
+        """Of what it was told."""
+        return [change.kind.value for change in self.told]
+
     def begin(self, name, routine):
         self.tasks[name] = Task(self, name, routine)
         self.job.resume(self.tasks[name], None)
@@ -116,8 +130,16 @@ class SimulatedNode:
             self.want_round()
 
     def want_round(self):
-        if self.membership.news.verdict is None:
+        if self.verdict is None:
             self.agent.want_round()
+
+    def fail(self, *failures, is_final=False):
+        """What its agent does when workers have failed; by default the first one of the node."""
+        if not failures:
+            rank = self.membership.part.place.ranks.first_global
+            failures = [JobFailure(rank, 5.0, f"rank {rank} failed")]
+        self.agent.report(list(failures), is_final=is_final)
+        self.want_round()
 
 
 class Simulation:
@@ -282,6 +304,19 @@ class Simulation:
             for node in nodes
         )
 
+    def restore(self, older):
+        """What the store held at another time is all that it holds."""
+        self.board.data.clear()
+        self.board.data.update(older)
+
+    def have_verdict(self, nodes, seconds=10.0):
+        """Let time pass until all these nodes know how the job has ended."""
+        assert self.run(seconds, lambda: all(node.verdict for node in nodes)), self.describe()
+
+    @property
+    def leader(self):
+        return next(node for node in self.living if node.name == node.state.leader)
+
     @property
     def living(self):
         return [node for node in self.nodes if not node.is_dead]
@@ -307,6 +342,11 @@ class Simulation:
             f" tasks={[(name, task.operation) for name, task in n.tasks.items()]}"
             for n in self.nodes
         )
+
+
+@pytest.fixture
+def board():
+    return MemoryBoard()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from plaunch_membership.operations import Add, MultiGet
 from plaunch_membership.records import RecordError
 from plaunch_membership.runner import Runner
 from plaunch_membership.shared_log import SharedLogReader
-from plaunch_membership.testing import MemoryBoard, MemoryStore
+from plaunch_membership.testing import MemoryStore
 
 from helpers.waiting import wait_until
 
@@ -31,11 +31,6 @@ def run(routine, store):
         except StopIteration as end:
             return end.value
         result = operation.run(store)
-
-
-@pytest.fixture
-def board():
-    return MemoryBoard()
 
 
 def take(store, *numbers):
@@ -169,8 +164,8 @@ def test_bad_records_are_named_and_not_for_ever(settled, caplog):
     job.board.data[tickets(log)] = b"500"
     for node in nodes:
         node.agent.succeed()
-    assert job.run(60.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
-    assert nodes[0].membership.news.verdict.outcome == "succeeded"
+    job.have_verdict(nodes, 60.0)
+    assert nodes[0].verdict.outcome == "succeeded"
     assert caplog.text.count("is not believed") == 20 * len(nodes)
     assert "further records that are not believed are not named" in caplog.text
 

@@ -19,18 +19,12 @@ from plaunch.errors import (
 from plaunch.rendezvous import ChangeKind, JobRendezvous, JobSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler, arrivals, store_threads
 from plaunch_membership import handler as handler_module
-from plaunch_membership.testing import MemoryBoard
 from plaunch_network import HeldPort
 
 from helpers.clock import Clock
 from helpers.waiting import wait_until
 
 BOUND = 30.0
-
-
-@pytest.fixture
-def board():
-    return MemoryBoard()
 
 
 @pytest.fixture

@@ -17,18 +17,13 @@ from plaunch_membership.watcher import Watcher
 from .conftest import Simulation
 
 
-def kinds(node):
-    return [change.kind.value for change in node.told]
-
-
 def incarnations(nodes):
-    return {node.membership.keys.incarnation for node in nodes}
+    return {node.incarnation for node in nodes}
 
 
 def fail(job, node):
     """A worker of one node fails, and all are in a round again."""
-    node.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
-    node.want_round()
+    node.fail()
     job.settle()
 
 
@@ -49,7 +44,7 @@ def test_all_notice_that_the_store_is_empty(simulate, min_nodes, max_nodes, coun
     job.board.wipe()
     job.run(3.0)
     job.settle(*nodes)
-    assert all(kinds(node)[-1] == "lost" or "lost" in kinds(node) for node in nodes)
+    assert all(node.kinds[-1] == "lost" or "lost" in node.kinds for node in nodes)
     assert all("forgotten" in "".join(change.reason for change in node.told) for node in nodes)
     assert len(incarnations(nodes)) == 1
     assert incarnations(nodes) != before
@@ -87,8 +82,7 @@ def test_whenever_it_happens_all_meet_again(simulate, shape, seed):
             job.run(order.random() * 8)
         one = order.choice(nodes)
         if one.place is not None and order.random() < 0.5:
-            one.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
-            one.want_round()
+            one.fail()
             for _ in range(order.randrange(30)):
                 job.step()
         job.board.wipe()
@@ -151,16 +145,14 @@ def test_an_older_snapshot_is_not_gone_on_with(simulate, min_nodes, max_nodes, w
     job.run(5.0)
     if when == "running":
         older = dict(job.board.data)
-    nodes[0].agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
-    nodes[0].want_round()
+    nodes[0].fail()
     if when == "settling":
         job.run(1.0, lambda: nodes[1].state.phase is JobPhase.SETTLING)
         older = dict(job.board.data)
     job.settle(*nodes)
     job.run(5.0)
     before = incarnations(nodes)
-    job.board.data.clear()
-    job.board.data.update(older)
+    job.restore(older)
     job.run(3.0)
     job.settle(*nodes)
     assert len(incarnations(nodes)) == 1
@@ -176,8 +168,7 @@ def test_a_snapshot_of_the_job_before_is_not_gone_on_with(settled):
     job.run(5.0)
     job.settle(*nodes)
     second = incarnations(nodes)
-    job.board.data.clear()
-    job.board.data.update(older)
+    job.restore(older)
     job.run(5.0)
     job.settle(*nodes)
     assert len(first | second | incarnations(nodes)) == 3
@@ -190,8 +181,7 @@ def test_a_change_that_hides_the_loss_is_seen_through(settled):
     older = dict(job.board.data)
     fail(job, nodes[0])
     job.run(5.0)
-    job.board.data.clear()
-    job.board.data.update(older)
+    job.restore(older)
     nodes[0].agent.send_notice(10)
     while job.step():
         pass

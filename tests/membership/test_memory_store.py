@@ -9,16 +9,10 @@ import threading
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
-from plaunch_membership.testing import MemoryBoard
 
 from helpers.waiting import wait_until
 
 BOUND = 30.0  # seconds within which everything here has long happened
-
-
-@pytest.fixture
-def board():
-    return MemoryBoard()
 
 
 @pytest.fixture

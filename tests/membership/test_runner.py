@@ -8,7 +8,6 @@ import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_membership.operations import Add, Set, Sleep, Wait
 from plaunch_membership.runner import Runner
-from plaunch_membership.testing import MemoryBoard
 
 from helpers.clock import Clock
 from helpers.waiting import wait_until
@@ -30,11 +29,6 @@ class Ended:
     def wait(self):
         assert self.event.wait(BOUND), "it does not end"
         return self.error
-
-
-@pytest.fixture
-def board():
-    return MemoryBoard()
 
 
 @pytest.fixture
