@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
@@ -347,6 +348,78 @@ class Simulation:
 @pytest.fixture
 def board():
     return MemoryBoard()
+
+
+class Gate:
+    """Connections to a board that some operations cannot get through while it is shut."""
+
+    def __init__(self, board, *names):
+        self.is_shut, self.asked, self._opened = False, threading.Event(), threading.Event()
+        self._board, self._names = board, names
+
+    def connect(self):
+        store = self._board.connect()
+        for name in self._names:
+            setattr(store, name, self._guarded(getattr(store, name)))
+        return store
+
+    def open(self):
+        self.is_shut = False
+        self._opened.set()
+
+    def _guarded(self, operation):
+        def call(*args):
+            self._pass()
+            result = operation(*args)
+            self._pass()
+            return result
+
+        return call
+
+    def _pass(self):
+        if self.is_shut:
+            self.asked.set()
+            self._opened.wait(30.0)
+
+
+@pytest.fixture
+def gate(board):
+    """Make a `Gate`."""
+    return lambda *names: Gate(board, *names)
+
+
+class Ended:
+    """What a runner says at its end."""
+
+    def __init__(self):
+        self.event = threading.Event()
+        self.error = None
+
+    def __call__(self, error):
+        self.error = error
+        self.event.set()
+
+    def wait(self):
+        assert self.event.wait(30.0), "it does not end"
+        return self.error
+
+
+@pytest.fixture
+def run():
+    """Run a routine; everything is stopped in the end."""
+    runners = []
+
+    def run(routine, connect, **options):
+        ended = Ended()
+        runner = Runner("test", routine, connect, ended, **options)
+        runners.append(runner)
+        runner.start()
+        return runner, ended
+
+    yield run
+    for runner in runners:
+        runner.stop()
+        assert runner.join(30.0)
 
 
 @pytest.fixture
