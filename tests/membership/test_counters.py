@@ -62,9 +62,7 @@ def test_a_log_is_read_in_parts(board):
         assert len(part) <= 3
         found += [ticket for ticket, _, _ in part]
         if len(found) < 19:
-            assert perform(reader.wait(1e9), store) is None, (
-                "there is more, so nothing is waited for"
-            )
+            assert perform(reader.wait(1e9), store) is None, "there is more, so none is waited for"
     assert found == list(range(1, 20))
     assert isinstance(next(reader.wait(1.0)).timeout, float)
 

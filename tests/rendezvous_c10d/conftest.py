@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
@@ -17,6 +15,7 @@ from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.torch_import import load_distributed
 
 from helpers.calls import Call
+from helpers.programs import running_python
 
 SERVER = """
 import sys
@@ -43,7 +42,7 @@ def prepared(*args, **config):
 
 @dataclass
 class Server:
-    process: subprocess.Popen
+    process: object
     port: int
 
     def connector(self, read_timeout=60.0):
@@ -55,15 +54,7 @@ def start_server():
     with contextlib.ExitStack() as stack:
 
         def start(port=0):
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", SERVER, str(port)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            stack.callback(process.kill)
+            process = stack.enter_context(running_python("-c", SERVER, port))
             return Server(process, int(process.stdout.readline()))
 
         yield start

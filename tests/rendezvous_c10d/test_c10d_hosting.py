@@ -17,6 +17,7 @@ from plaunch.errors import (
     RendezvousError,
     UsageError,
 )
+from plaunch.rendezvous import RendezvousParameters
 from plaunch_network import interface_addresses, is_loop_back
 from plaunch_rendezvous_c10d import connecting, hosting, prepare_backend
 from plaunch_rendezvous_c10d.connecting import Connector
@@ -47,6 +48,10 @@ def listeners(port):
                 if int(number, 16) == port and state == "0A":
                     found.add(host)
     return found
+
+
+def prepare_for_two(endpoint, **config):
+    return prepare_backend(RendezvousParameters("c10d", endpoint, "job", 1, 2, **config))
 
 
 def port_of(backend):
@@ -139,13 +144,7 @@ def test_port_0_picks_one_and_says_which(prepare, caplog):
         assert f"--rdzv-endpoint={backend.endpoint}" in caplog.text
         assert "WARNING" in caplog.text
     with pytest.raises(UsageError, match="no port that this node could know"):
-        prepare_backend_of(f"{FOREIGN}:0")
-
-
-def prepare_backend_of(endpoint, **config):
-    from plaunch.rendezvous import RendezvousParameters
-
-    return prepare_backend(RendezvousParameters("c10d", endpoint, "job", 1, 2, None, **config))
+        prepare_for_two(f"{FOREIGN}:0")
 
 
 def test_a_foreign_endpoint_is_joined_not_hosted(prepare, monkeypatch):
@@ -174,7 +173,7 @@ def test_a_port_that_another_program_has(prepare, monkeypatch):
     monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.5)
     with listening() as port:
         with pytest.raises(UsageError, match=rf"port is taken by pid {os.getpid()} "):
-            prepare_backend_of(f"localhost:{port}", is_host=True)
+            prepare_for_two(f"localhost:{port}", is_host=True)
         # Without being asked we take it for the host, and find out when it does not answer.
         with prepare(f"127.0.0.1:{port}", max_nodes=2) as backend:
             assert not backend.is_host
@@ -188,7 +187,7 @@ def test_a_port_that_may_not_be_bound(monkeypatch):
 
     monkeypatch.setattr(hosting, "_listen", refuse)
     with pytest.raises(UsageError, match="'localhost:80' cannot be hosted: Permission denied"):
-        prepare_backend_of("localhost:80")
+        prepare_for_two("localhost:80")
 
 
 def test_a_host_behind_a_service_address(prepare, monkeypatch):
@@ -310,7 +309,7 @@ def test_connections_ask_no_name_server(prepare, monkeypatch):
 )
 def test_bad_settings_are_named(endpoint, config, message):
     with pytest.raises(UsageError, match=message):
-        prepare_backend_of(endpoint, **config)
+        prepare_for_two(endpoint, **config)
 
 
 def test_a_file_of_one_node_goes_and_a_given_one_stays(prepare, tmp_path):
@@ -366,7 +365,7 @@ def test_a_missing_torch_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "torch.distributed")
     with pytest.raises(PluginLoadError, match=r"pip install 'plaunch\[c10d\]'"):
-        prepare_backend_of("")
+        prepare_for_two("")
 
 
 def test_the_port_of_a_plain_job_is_no_warning(prepare, caplog):
