@@ -13,6 +13,8 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch_report import cli
 
+from helpers.programs import run_python
+
 
 def run(argv, capsys):
     code = cli.main(argv)
@@ -39,7 +41,7 @@ def test_json_needs_no_libraries(runs):
         f"main([{str(runs.folder)!r}, '--json', '-o', {os.devnull!r}]); "
         "print(sorted({'bokeh', 'jinja2', 'numpy', 'torch'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert "[]\n" in done.stdout, done.stderr
 
 
@@ -90,14 +92,9 @@ def test_a_full_disk_is_one_line(runs, tmp_path, form, output):
     runs.elastic()
     (tmp_path / "report.html").write_text("the report of before")
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "plaunch_report", str(runs.folder), *form, *output],
-            check=False,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-        )
+        words = ["-m", "plaunch_report", runs.folder, *form, *output]
+        pipes = {"capture_output": False, "stdout": full, "stderr": subprocess.PIPE}
+        done = run_python(*words, cwd=tmp_path, **pipes)
     assert done.returncode == 2
     assert re.fullmatch(rf"plaunch-report: error: cannot write .*: {FULL}.*\n", done.stderr)
     if "/dev/full" in output:
@@ -112,13 +109,7 @@ def test_the_report_of_before_stays_if_there_is_no_room(runs, tmp_path):
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
         "from plaunch_report.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", code, str(runs.folder), "--json", "-o", str(path)],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    done = run_python("-B", "-c", code, runs.folder, "--json", "-o", path, cwd=tmp_path)
     assert done.returncode == 2
     assert re.fullmatch(
         rf"plaunch-report: error: cannot write the report to '{path}': .*\n", done.stderr
@@ -233,10 +224,5 @@ def test_the_program_is_installed():
 
     [script] = entry_points(group="console_scripts", name="plaunch-report")
     assert script.load() is cli.entry_point
-    done = subprocess.run(
-        [sys.executable, "-m", "plaunch_report", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-m", "plaunch_report", "--help", check=True)
     assert "RUN_DIR" in done.stdout
