@@ -280,23 +280,17 @@ def test_who_waits_for_a_round_is_told_that_its_node_has_left(create):
 def ends_at(board, part):
     """Connections over which the store goes down when a key with this part is written."""
 
-    def connect():
-        store = board.connect()
-        add, compare_set = store.add, store.compare_set
-
-        def check(key):
+    def checked(operation):
+        def call(key, *args):
             if part in key:
                 board.down = True
+            return operation(key, *args)
 
-        def checked_add(key, amount):
-            check(key)
-            return add(key, amount)
+        return call
 
-        def checked_compare_set(key, expected, desired):
-            check(key)
-            return compare_set(key, expected, desired)
-
-        store.add, store.compare_set = checked_add, checked_compare_set
+    def connect():
+        store = board.connect()
+        store.add, store.compare_set = checked(store.add), checked(store.compare_set)
         return store
 
     return connect

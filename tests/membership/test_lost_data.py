@@ -27,6 +27,14 @@ def fail(job, node):
     job.settle()
 
 
+def check_begun_anew(job, nodes, before):
+    """All of them, in one incarnation that is another than `before`."""
+    job.run(3.0)
+    job.settle(*nodes)
+    assert len(incarnations(nodes)) == 1
+    assert incarnations(nodes) != before
+
+
 # --- everything is lost ---------------------------------------------------------------------------
 
 
@@ -42,12 +50,9 @@ def test_all_notice_that_the_store_is_empty(simulate, min_nodes, max_nodes, coun
     job.run(10.0 + offset)
     before = incarnations(nodes)
     job.board.wipe()
-    job.run(3.0)
-    job.settle(*nodes)
-    assert all(node.kinds[-1] == "lost" or "lost" in node.kinds for node in nodes)
+    check_begun_anew(job, nodes, before)
+    assert all("lost" in node.kinds for node in nodes)
     assert all("forgotten" in "".join(change.reason for change in node.told) for node in nodes)
-    assert len(incarnations(nodes)) == 1
-    assert incarnations(nodes) != before
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -61,10 +66,7 @@ def test_who_notices_first_does_not_leave_the_other_alone(settled, min_nodes, fi
     job.board.wipe()
     job.run(2.0)
     nodes[1 - first].is_paused = False
-    job.run(3.0)
-    job.settle(*nodes)
-    assert len(incarnations(nodes)) == 1
-    assert incarnations(nodes) != before
+    check_begun_anew(job, nodes, before)
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 2), (1, 3), (2, 3), (3, 3)])
@@ -153,10 +155,7 @@ def test_an_older_snapshot_is_not_gone_on_with(simulate, min_nodes, max_nodes, w
     job.run(5.0)
     before = incarnations(nodes)
     job.restore(older)
-    job.run(3.0)
-    job.settle(*nodes)
-    assert len(incarnations(nodes)) == 1
-    assert incarnations(nodes) != before
+    check_begun_anew(job, nodes, before)
     assert {node.place.attempt for node in nodes} == {1}
 
 
@@ -230,15 +229,14 @@ def test_a_host_that_is_started_again_does_not_make_the_budget_grow(simulate, mi
     assert [node.place.attempt for node in (host, other)] == [2, 2]
     other.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
     job.run(5.0)
-    assert host.membership.news.verdict.outcome == "failed"
+    assert host.verdict.outcome == "failed"
 
 
 def test_an_attempt_counts_before_its_round_is_formed(simulate):
     job = simulate(min_nodes=2, max_nodes=2, max_restarts=5)
     host, other = job.add(is_host=True), job.add()
     job.settle(host, other)
-    other.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
-    other.want_round()
+    other.fail()
     host.is_slow_until = job.now + 60.0  # its workers do not stop
     job.run(5.0, lambda: other.state.attempt == 1)
     assert other.state.phase is JobPhase.FORMING
@@ -306,7 +304,7 @@ def test_a_clock_that_is_behind_does_not_run_a_finished_job_again(settled, secon
     job.run(1.0)
     assert "succeeded" in str(late.error)
     assert "clock" in str(late.error)
-    assert late.membership.news.verdict.outcome == "succeeded"
+    assert late.verdict.outcome == "succeeded"
 
 
 def test_data_that_are_lost_while_a_node_comes_begin_no_incarnation_twice():

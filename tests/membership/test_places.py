@@ -72,36 +72,25 @@ def test_of_two_wishes_after_the_loss_of_the_store_that_of_the_last_round_counts
     assert returns.place is None
 
 
-def spare_that_had_a_place_before(job):
-    """A job of two nodes, and a spare that had rank 1 in a round of the same number before."""
-    stays, spare, newcomer = job.add(host="stays"), job.add(host="spare"), job.add(host="new")
-    job.settle(stays, spare)
+def test_a_place_of_another_incarnation_is_none(settled):
+    """A spare that had rank 1 in a round of the same number before ends nobody's when it leaves."""
+    job, (stays, spare) = settled(2)
+    newcomer = job.add(host="new")
     job.board.wipe()
     spare.is_slow_until = job.now + 20.0
     job.settle(stays, newcomer)
     job.run(30.0)
     assert spare.place is None
     assert spare.state.phase is JobPhase.RUNNING
-    return stays, newcomer, spare
-
-
-def test_a_place_of_another_incarnation_is_none(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    _, newcomer, spare = spare_that_had_a_place_before(job)
     assert newcomer.membership.is_member(newcomer.state)
     assert not spare.membership.is_member(spare.state)
     assert spare.membership.part.place is None
-
-
-def test_a_spare_that_leaves_ends_nobodys_round(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    *members, spare = spare_that_had_a_place_before(job)
-    told = [node.kinds for node in members]
+    told = [node.kinds for node in (stays, newcomer)]
     spare.agent.leave("SIGTERM received")
     job.run(20.0)
     assert spare.has_ended
-    assert [node.kinds for node in members] == told
-    assert {node.state.phase for node in members} == {JobPhase.RUNNING}
+    assert [node.kinds for node in (stays, newcomer)] == told
+    assert {node.state.phase for node in (stays, newcomer)} == {JobPhase.RUNNING}
 
 
 def test_a_node_that_does_not_know_yet_that_it_is_out_ends_nobodys_round(settled):

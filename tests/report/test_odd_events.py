@@ -108,12 +108,6 @@ def test_a_launcher_that_failed_is_called_one(runs):
     assert "rank -1" not in page
 
 
-def test_a_worker_has_its_rank(runs):
-    runs.elastic()
-    story, _ = tell(runs)
-    assert story.failures[0].who == "rank 3"
-
-
 @pytest.mark.parametrize("seed", range(60))
 def test_no_event_that_was_changed_at_random_breaks_the_report(runs, seed, capsys):
     choose = random.Random(seed)

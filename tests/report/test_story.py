@@ -47,6 +47,7 @@ def test_rounds_and_why_they_ended(elastic):
 def test_a_failure_that_several_nodes_told_of_is_one(elastic):
     [failure] = elastic.failures
     assert (failure.global_rank, failure.host, failure.pid, failure.round) == (3, "b", 10_003, 0)
+    assert failure.who == "rank 3"
     assert failure.how == "exit code 1"
     assert failure.is_first
     # Node a has told of it first, and knew less.
