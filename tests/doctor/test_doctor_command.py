@@ -199,7 +199,8 @@ def test_plugins_matter_as_far_as_they_are_used(row, chosen, expected):
 
 
 def test_the_program_checks_this_node_with_a_broken_plugin_installed(tmp_path):
-    Site(tmp_path, "").install("acme-doctor", {"plaunch.plugins": {"bad": "acme_doctor_missing"}})
+    offers = {"plaunch.plugins": {"bad": "acme_doctor_missing"}}
+    Site(tmp_path, "").install("acme_doctor", offers, metadata_name="acme-doctor")
     (tmp_path / "train.py").write_text("open('started', 'w')\n")
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = run_python("-m", "plaunch", "--doctor", "train.py", cwd=tmp_path, env=environ)

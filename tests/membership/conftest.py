@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from plaunch.errors import RendezvousError, RendezvousStateError
+from plaunch.errors import RendezvousClosedError, RendezvousError, RendezvousStateError
 from plaunch.rendezvous.api import ChangeKind, JobSettings
 from plaunch.rendezvous.job import JobFailure
 from plaunch_membership.agent_requests import AgentRequests
@@ -304,6 +304,14 @@ class Simulation:
             node.state.phase is JobPhase.RUNNING and node.state.world.round == node.place.round
             for node in nodes
         )
+
+    def refuse(self, *words, **settings):
+        """A node comes that cannot take part, and is told why in these words."""
+        node = self.add(**settings)
+        self.run(10.0)
+        assert isinstance(node.error, RendezvousClosedError)
+        assert [word for word in words if word not in str(node.error)] == []
+        return node
 
     def restore(self, older):
         """What the store held at another time is all that it holds."""

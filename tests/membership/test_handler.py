@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import select
@@ -19,10 +18,10 @@ from plaunch.errors import (
 from plaunch.rendezvous import ChangeKind, JobRendezvous, JobSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler, arrivals, store_threads
 from plaunch_membership import handler as handler_module
-from plaunch_network import HeldPort
 
 from helpers.calls import Call, at_once
 from helpers.clock import Clock
+from helpers.ports import free_port
 from helpers.waiting import wait_until
 
 BOUND = 30.0
@@ -516,7 +515,6 @@ def test_the_time_to_start_bounds_the_wait_for_nodes(create):
 
 
 def test_the_ports_of_rounds_are_from_the_range(create):
-    with contextlib.closing(HeldPort.any()) as free:
-        port = free.port
+    port = free_port()
     handler = create(job=JobSettings(port_range=(port, port)))
     assert handler.next_rendezvous().bootstrap_store_info.master_port == port

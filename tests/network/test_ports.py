@@ -12,6 +12,7 @@ from plaunch.errors import UsageError
 from plaunch_network import HeldPort, ports
 from plaunch_network.ports import port_owner
 
+from helpers.ports import free_port
 from helpers.programs import run_python
 
 
@@ -48,8 +49,7 @@ def test_torchs_store_can_be_hosted_on_a_held_port():
 
 
 def test_a_given_port_is_held():
-    with contextlib.closing(HeldPort.any()) as free:
-        port = free.port
+    port = free_port()
     with contextlib.closing(HeldPort.given(port, "--master-port")) as held:
         assert held.port == port
 

@@ -14,7 +14,6 @@ from plaunch_rendezvous_c10d import prepare_backend
 from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.torch_import import load_distributed
 
-from helpers.calls import Call
 from helpers.programs import running_python
 
 SERVER = """
@@ -29,6 +28,10 @@ sys.stdin.read()
 
 def parameters(endpoint="", max_nodes=1, local_addr=None, **config):
     return RendezvousParameters("c10d", endpoint, "job", 1, max_nodes, local_addr, **config)
+
+
+def port_of(backend):
+    return int(backend.endpoint.rpartition(":")[2])
 
 
 @contextlib.contextmanager
@@ -58,11 +61,6 @@ def start_server():
             return Server(process, int(process.stdout.readline()))
 
         yield start
-
-
-@pytest.fixture
-def in_thread():
-    return Call
 
 
 @pytest.fixture

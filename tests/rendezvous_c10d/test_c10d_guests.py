@@ -11,16 +11,14 @@ from helpers.ports import free_port
 from helpers.programs import running_python
 from helpers.waiting import wait_until
 
+from .conftest import port_of
+
 GUEST = """
 import socket, sys
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))):
     print("here", flush=True)
     sys.stdin.read()
 """
-
-
-def port_of(backend):
-    return int(backend.endpoint.rpartition(":")[2])
 
 
 def test_another_process_is_a_guest_as_long_as_it_is_connected(prepare):

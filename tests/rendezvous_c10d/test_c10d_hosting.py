@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import socket
@@ -25,15 +24,9 @@ from plaunch_rendezvous_c10d.torch_import import load_distributed
 from helpers.ports import free_port
 from helpers.programs import run_python
 
+from .conftest import port_of
+
 FOREIGN = "192.0.2.77"
-
-
-@contextlib.contextmanager
-def listening(host="127.0.0.1"):
-    with socket.socket() as sock:
-        sock.bind((host, 0))
-        sock.listen()
-        yield sock.getsockname()[1]
 
 
 def listeners(port):
@@ -51,10 +44,6 @@ def listeners(port):
 
 def prepare_for_two(endpoint, **config):
     return prepare_backend(RendezvousParameters("c10d", endpoint, "job", 1, 2, **config))
-
-
-def port_of(backend):
-    return int(backend.endpoint.rpartition(":")[2])
 
 
 def test_one_node_hosts_on_loop_back_alone_and_on_any_port(prepare, caplog):
@@ -171,7 +160,8 @@ def test_is_host_false_never_hosts(prepare):
 
 def test_a_port_that_another_program_has(prepare, monkeypatch):
     monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.5)
-    with listening() as port:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         with pytest.raises(UsageError, match=rf"port is taken by pid {os.getpid()} "):
             prepare_for_two(f"localhost:{port}", is_host=True)
         # Without being asked we take it for the host, and find out when it does not answer.

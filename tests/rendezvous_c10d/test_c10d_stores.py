@@ -12,6 +12,7 @@ import pytest
 from plaunch.errors import RendezvousConnectionError
 from plaunch_rendezvous_c10d.stores import TcpStore
 
+from helpers.calls import Call
 from helpers.waiting import wait_until
 
 
@@ -137,19 +138,19 @@ def test_a_wait_ends_with_its_time_out_and_leaves_the_connection_usable(store, t
     assert store.wait("key", timeout) == b"x"
 
 
-def test_a_wait_longer_than_the_read_time_out_is_not_taken_for_silence(prepare, in_thread):
+def test_a_wait_longer_than_the_read_time_out_is_not_taken_for_silence(prepare):
     with prepare(read_timeout=0.2) as backend:
         store = backend.connect()
-        call = in_thread(store.wait, "key", 30)
+        call = Call(store.wait, "key", 30)
         assert not call.ended(1.0)
         backend.connect().set("key", b"x")
         assert call.ended()
         assert call.result == b"x"
 
 
-def test_close_ends_a_wait_in_another_thread(connect, in_thread):
+def test_close_ends_a_wait_in_another_thread(connect):
     store = connect()
-    call = in_thread(store.wait, "key", 60)
+    call = Call(store.wait, "key", 60)
     assert not call.ended(0.2)
     store.close()
     store.close()
@@ -172,10 +173,10 @@ OPERATIONS = {
 }
 
 
-def test_sigkill_of_the_host_ends_every_call_with_an_error(start_server, in_thread):
+def test_sigkill_of_the_host_ends_every_call_with_an_error(start_server):
     server = start_server()
     connector = server.connector()
-    blocked = [in_thread(connector.connect().wait, "never", 60) for _ in range(3)]
+    blocked = [Call(connector.connect().wait, "never", 60) for _ in range(3)]
     idle = {name: connector.connect() for name in OPERATIONS}
     assert not any(call.ended(0.1) for call in blocked)
     server.process.kill()
@@ -217,7 +218,7 @@ def connecting():
     return [t for t in threading.enumerate() if t.name == "plaunch-connect"]
 
 
-def test_a_stopped_host_holds_nobody_up(start_server, in_thread, monkeypatch):
+def test_a_stopped_host_holds_nobody_up(start_server, monkeypatch):
     monkeypatch.setattr("plaunch_rendezvous_c10d.connecting.CONNECT_TIMEOUT", 0.5)
     monkeypatch.setattr("plaunch_rendezvous_c10d.connecting._MOST_HANGING", 1)
     server = start_server()
@@ -225,7 +226,7 @@ def test_a_stopped_host_holds_nobody_up(start_server, in_thread, monkeypatch):
     stores = {name: connector.connect() for name in OPERATIONS}
     calls = {**OPERATIONS, "wait": lambda store: store.wait("never", 1)}
     with stopped(server.process):
-        under_way = {name: in_thread(calls[name], store) for name, store in stores.items()}
+        under_way = {name: Call(calls[name], store) for name, store in stores.items()}
         for _ in range(3):
             with pytest.raises(RendezvousConnectionError, match="does not answer as a TCPStore"):
                 connector.connect()

@@ -21,8 +21,6 @@ from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
 )
 from plaunch_testing.conformance.nodes import Node, close_all
 
-from helpers.calls import Call
-
 QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 5, "last_call_timeout": 0.2}
 USERS = {"ann": "ann's password"}
 _numbers = itertools.count()
@@ -122,8 +120,3 @@ def secure(certificates, password_file):
         "etcd_user": "ann",
         "etcd_password_file": password_file,
     }
-
-
-@pytest.fixture
-def in_thread():
-    return Call

@@ -17,6 +17,8 @@ from plaunch_rendezvous_etcd import EtcdAccessError, create_etcd_handler
 from plaunch_rendezvous_etcd.testing import EtcdServer, create_certificates, free_ports
 from plaunch_rendezvous_etcd.testing import certificates as authority
 
+from helpers.calls import Call
+
 
 @contextlib.contextmanager
 def answering(body):
@@ -294,14 +296,14 @@ def test_the_password_may_come_from_the_environment(prepare, secure_server, secu
     assert prepare(secure_server.endpoint, **secure).connect().add("n", 1) >= 1
 
 
-def test_a_login_that_has_expired_is_renewed(prepare, secure_server, secure, in_thread):
+def test_a_login_that_has_expired_is_renewed(prepare, secure_server, secure):
     one, other = (prepare(secure_server.endpoint, **secure).connect() for _ in range(2))
     one.set("login", b"x")
-    call = in_thread(other.wait, "after the login", 60)
+    call = Call(other.wait, "after the login", 60)
     # The server's logins last for three seconds.
     assert not call.ended(8)
     assert other.multi_get(["login"]) == [b"x"]
-    again = in_thread(other.wait, "after the login too", 60)
+    again = Call(other.wait, "after the login too", 60)
     assert not again.ended(0.3)
     one.multi_set({"after the login": b"1", "after the login too": b"2"})
     assert call.ended()
@@ -350,10 +352,10 @@ def test_all_endpoints_are_named_if_none_works(fails):
     assert "is no etcd" in text
 
 
-def test_a_client_that_is_released_while_it_connects(prepare, in_thread):
+def test_a_client_that_is_released_while_it_connects(prepare):
     with silent() as endpoint:
         backend = prepare(endpoint, connect_timeout=60)
-        call = in_thread(backend.connect)
+        call = Call(backend.connect)
         assert not call.ended(0.2)
         backend.release()
         assert call.ended()

@@ -10,7 +10,7 @@ from plaunch.rendezvous import ChangeKind
 from plaunch_rendezvous_etcd import client, watching
 from plaunch_testing.conformance.nodes import BOUND, eventually, meet
 
-from helpers.calls import at_once
+from helpers.calls import Call, at_once
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ def test_a_dead_server_is_noticed_at_once_and_a_restarted_one_found(prepare, own
     assert again.add("n", 1) == 2
 
 
-def test_a_wait_goes_on_after_a_restart(prepare, own_etcd_server, in_thread, monkeypatch):
+def test_a_wait_goes_on_after_a_restart(prepare, own_etcd_server, monkeypatch):
     monkeypatch.setattr(watching, "PATIENCE", BOUND)
     server = own_etcd_server
     backend = prepare(server.endpoint)
-    calls = [in_thread(backend.connect().wait, f"key/{n}", BOUND) for n in range(3)]
+    calls = [Call(backend.connect().wait, f"key/{n}", BOUND) for n in range(3)]
     assert not any(call.ended(0.2) for call in calls)
     for _ in range(2):
         server.kill()
@@ -83,12 +83,10 @@ def test_a_wait_goes_on_after_a_restart(prepare, own_etcd_server, in_thread, mon
     assert [call.result for call in calls] == [b"0", b"1", b"2"]
 
 
-def test_a_wait_does_not_outlast_a_server_that_stays_away(
-    prepare, own_etcd_server, in_thread, monkeypatch
-):
+def test_a_wait_does_not_outlast_a_server_that_stays_away(prepare, own_etcd_server, monkeypatch):
     monkeypatch.setattr(watching, "PATIENCE", 1.0)
     backend = prepare(own_etcd_server.endpoint)
-    call = in_thread(backend.connect().wait, "key", 10 * BOUND)
+    call = Call(backend.connect().wait, "key", 10 * BOUND)
     assert not call.ended(0.2)
     own_etcd_server.kill()
     assert call.ended()
@@ -96,10 +94,10 @@ def test_a_wait_does_not_outlast_a_server_that_stays_away(
     assert own_etcd_server.endpoint in str(call.error)
 
 
-def test_nothing_spins_while_the_server_is_away(prepare, own_etcd_server, in_thread, monkeypatch):
+def test_nothing_spins_while_the_server_is_away(prepare, own_etcd_server, monkeypatch):
     monkeypatch.setattr(watching, "PATIENCE", BOUND)
     backend = prepare(own_etcd_server.endpoint)
-    calls = [in_thread(backend.connect().wait, "key", BOUND) for _ in range(3)]
+    calls = [Call(backend.connect().wait, "key", BOUND) for _ in range(3)]
     assert not calls[0].ended(0.2)
     own_etcd_server.kill()
     began, used = time.monotonic(), time.process_time()

@@ -382,7 +382,7 @@ def install_options(folder, source, plugin):
     """A package whose plugin has options."""
     modules = {"acme_declares": source, "acme_plugin": plugin, "acme_more": ""}
     declared = {"plaunch.options": {"acme": "acme_declares"}}
-    Site(folder, "").install("acme-options", declared, **modules)
+    Site(folder, "").install("acme_options", declared, metadata_name="acme-options", **modules)
 
 
 @pytest.mark.parametrize("name", ["acme", "options:acme", "Acme.Options:acme"])
@@ -423,7 +423,8 @@ def plaunch_extensions(context):
 
 @pytest.mark.parametrize("name", ["greeter", "plugin:greeter", "Acme.Hooks:greeter"])
 def test_an_installed_package_of_hooks_passes(check, tmp_path, name):
-    Site(tmp_path, "").install("acme-hooks", {"plaunch.plugins": {"greeter": "faulty"}})
+    offers = {"plaunch.plugins": {"greeter": "faulty"}}
+    Site(tmp_path, "").install("acme_hooks", offers, metadata_name="acme-hooks")
     done = check(f"--check-plugin={name}", source=GREETER)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\n  ok        it takes part in a second launch\n" in done.stdout
