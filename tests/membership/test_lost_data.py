@@ -248,16 +248,6 @@ def test_an_attempt_counts_before_its_round_is_formed(simulate):
     assert [node.place.attempt for node in (again, other)] == [1, 1]
 
 
-def test_strangers_attempts_are_not_remembered(settled):
-    """Who comes to a dead job lets it begin anew, with all of its restarts."""
-    job, nodes = settled(2, max_restarts=5)
-    fail(job, nodes[0])
-    for node in nodes:
-        job.kill(node)
-    again = job.gather(2)
-    assert {node.place.attempt for node in again} == {0}
-
-
 # --- what the store must never hold ---------------------------------------------------------------
 
 

@@ -261,19 +261,10 @@ def test_closing_ends_it_for_all(settled):
     job.refuse("enough")
 
 
-def test_the_leader_may_leave(settled):
-    job, nodes = settled(3, min_nodes=1)
-    leader = job.leader
-    leader.agent.leave("told to stop")
-    others = [node for node in nodes if node is not leader]
-    began = job.now
-    job.settle(*others)
-    assert job.now - began < 2.0
-
-
 def test_a_leave_is_announced_before_the_workers_are_stopped(settled):
     """The others need not wait until it is through, and do not take it back in."""
     job, nodes = settled(3, min_nodes=1)
+    assert job.leader is nodes[0]
     nodes[0].agent.announce_leave("SIGTERM received")
     job.settle(*nodes[1:], seconds=2.0)
     assert "SIGTERM received" in nodes[1].told[0].reason
@@ -357,13 +348,15 @@ def test_a_finished_run_id_answers_for_a_time(settled):
     job.settle(job.add())
 
 
-def test_a_crashed_job_begins_anew(settled, caplog):
+@pytest.mark.parametrize("seconds", [0.0, 30.0])
+def test_a_crashed_job_begins_anew(settled, caplog, seconds):
+    """However soon, and with all of its restarts."""
     job, nodes = settled(2)
     nodes[0].fail()
     job.settle(*nodes)
     for node in nodes:
         job.kill(node)
-    job.run(30.0)
+    job.run(seconds)
     again = [job.add(), job.add()]
     assert sorted(job.settle(*again)) == [0, 1]
     assert {node.place.attempt for node in again} == {0}
