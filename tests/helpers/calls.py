@@ -23,3 +23,16 @@ class Call:
 
     def ended(self, timeout=30.0):
         return self._done.wait(timeout)
+
+    def get(self):
+        """Its result when it has ended; what it raised is raised here."""
+        assert self.ended(60.0), "the call does not end"
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def at_once(*functions):
+    """The results of calls that run side by side."""
+    calls = [Call(function) for function in functions]
+    return [call.get() for call in calls]

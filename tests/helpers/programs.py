@@ -1,7 +1,8 @@
-"""Programs in Python that a test runs to their end."""
+"""Programs in Python that a test runs to their end, or talks to."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 
@@ -16,3 +17,18 @@ def run_python(*arguments, timeout=BOUND, check=False, **options):
     command = [sys.executable, *map(str, arguments)]
     wanted = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, **options}
     return subprocess.run(command, timeout=timeout, check=check, **wanted)
+
+
+@contextlib.contextmanager
+def running_python(*arguments, **options):
+    """Start `python ARGUMENTS`, with pipes for text; what still runs after the block is killed.
+
+    Options are those of `subprocess.Popen`.
+    """
+    command = [sys.executable, *map(str, arguments)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **{**pipes, **options}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

@@ -24,9 +24,10 @@ from plaunch.plugin import PluginContext
 from plaunch.process import ChildFailedError
 from plaunch_logs_default import DefaultLogsSpecs
 from plaunch_status.extension import StatusExtension
-from streams import Stream
 
 from helpers.ports import free_port
+
+from .streams import Stream
 
 VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"
 LONG = 30.0  # seconds; nothing here should ever take as long
