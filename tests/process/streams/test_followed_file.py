@@ -6,30 +6,12 @@ import os
 
 import pytest
 from plaunch.process.streams.reader import FollowedFile, Reader, Source
-from plaunch.process.streams.sinks import Sink
 from plaunch.process.streams.traffic import Traffic
 
-from helpers.notices import Recorded
+from helpers.sinks import Kept, Plain
 from helpers.waiting import wait_until
 
 BOUND = 60.0
-
-
-class Kept(Sink):
-    def __init__(self):
-        self.data = b""
-        self.is_closed = False
-
-    def write(self, data):
-        self.data += data
-
-    def close(self):
-        self.is_closed = True
-
-
-@pytest.fixture
-def notices():
-    return Recorded()
 
 
 class Following:
@@ -98,12 +80,7 @@ def test_one_who_goes_on_writing_is_not_waited_for(following, tmp_path):
     with open(tmp_path / "log", "ab", buffering=0) as file:
         file.write(b"again\n")
         echoed = []
-
-        class Echo(Sink):
-            def write(self, data):
-                echoed.append(file.write(data))
-
-        following.add(tmp_path / "log", Echo())
+        following.add(tmp_path / "log", Plain(lambda data: echoed.append(file.write(data))))
         following.start()
         following.stop()
     assert echoed

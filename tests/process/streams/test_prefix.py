@@ -6,9 +6,9 @@ import time
 
 import pytest
 from plaunch.process.streams.lines import MatchesToFile, Prefix
-from plaunch.process.streams.sinks import Sink
 
 from helpers.clock import Clock
+from helpers.sinks import Plain
 from helpers.teed import Teed
 
 
@@ -45,12 +45,7 @@ def test_a_prefix_with_the_time_is_made_for_each_piece():
 
 def test_matching_lines_tell_the_time_too():
     written = []
-
-    class File(Sink):
-        def write(self, data):
-            written.append(data)
-
-    MatchesToFile(Prefix("${time}|"), [b"loss"], File()).write(b"epoch\nloss 1\n")
+    MatchesToFile(Prefix("${time}|"), [b"loss"], Plain(written.append)).write(b"epoch\nloss 1\n")
     stamp, _, text = written[0].partition(b"|")
     assert (len(stamp), text) == (len("1970-01-01T00:00:01.000"), b"loss 1\n")
 
