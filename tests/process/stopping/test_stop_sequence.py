@@ -15,19 +15,29 @@ class FakeSession:
     """A worker that dies of the signals in `dies_of`, `delay` seconds after the first of them."""
 
     def __init__(
-        self, world, rank, *, dies_of=(TERM, KILL), delay=0.0001, leaves=(), is_wrapper=False
+        self,
+        world,
+        rank,
+        *,
+        dies_of=(TERM, KILL),
+        delay=0.0001,
+        dead_at=None,
+        leaves=(),
+        orphans_die_of=(TERM, KILL),
+        is_wrapper=False,
+        refuses=(),
     ):
         self.world = world
         self.rank = rank
         self.pid = 1000 + rank
         self.dies_of = set(dies_of)
         self.delay = delay
-        self.dead_at = None
+        self.dead_at = dead_at
         self.orphans = list(leaves)
-        self.orphans_die_of = {TERM, KILL}
+        self.orphans_die_of = set(orphans_die_of)
         self.is_wrapper = is_wrapper
         self.asked_rest = is_wrapper
-        self.refuses = set()  # the processes of another user's
+        self.refuses = set(refuses)  # the processes of another user's
 
     def ask_to_end(self, signum):
         self._note(signum, "session" if self.is_wrapper else "leader")
@@ -100,6 +110,7 @@ class World:
             ends = [s.dead_at for s in self.sessions.values() if s.dead_at and s.dead_at > self.now]
             self.now = min([self.now + max(delay, 1e-6), *ends])
             assert self.now < until, "the sequence does not end"
+        return sequence
 
     def signals(self, rank=None):
         return [(name, scope) for _, who, name, scope in self.sent if rank in (None, who)]
@@ -112,8 +123,7 @@ def world():
 
 def test_a_cooperative_worker_gets_the_soft_signal_only_and_only_itself(world):
     world.worker()
-    sequence = world.sequence()
-    world.climb(sequence)
+    sequence = world.climb(world.sequence())
     assert world.signals() == [("SIGTERM", "leader")]
     assert world.now < 0.001
     assert sequence.stuck == {}
@@ -186,8 +196,7 @@ def test_sigkill_is_sent_once_however_often_it_is_stepped(world):
 def test_what_outlives_sigkill_is_named_after_a_bound(world):
     world.worker(dies_of=[])
     world.worker()
-    sequence = world.sequence(grace=5, kill_wait=4)
-    world.climb(sequence)
+    sequence = world.climb(world.sequence(grace=5, kill_wait=4))
     assert world.now == pytest.approx(9, abs=0.01)
     assert sequence.stuck == {0: [1000]}
 
@@ -195,48 +204,37 @@ def test_what_outlives_sigkill_is_named_after_a_bound(world):
 def test_who_was_given_up_is_no_reason_to_look_all_the_time(world):
     """Another worker has left something behind by then, which is still waited for."""
     world.worker(dies_of=[])
-    slow = world.worker(dies_of=[KILL], delay=3, leaves=[77])
-    slow.orphans_die_of = set()
-    sequence = world.sequence(grace=5, kill_wait=4)
-    world.climb(sequence)
+    world.worker(dies_of=[KILL], delay=3, leaves=[77], orphans_die_of=[])
+    sequence = world.climb(world.sequence(grace=5, kill_wait=4))
     assert sequence.stuck == {0: [1000], 1: [77]}
     assert world.now == pytest.approx(12, abs=0.1)
 
 
 def test_a_worker_that_may_not_be_signalled_is_not_waited_for_after_its_grace(world):
-    world.worker(dies_of=[]).refuses = {1000}
+    world.worker(dies_of=[], refuses=[1000])
     world.worker(dies_of=[KILL], delay=1)
-    sequence = world.sequence(grace=5, kill_wait=4)
-    world.climb(sequence)
+    sequence = world.climb(world.sequence(grace=5, kill_wait=4))
     assert sequence.stuck == {0: [1000]}
     assert world.now == pytest.approx(6, abs=0.1)
 
 
 def test_what_was_orphaned_and_may_not_be_signalled_is_not_waited_for(world):
-    session = world.worker(leaves=[77, 78])
-    session.orphans_die_of = {KILL}
-    session.refuses = {77}
-    session.dead_at = 0.0
-    sequence = world.sequence(kill_wait=4)
-    world.climb(sequence)
+    world.worker(leaves=[77, 78], orphans_die_of=[KILL], refuses={77}, dead_at=0.0)
+    sequence = world.climb(world.sequence(kill_wait=4))
     assert sequence.stuck == {0: [77]}
     assert world.now == pytest.approx(0.5, abs=0.1)
 
 
 def test_what_a_worker_orphaned_gets_the_soft_signal_too(world):
-    session = world.worker(leaves=[77])
-    session.dead_at = 0.0
-    sequence = world.sequence()
-    world.climb(sequence)
+    world.worker(leaves=[77], dead_at=0.0)
+    sequence = world.climb(world.sequence())
     assert world.signals() == [("SIGTERM", "rest")]
     assert world.now < 0.1
     assert sequence.stuck == {}
 
 
 def test_what_was_orphaned_and_ignores_it_is_killed_in_under_a_second(world):
-    session = world.worker(leaves=[77, 78])
-    session.orphans_die_of = {KILL}
-    session.dead_at = 0.0
+    world.worker(leaves=[77, 78], orphans_die_of=[KILL], dead_at=0.0)
     world.climb(world.sequence(grace=600))
     assert world.signals() == [("SIGTERM", "rest"), ("SIGKILL", "all")]
     assert world.now < 1.0
@@ -250,9 +248,7 @@ def test_children_are_left_alone_as_long_as_their_worker_lives(world):
 
 
 def test_what_one_worker_orphaned_is_not_spared_for_the_grace_of_another(world):
-    gone = world.worker(leaves=[77])
-    gone.orphans_die_of = {KILL}
-    gone.dead_at = 0.0
+    world.worker(leaves=[77], orphans_die_of=[KILL], dead_at=0.0)
     world.worker(dies_of=[KILL])
     world.climb(world.sequence(grace=20))
     killed_at = [at for at, rank, name, _ in world.sent if (rank, name) == (0, "SIGKILL")]
@@ -261,20 +257,15 @@ def test_what_one_worker_orphaned_is_not_spared_for_the_grace_of_another(world):
 
 
 def test_what_was_orphaned_and_outlives_sigkill_is_named(world):
-    session = world.worker(leaves=[77])
-    session.orphans_die_of = set()
-    session.dead_at = 0.0
-    sequence = world.sequence(kill_wait=4)
-    world.climb(sequence)
+    world.worker(leaves=[77], orphans_die_of=[], dead_at=0.0)
+    sequence = world.climb(world.sequence(kill_wait=4))
     assert sequence.stuck == {0: [77]}
     assert world.now == pytest.approx(4.5, abs=0.05)
 
 
 def test_what_evades_sigkill_as_another_process_gets_it_again(world):
     """It has forked and ended before the signal came; it is not one that outlives SIGKILL."""
-    session = world.worker(leaves=[77])
-    session.orphans_die_of = set()
-    session.dead_at = 0.0
+    session = world.worker(leaves=[77], orphans_die_of=[], dead_at=0.0)
     kill = session.kill
 
     def evade():
@@ -284,28 +275,24 @@ def test_what_evades_sigkill_as_another_process_gets_it_again(world):
         return refused
 
     session.kill = evade
-    sequence = world.sequence(kill_wait=4)
-    world.climb(sequence)
+    sequence = world.climb(world.sequence(kill_wait=4))
     assert world.signals() == [("SIGTERM", "rest")] + 4 * [("SIGKILL", "all")]
     assert sequence.stuck == {}
     assert world.now < 1
 
 
 def test_what_evades_sigkill_for_ever_is_given_up(world):
-    session = world.worker(leaves=[77])
-    session.orphans_die_of = set()
-    session.dead_at = 0.0
+    session = world.worker(leaves=[77], orphans_die_of=[], dead_at=0.0)
     survivors = session.survivors
     session.survivors = lambda: [survivors()[0] + int(world.now * 1000)]
-    sequence = world.sequence(kill_wait=4)
-    world.climb(sequence)
+    sequence = world.climb(world.sequence(kill_wait=4))
     assert list(sequence.stuck) == [0]
     assert world.now == pytest.approx(4.5, abs=0.05)
 
 
 def test_nothing_happens_when_all_have_ended_cleanly(world, caplog):
     for _ in range(3):
-        world.worker().dead_at = 0.0
+        world.worker(dead_at=0.0)
     with caplog.at_level(logging.INFO, "plaunch"):
         assert world.sequence().step([]) is None
     assert world.sent == []
@@ -359,8 +346,7 @@ def test_the_delay_is_that_of_the_next_thing_to_do(world):
 def test_who_is_abandoned_gets_sigkill_at_once_and_is_not_waited_for(world):
     world.worker(dies_of=[])
     world.worker(delay=3)
-    sequence = world.sequence(grace=30, abandoned=[0])
-    world.climb(sequence)
+    sequence = world.climb(world.sequence(grace=30, abandoned=[0]))
     assert world.signals(rank=0) == [("SIGKILL", "all")]
     assert world.signals(rank=1) == [("SIGTERM", "leader")]
     assert world.now == pytest.approx(3, abs=0.01)
@@ -377,14 +363,12 @@ def test_who_is_abandoned_alone_is_given_up_at_once(world):
 def test_who_is_abandoned_and_ends_after_all_is_not_stuck(world):
     world.worker(delay=1)
     world.worker(delay=3)
-    sequence = world.sequence(abandoned=[0])
-    world.climb(sequence)
+    sequence = world.climb(world.sequence(abandoned=[0]))
     assert sequence.stuck == {}
 
 
 def test_what_a_killed_worker_leaves_behind_has_had_its_grace(world):
-    session = world.worker(dies_of=[KILL], leaves=[77])
-    session.orphans_die_of = {KILL}
+    session = world.worker(dies_of=[KILL], leaves=[77], orphans_die_of=[KILL])
     kill = session.kill
 
     def kill_the_worker_alone():
@@ -400,8 +384,7 @@ def test_what_a_killed_worker_leaves_behind_has_had_its_grace(world):
 
 
 def test_the_program_that_a_shell_ran_has_the_whole_grace(world):
-    shell = world.worker(is_wrapper=True, leaves=[77])
-    shell.orphans_die_of = {KILL}
+    shell = world.worker(is_wrapper=True, leaves=[77], orphans_die_of=[KILL])
     sequence = world.sequence(grace=30)
     sequence.step(world.live())
     world.now = 20.0
@@ -414,8 +397,7 @@ def test_the_program_that_a_shell_ran_has_the_whole_grace(world):
 
 
 def test_the_program_that_a_shell_ran_is_killed_after_the_grace(world, caplog):
-    shell = world.worker(is_wrapper=True, leaves=[77])
-    shell.orphans_die_of = {KILL}
+    world.worker(is_wrapper=True, leaves=[77], orphans_die_of=[KILL])
     with caplog.at_level(logging.WARNING, "plaunch"):
         world.climb(world.sequence(grace=30))
     assert world.signals() == [("SIGTERM", "session"), ("SIGKILL", "all")]
@@ -457,5 +439,5 @@ def test_a_stop_by_sigkill_has_no_soft_signal(world):
 
 
 def test_nothing_is_told_of_workers_that_have_ended_by_themselves(world):
-    world.worker().dead_at = 0.0
+    world.worker(dead_at=0.0)
     assert told_of(world) == []
