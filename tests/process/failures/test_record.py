@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import logging
 import os
 import stat
-import subprocess
 import sys
 import time
 
@@ -19,6 +17,8 @@ from plaunch.process.failures.error_handler import (
     record,
 )
 from plaunch.process.failures.failure import ProcessFailure
+
+from helpers.programs import run_python
 
 
 @pytest.fixture(autouse=True)
@@ -118,25 +118,19 @@ def test_without_an_error_file_the_exception_just_passes(monkeypatch, value):
         record(lambda: 1 / 0)()
 
 
-@pytest.mark.parametrize("code", [1, 17, "why", None])
-def test_other_exits_pass_and_are_not_recorded(error_file, code):
-    with pytest.raises(SystemExit) as caught:
-        record(lambda: sys.exit(code))()
-    assert caught.value.code == code
-    assert not error_file.exists()
-
-
-def test_exit_0_becomes_a_result(error_file):
-    assert record(lambda: sys.exit(0))() is None
-    assert not error_file.exists()
-
-
-def test_a_keyboard_interrupt_is_not_recorded(error_file):
+@pytest.mark.parametrize(
+    "ending", [SystemExit(1), SystemExit(17), SystemExit("why"), SystemExit(), KeyboardInterrupt()]
+)
+def test_other_exits_pass_and_are_not_recorded(error_file, ending):
     def main():
-        raise KeyboardInterrupt
+        raise ending
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(ending)) as caught:
         record(main)()
+    assert caught.value is ending
+    assert not error_file.exists()
+    # Exit 0 becomes a result.
+    assert record(lambda: sys.exit(0))() is None
     assert not error_file.exists()
 
 
@@ -275,25 +269,32 @@ def child_failed(error_file="", exitcode=17, **more):
     return ChildFailedError("train.py", {3: ProcessFailure(0, 42, exitcode, error_file, **more)})
 
 
-def test_a_childs_file_is_copied_with_its_exit_code(error_file, child_file):
-    ErrorHandler().dump_error_file(child_file(nested()), 17)
-    assert read(error_file) == nested(errorCode=17)
+FLAT = {"message": "bad", "timestamp": 3}
 
 
-def test_an_exit_code_of_0_is_not_added(error_file, child_file):
-    ErrorHandler().dump_error_file(child_file(nested()))
-    assert read(error_file) == nested()
-
-
-def test_the_flat_form_gets_the_code_beside_its_message(error_file, child_file):
-    ErrorHandler().dump_error_file(child_file({"message": "bad", "timestamp": 3}), -9)
-    assert read(error_file) == {"message": "bad", "timestamp": 3, "errorCode": -9}
+@pytest.mark.parametrize(
+    ("data", "code", "copied"),
+    [
+        (nested(), (17,), nested(errorCode=17)),
+        (nested(), (), nested()),
+        (FLAT, (-9,), {**FLAT, "errorCode": -9}),
+    ],
+)
+def test_a_childs_file_is_copied_with_its_exit_code(
+    error_file, child_file, caplog, data, code, copied
+):
+    error_file.touch()  # one that is empty is replaced without a word
+    ErrorHandler().dump_error_file(child_file(data), *code)
+    assert read(error_file) == copied
+    assert caplog.text == ""
 
 
 def test_a_broken_childs_file_is_logged_and_nothing_is_written(error_file, child_file, caplog):
     ErrorHandler().dump_error_file(child_file("{"), 17)
     assert not error_file.exists()
-    assert "the root cause is not handed up" in caplog.text
+    [(logger, _, text)] = caplog.record_tuples
+    assert logger == "plaunch"
+    assert "the root cause is not handed up" in text
 
 
 def test_what_is_replaced_is_logged(error_file, child_file, caplog):
@@ -304,12 +305,6 @@ def test_what_is_replaced_is_logged(error_file, child_file, caplog):
     ErrorHandler().dump_error_file(child_file(nested()), 1)
     assert "not valid JSON" in caplog.text
     assert read(error_file) == nested(errorCode=1)
-
-
-def test_an_empty_file_is_replaced_without_a_word(error_file, child_file, caplog):
-    error_file.touch()
-    ErrorHandler().dump_error_file(child_file(nested()), 1)
-    assert caplog.text == ""
 
 
 def test_record_hands_a_childs_failure_up_as_it_is(error_file, child_file):
@@ -360,14 +355,16 @@ def test_an_exit_without_words_is_handed_up_with_torchs_traits(error_file):
     assert "py_callstack" not in data["message"]["extraInfo"]
 
 
-def test_an_out_of_memory_kill_is_handed_up_in_words(error_file):
-    dump_root_cause(child_failed(exitcode=-9, oom_killed=True))
-    assert "out-of-memory killer" in read(error_file)["message"]["message"]
-
-
-def test_a_broken_error_file_is_handed_up_as_such(error_file, child_file):
-    dump_root_cause(child_failed(child_file("{")))
-    assert "not valid JSON" in read(error_file)["message"]["message"]
+@pytest.mark.parametrize(
+    ("content", "ended", "words"),
+    [
+        ("", {"exitcode": -9, "oom_killed": True}, "out-of-memory killer"),
+        ("{", {}, "not valid JSON"),  # a broken error file is handed up as such
+    ],
+)
+def test_it_is_handed_up_in_words(error_file, child_file, content, ended, words):
+    dump_root_cause(child_failed(child_file(content) if content else "", **ended))
+    assert words in read(error_file)["message"]["message"]
 
 
 def test_nothing_is_handed_up_without_an_error_file(monkeypatch, tmp_path, child_file):
@@ -387,15 +384,9 @@ def test_a_root_cause_without_a_message_keeps_its_form(caplog):
 # --- in a real process ----------------------------------------------------------------------------
 
 
-def run(code, tmp_path, **env):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(tmp_path / "error.json"), **env},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=60,
-    )
+def run(code, tmp_path):
+    error_file = str(tmp_path / "error.json")
+    return run_python("-c", code, env={**os.environ, "TORCHELASTIC_ERROR_FILE": error_file})
 
 
 def test_a_script_under_record_ends_as_it_would_without(tmp_path):
@@ -426,9 +417,3 @@ def test_record_loads_little(tmp_path):
         " & (set(sys.modules) - before)))"
     )
     assert run(code, tmp_path).stdout == "[]\n"
-
-
-def test_logging_goes_to_the_plaunch_logger(caplog, error_file, child_file):
-    with caplog.at_level(logging.WARNING, logger="plaunch"):
-        ErrorHandler().dump_error_file(child_file("{"))
-    assert {entry.name for entry in caplog.records} == {"plaunch"}

@@ -263,8 +263,8 @@ def test_a_worker_that_may_not_be_signalled_is_said_so(start, monkeypatch, caplo
     ]
 
 
-def test_a_worker_that_does_not_lead_its_group_yet_is_killed_alone():
-    program = subprocess.Popen(["sleep", "600"])  # in our own group, as just after a fork
+def test_a_worker_that_does_not_lead_its_group_yet_is_killed_alone(sleep):
+    program = sleep()  # in our own group, as just after a fork
     session_of(program).kill()
     assert program.wait(20) == -signal.SIGKILL
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -18,6 +17,7 @@ from plaunch.process.launcher_variables import (
 )
 from plaunch.process.stopping.reaping import job_tag
 
+from helpers.programs import run_python
 from helpers.waiting import wait_until
 
 JOB = b"0123456789ab"
@@ -77,17 +77,15 @@ def test_a_title_has_tags_too(title, rank):
     assert job_tag.find_rank_in_title(title, JOB) == rank
 
 
-def test_environments_are_read():
-    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": "0123456789ab.5"})
-    try:
-        # The kernel shows none for a moment, in the middle of making it another program.
-        wait_until(lambda: details.read_environ(program.pid), "it has an environment")
-        assert job_tag.find_rank(details.read_environ(program.pid), JOB) == 5
-        assert details.read_title(program.pid) == b"sleep\x00600\x00"
-        assert details.read_user(program.pid) == os.getuid()
-    finally:
-        program.kill()
-        program.wait()
+def test_environments_are_read(sleep):
+    program = sleep(env={"PLAUNCH_JOBS": "0123456789ab.5"})
+    # The kernel shows none for a moment, in the middle of making it another program.
+    wait_until(lambda: details.read_environ(program.pid), "it has an environment")
+    assert job_tag.find_rank(details.read_environ(program.pid), JOB) == 5
+    assert details.read_title(program.pid) == b"sleep\x00600\x00"
+    assert details.read_user(program.pid) == os.getuid()
+    program.kill()
+    program.wait()
     assert details.read_environ(program.pid) == b""
     assert details.read_user(program.pid) == -1
 
@@ -129,10 +127,7 @@ def test_a_forked_process_shows_the_first_title_that_fits():
         "print(open('/proc/self/cmdline').read().rstrip(chr(0)))\n"
         "print(set_title('y' * 5000))\n"
     )
-    program = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=60
-    )
-    assert program.stdout.split() == ["True", "short", "False"]
+    assert run_python("-c", code, check=True).stdout.split() == ["True", "short", "False"]
 
 
 def test_a_title_is_no_condition():

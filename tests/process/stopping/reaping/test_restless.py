@@ -72,17 +72,13 @@ IDS = [
 ]
 
 
+@pytest.mark.parametrize(
+    "times",
+    [3, pytest.param(1000, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])],
+)
 @pytest.mark.parametrize(("launcher", "kind", "links", "seconds", "end"), CASES, ids=IDS)
-def test_nothing_escapes(is_survived, launcher, kind, links, seconds, end):
-    survived = [is_survived(launcher, kind, links, seconds, end) for _ in range(3)]
-    assert survived == [False] * 3
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("launcher", "kind", "links", "seconds", "end"), CASES, ids=IDS)
-def test_nothing_escapes_in_a_thousand(is_survived, launcher, kind, links, seconds, end):
-    assert sum(is_survived(launcher, kind, links, seconds, end) for _ in range(1000)) == 0
+def test_nothing_escapes(is_survived, launcher, kind, links, seconds, end, times):
+    assert sum(is_survived(launcher, kind, links, seconds, end) for _ in range(times)) == 0
 
 
 # --- how a kill goes on ---------------------------------------------------------------------------
