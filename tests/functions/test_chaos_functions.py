@@ -116,23 +116,9 @@ def check_failure(context, failing):
 
 
 @pytest.mark.parametrize("failing", FAILING, ids=str)
-def test_a_bad_end_is_a_clear_failure(behave, tmp_path, failing):
-    check_failure(behave(("sleep",), failing.does, log_dir=tmp_path, redirects=Std.OUT), failing)
-
-
-@pytest.mark.parametrize(
-    "failing",
-    [case for case in FAILING if case.does[0] not in ("write_then", "raise_at_length")],
-    ids=str,
-)
-@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
-def test_a_bad_end_is_a_clear_failure_with_new_interpreters_too(
-    behave, tmp_path, failing, start_method
-):
-    context = behave(
-        ("sleep",), failing.does, start_method=start_method, log_dir=tmp_path, redirects=Std.OUT
-    )
-    check_failure(context, failing)
+def test_a_bad_end_is_a_clear_failure(behave, tmp_path, failing, start_method):
+    options = {"start_method": start_method, "log_dir": tmp_path, "redirects": Std.OUT}
+    check_failure(behave(("sleep",), failing.does, **options), failing)
 
 
 def test_a_value_that_exits_whoever_unpickles_it_does_not_exit_the_launcher(behave):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import functools
 import importlib
-import json
 import logging
 import multiprocessing.forkserver
 import os
@@ -345,10 +344,9 @@ def test_a_queue_may_be_passed(run, functions, start_method):
     queue.close()
 
 
-def test_stdin_is_empty(run, functions, tmp_path):
+def test_stdin_is_empty(run, functions):
     """As multiprocessing has it, and torchrun."""
-    run(functions.report, (str(tmp_path / "facts"),)).wait(BOUND)
-    assert json.loads((tmp_path / "facts").read_text()) == {"stdin": ""}
+    assert run(functions.read_stdin).wait(BOUND).return_values == {0: ""}
 
 
 # --- starting -------------------------------------------------------------------------------------

@@ -131,11 +131,6 @@ def test_variables_may_be_missing(tmp_path, envs):
     assert tree(tmp_path)[:2] == ["run", "run/attempt_0"]
 
 
-def test_no_workers_need_no_folder(tmp_path):
-    assert DefaultLogsSpecs(str(tmp_path)).reify({}) == LogsDest()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_environment_keeps_its_other_variables(tmp_path):
     envs = {0: {"RANK": "3"}}
     DefaultLogsSpecs(str(tmp_path)).reify(envs)
@@ -203,8 +198,10 @@ def test_a_run_id_cannot_leave_the_directory(tmp_path, run_id, name):
 # --- the directory that the user gave -------------------------------------------------------------
 
 
-def test_nothing_is_created_before_the_first_start(tmp_path):
-    specs = DefaultLogsSpecs(str(tmp_path / "deep" / "er"))
+def test_nothing_is_created_before_the_first_start_of_workers(tmp_path):
+    specs = DefaultLogsSpecs(tmp_path / "deep" / "er")
+    specs.close(succeeded=True)
+    assert specs.reify({}) == LogsDest()
     assert list(tmp_path.iterdir()) == []
     specs.reify(make_envs(1))
     assert specs.root_log_dir == str(tmp_path / "deep" / "er")
@@ -218,10 +215,6 @@ def test_a_relative_directory_gives_absolute_paths(tmp_path, monkeypatch):
     assert specs.root_log_dir == "logs"
     for path in (dest.stdouts[0], dest.error_files[0], dest.filtered_stdout):
         assert path.startswith(f"{tmp_path}/logs/")
-
-
-def test_a_path_object_is_taken(tmp_path):
-    assert DefaultLogsSpecs(tmp_path / "logs").root_log_dir == str(tmp_path / "logs")
 
 
 def test_what_is_no_directory_is_refused_at_once(tmp_path):
@@ -317,8 +310,10 @@ def test_logs_that_were_asked_for_stay_and_their_place_is_said_once(scratch, cap
 
 
 def test_logs_that_were_asked_for_of_other_ranks_only_do_not_count(scratch, caplog):
-    specs = DefaultLogsSpecs(redirects={7: Std.ALL}, tee={0: Std.NONE})
-    specs.reify(make_envs(2))
+    specs = DefaultLogsSpecs(redirects={7: Std.ALL}, tee={0: Std.NONE}, local_ranks_filter=set())
+    specs.close(succeeded=True)  # there is nothing yet
+    assert list(scratch.iterdir()) == []
+    assert specs.reify(make_envs(2)).stdouts == {0: "", 1: ""}, "the empty filter hides them"
     specs.close(succeeded=True)
     assert list(scratch.iterdir()) == []
     assert caplog.records == []
@@ -350,11 +345,6 @@ def test_without_any_place_for_temporary_folders_there_are_no_error_files(
     specs.close(succeeded=True)
     with pytest.raises(LogDirectoryError, match="set TMPDIR"):
         DefaultLogsSpecs(redirects=Std.OUT).reify(make_envs(1))
-
-
-def test_close_without_a_start_does_nothing(scratch):
-    DefaultLogsSpecs().close(succeeded=True)
-    assert list(scratch.iterdir()) == []
 
 
 # --- no files -------------------------------------------------------------------------------------
@@ -394,11 +384,6 @@ def test_other_ranks_are_not_shown_without_files_either():
     dest = specs.reify(make_envs(2))
     assert dest.stdouts == dest.stderrs == {0: os.devnull, 1: ""}
     assert dest.tee_stdouts == dest.tee_stderrs == {1: os.devnull}
-
-
-def test_an_empty_filter_shows_all(tmp_path):
-    dest = DefaultLogsSpecs(str(tmp_path), local_ranks_filter=set()).reify(make_envs(2))
-    assert dest.stdouts == {0: "", 1: ""}
 
 
 # --- the object -----------------------------------------------------------------------------------

@@ -446,9 +446,8 @@ def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog, monkeypat
     assert "exit code 3" in str(caught.value)
     assert caught.value.exit_code == 114
     assert "needs a restart" not in str(caught.value), "it is not in the kernel"
-    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
-        str(caught.value)
-    ]
+    errors = [text for _, level, text in caplog.record_tuples if level == logging.ERROR]
+    assert errors == [str(caught.value)]
     result = context.wait(0)
     assert list(result.failures) == [0]
     context.close()
@@ -614,16 +613,14 @@ def test_a_kill_for_want_of_memory_is_told_from_others(run, monkeypatch):
     assert run(kill).wait(BOUND).failures[0].oom_killed is False
 
 
-def test_a_context_is_started_once(run):
-    context = run(SLEEP)
+def test_a_context_is_started_once_and_then_waited_for(run):
+    context = run(SLEEP, start=False)
+    with pytest.raises(UsageError, match="were not started"):
+        context.wait(0)
+    context.start()
     with pytest.raises(UsageError, match="already started"):
         context.start()
     assert context.wait(0) is None, "the workers were harmed"
-
-
-def test_waiting_needs_a_start(run):
-    with pytest.raises(UsageError, match="were not started"):
-        run(SLEEP, start=False).wait(0)
 
 
 def test_a_negative_timeout_is_refused(run):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import signal
+from dataclasses import dataclass, field
 
 import pytest
 from plaunch.process.stopping.stop_sequence import StopSequence
 
-TERM, KILL = signal.SIGTERM, signal.SIGKILL
+TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 
 
 class FakeSession:
@@ -121,48 +122,91 @@ def world():
     return World()
 
 
-def test_a_cooperative_worker_gets_the_soft_signal_only_and_only_itself(world):
-    world.worker()
-    sequence = world.climb(world.sequence())
-    assert world.signals() == [("SIGTERM", "leader")]
-    assert world.now < 0.001
-    assert sequence.stuck == {}
+@dataclass(frozen=True)
+class Stop:
+    """Workers that are stopped: what each of them gets, how long it takes, and who is left."""
+
+    workers: list
+    options: dict
+    signals: list
+    seconds: float
+    stuck: dict = field(default_factory=dict)
 
 
-def test_the_soft_signal_is_the_one_asked_for(world):
-    world.worker(dies_of=[signal.SIGINT])
-    world.climb(world.sequence(death_sig=signal.SIGINT))
-    assert world.signals() == [("SIGINT", "leader")]
+SOFT, HARD, REST = ("SIGTERM", "leader"), ("SIGKILL", "all"), ("SIGTERM", "rest")
+DEAF = {"dies_of": [KILL]}
+IMMORTAL = {"dies_of": []}
+GONE = {"dead_at": 0.0, "leaves": [77]}
+LASTING = {"orphans_die_of": []}
+LOOKS = 0.0075  # seconds until it is seen that nothing of the orphans is left
+
+STOPS = {
+    "a cooperative worker gets the soft signal only, and only itself": Stop([{}], {}, [[SOFT]], 0),
+    "the soft signal is the one asked for": Stop(
+        [{"dies_of": [INT]}], {"death_sig": INT}, [[("SIGINT", "leader")]], 0
+    ),
+    "it ends as soon as the last worker has ended": Stop(
+        [{"delay": 3}, {"delay": 7}], {"grace": 600}, [[SOFT], [SOFT]], 7
+    ),
+    "who ignores the soft signal is killed with its group after the grace": Stop(
+        [DEAF, {}], {"grace": 5}, [[SOFT, HARD], [SOFT]], 5
+    ),
+    "no grace means SIGKILL at once": Stop([DEAF], {"grace": 0}, [[SOFT, HARD]], 0),
+    "SIGKILL as the soft signal goes to the group at once": Stop(
+        [{}], {"death_sig": KILL}, [[HARD]], 0
+    ),
+    "what outlives SIGKILL is named after a bound": Stop(
+        [IMMORTAL, {}], {"grace": 5, "kill_wait": 4}, [[SOFT, HARD], [SOFT]], 9, {0: [1000]}
+    ),
+    # Another worker has left something behind by then, which is still waited for.
+    "who was given up is no reason to look all the time": Stop(
+        [IMMORTAL, {**DEAF, **LASTING, "delay": 3, "leaves": [77]}],
+        {"grace": 5, "kill_wait": 4},
+        [[SOFT, HARD], [SOFT, HARD, HARD]],
+        12,
+        {0: [1000], 1: [77]},
+    ),
+    "a worker that may not be signalled is not waited for after its grace": Stop(
+        [{**IMMORTAL, "refuses": [1000]}, {**DEAF, "delay": 1}],
+        {"grace": 5, "kill_wait": 4},
+        [[SOFT, HARD], [SOFT, HARD]],
+        6,
+        {0: [1000]},
+    ),
+    "what was orphaned and may not be signalled is not waited for": Stop(
+        [{**GONE, "leaves": [77, 78], "orphans_die_of": [KILL], "refuses": [77]}],
+        {"kill_wait": 4},
+        [[REST, HARD]],
+        0.5 + LOOKS,
+        {0: [77]},
+    ),
+    "what a worker orphaned gets the soft signal too": Stop([GONE], {}, [[REST]], LOOKS),
+    "what was orphaned and ignores it is killed in under a second": Stop(
+        [{**GONE, "leaves": [77, 78], "orphans_die_of": [KILL]}],
+        {"grace": 600},
+        [[REST, HARD]],
+        0.5 + LOOKS,
+    ),
+    "what was orphaned and outlives SIGKILL is named": Stop(
+        [{**GONE, **LASTING}], {"kill_wait": 4}, [[REST, HARD]], 4.5, {0: [77]}
+    ),
+    "who is abandoned gets SIGKILL at once and is not waited for": Stop(
+        [IMMORTAL, {"delay": 3}], {"abandoned": [0]}, [[HARD], [SOFT]], 3, {0: [1000]}
+    ),
+    "who is abandoned and ends after all is not stuck": Stop(
+        [{"delay": 1}, {"delay": 3}], {"abandoned": [0]}, [[HARD], [SOFT]], 3
+    ),
+}
 
 
-def test_it_ends_as_soon_as_the_last_worker_has_ended(world):
-    world.worker(delay=3)
-    world.worker(delay=7)
-    world.climb(world.sequence(grace=600))
-    assert world.now == pytest.approx(7, abs=0.01)
-    assert KILL.name not in [name for name, _ in world.signals()]
-
-
-def test_who_ignores_the_soft_signal_is_killed_with_its_group_after_the_grace(world):
-    world.worker(dies_of=[KILL])
-    world.worker()
-    world.climb(world.sequence(grace=5))
-    assert world.signals(rank=0) == [("SIGTERM", "leader"), ("SIGKILL", "all")]
-    assert world.signals(rank=1) == [("SIGTERM", "leader")]
-    assert world.now == pytest.approx(5, abs=0.01)
-
-
-def test_no_grace_means_sigkill_at_once(world):
-    world.worker(dies_of=[KILL])
-    world.climb(world.sequence(grace=0))
-    assert world.signals() == [("SIGTERM", "leader"), ("SIGKILL", "all")]
-    assert world.now < 0.001
-
-
-def test_sigkill_as_the_soft_signal_goes_to_the_group_at_once(world):
-    world.worker()
-    world.climb(world.sequence(death_sig=KILL))
-    assert world.signals() == [("SIGKILL", "all")]
+@pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS)
+def test_who_gets_which_signals_and_who_is_left(world, stop):
+    for worker in stop.workers:
+        world.worker(**worker)
+    sequence = world.climb(world.sequence(**stop.options))
+    assert [world.signals(rank) for rank in world.sessions] == stop.signals
+    assert world.now == pytest.approx(stop.seconds, rel=5e-4, abs=1e-3)
+    assert sequence.stuck == stop.stuck
 
 
 def test_escalating_skips_the_rest_of_the_grace(world):
@@ -193,53 +237,6 @@ def test_sigkill_is_sent_once_however_often_it_is_stepped(world):
     assert world.signals().count(("SIGKILL", "all")) == 1
 
 
-def test_what_outlives_sigkill_is_named_after_a_bound(world):
-    world.worker(dies_of=[])
-    world.worker()
-    sequence = world.climb(world.sequence(grace=5, kill_wait=4))
-    assert world.now == pytest.approx(9, abs=0.01)
-    assert sequence.stuck == {0: [1000]}
-
-
-def test_who_was_given_up_is_no_reason_to_look_all_the_time(world):
-    """Another worker has left something behind by then, which is still waited for."""
-    world.worker(dies_of=[])
-    world.worker(dies_of=[KILL], delay=3, leaves=[77], orphans_die_of=[])
-    sequence = world.climb(world.sequence(grace=5, kill_wait=4))
-    assert sequence.stuck == {0: [1000], 1: [77]}
-    assert world.now == pytest.approx(12, abs=0.1)
-
-
-def test_a_worker_that_may_not_be_signalled_is_not_waited_for_after_its_grace(world):
-    world.worker(dies_of=[], refuses=[1000])
-    world.worker(dies_of=[KILL], delay=1)
-    sequence = world.climb(world.sequence(grace=5, kill_wait=4))
-    assert sequence.stuck == {0: [1000]}
-    assert world.now == pytest.approx(6, abs=0.1)
-
-
-def test_what_was_orphaned_and_may_not_be_signalled_is_not_waited_for(world):
-    world.worker(leaves=[77, 78], orphans_die_of=[KILL], refuses={77}, dead_at=0.0)
-    sequence = world.climb(world.sequence(kill_wait=4))
-    assert sequence.stuck == {0: [77]}
-    assert world.now == pytest.approx(0.5, abs=0.1)
-
-
-def test_what_a_worker_orphaned_gets_the_soft_signal_too(world):
-    world.worker(leaves=[77], dead_at=0.0)
-    sequence = world.climb(world.sequence())
-    assert world.signals() == [("SIGTERM", "rest")]
-    assert world.now < 0.1
-    assert sequence.stuck == {}
-
-
-def test_what_was_orphaned_and_ignores_it_is_killed_in_under_a_second(world):
-    world.worker(leaves=[77, 78], orphans_die_of=[KILL], dead_at=0.0)
-    world.climb(world.sequence(grace=600))
-    assert world.signals() == [("SIGTERM", "rest"), ("SIGKILL", "all")]
-    assert world.now < 1.0
-
-
 def test_children_are_left_alone_as_long_as_their_worker_lives(world):
     world.worker(delay=10, leaves=[77])
     world.climb(world.sequence(grace=30))
@@ -254,13 +251,6 @@ def test_what_one_worker_orphaned_is_not_spared_for_the_grace_of_another(world):
     killed_at = [at for at, rank, name, _ in world.sent if (rank, name) == (0, "SIGKILL")]
     assert killed_at == [pytest.approx(0.5)]
     assert world.now == pytest.approx(20, abs=0.01)
-
-
-def test_what_was_orphaned_and_outlives_sigkill_is_named(world):
-    world.worker(leaves=[77], orphans_die_of=[], dead_at=0.0)
-    sequence = world.climb(world.sequence(kill_wait=4))
-    assert sequence.stuck == {0: [77]}
-    assert world.now == pytest.approx(4.5, abs=0.05)
 
 
 def test_what_evades_sigkill_as_another_process_gets_it_again(world):
@@ -343,28 +333,11 @@ def test_the_delay_is_that_of_the_next_thing_to_do(world):
     assert sequence.step([0]) == pytest.approx(4)  # giving up
 
 
-def test_who_is_abandoned_gets_sigkill_at_once_and_is_not_waited_for(world):
-    world.worker(dies_of=[])
-    world.worker(delay=3)
-    sequence = world.climb(world.sequence(grace=30, abandoned=[0]))
-    assert world.signals(rank=0) == [("SIGKILL", "all")]
-    assert world.signals(rank=1) == [("SIGTERM", "leader")]
-    assert world.now == pytest.approx(3, abs=0.01)
-    assert sequence.stuck == {0: [1000]}
-
-
 def test_who_is_abandoned_alone_is_given_up_at_once(world):
     world.worker(dies_of=[])
     sequence = world.sequence(grace=30, abandoned=[0])
     assert sequence.step([0]) is None
     assert sequence.stuck == {0: [1000]}
-
-
-def test_who_is_abandoned_and_ends_after_all_is_not_stuck(world):
-    world.worker(delay=1)
-    world.worker(delay=3)
-    sequence = world.climb(world.sequence(abandoned=[0]))
-    assert sequence.stuck == {}
 
 
 def test_what_a_killed_worker_leaves_behind_has_had_its_grace(world):

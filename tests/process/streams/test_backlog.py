@@ -61,10 +61,8 @@ def test_gives_back_what_it_got_in_order():
 def test_reads_whole_lines_where_there_are_line_ends():
     backlog = Backlog(0)
     backlog.append(b"one\ntwo\nthree, which is long\n")
-    assert backlog.take(6) == b"one\n"
-    assert backlog.take(6) == b"two\n"
-    assert backlog.take(6) == b"three,"
-    assert backlog.take(100) == b" which is long\n"
+    pieces = [backlog.take(size) for size in (6, 6, 6, 100)]
+    assert pieces == [b"one\n", b"two\n", b"three,", b" which is long\n"]
 
 
 def test_reading_and_writing_take_turns():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -18,15 +19,38 @@ from helpers.waiting import wait_until
 FOREVER = 60.0  # seconds; a test that waits so long has failed
 
 
+class Piped(Console):
+    """A console that is a pipe, which somebody may read, or nobody."""
+
+    def __init__(self, *words, **options):
+        self.read_end, self.write_end = os.pipe()
+        super().__init__(self.write_end, *words, **options)
+
+    def close_and_read(self, **options):
+        """What comes out of the pipe, from now until all is closed."""
+        reader = Reader(self.read_end)
+        self.close(**{"timeout": FOREVER, **options})
+        os.close(self.write_end)
+        reader.join()
+        return reader.data
+
+
 @pytest.fixture
-def pipe():
-    read_end, write_end = os.pipe()
-    yield read_end, write_end
-    for fd in (read_end, write_end):
-        try:
-            os.close(fd)
-        except OSError:
-            pass
+def pipe(notices):
+    """Make consoles that are pipes, and start them."""
+    consoles = []
+
+    def pipe(name="stdout", start=True, **options):
+        consoles.append(Piped(name, notices, **options))
+        if start:
+            consoles[-1].start()
+        return consoles[-1]
+
+    yield pipe
+    for console in consoles:
+        for fd in (console.read_end, console.write_end):
+            with contextlib.suppress(OSError):
+                os.close(fd)
 
 
 class Reader:
@@ -42,10 +66,8 @@ class Reader:
         while piece := os.read(self._fd, 1 << 16):
             self.data += piece
 
-    def result(self, write_end):
-        os.close(write_end)
+    def join(self):
         self._thread.join(FOREVER)
-        return self.data
 
 
 def lines(first, count):
@@ -53,19 +75,16 @@ def lines(first, count):
 
 
 def test_shows_everything_in_order(pipe, notices):
-    reader = Reader(pipe[0])
-    console = Console(pipe[1], "stdout", notices)
-    console.start()
+    console = pipe()
     for n in range(500):
         console.put(lines(n * 10, 10), f"owner {n}")
-    console.close(FOREVER)
-    assert reader.result(pipe[1]) == lines(0, 5000)
+    assert console.close_and_read() == lines(0, 5000)
     assert notices.messages == []
 
 
-def test_the_thread_ends_with_the_console(pipe, notices):
+def test_the_thread_ends_with_the_console(pipe):
     before = threading.active_count()
-    console = Console(pipe[1], "stdout", notices)
+    console = pipe(start=False)
     assert threading.active_count() == before
     console.start()
     assert threading.active_count() == before + 1
@@ -74,7 +93,7 @@ def test_the_thread_ends_with_the_console(pipe, notices):
 
 
 def test_a_console_that_was_never_started_closes(pipe, notices):
-    Console(pipe[1], "stdout", notices).close(FOREVER)
+    pipe(start=False).close(FOREVER)
     assert notices.messages == []
 
 
@@ -120,27 +139,25 @@ def test_lines_of_different_owners_start_on_a_new_line(tmp_path, notices, puts, 
 class TestSlowConsole:
     def test_never_blocks_loses_nothing_and_memory_is_bounded(self, pipe, notices):
         backlog = Backlog(100_000)
-        console = Console(pipe[1], "stdout", notices, backlog=backlog)
-        console.start()
+        console = pipe(backlog=backlog)
         for n in range(100):  # nobody reads: a put that waited would wait for ever
             console.put(lines(n * 1000, 1000), self)
             assert backlog._in_memory <= 100_000
         assert backlog.size > 1_000_000
-        reader = Reader(pipe[0])
-        console.close(FOREVER)
-        assert reader.result(pipe[1]) == lines(0, 100_000)
+        assert console.close_and_read() == lines(0, 100_000)
         assert notices.messages == []
 
     def test_catches_up_and_goes_on(self, pipe, notices):
         backlog = Backlog(10_000)
-        console = Console(pipe[1], "stdout", notices, backlog=backlog)
-        console.start()
+        console = pipe(backlog=backlog)
         console.put(lines(0, 20_000), self)
-        reader = Reader(pipe[0])
+        reader = Reader(console.read_end)
         wait_until(lambda: not backlog.size, "it has caught up")
         console.put(lines(20_000, 10), self)
         console.close(FOREVER)
-        assert reader.result(pipe[1]) == lines(0, 20_010)
+        os.close(console.write_end)
+        reader.join()
+        assert reader.data == lines(0, 20_010)
 
     @pytest.mark.parametrize("disk", [0, 3])
     def test_a_full_disk_drops_the_oldest_lines_and_says_so_in_their_place(
@@ -160,15 +177,12 @@ class TestSlowConsole:
             return os.pwrite(fd, data, position)
 
         backlog = Backlog(100_000, open_file, pwrite)
-        console = Console(pipe[1], "stdout", notices, backlog=backlog)
-        console.start()
+        console = pipe(backlog=backlog)
         for n in range(1000):
             console.put(lines(n * 100, 100), self)
             assert backlog._in_memory <= 100_000
-        reader = Reader(pipe[0])
-        console.close(FOREVER)
         expected = dropped = 0
-        for line in reader.result(pipe[1]).splitlines():
+        for line in console.close_and_read().splitlines():
             gap = re.fullmatch(rb"plaunch: lines missing here: (\d+) \(.*\)", line)
             if gap:
                 expected += int(gap[1])
@@ -183,8 +197,7 @@ class TestSlowConsole:
         assert last.endswith(f"dropped in all: {dropped}")
 
     def test_what_is_not_taken_at_the_end_is_reported_not_waited_for(self, pipe, notices):
-        console = Console(pipe[1], "stderr", notices)
-        console.start()
+        console = pipe("stderr")
         console.put(lines(0, 100_000), self)
         console.close(timeout=0.05)
         (message,) = notices.messages
@@ -196,7 +209,7 @@ class TestSlowConsole:
         # The console comes back to life before the launcher ends: nothing is lost after all.
         data = b""
         while len(data) < 1_400_000:
-            data += os.read(pipe[0], 1 << 16)
+            data += os.read(console.read_end, 1 << 16)
         assert data == lines(0, 100_000)
 
     def test_a_console_that_takes_something_now_and_then_is_waited_for(self, pipe, notices):
@@ -214,26 +227,22 @@ class TestSlowConsole:
             wait_until(lambda: looks > seen, "`close` has looked at the clock")
             return os.write(fd, data[:1000])
 
-        console = Console(pipe[1], "stdout", notices, write=slow_write, clock=clock)
+        console = pipe(start=False, write=slow_write, clock=clock)
         console.put(lines(0, 400), self)
-        reader = Reader(pipe[0])
         console.start()
-        console.close(timeout=5.0)
+        assert console.close_and_read(timeout=5.0) == lines(0, 400)
         assert now >= 24.0
-        assert reader.result(pipe[1]) == lines(0, 400)
         assert notices.messages == []
 
     def test_a_hurry_ends_the_wait(self, pipe, notices):
-        console = Console(pipe[1], "stdout", notices)
-        console.start()
+        console = pipe()
         console.put(lines(0, 100_000), self)
         console.close(FOREVER * 2, is_hurried=lambda: True)
         assert "not shown" in notices.messages[0]
-        Reader(pipe[0]).result(pipe[1])
+        console.close_and_read()
 
     def test_nothing_is_missing_if_all_was_shown(self, pipe, notices):
-        console = Console(pipe[1], "stdout", notices)
-        console.start()
+        console = pipe()
         console.close(FOREVER, is_hurried=lambda: True)
         console.close(FOREVER)
         assert notices.messages == []
@@ -245,7 +254,7 @@ class TestSlowConsole:
             written.append(data)
             return len(data)
 
-        console = Console(pipe[1], "stdout", notices, write=write)
+        console = pipe(start=False, write=write)
         console.put(lines(0, 20_000), self)
         console.put(b"x" * 200_000, self)
         console.start()
@@ -257,9 +266,9 @@ class TestSlowConsole:
 
 class TestConsoleInTrouble:
     def test_without_a_reader_output_is_discarded_and_that_is_said_once(self, pipe, notices):
-        os.close(pipe[0])
         backlog = Backlog(10_000)
-        console = Console(pipe[1], "stdout", notices, backlog=backlog)
+        console = pipe(start=False, backlog=backlog)
+        os.close(console.read_end)
         console.put(lines(0, 10_000), self)
         console.start()
         wait_until(lambda: notices.messages, "a warning")
@@ -322,7 +331,7 @@ class TestConsoleInTrouble:
         reader = Reader(theirs.fileno())
         console.close(FOREVER)
         ours.close()
-        reader._thread.join(FOREVER)
+        reader.join()
         theirs.close()
         assert reader.data == lines(0, 100_000)
         assert notices.messages == []

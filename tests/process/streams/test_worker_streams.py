@@ -143,23 +143,18 @@ def links_to(target):
 
 
 class TestInherited:
-    def test_without_capture_there_is_no_thread_and_no_descriptor(self, files):
+    @pytest.mark.parametrize("is_redirected", [False, True])
+    def test_without_capture_there_is_no_thread_and_no_descriptor(self, files, is_redirected):
         fds, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-        streams = files.streams(dest(nprocs=2), 2, capture_stderr=False)
-        assert streams.child_fds(0) == streams.child_fds(1) == (None, None)
+        paths = [files.path("{}.out"), files.path("{}.err")] if is_redirected else []
+        streams = files.streams(dest(*paths, nprocs=2), 2, capture_stderr=is_redirected)
+        children = [streams.child_fds(rank) for rank in range(2)]
+        assert is_redirected or children == [(None, None)] * 2
         streams.start()
         assert len(os.listdir("/proc/self/fd")) == fds
         assert threading.active_count() == threads
         streams.finish()
         assert streams.last_lines(0) == []
-
-    def test_streams_that_go_to_files_need_no_thread(self, files):
-        threads = threading.active_count()
-        streams = files.streams(dest(files.path("o"), files.path("e")))
-        streams.child_fds(0)
-        streams.start()
-        assert threading.active_count() == threads
-        streams.finish()
 
     def test_no_thread_before_the_start(self, files):
         threads = threading.active_count()
@@ -314,14 +309,11 @@ class TestFilters:
         del spec.tee_stdouts[2], spec.tee_stderrs[1]
         streams = files.streams(spec, 3, stdout_filters=["none", "loss"], stderr_filters=["error"])
         run(streams, dict.fromkeys(range(3), self.PROGRAM))
-        assert sorted(Path(files.path("f.out")).read_bytes().splitlines()) == [
-            b"[r0]:loss=1",
-            b"[r1]:loss=1",
+        picked = [
+            sorted(Path(files.path(f"f.{s}")).read_bytes().split(b"\n")) for s in ("out", "err")
         ]
-        assert sorted(Path(files.path("f.err")).read_bytes().splitlines()) == [
-            b"[r0]:error 1",
-            b"[r2]:error 1",
-        ]
+        assert picked[0] == [b"", b"[r0]:loss=1", b"[r1]:loss=1"]
+        assert picked[1] == [b"", b"[r0]:error 1", b"[r2]:error 1"]
         assert files.stderr.count(b"]:b\n") == 2
         assert files.stderr.count(b"b\n") == 3
 
@@ -455,20 +447,18 @@ print('last words', file=sys.stderr)
         streams.finish()
         assert streams.last_lines(0) == ["to stderr"]
 
-    def test_without_a_start_gives_everything_back(self, files):
-        streams = files.streams(dest(files.path("o"), files.path("e"), tee="out"))
-        streams.child_fds(0)
-        streams.finish()
-
-    def test_after_a_start_that_failed_gives_everything_back(self, files, monkeypatch):
+    @pytest.mark.parametrize("before", ["descriptors", "the start", "its end"])
+    def test_before_the_end_of_a_start_gives_everything_back(self, files, monkeypatch, before):
         def fail(reader):
             raise RuntimeError("can't start new thread")
 
         streams = files.streams(dest(files.path("o"), files.path("e"), tee="out err"))
-        streams.child_fds(0)
-        monkeypatch.setattr(Reader, "start", fail)
-        with pytest.raises(RuntimeError, match="new thread"):
-            streams.start()
+        if before != "descriptors":
+            streams.child_fds(0)
+        if before == "its end":
+            monkeypatch.setattr(Reader, "start", fail)
+            with pytest.raises(RuntimeError, match="new thread"):
+                streams.start()
         streams.finish()
 
     def test_goes_through_when_it_is_interrupted(self, files, monkeypatch):
@@ -504,9 +494,6 @@ print('last words', file=sys.stderr)
         wait_until_threads_end()
         # The file was still open when its thread came back.
         assert Path(files.path("f")).read_bytes() == b"[r0]:to stdout\n"
-
-    def test_without_descriptors_does_nothing(self, files):
-        files.streams(dest()).finish()
 
     @pytest.fixture
     def unread(self):

@@ -58,39 +58,32 @@ def test_the_launcher_is_killed(launch, family, tmp_path, end):
     wait_until(lambda: left_in(tmp_path) == [], lambda: f"the removal of {left_in(tmp_path)}")
 
 
-def test_a_second_signal_kills_at_once(launch, family):
-    launcher = launch(KINDS, "stubborn", "--shutdown-timeout=600")
+@pytest.mark.parametrize(
+    ("grace", "second", "said"),
+    [
+        (600, signal.SIGINT, "they get SIGKILL"),  # at once
+        (0.2, None, "waiting for local ranks 0-1 to end after SIGTERM"),
+    ],
+)
+def test_who_ignores_the_signal_is_killed(launch, family, grace, second, said):
+    launcher = launch(KINDS, "stubborn", f"--shutdown-timeout={grace}")
     family.wait_for("worker", 2)
     launcher.send_signal(signal.SIGTERM)
-    assert "SIGTERM received" in launcher.stderr.readline()
-    launcher.send_signal(signal.SIGINT)
+    if second is not None:
+        assert "SIGTERM received" in launcher.stderr.readline()
+        launcher.send_signal(second)
     _, err = launcher.communicate(timeout=BOUND)
     assert (launcher.returncode, family.alive()) == (128 + signal.SIGTERM, []), err
-    assert "they get SIGKILL" in err
-
-
-def test_who_ignores_the_signal_is_killed_after_the_grace(launch, family):
-    launcher = launch(KINDS, "stubborn", "--shutdown-timeout=0.2")
-    family.wait_for("worker", 2)
-    launcher.send_signal(signal.SIGTERM)
-    _, err = launcher.communicate(timeout=BOUND)
-    assert (launcher.returncode, family.alive()) == (128 + signal.SIGTERM, [])
-    assert "waiting for local ranks 0-1 to end after SIGTERM" in err
+    assert said in err
 
 
 ONE_GENERATION = """\
 import os, sys
 import descendants
-from plaunch.process.kernel.processes import read_process
 
 folder, kinds = sys.argv[1], sys.argv[2].split(",")
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
-    left = []
-    for name in os.listdir(folder):
-        kind, _, pid = name.rpartition("-")
-        process = read_process(int(pid))
-        if process and process.is_alive and process.start == int(open(f"{folder}/{name}").read()):
-            left.append(name)
+    left = descendants.alive(folder)
     sys.exit(f"of the first generation: {left}" if left else 0)
 descendants.work(folder, kinds, "fail" if os.environ["RANK"] == "0" else "wait")
 """

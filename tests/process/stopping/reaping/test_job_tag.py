@@ -23,12 +23,9 @@ from helpers.waiting import wait_until
 JOB = b"0123456789ab"
 
 
-def test_a_worker_has_one_tag():
+def test_a_worker_has_one_tag_and_one_within_a_worker_has_both():
     assert job_tag.make_tags("0123456789ab", 3, None) == "0123456789ab.3"
     assert job_tag.make_tags("0123456789ab", 3, "") == "0123456789ab.3"
-
-
-def test_a_worker_within_a_worker_has_both():
     outer = job_tag.make_tags("aaaaaaaaaaaa", 0, None)
     both = job_tag.make_tags("bbbbbbbbbbbb", 1, outer)
     environ = f"PATH=/bin\0PLAUNCH_JOBS={both}\0".encode()
