@@ -79,6 +79,14 @@ class Table:
         self.add(5000, parent=ME)
         return self.tree(leader=5000, **options)
 
+    def tree_of_an_empty_session(self, **options):
+        """That of process 5000, whose child has made session 5002 and has ended."""
+        tree = self.tree_of_worker(**options)
+        self.add(5002, parent=5000)
+        tree.look()
+        self.remove(5002)
+        return tree
+
 
 @pytest.fixture
 def table(tmp_path):
@@ -226,10 +234,7 @@ def test_what_was_found_once_stays_known(table):
 
 
 def test_sessions_that_a_worker_has_made_are_its_own(table):
-    tree = table.tree_of_worker()
-    table.add(5002, parent=5000)
-    tree.look()
-    table.remove(5002)
+    tree = table.tree_of_an_empty_session()
     table.add(5009, parent=1, session=5002)  # appeared meanwhile, and was orphaned at once
     assert found(tree) == {0: [5000, 5009]}
 
@@ -237,10 +242,7 @@ def test_sessions_that_a_worker_has_made_are_its_own(table):
 def test_a_session_is_kept_although_nobody_was_seen_in_it_at_one_moment(table):
     """Its only member forked and ended while the table was read."""
     clock = Clock()
-    tree = table.tree_of_worker(clock=clock)
-    table.add(5002, parent=5000)
-    tree.look()
-    table.remove(5002)
+    tree = table.tree_of_an_empty_session(clock=clock)
     tree.look()
     clock.now += 0.9
     table.add(5009, parent=1, session=5002)
@@ -255,10 +257,7 @@ def test_a_session_is_kept_although_nobody_was_seen_in_it_at_one_moment(table):
 def test_a_session_that_stays_empty_is_forgotten(table):
     """Its number is free, and may go to a stranger who has ended, too, before anybody looks."""
     clock = Clock()
-    tree = table.tree_of_worker(clock=clock)
-    table.add(5002, parent=5000)
-    tree.look()
-    table.remove(5002)
+    tree = table.tree_of_an_empty_session(clock=clock)
     tree.look()
     clock.now += 1.0
     tree.look()
@@ -282,10 +281,7 @@ def test_the_session_of_a_worker_is_not_forgotten_before_it_has_made_it(table):
 
 def test_the_number_of_a_group_is_no_evidence(table):
     """A group is always inside its session; in another one it is a stranger's."""
-    tree = table.tree_of_worker()
-    table.add(5002, parent=5000)
-    tree.look()
-    table.remove(5002)
+    tree = table.tree_of_an_empty_session()
     table.add(5009, parent=1, session=4000, group=5002)  # of whom number 5002 was the first
     assert found(tree) == {0: [5000]}
 
