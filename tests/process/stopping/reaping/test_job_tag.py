@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 from plaunch.process.kernel import details
@@ -22,12 +20,9 @@ from helpers.waiting import wait_until
 JOB = b"0123456789ab"
 
 
-def test_a_worker_has_one_tag():
+def test_a_worker_has_one_tag_and_one_within_a_worker_has_both():
     assert job_tag.make_tags("0123456789ab", 3, None) == "0123456789ab.3"
     assert job_tag.make_tags("0123456789ab", 3, "") == "0123456789ab.3"
-
-
-def test_a_worker_within_a_worker_has_both():
     outer = job_tag.make_tags("aaaaaaaaaaaa", 0, None)
     both = job_tag.make_tags("bbbbbbbbbbbb", 1, outer)
     environ = f"PATH=/bin\0PLAUNCH_JOBS={both}\0".encode()
@@ -76,17 +71,15 @@ def test_a_title_has_tags_too(title, rank):
     assert job_tag.find_rank_in_title(title, JOB) == rank
 
 
-def test_environments_are_read():
-    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": "0123456789ab.5"})
-    try:
-        # The kernel shows none for a moment, in the middle of making it another program.
-        wait_until(lambda: details.read_environ(program.pid), "it has an environment")
-        assert job_tag.find_rank(details.read_environ(program.pid), JOB) == 5
-        assert details.read_title(program.pid) == b"sleep\x00600\x00"
-        assert details.read_user(program.pid) == os.getuid()
-    finally:
-        program.kill()
-        program.wait()
+def test_environments_are_read(sleep):
+    program = sleep(env={"PLAUNCH_JOBS": "0123456789ab.5"})
+    # The kernel shows none for a moment, in the middle of making it another program.
+    wait_until(lambda: details.read_environ(program.pid), "it has an environment")
+    assert job_tag.find_rank(details.read_environ(program.pid), JOB) == 5
+    assert details.read_title(program.pid) == b"sleep\x00600\x00"
+    assert details.read_user(program.pid) == os.getuid()
+    program.kill()
+    program.wait()
     assert details.read_environ(program.pid) == b""
     assert details.read_user(program.pid) == -1
 
@@ -127,10 +120,7 @@ def test_a_forked_process_shows_the_first_title_that_fits():
         "print(open('/proc/self/cmdline').read().rstrip(chr(0)))\n"
         "print(set_title('y' * 5000))\n"
     )
-    program = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=60
-    )
-    assert program.stdout.split() == ["True", "short", "False"]
+    assert run_python("-c", code, check=True).stdout.split() == ["True", "short", "False"]
 
 
 def test_a_title_is_no_condition():
