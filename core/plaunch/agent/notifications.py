@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol
 
 from plaunch.agent.states import Value
 from plaunch.agent.worker import (
@@ -163,6 +163,19 @@ class AgentFinished(Notification):
 Notify = Callable[[Notification], None]
 WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
 Facts = ParamSpec("Facts")
+
+
+class EventStream(Protocol):
+    """Makes the events of a launch, for those who listen to it."""
+
+    def begin(self) -> None:
+        """The launch begins."""
+
+    def __call__(self, notification: Notification) -> None:
+        """Tell what `notification` amounts to."""
+
+    def finish(self, error: BaseException | None) -> str:
+        """The launch raises `error`; where its time went, in a line that may be empty."""
 
 
 class Notifier:
