@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from plaunch.agent.requests import Snapshot as Snapshot
     from plaunch.agent.states import Requested as Requested
     from plaunch.agent.states import RequestKind as RequestKind
-    from plaunch.agent.time_accounting import LaunchPhase as LaunchPhase
-    from plaunch.agent.time_accounting import TimeAccount as TimeAccount
-    from plaunch.agent.time_accounting import describe_seconds as describe_seconds
-    from plaunch.agent.time_accounting import describe_times as describe_times
     from plaunch.agent.worker import GroupInfo as GroupInfo
     from plaunch.agent.worker import RunResult as RunResult
     from plaunch.agent.worker import Worker as Worker
@@ -59,7 +55,6 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
         ".agent": "ElasticAgent SimpleElasticAgent",
         ".env": "macros worker_environment",
         ".notifications": (

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch import __version__, agent
-from plaunch.agent import RequestKind, TimeAccount
+from plaunch.agent import RequestKind
 from plaunch.errors import (
     ExitCode,
     PlaunchError,
@@ -21,6 +21,8 @@ from plaunch.events import SCHEMA, Event
 from plaunch.numbers import format_ranks
 from plaunch.process import ChildFailedError, SignalAction
 from plaunch.rendezvous import ChangeKind
+
+from plaunch_events.time_accounting import TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
