@@ -18,8 +18,7 @@ from plaunch.agent.closing import (
     shut_down,
 )
 from plaunch.agent.event_queue import EventQueue, close_queues
-from plaunch.agent.health import HEALTH_VARIABLE, is_sites_own
-from plaunch.agent.local import LocalElasticAgent
+from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.rounds import longest_stop
 from plaunch.agent.wait_reporter import WaitReporter
@@ -40,7 +39,7 @@ from plaunch.rendezvous.token import check_token_is_used
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.agent.health import HealthCheckServer
+    from plaunch.agent.local import HealthCheckServer
     from plaunch.agent.notifications import EventStream, Notification, Notify
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.agent.worker_store import OpenStore
@@ -173,8 +172,11 @@ class _Launch:
             settings=config.settings(),
         )
         environ = dict(os.environ)
-        if self._health_check_server is not None or is_sites_own():
-            environ.pop(HEALTH_VARIABLE, None)  # which asks for that server, and no other
+        if HEALTH_VARIABLE in environ and (
+            self._health_check_server is not None
+            or defaults.load_default(defaults.HAS_HEALTH_CHECK)()
+        ):
+            del environ[HEALTH_VARIABLE]  # which asks for that server, and no other
         manager.use_options(config.options, environ)
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         find_event_handlers(manager, config.event_log_handler, config.event_conf)

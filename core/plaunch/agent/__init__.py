@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from plaunch.agent.env import worker_environment as worker_environment
     from plaunch.agent.extensions import Control as Control
     from plaunch.agent.extensions import Extension as Extension
-    from plaunch.agent.health import (
-        TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT,
-    )
-    from plaunch.agent.health import (
-        TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT as TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT,
-    )
-    from plaunch.agent.health import HealthCheckServer as HealthCheckServer
-    from plaunch.agent.health import create_healthcheck_server as create_healthcheck_server
     from plaunch.agent.local import LocalElasticAgent as LocalElasticAgent
     from plaunch.agent.notifications import AfterRendezvous as AfterRendezvous
     from plaunch.agent.notifications import AgentFinished as AgentFinished
@@ -64,10 +56,6 @@ __getattr__, __dir__, __all__ = attach(
         ),
         ".requests": "Snapshot",
         ".states": "RequestKind Requested",
-        ".health": (
-            "HealthCheckServer TORCHELASTIC_HEALTH_CHECK_PORT "
-            "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT create_healthcheck_server"
-        ),
         ".local": "LocalElasticAgent",
         ".extensions": "Control Extension",
         ".worker": (

@@ -7,10 +7,11 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from plaunch import defaults
 from plaunch.agent import notifications
 from plaunch.agent.messages import describe_round
 from plaunch.agent.poller import BackgroundCall
-from plaunch.agent.ranks import Round, assign_alike, assign_through_store, create_workers
+from plaunch.agent.ranks import Round, assign_alike, create_workers
 from plaunch.agent.states import RoundFailed, RoundFormed
 from plaunch.durations import bounded
 from plaunch.errors import PluginError
@@ -82,7 +83,8 @@ def join_round(spec: WorkerSpec) -> Round:
         if info.store is None or info.world_size == 1 or alike:
             ranks = assign_alike(size, info.rank, info.world_size)
         else:
-            ranks = assign_through_store(info.store, spec.role, size, info.rank, info.world_size)
+            assign_ranks = defaults.load_default(defaults.RANKS_THROUGH_STORE)
+            ranks = assign_ranks(info.store, spec.role, size, info.rank, info.world_size)
     return Round(info, create_workers(ranks, size))
 
 

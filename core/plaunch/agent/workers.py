@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plaunch.agent.ranks import wait_for_peers
+from plaunch import defaults
 
 if TYPE_CHECKING:
     import signal
@@ -133,4 +133,4 @@ class Workers:
         """
         nodes = self.group.group_world_size or 1
         if self.group.store is not None and nodes > 1:
-            wait_for_peers(self.group.store, nodes, timeout)
+            defaults.load_default(defaults.WAIT_THROUGH_STORE)(self.group.store, nodes, timeout)
