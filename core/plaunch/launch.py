@@ -17,7 +17,6 @@ from plaunch.agent.closing import (
     release_rendezvous,
     shut_down,
 )
-from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.rounds import longest_stop
@@ -28,6 +27,7 @@ from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.answers import checked_handler, checked_policy
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_event_queues, find_event_handlers
+from plaunch.plugin.event_queue import EventQueue, close_queues
 from plaunch.plugin.extensions import AgentControl, LaunchView
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
