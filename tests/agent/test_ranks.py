@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.agent import WorkerSpec
-from plaunch.agent.ranks import assign_alike, create_workers
-from plaunch.agent.rounds import join_round
+from plaunch.agent.rounds import assign_alike, create_workers, join_round
 from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import WorldRanks, world_ranks
 from plaunch.testing import FakeJobRendezvous
