@@ -9,10 +9,11 @@ import threading
 import pytest
 from plaunch.agent.closing import shut_down
 from plaunch.agent.poller import WakeUp
-from plaunch.agent.signals import SignalInbox, StopOn
+from plaunch.agent.signals import SignalInbox
 from plaunch.errors import ThreadStartError
 from plaunch.testing.job_rendezvous import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
+from plaunch_signals.torchrun import StopOn
 
 POLICY = StopOn([signal.SIGTERM])
 

@@ -9,7 +9,6 @@ import threading
 
 import pytest
 from plaunch.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, notifications
-from plaunch.agent.event_stream import EventStream
 from plaunch.config import LaunchConfig
 from plaunch.errors import (
     PluginError,
@@ -24,6 +23,7 @@ from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.rendezvous import JobFailure, JobRendezvous, WorldRanks
 from plaunch.testing import FakeJobRendezvous
+from plaunch_events.stream import EventStream
 
 SUCCEEDED = RunResult(WorkerState.SUCCEEDED, return_values={0: "done"})
 
@@ -602,8 +602,8 @@ def test_a_stop_signal_ends_the_wait_for_a_round(job):
 def stream_of(agent, handler, error=None):
     """The events that a recorder makes of what the agent has told."""
     config = LaunchConfig(1, 3, 1, run_id="job", max_restarts=handler.max_restarts)
-    recorder, events = EventStream(config, "train.py"), []
-    recorder.listen(events.append)
+    events = []
+    recorder = EventStream(config, "train.py", [events.append])
     recorder.begin()
     for notification in agent.notifications:
         recorder(notification)

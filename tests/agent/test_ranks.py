@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.agent import WorkerSpec
-from plaunch.agent.ranks import assign_alike, assign_through_store, create_workers
-from plaunch.agent.rounds import join_round
+from plaunch.agent.rounds import assign_alike, create_workers, join_round
 from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import WorldRanks, world_ranks
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
+from plaunch_torchrun.round_store import assign_ranks
 
 NODES = st.lists(
     st.tuples(st.sampled_from(["trainer", "reader", "critic"]), st.integers(1, 5)),
@@ -77,7 +77,7 @@ def test_nodes_agree_over_the_store_whatever_their_order():
     store, answers = Store(), {}
 
     def join(rank):
-        answers[rank] = assign_through_store(store, *nodes[rank], rank, len(nodes))
+        answers[rank] = assign_ranks(store, *nodes[rank], rank, len(nodes))
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in (2, 0, 1)]
     for thread in threads:
@@ -90,7 +90,7 @@ def test_nodes_agree_over_the_store_whatever_their_order():
 def test_torchruns_agents_understand_what_is_written():
     api = pytest.importorskip("torch.distributed.elastic.agent.server.api")
     store = Store()
-    assign_through_store(store, "trainer", 2, 0, 1)
+    assign_ranks(store, "trainer", 2, 0, 1)
     theirs = api._RoleInstanceInfo.deserialize(store.values["torchelastic/role_info/0"])
     assert (theirs.role, theirs.rank, theirs.local_world_size) == ("trainer", 0, 2)
     assert json.loads(store.values["torchelastic/assigned_ranks/0"]) == [0, 2, 0, 2]
@@ -101,7 +101,7 @@ def test_garbage_in_the_store_is_named(garbage):
     store = Store()
     store.set("torchelastic/assigned_ranks/1", garbage)
     with pytest.raises(RendezvousStateError, match="no valid ranks for node 1"):
-        assign_through_store(store, "trainer", 1, 1, 2)
+        assign_ranks(store, "trainer", 1, 1, 2)
 
 
 def joined(handler, nproc=2):

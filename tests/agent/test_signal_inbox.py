@@ -9,9 +9,10 @@ import time
 
 import pytest
 from plaunch.agent.poller import WakeUp
-from plaunch.agent.signals import SignalInbox, StopOn
+from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.stopping.signals import SignalAction
+from plaunch_signals.torchrun import StopOn
 
 # SIGALRM is what bounds each test.
 CAUGHT = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})

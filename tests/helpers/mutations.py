@@ -20,12 +20,12 @@ import traceback
 from collections import Counter
 from dataclasses import replace
 
-from plaunch.agent.event_stream import _failure as failure_event
 from plaunch.agent.job_failures import describe_groups, from_job_failures, to_job_failures
 from plaunch.errors import RendezvousStateError
 from plaunch.process import ChildFailedError, ProcessFailure
 from plaunch.rendezvous import world_ranks
 from plaunch.rendezvous.job import FailureGroup, Verdict
+from plaunch_events.stream import _failure as failure_event
 from plaunch_membership import transitions
 from plaunch_membership.failures import FailureSummary, merge, summarize
 from plaunch_membership.node import NodeRecord
@@ -179,6 +179,9 @@ def mutate(choose, seed):
     if choose.random() < 0.1:
         return _spoil(choose, bytearray(text))
     return text
+
+
+_INSERTED = (b"NaN", b"1e999", b"9" * 5000, b"[" * 99, b'"', b"\\u0000")
 
 
 def _spoil(choose, value):

@@ -13,7 +13,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent
+from plaunch import LaunchConfig, defaults, elastic_launch, hookimpl, launch_agent
 from plaunch.cli import main, run
 from plaunch.errors import PluginError, RendezvousError, SignalException, UsageError
 from plaunch.events import COMMON_KEYS, SCHEMA, Event
@@ -118,6 +118,14 @@ def check(kept):
         assert Event.deserialize(event.serialize()) == event
     assert (kept.names[0], kept.names[-1]) == ("launcher.started", "launcher.finished")
     assert kept.closed == 1
+
+
+def test_no_events_are_made_that_nobody_reads(monkeypatch, caplog):
+    monkeypatch.setattr(defaults, "EVENT_STREAM", "no_such_package:stream")
+    with caplog.at_level("WARNING", "plaunch"):
+        elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
+    with caplog.at_level("INFO", "plaunch"), pytest.raises(PluginError, match="no_such_package"):
+        elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
 
 
 START = ["launcher.started", "rendezvous.begun", "rendezvous.completed"]

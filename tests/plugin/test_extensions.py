@@ -8,10 +8,10 @@ import time
 
 import pytest
 from plaunch.agent import RequestKind, Snapshot
-from plaunch.agent.event_queue import EventQueue
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import extensions
 from plaunch.plugin.context import PluginContext
+from plaunch.plugin.event_queue import EventQueue
 from plaunch.plugin.extensions import AgentControl, Extending
 from plaunch.testing import plugin_manager
 

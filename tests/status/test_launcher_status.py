@@ -8,7 +8,7 @@ import pathlib
 import re
 
 import pytest
-from plaunch.agent.time_accounting import TimeAccount
+from plaunch_events.time_accounting import TimeAccount
 from plaunch_status.launcher import FINISHED, PHASES, LauncherStatus
 
 from .streams import Stream

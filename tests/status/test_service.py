@@ -17,13 +17,15 @@ from dataclasses import replace
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch import launch as launching
-from plaunch.agent import HealthCheckServer, Snapshot, health
+from plaunch.agent import Snapshot
 from plaunch.agent.alive import Alive
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import ChildFailedError
 from plaunch_logs_default import DefaultLogsSpecs
 from plaunch_status.extension import StatusExtension
+from plaunch_torchrun import health
+from plaunch_torchrun.health import HealthCheckServer
 
 from helpers.ports import free_port
 

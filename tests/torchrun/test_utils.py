@@ -12,9 +12,8 @@ import types
 from datetime import timedelta
 
 import pytest
-from plaunch.agent import health
 from plaunch.errors import UsageError
-from plaunch_torchrun import stores
+from plaunch_torchrun import health, stores
 from plaunch_torchrun.elastic import utils
 from plaunch_torchrun.elastic.control_plane import worker_main
 

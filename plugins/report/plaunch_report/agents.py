@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from plaunch.agent import TimeAccount
+from plaunch_events import TimeAccount
 
 from plaunch_report.facts import Life, Span
 

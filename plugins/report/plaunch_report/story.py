@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.agent import describe_times
+from plaunch_events import describe_times
 
 from plaunch_report.clocks import NOTABLE_SKEW, align
 from plaunch_report.facts import Failure, Mark, Node, Round, Story

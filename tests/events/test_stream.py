@@ -15,7 +15,6 @@ from plaunch.agent import (
     WorkerState,
     notifications,
 )
-from plaunch.agent.event_stream import MAX_TEXT, EventStream, exit_code_of
 from plaunch.config import LaunchConfig
 from plaunch.errors import (
     RendezvousClosedError,
@@ -29,6 +28,7 @@ from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.process.stopping.stop_sequence import StopStep
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
+from plaunch_events.stream import MAX_TEXT, EventStream, exit_code_of
 from plaunch_torchrun.elastic.events import to_torchrun
 
 from helpers.clock import Clock
@@ -60,9 +60,20 @@ def clock():
 
 @pytest.fixture
 def recorder(clock):
-    recorder = EventStream(CONFIG, "train.py", clock=clock, wall_clock=lambda: clock() + 1_000_000)
-    recorder.events = []
-    recorder.listen(recorder.events.append)
+    return recorder_of(clock)
+
+
+def recorder_of(clock, *listeners):
+    """A stream with the list `events`, which listens after these."""
+    events = []
+    recorder = EventStream(
+        CONFIG,
+        "train.py",
+        [*listeners, events.append],
+        clock=clock,
+        wall_clock=lambda: clock() + 1_000_000,
+    )
+    recorder.events = events
     return recorder
 
 
@@ -278,13 +289,9 @@ def test_every_event_has_the_keys_of_the_schema_and_plain_values(recorder, histo
 def test_all_kinds_of_events_occur_in_these_histories(clock):
     seen = set()
     for told, error, *_ in HISTORIES.values():
-        recorder = EventStream(CONFIG, "x", clock=clock, wall_clock=lambda: clock() + 1_000_000)
-        recorder.listen(lambda event: seen.add(event.name))
-        play_quietly = [*told]
-        recorder.begin()
-        for notification in play_quietly:
-            recorder(notification)
-        recorder.finish(error)
+        recorder = recorder_of(clock)
+        play(recorder, told, error)
+        seen.update(event.name for event in recorder.events)
     assert seen == {*SCHEMA}
 
 
@@ -394,19 +401,17 @@ def test_the_account_adds_up(recorder, clock):
     assert told["seconds_training"] == 11
 
 
-def test_a_listener_that_fails_harms_nobody(recorder, caplog):
+def test_a_listener_that_fails_harms_nobody(clock, caplog):
     calls = []
 
     def broken(event):
         calls.append(event)
         raise OSError("no")
 
-    heard = []
-    recorder.listen(broken)
-    recorder.listen(heard.append)
+    recorder = recorder_of(clock, broken)
     play(recorder, HISTORIES["success"][0])
     assert len(calls) == 1
-    assert len(heard) == len(recorder.events)
+    assert len(recorder.events) > 1
     assert "a listener failed" in caplog.text
 
 

@@ -7,9 +7,9 @@ import threading
 import time
 
 import pytest
-from plaunch.agent import event_queue as delivery_module
-from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.events import Event, EventSource
+from plaunch.plugin import event_queue as delivery_module
+from plaunch.plugin.event_queue import EventQueue, close_queues
 
 from helpers.clock import Clock
 from helpers.waiting import wait_until
