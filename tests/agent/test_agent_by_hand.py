@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
@@ -18,8 +14,7 @@ from plaunch_membership.testing import MemoryBoard
 from plaunch_rendezvous_etcd.testing.fixtures import etcd_server  # noqa: F401 - a fixture
 
 from helpers.ports import free_port
-
-BOUND = 120.0  # seconds; a hang is a failure, however slow the machine
+from helpers.programs import run_all
 
 # One node: its settings are the argument, and what its workers and its agent found is written.
 NODE = """\
@@ -75,31 +70,16 @@ class Job:
             "fail": "",
         }
 
-    def run(self, *nodes):
-        """Run nodes, which are settings, to their end; what each of them has written."""
-        with contextlib.ExitStack() as stack:
-            started = []
-            for node in nodes:
-                given = {**self.common, "nodes": len(nodes), **node}
-                process = stack.enter_context(
-                    subprocess.Popen(
-                        [sys.executable, "-c", NODE, json.dumps(given)],
-                        env={**os.environ, "LOGLEVEL": "WARNING"},
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.PIPE,
-                        text=True,
-                    )
-                )
-                stack.callback(process.kill)
-                started.append(process)
-            return [(process, *process.communicate(timeout=BOUND)) for process in started]
-
     def facts(self, *nodes):
-        """The workers' environments, and the results of the agents, which must succeed."""
+        """Run nodes, which are settings, to their end, which must be a success.
+
+        What is given are the workers' environments, and the results of the agents.
+        """
         workers, results = [], []
-        for process, out, err in self.run(*nodes):
-            assert process.returncode == 0, err
-            lines = [json.loads(line) for line in out.splitlines()]
+        given = [{**self.common, "nodes": len(nodes), **node} for node in nodes]
+        for done in run_all(["-c", NODE, json.dumps(node)] for node in given):
+            assert done.returncode == 0, done.stderr
+            lines = [json.loads(line) for line in done.stdout.splitlines()]
             results += [line for line in lines if "state" in line]
             workers += [line for line in lines if "RANK" in line]
         assert {result["state"] for result in results} == {"SUCCEEDED"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 
@@ -23,3 +24,14 @@ class Call:
 
     def ended(self, timeout=30.0):
         return self._done.wait(timeout)
+
+
+@contextlib.contextmanager
+def meanwhile(function, *args):
+    """Call a function on another thread, which has come to its end behind the block."""
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
