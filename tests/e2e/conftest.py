@@ -21,6 +21,7 @@ from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
 )
 
 from helpers.network import Network
+from helpers.ports import free_port
 from helpers.processes import is_gone
 from helpers.programs import run_python
 from helpers.waiting import wait_until
@@ -155,6 +156,10 @@ class Agent:
             found = [worker for worker in found if int(worker["PLAUNCH_ROUND"]) == round_]
         return sorted(found, key=lambda worker: int(worker["RANK"]))
 
+    def notices(self) -> list[dict[str, Any]]:
+        """What its workers have said of SIGUSR1."""
+        return [line for line in self.lines() if "notice" in line]
+
     def kill(self) -> None:
         """End it as a failing machine does, without its workers."""
         self.process.kill()
@@ -246,6 +251,21 @@ def agents(plaunch: CommandLine) -> Iterator[Agents]:
     agents = Agents(plaunch)
     yield agents
     agents.end()
+
+
+@pytest.fixture
+def endpoint_of(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Where the nodes of a job may meet with a backend; skips where that cannot be."""
+
+    def endpoint_of(backend: str) -> str:
+        if backend == "c10d":
+            pytest.importorskip("torch.distributed")
+            return f"127.0.0.1:{free_port()}"
+        pytest.importorskip("grpc")
+        pytest.importorskip("google.protobuf")
+        return request.getfixturevalue("etcd_server").endpoint
+
+    return endpoint_of
 
 
 class Training:

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from helpers.fake_torch import write_fake_torch
+from helpers.nodes import options
 from helpers.ports import free_port
 from helpers.processes import is_gone
 from helpers.waiting import wait_until
@@ -112,21 +113,15 @@ def test_functions_meet_anew_too(plaunch, start_method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["static", "c10d", "etcd-v2"])
-def test_nodes_meet_anew_after_the_end_of_node_0(agents, backend, request):
+def test_nodes_meet_anew_after_the_end_of_node_0(agents, endpoint_of, backend, request):
     """Its launcher stays for them."""
     pytest.importorskip("torch.distributed")
     agents.script = str(agents.folder / "leaving.py")
     (agents.folder / "leaving.py").write_text(SCRIPT)
-    port = free_port()
-    words = [f"--rdzv-backend={backend}", "--local-addr=127.0.0.1", "--nnodes=2"]
-    if backend == "static":
-        words += ["--master-addr=127.0.0.1", f"--master-port={port}"]
-    elif backend == "c10d":
-        words += [f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]
-    else:
-        pytest.importorskip("grpc")
-        server = request.getfixturevalue("etcd_server")
-        words += [f"--rdzv-endpoint={server.endpoint}", f"--rdzv-id={request.node.name}"]
+    words = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    if backend != "static":
+        words = options(endpoint_of(backend), 2, backend=backend, run_id=request.node.name)
+    words.append("--local-addr=127.0.0.1")
     started = [agents.start(*words, f"--node-rank={rank}") for rank in range(2)]
     assert [agent.exit_code() for agent in started] == [0, 0], started[1].stderr
     assert [agent.stdout.split() for agent in started] == [["left"], ["2"]]
