@@ -54,7 +54,13 @@ def test_a_stop_signal_makes_it_leave(caplog):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_without_a_signal_it_has_its_time():
+@pytest.mark.parametrize("has_thread", [True, False])
+def test_without_a_signal_it_has_its_time(monkeypatch, has_thread):
+    def refuse(*_):
+        raise ThreadStartError("no more threads")
+
+    if not has_thread:
+        monkeypatch.setattr("plaunch.agent.closing.BackgroundCall", refuse)
     with Slow() as handler:
         handler.left.set()
         assert shut_down(handler, POLICY)
@@ -98,17 +104,6 @@ def test_a_signal_of_a_second_run_does_not_end_the_process_by_itself(monkeypatch
         for signum, handler in before.items():
             if handler is not None:
                 signal.signal(signum, handler)
-
-
-def test_without_a_thread_it_is_shut_down_all_the_same(monkeypatch):
-    def refuse(*_):
-        raise ThreadStartError("no more threads")
-
-    monkeypatch.setattr("plaunch.agent.closing.BackgroundCall", refuse)
-    with Slow() as handler:
-        handler.left.set()
-        assert shut_down(handler, POLICY)
-        assert handler.calls == ["shutdown"]
 
 
 def test_when_it_has_left_no_thread_of_its_own_is_left():

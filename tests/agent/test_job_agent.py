@@ -25,7 +25,6 @@ from plaunch.rendezvous import JobFailure, JobRendezvous, WorldRanks
 from plaunch.testing import FakeJobRendezvous
 
 from helpers.agents import SUCCEEDED, PretendAgent
-from helpers.calls import meanwhile
 from helpers.signals import Policy, send
 
 
@@ -125,8 +124,8 @@ def test_without_a_restart_left_the_job_ends_with_its_first_failure(job, caplog)
 def test_a_failure_elsewhere_restarts_this_node_too(job, caplog):
     agent = PretendAgent(
         job,
-        [lambda: job.fail_elsewhere(elsewhere())],
-        [lambda: job.fail_elsewhere(elsewhere(rank=6))],
+        [lambda: job.fail_elsewhere(elsewhere(), "b")],
+        [lambda: job.fail_elsewhere(elsewhere(rank=6), "b")],
         [SUCCEEDED],
     )
     assert agent.run() is SUCCEEDED
@@ -134,6 +133,9 @@ def test_a_failure_elsewhere_restarts_this_node_too(job, caplog):
     assert job.reported == []
     assert said(caplog)[1] == "rank 7 on b (pid 12) failed: exit code 17; restart 1 of 2"
     assert said(caplog)[3] == "rank 6 on b (pid 12) failed: exit code 17; restart 2 of 2"
+    stream = stream_of(agent, job)
+    assert of(stream, "membership.changed", "kind", "node")[0] == ("failed", "b")
+    assert of(stream, "restart", "cause", "attempt") == [("failure", 1), ("failure", 2)]
 
 
 @restarts(0)
@@ -207,19 +209,25 @@ def test_a_failure_without_details_is_told_all_the_same(job):
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "kind", "text"),
     [
-        ("arrive", "node b arrived: asks to join"),
-        ("depart", "node b left: leaves"),
-        ("lose", "node b was lost: missed its heartbeats"),
+        ("arrive", "arrived", "node b arrived: asks to join"),
+        ("depart", "left", "node b left: leaves"),
+        ("lose", "lost", "node b was lost: missed its heartbeats"),
     ],
 )
 @restarts(0, world_size=3)
-def test_a_change_of_membership_costs_no_attempt(job, change, text, caplog):
+def test_a_change_of_membership_costs_no_attempt(job, change, kind, text, caplog):
     agent = PretendAgent(job, [lambda: getattr(job, change)("b")], [SUCCEEDED])
     assert agent.run() is SUCCEEDED
     assert agent.started() == [(0, 0), (0, 1)]
     assert said(caplog) == [f"{text}; all workers are stopped, and a new round begins"]
+    stream = stream_of(agent, job)
+    assert of(stream, "membership.changed", "kind", "node")[0] == (kind, "b")
+    assert of(stream, "restart", "cause", "attempt", "round") == [("membership", 0, 1)]
+    ((reason,),) = of(stream, "restart", "reason")
+    assert "b" in reason
+    assert of(stream, "launcher.finished", "outcome") == [("succeeded",)]
 
 
 def test_several_changes_at_once_make_one_round(job):
@@ -300,6 +308,22 @@ def test_who_comes_after_the_end_is_told_by_the_rendezvous(job, outcome):
 def test_who_comes_after_a_failure_is_told_the_cause(job):
     job.conclude("failed", elsewhere())
     assert PretendAgent(job).run().first_failure == 7
+
+
+def test_a_spare_that_was_not_needed_has_succeeded(job):
+    def next_rendezvous():
+        raise RendezvousGracefulExitError("the job has succeeded without this node")
+
+    job.next_rendezvous = next_rendezvous
+    agent = PretendAgent(job)
+    assert agent.run().state is WorkerState.SUCCEEDED
+    stream = stream_of(agent, job)
+    assert of(stream, "rendezvous.failed", "reason") == [
+        ("the job has succeeded without this node",)
+    ]
+    assert of(stream, "launcher.finished", "outcome", "exit_code", "reason") == [
+        ("not_needed", 0, "the job has succeeded without this node")
+    ]
 
 
 @restarts(0, ends=False)
@@ -462,19 +486,12 @@ def test_a_node_stays_until_the_job_has_acted_on_its_error(job, monkeypatch):
 
 
 @restarts(3)
-def test_but_not_for_ever(job, monkeypatch):
-    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", 0.01)
-    job.report_failure = lambda failures, is_final: None
-    with pytest.raises(WorkerStartError):
-        PretendAgent(job, [WorkerStartError("no more processes")]).run()
-
-
-@restarts(3)
-def test_nor_after_a_stop_signal(job, monkeypatch):
-    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", 3600.0)
+@pytest.mark.parametrize(("wait", "signums"), [(0.01, []), (3600.0, [signal.SIGTERM])])
+def test_but_not_for_ever_and_not_after_a_stop_signal(job, monkeypatch, wait, signums):
+    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", wait)
     job.report_failure = lambda failures, is_final: None
     agent = PretendAgent(job, [WorkerStartError("no more processes")])
-    agent._shutdown = lambda *args, **options: send(signal.SIGTERM)
+    agent._shutdown = lambda *args, **options: send(*signums)
     with pytest.raises(WorkerStartError):
         agent.run()
 
@@ -497,23 +514,16 @@ def test_a_fault_of_the_agent_ends_the_job(job):
     assert "ZeroDivisionError('a bug')" in failure.summary
 
 
-def get_stuck():
-    raise UnkillableWorkerError("pid 7 is stuck")
-
-
+@pytest.mark.parametrize("is_given_up", [False, True])
 @restarts(3, world_size=2)
-def test_the_job_goes_on_without_a_host_that_cannot_end_its_workers(job):
-    agent = PretendAgent(job, [job.arrive])
-    agent.on_stop = get_stuck
-    with pytest.raises(UnkillableWorkerError):
-        agent.run()
-    assert job.reported == []
+def test_the_job_goes_on_without_a_host_that_cannot_end_its_workers(job, is_given_up):
+    """Nor is it told of one that has given its workers up."""
 
+    def get_stuck():
+        raise UnkillableWorkerError("pid 7 is stuck")
 
-@restarts(3)
-def test_nor_is_a_host_that_has_given_its_workers_up_told_of(job):
-    agent = PretendAgent(job, [RunResult(WorkerState.UNHEALTHY)])
-    agent._workers.are_of_use = lambda: False
+    agent = PretendAgent(job, [RunResult(WorkerState.UNHEALTHY) if is_given_up else job.arrive])
+    agent._workers.are_of_use = lambda: not is_given_up
     agent.on_stop = get_stuck
     with pytest.raises(UnkillableWorkerError):
         agent.run()
@@ -526,57 +536,3 @@ def test_a_stop_signal_is_nobody_elses_failure(job):
     with pytest.raises(SignalException):
         agent.run()
     assert job.reported == []
-
-
-def test_a_stop_signal_ends_the_wait_for_a_round(job):
-    job.hold()
-    agent = PretendAgent(job)
-
-    def interrupt_once_joining():
-        job.joining.wait(30)
-        send(signal.SIGINT)
-
-    with meanwhile(interrupt_once_joining), pytest.raises(SignalException):
-        agent.run()
-    job.release()
-    assert agent.calls == ["shutdown SIGINT"]
-
-
-# --- what is told of it, as notifications and as events ------------------------------------------
-
-
-@restarts(0, world_size=3)
-def test_a_change_of_the_nodes_in_the_stream(job):
-    agent = PretendAgent(job, [lambda: job.lose("b")], [SUCCEEDED])
-    agent.run()
-    stream = stream_of(agent, job)
-    assert of(stream, "membership.changed", "kind", "node")[0] == ("lost", "b")
-    assert of(stream, "restart", "cause", "attempt", "round") == [("membership", 0, 1)]
-    ((reason,),) = of(stream, "restart", "reason")
-    assert "b" in reason
-    assert of(stream, "launcher.finished", "outcome") == [("succeeded",)]
-
-
-@restarts(1)
-def test_a_failure_elsewhere_in_the_stream(job):
-    agent = PretendAgent(job, [lambda: job.fail_elsewhere(elsewhere(), "b")], [SUCCEEDED])
-    agent.run()
-    stream = stream_of(agent, job)
-    assert of(stream, "membership.changed", "kind", "node")[0] == ("failed", "b")
-    assert of(stream, "restart", "cause", "attempt") == [("failure", 1)]
-
-
-def test_a_spare_that_was_not_needed_has_succeeded(job):
-    def next_rendezvous():
-        raise RendezvousGracefulExitError("the job has succeeded without this node")
-
-    job.next_rendezvous = next_rendezvous
-    agent = PretendAgent(job)
-    assert agent.run().state is WorkerState.SUCCEEDED
-    stream = stream_of(agent, job)
-    assert of(stream, "rendezvous.failed", "reason") == [
-        ("the job has succeeded without this node",)
-    ]
-    assert of(stream, "launcher.finished", "outcome", "exit_code", "reason") == [
-        ("not_needed", 0, "the job has succeeded without this node")
-    ]

@@ -201,7 +201,7 @@ def test_plugins_that_disagree_on_one_node_end_the_job(create_node):
         node.run(WAIT_IN_ROUND_0, worker_env=worker_env)
     (((failure,), is_final),) = node.handler.reported
     assert (failure.rank, is_final) == (-1, True)
-    assert node.starts() == []
+    assert node.starts() == node.exits() == []
 
 
 SLOW_TO_STOP = UP + (

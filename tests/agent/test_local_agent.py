@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState, notifications
 from plaunch.errors import (
-    PlaunchError,
     RendezvousClosedError,
     SignalException,
     UsageError,
@@ -219,15 +218,6 @@ def test_more_variables_come_from_a_callable(plain):
     script = "import os, sys; sys.exit(os.environ['EXTRA'] != os.environ['RANK'])"
     assert plain.run(script, worker_env=worker_env).state is WorkerState.SUCCEEDED
     assert asked == [(0, "2", False), (1, "2", False)]
-
-
-def test_an_error_from_that_callable_ends_the_job_before_anything_starts(plain):
-    def worker_env(worker, env):
-        raise PlaunchError("two plugins disagree")
-
-    with pytest.raises(PlaunchError, match="disagree"):
-        plain.run(WAIT, worker_env=worker_env)
-    assert plain.exits() == []
 
 
 def test_a_program_that_does_not_exist():

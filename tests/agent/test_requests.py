@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import threading
 
@@ -18,10 +17,9 @@ from plaunch.errors import SignalException
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
 
-from helpers.agents import UP, Node
+from helpers.agents import UP, Node, run_nodes
 from helpers.calls import meanwhile
 from helpers.ports import free_port
-from helpers.programs import run_all
 
 BOUND = 120.0  # seconds; a hang is a failure, however slow the machine
 
@@ -190,28 +188,8 @@ def test_a_restart_that_was_asked_for_elsewhere(job, tmp_path, caplog):
 
 
 # One node; the first one asks when the workers of both are up.
-NODE = """\
-import json, pathlib, sys, threading, time
-from plaunch.agent import LocalElasticAgent, RequestKind, WorkerSpec
-from plaunch_torchrun.elastic.rendezvous import get_rendezvous_handler
-from plaunch.errors import PlaunchError, SignalException
-from plaunch.rendezvous import RendezvousParameters
-
-given = json.loads(sys.argv[1])
+ASK = """\
 where = pathlib.Path(given["folder"])
-params = RendezvousParameters(
-    "c10d", given["endpoint"], "requests", given["min_nodes"], 2,
-    last_call_timeout=60, is_host=given["is_host"],
-)
-spec = WorkerSpec(
-    role="trainer",
-    local_world_size=1,
-    entrypoint=sys.executable,
-    args=("-c", given["worker"], str(where)),
-    rdzv_handler=get_rendezvous_handler(params),
-    max_restarts=0,
-)
-agent = LocalElasticAgent(spec, exit_barrier_timeout=30)
 
 def ask():
     while not all((where / name).exists() for name in ("0.0.0", "0.0.1")):
@@ -221,13 +199,13 @@ def ask():
 if given["kind"]:
     threading.Thread(target=ask, daemon=True).start()
 end = "error"
-release = spec.rdzv_handler.shutdown
+release = handler.shutdown
 try:
     end = agent.run().state.value
 except SignalException as error:
     end = str(error)
     if not agent.has_ended_job:
-        release = spec.rdzv_handler.leave
+        release = handler.leave
 except PlaunchError as error:
     end = str(error)
 release()
@@ -247,19 +225,28 @@ sys.stdout.write(end)
 def test_two_nodes_over_a_real_store(tmp_path, kind, min_nodes, attempts, asked, other):
     """What is asked of one of them, both do, or the other one goes on; no restart is used."""
     pytest.importorskip("torch.distributed")
-    given = {
-        "folder": str(tmp_path),
+    rendezvous = {
+        "backend": "c10d",
         "endpoint": f"localhost:{free_port()}",
+        "run_id": "requests",
         "min_nodes": min_nodes,
-        "worker": WORKER,
+        "max_nodes": 2,
+        "last_call_timeout": 60,
     }
+    args = ["-c", WORKER, str(tmp_path)]
+    spec = {"role": "trainer", "local_world_size": 1, "args": args, "max_restarts": 0}
     # The first one hosts the store, so that it is the second one that may leave.
-    asks = {"kind": kind}
-    first, second = ({"kind": ""}, asks) if kind == "LEAVE" else (asks, {"kind": ""})
-    ended = run_all(
-        ["-c", NODE, json.dumps({**given, "is_host": own is first, **own})]
-        for own in (first, second)
-    )
+    kinds = ["", kind] if kind == "LEAVE" else [kind, ""]
+    nodes = [
+        {
+            "rendezvous": {**rendezvous, "is_host": number == 0},
+            "spec": spec,
+            "folder": str(tmp_path),
+            "kind": kinds[number],
+        }
+        for number in range(2)
+    ]
+    ended = run_nodes(ASK, *nodes)
     outs = [process.stdout for process in ended]
     by_asked, by_other = reversed(outs) if kind == "LEAVE" else outs
     assert asked in by_asked, ended

@@ -18,12 +18,14 @@ from plaunch.errors import (
 )
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
+from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 
 from helpers.agents import SUCCEEDED, PretendAgent
 from helpers.calls import meanwhile
 from helpers.clock import Clock
 from helpers.signals import Policy, send
+from helpers.stores import Store
 from helpers.waiting import wait_until
 
 FAILED = RunResult(WorkerState.FAILED, failures={0: ProcessFailure(0, 1000, 3, "")})
@@ -231,9 +233,10 @@ def interrupt_this_thread():
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
 
+@pytest.mark.parametrize("kind", [FakeRendezvous, FakeJobRendezvous])
 @pytest.mark.parametrize("interrupt", [lambda: send(signal.SIGINT), interrupt_this_thread])
-def test_a_stop_signal_ends_the_wait_for_other_nodes(interrupt):
-    handler = FakeRendezvous()
+def test_a_stop_signal_ends_the_wait_for_other_nodes(kind, interrupt):
+    handler = kind()
     handler.hold()
     agent = PretendAgent(handler)
 
@@ -246,6 +249,7 @@ def test_a_stop_signal_ends_the_wait_for_other_nodes(interrupt):
     assert not handler.shut_down
     assert signal.set_wakeup_fd(-1) == -1  # put back
     handler.release()
+    handler.shutdown()
     assert caught.value.sigval is signal.SIGINT
     assert agent.calls == ["shutdown SIGINT"]
 
@@ -318,30 +322,6 @@ def test_an_inherited_ignored_hangup_stays_ignored():
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, previous)
-
-
-class Store:
-    """A store of one process, good enough for a barrier among pretended nodes."""
-
-    def __init__(self):
-        self.values = {}
-        self.waited = []
-
-    def set(self, key, value):
-        self.values[key] = value.encode()
-
-    def get(self, key):
-        return self.values[key]
-
-    def add(self, key, num):
-        total = int(self.values.get(key, b"0")) + num
-        self.values[key] = str(total).encode()
-        return total
-
-    def wait(self, keys, timeout):
-        self.waited.append((keys, timeout.total_seconds()))
-        if not all(key in self.values for key in keys):
-            raise RuntimeError("timed out")
 
 
 def test_after_success_the_other_nodes_are_waited_for(caplog):

@@ -62,8 +62,7 @@ def test_workers_are_started_again_although_strangers_have_taken_all_there_is(ag
     agents.tell("exit.1.0", 3)
     again = agents.until_round(1, host, workers=2)
     assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"1"}
-    agents.tell("exit", 0)
-    assert host.exit_code() == 0
+    agents.finish(host)
     for stranger in strangers:
         stranger.close()
 
@@ -85,8 +84,7 @@ def test_the_soft_limit_is_raised_for_the_launcher_alone(agents):
     agents.tell("exit.1.0", 3)
     (again, _) = agents.until_round(1, host, workers=2)
     agents.until(lambda: soft_limit(again["pid"]) == FEW, "the worker has the limit of before")
-    agents.tell("exit", 0)
-    assert host.exit_code() == 0
+    agents.finish(host)
     assert "turned away" not in host.stderr
     for stranger in strangers:
         stranger.close()

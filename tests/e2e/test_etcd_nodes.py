@@ -83,8 +83,7 @@ def test_workers_go_on_while_the_server_is_restarted_or_paused(agents, own_etcd_
         agents.until(lambda: notices() == [number] * 3, f"notice {number} is everywhere")  # noqa: B023
         time.sleep(LONGER_THAN_SILENCE)
     assert agents.until_round(0, *nodes) == before
-    agents.tell("exit", 0)
-    assert [node.exit_code() for node in nodes] == [0] * 3
+    agents.finish(*nodes)
     for node in nodes:
         assert len(node.workers()) == 1
         assert "lost" not in node.stderr
@@ -141,8 +140,7 @@ def test_other_settings_are_refused_and_a_run_id_begins_anew_after_a_crash(agent
     assert of("TORCHELASTIC_RESTART_COUNT", again.workers()) == [0]
     assert of("PLAUNCH_ROUND", again.workers()) == [0]
     assert "begins anew: the 1 nodes that knew it are gone" in again.stderr
-    agents.tell("exit", 0)
-    assert again.exit_code() == 0
+    agents.finish(again)
 
 
 # --- secrets --------------------------------------------------------------------------------------
@@ -198,8 +196,7 @@ def test_workers_get_a_store_and_agents_need_no_torch(agents, argv, plaunch):
         assert "the sum is 3\n" in node.stdout
         assert "cygrpc" in files_of(node)
         assert "libtorch" not in files_of(node)
-    agents.tell("exit", 0)
-    assert [node.exit_code() for node in nodes] == [0, 0]
+    agents.finish(*nodes)
 
 
 def test_other_backends_need_no_grpc(agents):
@@ -210,5 +207,4 @@ def test_other_backends_need_no_grpc(agents):
     assert "cygrpc" not in files_of(static) + files_of(dynamic)
     assert "libtorch" in files_of(dynamic)
     assert "libtorch" not in files_of(static)
-    agents.tell("exit", 0)
-    assert [static.exit_code(), dynamic.exit_code()] == [0, 0]
+    agents.finish(static, dynamic)

@@ -92,8 +92,7 @@ def test_a_late_node_is_admitted_and_a_lost_one_left_behind(
         assert of("WORLD_SIZE", again) == [2, 2]
         assert of("TORCHELASTIC_RESTART_COUNT", alone + both + again) == [0] * 8
         assert of("RANK", again) == [0, 1]
-        agents.tell("exit", 0)
-        assert survivor.exit_code() == 0
+        agents.finish(survivor)
         assert "was lost: no heartbeat" in survivor.stderr
     assert "Traceback" not in first.stderr + late.stderr
 
@@ -114,8 +113,7 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_ends_with_the_job(agents, en
     workers = agents.until_round(1, survivor, spares[1])
     assert of("RANK", workers) == [0, 1]
     assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"0"}
-    agents.tell("exit", 0)
-    assert [agent.exit_code() for agent in (survivor, *spares)] == [0, 0, 0]
+    agents.finish(survivor, *spares)
     assert spares[0].workers() == []
 
 
@@ -193,8 +191,7 @@ def test_a_node_that_waits_for_the_others_is_restarted_with_them(agents, endpoin
     agents.tell("exit.0.0", 5)
     workers = agents.until_round(1, *nodes)
     assert of("TORCHELASTIC_RESTART_COUNT", workers) == [1, 1]
-    agents.tell("exit", 0)
-    assert [node.exit_code() for node in nodes] == [0, 0]
+    agents.finish(*nodes)
 
 
 @pytest.mark.parametrize("hosts", [True, False])
@@ -283,8 +280,7 @@ def test_a_notice_to_all_launchers_reaches_each_worker_once(agents, endpoint):
     # Whatever the first one has led to comes before the second.
     agents.until(lambda: min(notices()) >= 2, "all workers have got the second")
     assert notices() == [2, 2, 2]
-    agents.tell("exit", 0)
-    assert [node.exit_code() for node in nodes] == [0, 0, 0]
+    agents.finish(*nodes)
 
 
 def test_a_stop_of_all_nodes_ends_all(agents, endpoint):
@@ -325,8 +321,7 @@ def test_other_settings_are_refused_by_name(agents, endpoint):
     first = agents.start(*options(endpoint, "1:2", "--max-restarts=1"))
     agents.until_round(0, first)
     check_refused(agents, partial(options, endpoint))
-    agents.tell("exit", 0)
-    assert first.exit_code() == 0
+    agents.finish(first)
     assert len(first.workers()) == 1
 
 
@@ -394,7 +389,6 @@ def test_the_token_keeps_strangers_out_and_stays_secret(agents, endpoint):
     second = agents.start(*options(endpoint, "1:2"), **with_token)
     workers = agents.until_round(1, first, second)
     check_secrets(workers, TOKEN.encode())
-    agents.tell("exit", 0)
-    assert [first.exit_code(), second.exit_code()] == [0, 0]
+    agents.finish(first, second)
     for agent in agents.all:
         assert TOKEN not in agent.stdout + agent.stderr

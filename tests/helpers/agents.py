@@ -17,6 +17,7 @@ from plaunch.agent import (
 from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.calls import meanwhile
+from helpers.programs import run_all
 from helpers.waiting import wait_for_files
 
 SUCCEEDED = RunResult(WorkerState.SUCCEEDED, return_values={0: "done"})
@@ -207,3 +208,26 @@ class Node:
     def exits(self):
         """How workers have ended."""
         return [m.exit for m in self.told.of(notifications.WorkerExited)]
+
+
+# One node of a job over a real store; what its rendezvous and its spec are given is the argument.
+_NODE = """\
+import json, pathlib, sys, threading, time
+from plaunch.agent import LocalElasticAgent, RequestKind, WorkerSpec
+from plaunch.errors import PlaunchError, SignalException
+from plaunch.rendezvous import RendezvousParameters
+from plaunch_torchrun.elastic.rendezvous import get_rendezvous_handler
+given = json.loads(sys.argv[1])
+handler = get_rendezvous_handler(RendezvousParameters(**given["rendezvous"]))
+spec = WorkerSpec(entrypoint=sys.executable, rdzv_handler=handler, **given["spec"])
+agent = LocalElasticAgent(spec, exit_barrier_timeout=30)
+"""
+
+
+def run_nodes(program, *nodes):
+    """Run several nodes, each an agent in a process of its own, to their end.
+
+    `program` is what each of them does with its `agent`; `nodes` are `given` to it, with the
+    settings of its `rendezvous`, and of its workers (`spec`).
+    """
+    return run_all(["-c", _NODE + program, json.dumps(node)] for node in nodes)

@@ -5,6 +5,35 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+# A worker without torch. It says who it is, tells of SIGUSR1, and ends as files tell it to:
+# `exit.<rank>.<attempt>` or `exit.<node>` holds its exit code, `exit` is for all.
+WORKER = """\
+import json, os, signal, socket, sys, time
+def say(**facts):
+    os.write(1, (json.dumps(facts) + "\\n").encode())  # all of it at once, as others write too
+def notice(signum, frame):
+    say(notice=signum, rank=os.environ["RANK"])
+signal.signal(signal.SIGUSR1, notice)
+names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK"
+names += " ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT PLAUNCH_ROUND"
+names += " PLAUNCH_JOB_ID TORCHELASTIC_RUN_ID"
+say(host=socket.gethostname(), pid=os.getpid(), **{n: os.environ.get(n) for n in names.split()})
+rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+while True:
+    for name in (f"exit.{rank}.{attempt}", *(f"exit.{node}" for node in sys.argv[1:]), "exit"):
+        if os.path.exists(name):
+            with open(name) as file:
+                sys.exit(int(file.read()))
+    time.sleep(0.02)
+"""
+
+
+def write_whole(path, text):
+    """Write a file that is there with all of its text, or not at all."""
+    part = path.with_name(f".{path.name}")
+    part.write_text(str(text))
+    part.rename(path)
+
 
 def options(endpoint, nnodes, *more, backend="c10d", run_id="job", conf=""):
     """The options of one launcher; `conf` is more for `--rdzv-conf`, with commas between."""
