@@ -15,7 +15,7 @@ from plaunch.agent import (
     WorkerState,
     notifications,
 )
-from plaunch.agent.event_stream import MAX_TEXT, EventStream, exit_code_of
+from plaunch.agent.event_stream import MAX_TEXT, EventStream
 from plaunch.config import LaunchConfig
 from plaunch.errors import (
     RendezvousClosedError,
@@ -82,6 +82,12 @@ def play(recorder, history, error=None):
     return [event.name.removeprefix("plaunch.") for event in recorder.events]
 
 
+def play_one(recorder, name):
+    """Record one of the histories."""
+    told, error, *_ = HISTORIES[name]
+    return play(recorder, told, error)
+
+
 def exited(worker, code, stopped=False, failed=None):
     return notifications.WorkerEnded(
         GROUP, WorkerExit(worker, code, stopped, failed), at=1_000_100.0
@@ -119,7 +125,8 @@ def another_round(reason):
     ]
 
 
-NO_ROUND = ["launcher.started", "rendezvous.begun", "rendezvous.failed", "launcher.finished"]
+BEGUN = ["launcher.started", "rendezvous.begun"]
+NO_ROUND = [*BEGUN, "rendezvous.failed", "launcher.finished"]
 ANOTHER = ["rendezvous.begun", "restart", "rendezvous.completed"]
 
 HISTORIES = {
@@ -228,7 +235,7 @@ HISTORIES = {
             notifications.AgentFinished(BEFORE, None, "closed"),
         ],
         RendezvousClosedError("it was closed"),
-        ["launcher.started", "rendezvous.begun", "launcher.finished"],
+        [*BEGUN, "launcher.finished"],
         ("closed", 112),
     ),
     "an exception before there is an agent": (
@@ -240,13 +247,13 @@ HISTORIES = {
     "a bug": (
         [notifications.BeforeRendezvous(BEFORE), notifications.AgentFinished(BEFORE, None)],
         ZeroDivisionError("division by zero"),
-        ["launcher.started", "rendezvous.begun", "launcher.finished"],
+        [*BEGUN, "launcher.finished"],
         ("error", 1),
     ),
     "Ctrl-C before there are workers": (
         [notifications.BeforeRendezvous(BEFORE)],
         KeyboardInterrupt(),
-        ["launcher.started", "rendezvous.begun", "launcher.finished"],
+        [*BEGUN, "launcher.finished"],
         ("signalled", 130),
     ),
 }
@@ -254,8 +261,8 @@ HISTORIES = {
 
 @pytest.mark.parametrize("history", HISTORIES)
 def test_histories(recorder, history):
-    told, error, names, end = HISTORIES[history]
-    assert play(recorder, told, error) == names
+    *_, names, end = HISTORIES[history]
+    assert play_one(recorder, history) == names
     last = recorder.events[-1].metadata
     assert (last["outcome"], last["exit_code"]) == end
     assert bool(last["reason"]) == (end[0] != "succeeded")
@@ -278,7 +285,7 @@ def test_all_kinds_of_events_occur_in_these_histories():
 
 
 def test_what_is_known_when(recorder):
-    play(recorder, HISTORIES["success"][0])
+    play_one(recorder, "success")
     first, *_, last = recorder.events
     known = ("round", "group_rank", "ranks")
     assert [first.metadata[key] for key in known] == [-1, -1, ""]
@@ -287,7 +294,7 @@ def test_what_is_known_when(recorder):
 
 
 def test_why_there_is_another_round(recorder):
-    play(recorder, HISTORIES["failure with a restart, then for good"][0], FAILED)
+    play_one(recorder, "failure with a restart, then for good")
     (restart,) = (event for event in recorder.events if event.name == "plaunch.restart")
     told = restart.metadata
     assert (told["cause"], told["reason"], told["attempt"]) == ("failure", "rank 3 failed", 1)
@@ -310,7 +317,7 @@ def test_what_has_caused_another_round(recorder, news, cause):
 
 
 def test_ranks_of_a_stop_are_global(recorder):
-    play(recorder, HISTORIES["a change of the nodes"][0])
+    play_one(recorder, "a change of the nodes")
     steps = [event.metadata for event in recorder.events if event.name == "plaunch.stop.step"]
     assert [(told["step"], told["stop_ranks"], told["signal_name"]) for told in steps] == [
         ("signalled", "2", "SIGTERM"),
@@ -393,25 +400,10 @@ def test_a_listener_that_fails_harms_nobody(recorder, caplog):
     heard = []
     recorder.listen(broken)
     recorder.listen(heard.append)
-    play(recorder, HISTORIES["success"][0])
+    play_one(recorder, "success")
     assert len(calls) == 1
     assert len(heard) == len(recorder.events)
     assert "a listener failed" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (None, 0),
-        (KeyboardInterrupt(), 130),
-        (SignalException("x", signal.SIGINT), 130),
-        (UsageError("x"), 2),
-        (FAILED, 137),
-        (ValueError("x"), 1),
-    ],
-)
-def test_exit_codes(error, code):
-    assert exit_code_of(error) == code
 
 
 # --- torchrun's -----------------------------------------------------------------------------------
@@ -423,7 +415,7 @@ def torchruns(recorder):
 
 
 def test_the_order_of_a_good_run_is_torchruns(recorder):
-    play(recorder, HISTORIES["success"][0])
+    play_one(recorder, "success")
     told = [
         (event.name, event.source.value, event.metadata["global_rank"])
         for event in torchruns(recorder)
@@ -451,14 +443,12 @@ def test_the_order_of_a_good_run_is_torchruns(recorder):
     ],
 )
 def test_the_end_of_an_agent_in_torchruns_words(recorder, history, state):
-    told, error, *_ = HISTORIES[history]
-    play(recorder, told, error)
+    play_one(recorder, history)
     assert torchruns(recorder)[-1].metadata["state"] == state
 
 
 def test_what_torchrun_says_of_workers_that_failed_and_were_ended(recorder):
-    told, error, *_ = HISTORIES["failure with a restart, then for good"]
-    play(recorder, told, error)
+    play_one(recorder, "failure with a restart, then for good")
     ends = [
         (event.metadata["global_rank"], event.metadata["state"], event.metadata["raw_error"])
         for event in torchruns(recorder)
