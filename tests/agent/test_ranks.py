@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import pytest
 from hypothesis import given
@@ -15,6 +14,9 @@ from plaunch.rendezvous import WorldRanks, world_ranks
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
 from plaunch_torchrun.round_store import assign_ranks
+
+from helpers.calls import Call
+from helpers.stores import Store
 
 NODES = st.lists(
     st.tuples(st.sampled_from(["trainer", "reader", "critic"]), st.integers(1, 5)),
@@ -54,24 +56,6 @@ def test_equal_nodes_need_not_ask(local_world_size, nodes):
     assert [assign_alike(local_world_size, rank, nodes) for rank in range(nodes)] == asked
 
 
-class Store:
-    """A store that threads share."""
-
-    def __init__(self):
-        self.values = {}
-        self.changed = threading.Condition()
-
-    def set(self, key, value):
-        with self.changed:
-            self.values[key] = value.encode()
-            self.changed.notify_all()
-
-    def get(self, key):
-        with self.changed:
-            assert self.changed.wait_for(lambda: key in self.values, 30)
-            return self.values[key]
-
-
 def test_nodes_agree_over_the_store_whatever_their_order():
     nodes = [("trainer", 2), ("reader", 1), ("trainer", 3)]
     store, answers = Store(), {}
@@ -79,11 +63,7 @@ def test_nodes_agree_over_the_store_whatever_their_order():
     def join(rank):
         answers[rank] = assign_ranks(store, *nodes[rank], rank, len(nodes))
 
-    threads = [threading.Thread(target=join, args=(rank,)) for rank in (2, 0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    assert all(call.ended() for call in [Call(join, rank) for rank in (2, 0, 1)])
     assert [answers[rank] for rank in range(3)] == world_ranks(nodes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 
@@ -36,3 +37,14 @@ def at_once(*functions):
     """The results of calls that run side by side."""
     calls = [Call(function) for function in functions]
     return [call.get() for call in calls]
+
+
+@contextlib.contextmanager
+def meanwhile(function, *args):
+    """Call a function on another thread, which has come to its end behind the block."""
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
