@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import signal
 import sys
@@ -53,6 +54,16 @@ def _what_signals_do_is_put_back():
     for signum, handler in zip(_SIGNALS, before, strict=True):
         signal.signal(signum, handler)
     assert after == before
+
+
+@pytest.fixture(autouse=True)
+def _logging_is_put_back():
+    """A launch in this process sets up the launcher's log, and others look at what is logged."""
+    logger = logging.getLogger("plaunch")
+    before = logger.level, logger.propagate, list(logger.handlers)
+    yield
+    logger.setLevel(before[0])
+    logger.propagate, logger.handlers = before[1], before[2]
 
 
 @pytest.fixture(scope="module", autouse=True)

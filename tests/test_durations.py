@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
 from plaunch.agent.alive import Alive
-from plaunch.agent.ranks import wait_for_peers
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.cli.parser import parse
 from plaunch.cli.program import run
@@ -44,6 +43,7 @@ from plaunch_rendezvous_c10d.backend import prepare_backend as prepare_c10d
 from plaunch_rendezvous_etcd.options import read_options
 from plaunch_timer import FileTimerServer, LocalTimerServer, expires
 from plaunch_timer.files import FileTimerRequest
+from plaunch_torchrun.round_store import wait_for_peers
 from plaunch_torchrun.stores import store_timeout
 
 INF = math.inf

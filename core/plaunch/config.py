@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from plaunch import defaults
-from plaunch.agent.worker import WORKER_STORES
+from plaunch.agent.worker import WORKER_STORES, check_choice, check_workers
 from plaunch.durations import LIMIT, PATIENCE, PERIOD
 from plaunch.errors import NodeRangeError, UsageError
-from plaunch.numbers import MOST_NODES, MOST_WORKERS
+from plaunch.numbers import MOST_NODES
 from plaunch.process.stopping.signals import DEFAULT_SIGNALS
 
 if TYPE_CHECKING:
@@ -143,8 +143,8 @@ class LaunchConfig:
             raise UsageError(
                 f"max_restarts is {self.max_restarts} (--max-restarts); it cannot be negative"
             )
-        _check_choice("start_method", self.start_method, START_METHODS)
-        _check_choice("worker_store", self.worker_store, WORKER_STORES)
+        check_choice("start_method", self.start_method, START_METHODS)
+        check_choice("worker_store", self.worker_store, WORKER_STORES)
         if self.notify_signals is not None and self.signal_policy == defaults.SIGNAL_POLICY:
             raise UsageError(
                 f"notify_signals is {self.notify_signals!r} (--notify-signals), which the signal "
@@ -176,26 +176,6 @@ def check_nodes(low: int, high: int, what: str) -> None:
         raise NodeRangeError(f"{what}; it needs 0 < minimum <= maximum")
     if not high <= MOST_NODES:
         raise NodeRangeError(f"{what}; a job has at most {MOST_NODES} nodes")
-
-
-def check_workers(count: float, what: str) -> None:
-    """See whether a node may run so many workers.
-
-    Raises:
-        UsageError: it may not; the message begins with `what`.
-    """
-    if not count >= 1:
-        raise UsageError(f"{what}; a node runs at least one worker")
-    if not count <= MOST_WORKERS:
-        raise UsageError(f"{what}; a node runs at most {MOST_WORKERS} workers")
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(
-            f"{name} {value!r} is unknown (--{name.replace('_', '-')}); choices: "
-            f"{', '.join(choices)}"
-        )
 
 
 def shutdown_timeout_of(environ: Mapping[str, str]) -> float:

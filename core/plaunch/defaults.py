@@ -25,6 +25,8 @@ DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
 BINDER = "plaunch_devices.binder:create_binder"
 # The context of workers that are functions.
 FUNCTIONS = "plaunch_functions.context:MultiprocessContext"
+# Makes the events of a launch, for its event handlers and extensions, and adds up its time.
+EVENT_STREAM = "plaunch_events:EventStream"
 # Makes signals raise `SignalException` while a context is used without an agent, as in torchrun.
 STOP_SIGNALS = "plaunch_torchrun.stop_signals:StopSignals"
 # The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and
@@ -34,6 +36,14 @@ DEVICES = "devices"
 # with options that does so in a launch, unless it is blocked or another one does.
 OPEN_WORKER_STORE = "plaunch_worker_store:open_store"
 WORKER_STORE = "worker_store"
+# What agents tell each other over the store of a round, behind backends written for torchrun.
+RANKS_THROUGH_STORE = "plaunch_torchrun.round_store:assign_ranks"
+WAIT_THROUGH_STORE = "plaunch_torchrun.round_store:wait_for_peers"
+# The health check that a site has put in the place of torchrun's: whether it has, and the server.
+HAS_HEALTH_CHECK = "plaunch_torchrun.health:is_sites_own"
+FIND_HEALTH_CHECK = "plaunch_torchrun.health:find_server"
+# What signals mean to an agent that is given no policy.
+DEFAULT_POLICY = "plaunch_signals.torchrun:policy_of_environment"
 # Make plaunch's of what packages list in torchrun's two groups for torch's own types.
 TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"

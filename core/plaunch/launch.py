@@ -17,10 +17,7 @@ from plaunch.agent.closing import (
     release_rendezvous,
     shut_down,
 )
-from plaunch.agent.event_queue import EventQueue, close_queues
-from plaunch.agent.event_stream import EventStream
-from plaunch.agent.health import HEALTH_VARIABLE, is_sites_own
-from plaunch.agent.local import LocalElasticAgent
+from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.rounds import longest_stop
 from plaunch.agent.wait_reporter import WaitReporter
@@ -30,6 +27,7 @@ from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.answers import checked_handler, checked_policy
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_event_queues, find_event_handlers
+from plaunch.plugin.event_queue import EventQueue, close_queues
 from plaunch.plugin.extensions import AgentControl, LaunchView
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
@@ -41,8 +39,8 @@ from plaunch.rendezvous.token import check_token_is_used
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.agent.health import HealthCheckServer
-    from plaunch.agent.notifications import Notification, Notify
+    from plaunch.agent.local import HealthCheckServer
+    from plaunch.agent.notifications import EventStream, Notification, Notify
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
@@ -174,15 +172,17 @@ class _Launch:
             settings=config.settings(),
         )
         environ = dict(os.environ)
-        if self._health_check_server is not None or is_sites_own():
-            environ.pop(HEALTH_VARIABLE, None)  # which asks for that server, and no other
+        if HEALTH_VARIABLE in environ and (
+            self._health_check_server is not None
+            or defaults.load_default(defaults.HAS_HEALTH_CHECK)()
+        ):
+            del environ[HEALTH_VARIABLE]  # which asks for that server, and no other
         manager.use_options(config.options, environ)
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         find_event_handlers(manager, config.event_log_handler, config.event_conf)
         with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
         logs_specs, policy = manager.bounded(logs_specs, policy, self._has_stop)
-        stream = EventStream(config, self._name)
         self._extending = manager.create_extensions(context)
         self._binder = manager.worker_binder(context, self._has_stop)
         self._open_store = manager.worker_store(context, self._has_stop)
@@ -191,20 +191,22 @@ class _Launch:
             EventQueue(item.who, item, who=f"an extension of {item.who}", head_start=None)
             for item in self._extending
         ]
-        for queue in queues:
-            stream.listen(queue.put)
+        stream: EventStream | None = None
         failure: BaseException | None = None
         try:
-            stream.begin()
+            if queues or logger.isEnabledFor(logging.INFO):  # who reads where the time went
+                create_stream = defaults.load_default(defaults.EVENT_STREAM)
+                stream = create_stream(config, self._name, [queue.put for queue in queues])
+                stream.begin()
             return self._run_agent(logs_specs, policy, stream, queues)
         except BaseException as error:
             failure = error
             raise
         finally:
-            stream.finish(failure)
+            took = "" if stream is None else stream.finish(failure)
             close_queues(queues)
-            if stream.has_agent and (text := stream.account.describe()):
-                logger.info("this launch took %s", text)
+            if took:
+                logger.info("this launch took %s", took)
 
     def _has_stop(self) -> bool:
         self._keep_alive()
@@ -237,7 +239,7 @@ class _Launch:
         self,
         logs_specs: LogsSpecs,
         policy: SignalPolicy,
-        stream: EventStream,
+        stream: EventStream | None,
         queues: list[EventQueue],
     ) -> dict[int, Any]:
         config = self._config
@@ -302,7 +304,7 @@ class _Launch:
                 item.start(AgentControl(agent, item.who, view.complete))
                 queue.release()
 
-    def _notify(self, stream: EventStream, queues: list[EventQueue]) -> Notify:
+    def _notify(self, stream: EventStream | None, queues: list[EventQueue]) -> Notify:
         """Who is notified of what the agent does."""
         tell = self._manager.notify
         forks = self._config.start_method == "fork" and callable(self._entrypoint)
@@ -314,7 +316,8 @@ class _Launch:
                 for item in with_threads:
                     item.release()
             tell(notification)
-            stream(notification)
+            if stream is not None:
+                stream(notification)
             if isinstance(notification, BeforeWorkers) and forks:
                 for item in with_threads:
                     item.rest()

@@ -6,7 +6,7 @@ TYPE_CHECKING = False  # type checkers take it for true; importing `typing` take
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["digits", "quote"]
+__all__ = ["digits", "format_ranks", "quote"]
 
 MOST = 2**63 - 1  # what other programs and the records of a job can hold
 MOST_WORKERS = 1 << 16  # of one node; the largest machines have some thousand processors

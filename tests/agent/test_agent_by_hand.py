@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec
@@ -17,89 +13,48 @@ from plaunch_membership import DynamicRendezvousHandler
 from plaunch_membership.testing import MemoryBoard
 from plaunch_rendezvous_etcd.testing.fixtures import etcd_server  # noqa: F401 - a fixture
 
+from helpers.agents import run_nodes
 from helpers.ports import free_port
 
-BOUND = 120.0  # seconds; a hang is a failure, however slow the machine
-
-# One node: its settings are the argument, and what its workers and its agent found is written.
-NODE = """\
-import json, os, sys
-from plaunch.agent import LocalElasticAgent, WorkerSpec
-from plaunch_torchrun.elastic.rendezvous import get_rendezvous_handler
-from plaunch.process import LogsSpecs
-from plaunch.rendezvous import RendezvousParameters
-
-WORKER = '''
+WORKER = """\
 import json, os, sys
 names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME GROUP_RANK"
 names += " GROUP_WORLD_SIZE TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS"
 facts = {name: os.environ[name] for name in names.split()}
 os.write(1, (json.dumps(facts) + chr(10)).encode())
-fail = [int(word) for word in sys.argv[1].split(",") if word]
-sys.exit(int(int(facts["TORCHELASTIC_RESTART_COUNT"]) in fail and facts["RANK"] == "1"))
-'''
-given = json.loads(sys.argv[1])
-params = RendezvousParameters(
-    backend=given["backend"],
-    endpoint=given["endpoint"],
-    run_id=given["run_id"],
-    min_nodes=given["nodes"],
-    max_nodes=given["nodes"],
-    last_call_timeout=1,
-)
-spec = WorkerSpec(
-    role=given["role"],
-    local_world_size=given["local_world_size"],
-    entrypoint=sys.executable,
-    args=("-c", WORKER, given["fail"]),
-    rdzv_handler=get_rendezvous_handler(params),
-    max_restarts=given["max_restarts"],
-    monitor_interval=0.01,
-)
-result = LocalElasticAgent(spec, exit_barrier_timeout=30).run()
-spec.rdzv_handler.shutdown()
+sys.exit(int(facts["TORCHELASTIC_RESTART_COUNT"] in sys.argv[1:] and facts["RANK"] == "1"))
+"""
+# The result of the agent is written behind what its workers have found.
+RUN = """\
+result = agent.run()
+handler.shutdown()
 sys.stdout.write(json.dumps({"state": result.state.value, "ranks": sorted(result.return_values)}))
 """
+SPEC = {"role": "trainer", "args": ["-c", WORKER], "max_restarts": 0, "monitor_interval": 0.01}
+
+
+def failing(*attempts, max_restarts):
+    """Settings of workers, of which rank 1 fails in these attempts."""
+    return {"max_restarts": max_restarts, "args": [*SPEC["args"], *map(str, attempts)]}
 
 
 class Job:
     """The nodes of one job, each an agent in a process of its own."""
 
-    def __init__(self, backend, endpoint, run_id):
-        self.common = {
-            "backend": backend,
-            "endpoint": endpoint,
-            "run_id": run_id,
-            "role": "trainer",
-            "max_restarts": 0,
-            "fail": "",
-        }
-
-    def run(self, *nodes):
-        """Run nodes, which are settings, to their end; what each of them has written."""
-        with contextlib.ExitStack() as stack:
-            started = []
-            for node in nodes:
-                given = {**self.common, "nodes": len(nodes), **node}
-                process = stack.enter_context(
-                    subprocess.Popen(
-                        [sys.executable, "-c", NODE, json.dumps(given)],
-                        env={**os.environ, "LOGLEVEL": "WARNING"},
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.PIPE,
-                        text=True,
-                    )
-                )
-                stack.callback(process.kill)
-                started.append(process)
-            return [(process, *process.communicate(timeout=BOUND)) for process in started]
+    def __init__(self, **rendezvous):
+        self.rendezvous = {"last_call_timeout": 1, **rendezvous}
 
     def facts(self, *nodes):
-        """The workers' environments, and the results of the agents, which must succeed."""
+        """Run nodes, which are settings of workers, to their end, which must be a success.
+
+        What is given are the workers' environments, and the results of the agents.
+        """
         workers, results = [], []
-        for process, out, err in self.run(*nodes):
-            assert process.returncode == 0, err
-            lines = [json.loads(line) for line in out.splitlines()]
+        rendezvous = {**self.rendezvous, "min_nodes": len(nodes), "max_nodes": len(nodes)}
+        given = [{"rendezvous": rendezvous, "spec": {**SPEC, **node}} for node in nodes]
+        for done in run_nodes(RUN, *given):
+            assert done.returncode == 0, done.stderr
+            lines = [json.loads(line) for line in done.stdout.splitlines()]
             results += [line for line in lines if "state" in line]
             workers += [line for line in lines if "RANK" in line]
         assert {result["state"] for result in results} == {"SUCCEEDED"}
@@ -113,7 +68,7 @@ def job(request, tmp_path):
         endpoint = f"localhost:{free_port()}"
     else:
         endpoint = request.getfixturevalue("etcd_server").endpoint
-    return Job(request.param, endpoint, f"by-hand-{tmp_path.name}")
+    return Job(backend=request.param, endpoint=endpoint, run_id=f"by-hand-{tmp_path.name}")
 
 
 def values(workers, name):
@@ -121,7 +76,7 @@ def values(workers, name):
 
 
 def test_one_node_has_the_ranks_and_the_restarts_of_its_spec(job):
-    workers, results = job.facts({"local_world_size": 2, "max_restarts": 2, "fail": "0,1"})
+    workers, results = job.facts({"local_world_size": 2, **failing(0, 1, max_restarts=2)})
     last = [worker for worker in workers if worker["TORCHELASTIC_RESTART_COUNT"] == "2"]
     assert values(last, "RANK") == ["0", "1"]
     assert set(values(workers, "WORLD_SIZE")) == {"2"}
@@ -154,8 +109,7 @@ def test_nodes_with_roles_and_sizes_of_their_own(job):
 
 @pytest.mark.slow
 def test_a_failure_anywhere_restarts_all_nodes(job):
-    nodes = [{"local_world_size": 1, "max_restarts": 1, "fail": "0"}] * 2
-    workers, _ = job.facts(*nodes)
+    workers, _ = job.facts(*[{"local_world_size": 1, **failing(0, max_restarts=1)}] * 2)
     again = [worker for worker in workers if worker["TORCHELASTIC_RESTART_COUNT"] == "1"]
     assert values(again, "RANK") == ["0", "1"]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
-from plaunch.agent import LocalElasticAgent, RunResult, WorkerSpec, WorkerState
+from plaunch.agent import LocalElasticAgent, RunResult, WorkerState
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
-from plaunch_logs_default import DefaultLogsSpecs
+
+from helpers.agents import Node
 
 INTERVAL = 0.005  # seconds
 FEW = 10  # looks; there are a hundred intervals in the life of a worker
@@ -31,15 +30,9 @@ class Plain(FakeRendezvous):
 
 def looks_of(agent_class, handler, tmp_path):
     """Run one worker that takes a hundred intervals; how often the agent looked."""
-    spec = WorkerSpec(
-        role="trainer",
-        local_world_size=1,
-        rdzv_handler=handler,
-        entrypoint=sys.executable,
-        args=("-c", f"import time; time.sleep({100 * INTERVAL})"),
-        monitor_interval=INTERVAL,
-    )
-    agent = agent_class(spec, DefaultLogsSpecs(log_dir=str(tmp_path)))
+    script = f"import time; time.sleep({100 * INTERVAL})"
+    node = Node(tmp_path, handler)
+    agent = node.agent(script, nproc=1, kind=agent_class, monitor_interval=INTERVAL)
     assert agent.run().state is WorkerState.SUCCEEDED
     return handler.looks
 

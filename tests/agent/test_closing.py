@@ -9,10 +9,14 @@ import threading
 import pytest
 from plaunch.agent.closing import shut_down
 from plaunch.agent.poller import WakeUp
-from plaunch.agent.signals import SignalInbox, StopOn
+from plaunch.agent.signals import SignalInbox
 from plaunch.errors import ThreadStartError
 from plaunch.testing.job_rendezvous import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
+from plaunch_signals.torchrun import StopOn
+
+from helpers.calls import meanwhile
+from helpers.signals import send
 
 POLICY = StopOn([signal.SIGTERM])
 
@@ -37,24 +41,27 @@ class Slow(FakeJobRendezvous):
         self.left.set()
         return True
 
+    def stop_when_begun(self):
+        assert self.begun.wait(30)
+        send(signal.SIGTERM)
+
 
 def test_a_stop_signal_makes_it_leave(caplog):
     with Slow() as handler:
-
-        def stop():
-            handler.begun.wait(30)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        helper = threading.Thread(target=stop)
-        helper.start()
-        assert shut_down(handler, POLICY)
-        helper.join()
+        with meanwhile(handler.stop_when_begun):
+            assert shut_down(handler, POLICY)
         assert handler.calls == ["shutdown", "leave"]
     assert "SIGTERM received; this node leaves the job" in caplog.text
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_without_a_signal_it_has_its_time():
+@pytest.mark.parametrize("has_thread", [True, False])
+def test_without_a_signal_it_has_its_time(monkeypatch, has_thread):
+    def refuse(*_):
+        raise ThreadStartError("no more threads")
+
+    if not has_thread:
+        monkeypatch.setattr("plaunch.agent.closing.BackgroundCall", refuse)
     with Slow() as handler:
         handler.left.set()
         assert shut_down(handler, POLICY)
@@ -91,24 +98,13 @@ def test_a_signal_of_a_second_run_does_not_end_the_process_by_itself(monkeypatch
         with SignalInbox(POLICY, wake_up):
             pass
         with SignalInbox(POLICY, wake_up) as inbox:
-            os.kill(os.getpid(), signal.SIGUSR1)
+            send(signal.SIGUSR1)
             assert [received.signum for received in inbox.take()] == [signal.SIGUSR1]
     finally:
         wake_up.close()
         for signum, handler in before.items():
             if handler is not None:
                 signal.signal(signum, handler)
-
-
-def test_without_a_thread_it_is_shut_down_all_the_same(monkeypatch):
-    def refuse(*_):
-        raise ThreadStartError("no more threads")
-
-    monkeypatch.setattr("plaunch.agent.closing.BackgroundCall", refuse)
-    with Slow() as handler:
-        handler.left.set()
-        assert shut_down(handler, POLICY)
-        assert handler.calls == ["shutdown"]
 
 
 def test_when_it_has_left_no_thread_of_its_own_is_left():
@@ -119,10 +115,6 @@ def test_when_it_has_left_no_thread_of_its_own_is_left():
             return True
 
     with Lingering() as handler:
-        helper = threading.Thread(
-            target=lambda: handler.begun.wait(30) and os.kill(os.getpid(), signal.SIGTERM)
-        )
-        helper.start()
-        shut_down(handler, POLICY)
-        helper.join()
+        with meanwhile(handler.stop_when_begun):
+            shut_down(handler, POLICY)
         assert not any(thread.name == "plaunch-shutdown" for thread in threading.enumerate())

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 
 import pytest
-from plaunch.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, notifications
-from plaunch.agent.event_stream import EventStream
+from plaunch.agent import RunResult, WorkerState, notifications
 from plaunch.config import LaunchConfig
 from plaunch.errors import (
     PluginError,
@@ -24,8 +22,10 @@ from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
 from plaunch.rendezvous import JobFailure, JobRendezvous, WorldRanks
 from plaunch.testing import FakeJobRendezvous
+from plaunch_events.stream import EventStream
 
-SUCCEEDED = RunResult(WorkerState.SUCCEEDED, return_values={0: "done"})
+from helpers.agents import SUCCEEDED, PretendAgent
+from helpers.signals import Policy, send
 
 
 def failed(rank=0, exitcode=3, at=1000.0):
@@ -43,59 +43,6 @@ def elsewhere(rank=7, at=999.0, exitcode=17):
     )
 
 
-class PretendAgent(SimpleElasticAgent):
-    """Each round has a script: results, and callables that make something happen, look by look."""
-
-    def __init__(self, handler, *scripts, policy=None, exit_barrier_timeout=300, nproc=1):
-        self.notifications = []
-        super().__init__(
-            WorkerSpec(
-                role="trainer",
-                local_world_size=nproc,
-                rdzv_handler=handler,
-                entrypoint="pretend",
-                max_restarts=handler.max_restarts,
-                monitor_interval=0.001,
-            ),
-            exit_barrier_timeout,
-            signal_policy=policy,
-            notify=self.notifications.append,
-        )
-        self.scripts = [list(script) for script in scripts]
-        self.current = []
-        self.calls = []
-        self.signals = []
-        self._workers.signal = self.signals.append
-        self.on_stop = lambda: None
-
-    def _start_workers(self, worker_group):
-        self.calls.append("start")
-        self.current = self.scripts.pop(0)
-        if self.current and isinstance(self.current[0], Exception):
-            raise self.current[0]
-        return {worker.local_rank: 1000 + worker.local_rank for worker in worker_group.workers}
-
-    def _stop_workers(self, worker_group):
-        self.calls.append("stop")
-        self.on_stop()
-
-    def _monitor_workers(self, worker_group):
-        if self.current:
-            item = self.current.pop(0)
-            if isinstance(item, RunResult):
-                return item
-            item()
-        return RunResult(WorkerState.HEALTHY)
-
-    def _shutdown(self, death_sig=signal.SIGTERM, timeout=None):
-        self.calls.append("shutdown")
-
-    def started(self):
-        """The attempt and the round of every start."""
-        told = [m.group for m in self.notifications if isinstance(m, notifications.WorkersStarted)]
-        return [(group.attempt, group.round) for group in told]
-
-
 @pytest.fixture
 def job(request):
     with FakeJobRendezvous(**getattr(request, "param", {})) as handler:
@@ -110,6 +57,22 @@ def said(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def stream_of(agent, handler, error=None):
+    """The events that a recorder makes of what the agent has told."""
+    config = LaunchConfig(1, 3, 1, run_id="job", max_restarts=handler.max_restarts)
+    events = []
+    recorder = EventStream(config, "train.py", [events.append])
+    recorder.begin()
+    for notification in agent.told:
+        recorder(notification)
+    recorder.finish(error)
+    return [(event.name.removeprefix("plaunch."), event.metadata) for event in events]
+
+
+def of(stream, name, *keys):
+    return [tuple(told[key] for key in keys) for named, told in stream if named == name]
+
+
 def test_the_fake_is_what_it_pretends_to_be(job):
     assert isinstance(job, JobRendezvous)
 
@@ -118,7 +81,7 @@ def test_success_is_told_and_ends_with_the_job(job, caplog):
     agent = PretendAgent(job, [SUCCEEDED])
     assert agent.run() is SUCCEEDED
     assert job.successes == 1
-    assert agent.calls == ["start", "shutdown"]
+    assert agent.calls == ["start", "shutdown SIGTERM"]
     assert said(caplog) == []
 
 
@@ -161,8 +124,8 @@ def test_without_a_restart_left_the_job_ends_with_its_first_failure(job, caplog)
 def test_a_failure_elsewhere_restarts_this_node_too(job, caplog):
     agent = PretendAgent(
         job,
-        [lambda: job.fail_elsewhere(elsewhere())],
-        [lambda: job.fail_elsewhere(elsewhere(rank=6))],
+        [lambda: job.fail_elsewhere(elsewhere(), "b")],
+        [lambda: job.fail_elsewhere(elsewhere(rank=6), "b")],
         [SUCCEEDED],
     )
     assert agent.run() is SUCCEEDED
@@ -170,6 +133,9 @@ def test_a_failure_elsewhere_restarts_this_node_too(job, caplog):
     assert job.reported == []
     assert said(caplog)[1] == "rank 7 on b (pid 12) failed: exit code 17; restart 1 of 2"
     assert said(caplog)[3] == "rank 6 on b (pid 12) failed: exit code 17; restart 2 of 2"
+    stream = stream_of(agent, job)
+    assert of(stream, "membership.changed", "kind", "node")[0] == ("failed", "b")
+    assert of(stream, "restart", "cause", "attempt") == [("failure", 1), ("failure", 2)]
 
 
 @restarts(0)
@@ -179,7 +145,7 @@ def test_a_failure_elsewhere_ends_this_node_with_the_same_cause(job):
     assert result.first_failure == 7
     failure = result.failures[7]
     assert (failure.host, failure.pid, failure.exitcode) == ("b", 12, 17)
-    assert agent.calls == ["start", "stop", "shutdown"]
+    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
 
 
 @restarts(0)
@@ -243,19 +209,25 @@ def test_a_failure_without_details_is_told_all_the_same(job):
 
 
 @pytest.mark.parametrize(
-    ("change", "text"),
+    ("change", "kind", "text"),
     [
-        ("arrive", "node b arrived: asks to join"),
-        ("depart", "node b left: leaves"),
-        ("lose", "node b was lost: missed its heartbeats"),
+        ("arrive", "arrived", "node b arrived: asks to join"),
+        ("depart", "left", "node b left: leaves"),
+        ("lose", "lost", "node b was lost: missed its heartbeats"),
     ],
 )
 @restarts(0, world_size=3)
-def test_a_change_of_membership_costs_no_attempt(job, change, text, caplog):
+def test_a_change_of_membership_costs_no_attempt(job, change, kind, text, caplog):
     agent = PretendAgent(job, [lambda: getattr(job, change)("b")], [SUCCEEDED])
     assert agent.run() is SUCCEEDED
     assert agent.started() == [(0, 0), (0, 1)]
     assert said(caplog) == [f"{text}; all workers are stopped, and a new round begins"]
+    stream = stream_of(agent, job)
+    assert of(stream, "membership.changed", "kind", "node")[0] == (kind, "b")
+    assert of(stream, "restart", "cause", "attempt", "round") == [("membership", 0, 1)]
+    ((reason,),) = of(stream, "restart", "reason")
+    assert "b" in reason
+    assert of(stream, "launcher.finished", "outcome") == [("succeeded",)]
 
 
 def test_several_changes_at_once_make_one_round(job):
@@ -274,7 +246,7 @@ def test_ranks_and_the_attempt_come_with_the_round(job):
     job.ranks = WorldRanks(first_global=5, world_size=9, first_role=2, role_world_size=6)
     agent = PretendAgent(job, [SUCCEEDED], nproc=2)
     agent.run()
-    groups = [m.group for m in agent.notifications if isinstance(m, notifications.AfterRendezvous)]
+    groups = [m.group for m in agent.told.of(notifications.AfterRendezvous)]
     assert [group.attempt for group in groups] == [4]
     assert [
         (w.global_rank, w.world_size, w.role_rank, w.role_world_size) for w in groups[0].workers
@@ -287,10 +259,12 @@ def test_ranks_and_the_attempt_come_with_the_round(job):
 def test_the_job_fails_while_this_node_runs(job, caplog):
     agent = PretendAgent(job, [lambda: job.conclude("failed", elsewhere())])
     assert agent.run().first_failure == 7
-    assert agent.calls == ["start", "stop", "shutdown"]
+    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
     assert said(caplog) == [
         "the job ended: rank 7 on b (pid 12) failed: exit code 17; all workers are stopped"
     ]
+    told = of(stream_of(agent, job), "failure", "global_rank", "failed_host", "is_first")
+    assert told == [(7, "b", True)]
 
 
 @restarts(3, ends=False)
@@ -315,7 +289,7 @@ def test_a_job_that_was_closed_names_who_and_why(job):
     ) as caught:
         agent.run()
     assert caught.value.exit_code == 112
-    assert agent.calls == ["start", "stop", "shutdown"]
+    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
 
 
 def test_a_failed_job_that_names_no_failure_is_closed(job):
@@ -341,7 +315,15 @@ def test_a_spare_that_was_not_needed_has_succeeded(job):
         raise RendezvousGracefulExitError("the job has succeeded without this node")
 
     job.next_rendezvous = next_rendezvous
-    assert PretendAgent(job).run().state is WorkerState.SUCCEEDED
+    agent = PretendAgent(job)
+    assert agent.run().state is WorkerState.SUCCEEDED
+    stream = stream_of(agent, job)
+    assert of(stream, "rendezvous.failed", "reason") == [
+        ("the job has succeeded without this node",)
+    ]
+    assert of(stream, "launcher.finished", "outcome", "exit_code", "reason") == [
+        ("not_needed", 0, "the job has succeeded without this node")
+    ]
 
 
 @restarts(0, ends=False)
@@ -395,7 +377,7 @@ def test_the_wait_is_bounded(job, caplog):
 @restarts(0, ends=False)
 def test_a_stop_signal_ends_the_wait_and_keeps_the_success(job):
     agent = PretendAgent(job, [SUCCEEDED])
-    job.report_success = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    job.report_success = lambda: send(signal.SIGTERM)
     assert agent.run() is SUCCEEDED
 
 
@@ -421,6 +403,8 @@ def test_a_notice_is_passed_on_and_the_round_goes_on(job, caplog):
     assert agent.signals == [signal.SIGUSR1]
     assert job.notices == []
     assert said(caplog) == ["SIGUSR1 received on node b; it is passed on and the job goes on"]
+    told = of(stream_of(agent, job), "signal.received", "signal_name", "action", "node")
+    assert told == [("SIGUSR1", "notify", "b")]
 
 
 @pytest.mark.parametrize("signum", [0, -1, 4711, signal.SIGKILL, signal.SIGSTOP])
@@ -431,33 +415,21 @@ def test_a_notice_of_no_signal_that_can_be_handled_is_ignored(job, signum, caplo
     assert "it is ignored" in caplog.text
 
 
-class Notify:
-    """SIGUSR1 is passed on."""
-
-    def signals(self):
-        return (signal.SIGUSR1,)
-
-    def action(self, signum):
-        return SignalAction.NOTIFY
+NOTIFY = Policy(SIGUSR1=SignalAction.NOTIFY)
 
 
 def test_a_signal_here_is_passed_on_to_all_nodes(job):
-    script = [lambda: os.kill(os.getpid(), signal.SIGUSR1), lambda: None, SUCCEEDED]
-    agent = PretendAgent(job, script, policy=Notify())
+    script = [lambda: send(signal.SIGUSR1), lambda: None, SUCCEEDED]
+    agent = PretendAgent(job, script, policy=NOTIFY)
     assert agent.run() is SUCCEEDED
     assert (agent.signals, job.notices) == ([signal.SIGUSR1], [signal.SIGUSR1])
 
 
 @pytest.mark.parametrize("is_told_first", [True, False])
 def test_a_signal_that_all_launchers_get_is_passed_on_once_by_each(job, is_told_first):
-    def own():
-        os.kill(os.getpid(), signal.SIGUSR1)
-
-    def others():
-        job.notice(signal.SIGUSR1, "b")
-
+    own, others = lambda: send(signal.SIGUSR1), lambda: job.notice(signal.SIGUSR1, "b")
     script = [own, others, own] if is_told_first else [others, own, others]
-    agent = PretendAgent(job, [*script, lambda: None, SUCCEEDED], policy=Notify())
+    agent = PretendAgent(job, [*script, lambda: None, SUCCEEDED], policy=NOTIFY)
     assert agent.run() is SUCCEEDED
     assert agent.signals == [signal.SIGUSR1]
     # Who has heard of it from another node does not tell it once more.
@@ -472,9 +444,12 @@ def test_a_node_that_has_lost_touch_ends(job, caplog):
     with pytest.raises(RendezvousConnectionError, match="the store at a:1 is gone since") as caught:
         agent.run()
     assert caught.value.exit_code == 113
-    assert agent.calls == ["start", "stop", "shutdown"]
+    assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
     assert job.reported == []
     assert said(caplog)[0].startswith("the other nodes cannot be reached any more; all workers")
+    stream = stream_of(agent, job, caught.value)
+    assert of(stream, "membership.changed", "kind") == [("unreachable",)]
+    assert of(stream, "launcher.finished", "outcome", "exit_code") == [("error", 113)]
 
 
 @restarts(0, ends=False)
@@ -511,19 +486,12 @@ def test_a_node_stays_until_the_job_has_acted_on_its_error(job, monkeypatch):
 
 
 @restarts(3)
-def test_but_not_for_ever(job, monkeypatch):
-    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", 0.01)
-    job.report_failure = lambda failures, is_final: None
-    with pytest.raises(WorkerStartError):
-        PretendAgent(job, [WorkerStartError("no more processes")]).run()
-
-
-@restarts(3)
-def test_nor_after_a_stop_signal(job, monkeypatch):
-    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", 3600.0)
+@pytest.mark.parametrize(("wait", "signums"), [(0.01, []), (3600.0, [signal.SIGTERM])])
+def test_but_not_for_ever_and_not_after_a_stop_signal(job, monkeypatch, wait, signums):
+    monkeypatch.setattr("plaunch.agent.loop._VERDICT_WAIT", wait)
     job.report_failure = lambda failures, is_final: None
     agent = PretendAgent(job, [WorkerStartError("no more processes")])
-    agent._shutdown = lambda *args, **options: os.kill(os.getpid(), signal.SIGTERM)
+    agent._shutdown = lambda *args, **options: send(*signums)
     with pytest.raises(WorkerStartError):
         agent.run()
 
@@ -546,25 +514,16 @@ def test_a_fault_of_the_agent_ends_the_job(job):
     assert "ZeroDivisionError('a bug')" in failure.summary
 
 
+@pytest.mark.parametrize("is_given_up", [False, True])
 @restarts(3, world_size=2)
-def test_the_job_goes_on_without_a_host_that_cannot_end_its_workers(job):
+def test_the_job_goes_on_without_a_host_that_cannot_end_its_workers(job, is_given_up):
+    """Nor is it told of one that has given its workers up."""
+
     def get_stuck():
         raise UnkillableWorkerError("pid 7 is stuck")
 
-    agent = PretendAgent(job, [job.arrive])
-    agent.on_stop = get_stuck
-    with pytest.raises(UnkillableWorkerError):
-        agent.run()
-    assert job.reported == []
-
-
-@restarts(3)
-def test_nor_is_a_host_that_has_given_its_workers_up_told_of(job):
-    def get_stuck():
-        raise UnkillableWorkerError("pid 7 is stuck")
-
-    agent = PretendAgent(job, [RunResult(WorkerState.UNHEALTHY)])
-    agent._workers.are_of_use = lambda: False
+    agent = PretendAgent(job, [RunResult(WorkerState.UNHEALTHY) if is_given_up else job.arrive])
+    agent._workers.are_of_use = lambda: not is_given_up
     agent.on_stop = get_stuck
     with pytest.raises(UnkillableWorkerError):
         agent.run()
@@ -573,103 +532,7 @@ def test_nor_is_a_host_that_has_given_its_workers_up_told_of(job):
 
 @restarts(3)
 def test_a_stop_signal_is_nobody_elses_failure(job):
-    agent = PretendAgent(job, [lambda: os.kill(os.getpid(), signal.SIGTERM)])
+    agent = PretendAgent(job, [lambda: send(signal.SIGTERM)])
     with pytest.raises(SignalException):
         agent.run()
     assert job.reported == []
-
-
-def test_a_stop_signal_ends_the_wait_for_a_round(job):
-    job.hold()
-    agent = PretendAgent(job)
-
-    def interrupt_once_joining():
-        job.joining.wait(30)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    helper = threading.Thread(target=interrupt_once_joining)
-    helper.start()
-    with pytest.raises(SignalException):
-        agent.run()
-    helper.join()
-    job.release()
-    assert agent.calls == ["shutdown"]
-
-
-# --- what is told of it, as notifications and as events ------------------------------------------
-
-
-def stream_of(agent, handler, error=None):
-    """The events that a recorder makes of what the agent has told."""
-    config = LaunchConfig(1, 3, 1, run_id="job", max_restarts=handler.max_restarts)
-    recorder, events = EventStream(config, "train.py"), []
-    recorder.listen(events.append)
-    recorder.begin()
-    for notification in agent.notifications:
-        recorder(notification)
-    recorder.finish(error)
-    return [(event.name.removeprefix("plaunch."), event.metadata) for event in events]
-
-
-def of(stream, name, *keys):
-    return [tuple(told[key] for key in keys) for named, told in stream if named == name]
-
-
-@restarts(0, world_size=3)
-def test_a_change_of_the_nodes_in_the_stream(job):
-    agent = PretendAgent(job, [lambda: job.lose("b")], [SUCCEEDED])
-    agent.run()
-    stream = stream_of(agent, job)
-    assert of(stream, "membership.changed", "kind", "node")[0] == ("lost", "b")
-    assert of(stream, "restart", "cause", "attempt", "round") == [("membership", 0, 1)]
-    ((reason,),) = of(stream, "restart", "reason")
-    assert "b" in reason
-    assert of(stream, "launcher.finished", "outcome") == [("succeeded",)]
-
-
-@restarts(1)
-def test_a_failure_elsewhere_in_the_stream(job):
-    agent = PretendAgent(job, [lambda: job.fail_elsewhere(elsewhere(), "b")], [SUCCEEDED])
-    agent.run()
-    stream = stream_of(agent, job)
-    assert of(stream, "membership.changed", "kind", "node")[0] == ("failed", "b")
-    assert of(stream, "restart", "cause", "attempt") == [("failure", 1)]
-
-
-def test_the_first_failure_of_all_nodes_is_told_at_the_end(job):
-    agent = PretendAgent(job, [lambda: job.conclude("failed", elsewhere())])
-    agent.run()
-    told = of(stream_of(agent, job), "failure", "global_rank", "failed_host", "is_first")
-    assert told == [(7, "b", True)]
-
-
-def test_a_spare_in_the_stream(job):
-    def next_rendezvous():
-        raise RendezvousGracefulExitError("the job has succeeded without this node")
-
-    job.next_rendezvous = next_rendezvous
-    agent = PretendAgent(job)
-    agent.run()
-    stream = stream_of(agent, job)
-    assert of(stream, "rendezvous.failed", "reason") == [
-        ("the job has succeeded without this node",)
-    ]
-    assert of(stream, "launcher.finished", "outcome", "exit_code", "reason") == [
-        ("not_needed", 0, "the job has succeeded without this node")
-    ]
-
-
-def test_signals_of_other_nodes_in_the_stream(job):
-    agent = PretendAgent(job, [lambda: job.notice(signal.SIGUSR1, "b"), lambda: None, SUCCEEDED])
-    agent.run()
-    told = of(stream_of(agent, job), "signal.received", "signal_name", "action", "node")
-    assert told == [("SIGUSR1", "notify", "b")]
-
-
-def test_a_lost_touch_in_the_stream(job):
-    agent = PretendAgent(job, [job.cut_off])
-    with pytest.raises(RendezvousConnectionError) as caught:
-        agent.run()
-    stream = stream_of(agent, job, caught.value)
-    assert of(stream, "membership.changed", "kind") == [("unreachable",)]
-    assert of(stream, "launcher.finished", "outcome", "exit_code") == [("error", 113)]

@@ -14,10 +14,33 @@ from plaunch.agent.worker import WorkerState
 
 TERM = m.StopRequested(signal.SIGTERM)
 INTERRUPT = m.StopRequested(signal.SIGINT)
-STARTED = m.StartSucceeded()
+STARTED, STOPPED = m.StartSucceeded(), m.StopSucceeded()
 UP = [m.Begin(), m.RoundFormed(), STARTED]
-DONE = [m.WorkSucceeded(), m.StopSucceeded()]  # with all that they left behind
+DONE = [m.WorkSucceeded(), STOPPED]  # with all that they left behind
+FAILED = [m.WorkFailed(), STOPPED]
+AGAIN = [m.RoundFormed(), STARTED]
+LOST_PEERS = m.PeersUnreachable()
+RESTART, MEMBERSHIP, DECISION = m.Again.RESTART, m.Again.MEMBERSHIP, m.Again.DECISION
+SUCCESS, FAILURE, CLOSED = m.Outcome.SUCCEEDED, m.Outcome.FAILED, m.Outcome.CLOSED
+SIGNALLED, ERROR, LEFT = m.Outcome.SIGNALLED, m.Outcome.ERROR, m.Outcome.LEFT
+
+# What an agent does: the first round, and the wait for the other nodes.
+BEGUN = [m.Join(), m.StartWorkers()]
 WAIT = [m.ClearUp(), m.WaitForPeers()]
+
+
+def stop(why):
+    """The workers are stopped, and it is said why."""
+    return [m.Report(why), m.StopWorkers()]
+
+
+def end(outcome):
+    """The end comes without a stop, and it is said why."""
+    return [m.Report(outcome), m.Finish(outcome)]
+
+
+def stop_and_end(outcome):
+    return [*stop(outcome), m.Finish(outcome)]
 
 
 def play(events, max_restarts=0, *, is_job_wide=False):
@@ -30,329 +53,184 @@ def play(events, max_restarts=0, *, is_job_wide=False):
     return state, done
 
 
-# name: (restarts, events, actions, attempt, round, worker state, outcome)
+# name: (restarts, events, actions after the start, (attempt, round, worker state, outcome))
 HISTORIES = {
     "all succeed": (
         0,
         [*UP, *DONE, m.PeersFinished()],
-        [m.Join(), m.StartWorkers(), *WAIT, m.Finish(m.Outcome.SUCCEEDED)],
-        (0, 0, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
+        [*WAIT, m.Finish(SUCCESS)],
+        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "failure without restarts": (
         0,
-        [*UP, m.WorkFailed(), m.StopSucceeded()],
-        [m.Join(), m.StartWorkers(), m.StopWorkers(), m.Finish(m.Outcome.FAILED)],
-        (0, 0, WorkerState.FAILED, m.Outcome.FAILED),
+        [*UP, *FAILED],
+        [m.StopWorkers(), m.Finish(FAILURE)],
+        (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "failure, restart, success": (
         1,
-        [
-            *UP,
-            m.WorkFailed(),
-            m.StopSucceeded(),
-            m.RoundFormed(),
-            STARTED,
-            *DONE,
-            m.PeersFinished(),
-        ],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Again.RESTART),
-            m.StopWorkers(),
-            m.Join(),
-            m.StartWorkers(),
-            *WAIT,
-            m.Finish(m.Outcome.SUCCEEDED),
-        ],
-        (1, 1, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
+        [*UP, *FAILED, *AGAIN, *DONE, m.PeersFinished()],
+        [*stop(RESTART), *BEGUN, *WAIT, m.Finish(SUCCESS)],
+        (1, 1, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "one failure more than restarts": (
         1,
-        [
-            *UP,
-            m.WorkFailed(),
-            m.StopSucceeded(),
-            m.RoundFormed(),
-            STARTED,
-            m.WorkFailed(),
-            m.StopSucceeded(),
-        ],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Again.RESTART),
-            m.StopWorkers(),
-            m.Join(),
-            m.StartWorkers(),
-            m.StopWorkers(),
-            m.Finish(m.Outcome.FAILED),
-        ],
-        (1, 1, WorkerState.FAILED, m.Outcome.FAILED),
+        [*UP, *FAILED, *AGAIN, *FAILED],
+        [*stop(RESTART), *BEGUN, m.StopWorkers(), m.Finish(FAILURE)],
+        (1, 1, WorkerState.FAILED, FAILURE),
     ),
     "membership change costs no attempt": (
         0,
-        [*UP, m.NodesChanged(), m.StopSucceeded(), m.RoundFormed(), STARTED],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Again.MEMBERSHIP),
-            m.StopWorkers(),
-            m.Join(),
-            m.StartWorkers(),
-        ],
+        [*UP, m.NodesChanged(), STOPPED, *AGAIN],
+        [*stop(MEMBERSHIP), *BEGUN],
         (0, 1, WorkerState.HEALTHY, None),
     ),
     "membership change before the round is part of it": (
         0,
-        [m.Begin(), m.NodesChanged(), m.RoundFormed(), STARTED],
-        [m.Join(), m.StartWorkers()],
+        [m.Begin(), m.NodesChanged(), *AGAIN],
+        [],
         (0, 0, WorkerState.HEALTHY, None),
     ),
     "closed while running": (
         3,
-        [*UP, m.RendezvousClosed(), m.StopSucceeded()],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Outcome.CLOSED),
-            m.StopWorkers(),
-            m.Finish(m.Outcome.CLOSED),
-        ],
-        (0, 0, WorkerState.STOPPED, m.Outcome.CLOSED),
+        [*UP, m.RendezvousClosed(), STOPPED],
+        stop_and_end(CLOSED),
+        (0, 0, WorkerState.STOPPED, CLOSED),
     ),
     "closed during a restart": (
         3,
-        [*UP, m.WorkFailed(), m.RendezvousClosed(), m.StopSucceeded()],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Again.RESTART),
-            m.StopWorkers(),
-            m.Report(m.Outcome.CLOSED),
-            m.Finish(m.Outcome.CLOSED),
-        ],
-        (0, 0, WorkerState.STOPPED, m.Outcome.CLOSED),
+        [*UP, m.WorkFailed(), m.RendezvousClosed(), STOPPED],
+        [*stop(RESTART), *end(CLOSED)],
+        (0, 0, WorkerState.STOPPED, CLOSED),
     ),
     "closed after the last failure: the failure is the cause": (
         0,
-        [*UP, m.WorkFailed(), m.RendezvousClosed(), m.StopSucceeded()],
-        [m.Join(), m.StartWorkers(), m.StopWorkers(), m.Finish(m.Outcome.FAILED)],
-        (0, 0, WorkerState.FAILED, m.Outcome.FAILED),
+        [*UP, m.WorkFailed(), m.RendezvousClosed(), STOPPED],
+        [m.StopWorkers(), m.Finish(FAILURE)],
+        (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "stop while joining": (
         3,
         [m.Begin(), INTERRUPT],
-        [m.Join(), m.Report(m.Outcome.SIGNALLED), m.Finish(m.Outcome.SIGNALLED)],
-        (0, -1, WorkerState.INIT, m.Outcome.SIGNALLED),
+        end(SIGNALLED),
+        (0, -1, WorkerState.INIT, SIGNALLED),
     ),
     "stop before anything": (
         0,
         [TERM, m.Begin()],
-        [m.Report(m.Outcome.SIGNALLED), m.Finish(m.Outcome.SIGNALLED)],
-        (0, -1, WorkerState.INIT, m.Outcome.SIGNALLED),
+        end(SIGNALLED),
+        (0, -1, WorkerState.INIT, SIGNALLED),
     ),
     "stop while starting": (
         0,
-        [m.Begin(), m.RoundFormed(), TERM, STARTED, m.StopSucceeded()],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Outcome.SIGNALLED),
-            m.StopWorkers(),
-            m.Finish(m.Outcome.SIGNALLED),
-        ],
-        (0, 0, WorkerState.STOPPED, m.Outcome.SIGNALLED),
+        [m.Begin(), m.RoundFormed(), TERM, STARTED, STOPPED],
+        stop_and_end(SIGNALLED),
+        (0, 0, WorkerState.STOPPED, SIGNALLED),
     ),
     "stop while running passes the signal on": (
         3,
-        [*UP, INTERRUPT, m.StopSucceeded()],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Outcome.SIGNALLED),
-            m.StopWorkers(),
-            m.Finish(m.Outcome.SIGNALLED),
-        ],
-        (0, 0, WorkerState.STOPPED, m.Outcome.SIGNALLED),
+        [*UP, INTERRUPT, STOPPED],
+        stop_and_end(SIGNALLED),
+        (0, 0, WorkerState.STOPPED, SIGNALLED),
     ),
     "stop during a restart": (
         3,
-        [*UP, m.WorkFailed(), TERM, m.StopSucceeded()],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Again.RESTART),
-            m.StopWorkers(),
-            m.Report(m.Outcome.SIGNALLED),
-            m.Finish(m.Outcome.SIGNALLED),
-        ],
-        (0, 0, WorkerState.STOPPED, m.Outcome.SIGNALLED),
+        [*UP, m.WorkFailed(), TERM, STOPPED],
+        [*stop(RESTART), *end(SIGNALLED)],
+        (0, 0, WorkerState.STOPPED, SIGNALLED),
     ),
     "stop after the last failure: the failure is the cause": (
         0,
-        [*UP, m.WorkFailed(), TERM, m.StopSucceeded()],
-        [m.Join(), m.StartWorkers(), m.StopWorkers(), m.Finish(m.Outcome.FAILED)],
-        (0, 0, WorkerState.FAILED, m.Outcome.FAILED),
+        [*UP, m.WorkFailed(), TERM, STOPPED],
+        [m.StopWorkers(), m.Finish(FAILURE)],
+        (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "stop while waiting for others keeps the success": (
         0,
         [*UP, *DONE, TERM],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            *WAIT,
-            m.Report(m.Outcome.SUCCEEDED),
-            m.Finish(m.Outcome.SUCCEEDED),
-        ],
-        (0, 0, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
+        [*WAIT, *end(SUCCESS)],
+        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "round fails": (
         3,
         [m.Begin(), m.RoundFailed()],
-        [m.Join(), m.Finish(m.Outcome.ERROR)],
-        (0, -1, WorkerState.INIT, m.Outcome.ERROR),
+        [m.Finish(ERROR)],
+        (0, -1, WorkerState.INIT, ERROR),
     ),
     "node is not needed": (
         3,
         [m.Begin(), m.RoundFailed(graceful=True)],
-        [m.Join(), m.Finish(m.Outcome.LEFT)],
-        (0, -1, WorkerState.INIT, m.Outcome.LEFT),
+        [m.Finish(LEFT)],
+        (0, -1, WorkerState.INIT, LEFT),
     ),
     "workers cannot be started": (
         3,
-        [m.Begin(), m.RoundFormed(), m.StartFailed(), m.StopSucceeded()],
-        [m.Join(), m.StartWorkers(), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
-        (0, 0, WorkerState.FAILED, m.Outcome.ERROR),
+        [m.Begin(), m.RoundFormed(), m.StartFailed(), STOPPED],
+        [m.StopWorkers(), m.Finish(ERROR)],
+        (0, 0, WorkerState.FAILED, ERROR),
     ),
     "workers cannot be started again: the failure is the cause": (
         3,
-        [
-            *UP,
-            m.WorkFailed(),
-            m.StopSucceeded(),
-            m.RoundFormed(),
-            m.StartFailed(),
-            m.StopSucceeded(),
-        ],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Again.RESTART),
-            m.StopWorkers(),
-            m.Join(),
-            m.StartWorkers(),
-            m.StopWorkers(),
-            m.Finish(m.Outcome.FAILED),
-        ],
-        (1, 1, WorkerState.FAILED, m.Outcome.FAILED),
+        [*UP, *FAILED, m.RoundFormed(), m.StartFailed(), STOPPED],
+        [*stop(RESTART), *BEGUN, m.StopWorkers(), m.Finish(FAILURE)],
+        (1, 1, WorkerState.FAILED, FAILURE),
     ),
     "workers cannot be started in a round that follows no failure": (
         3,
-        [
-            *UP,
-            m.WorkFailed(),
-            m.StopSucceeded(),
-            m.RoundFormed(),
-            STARTED,
-            m.NodesChanged(),
-            m.StopSucceeded(),
-            m.RoundFormed(),
-            m.StartFailed(),
-            m.StopSucceeded(),
-        ],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Again.RESTART),
-            m.StopWorkers(),
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Again.MEMBERSHIP),
-            m.StopWorkers(),
-            m.Join(),
-            m.StartWorkers(),
-            m.StopWorkers(),
-            m.Finish(m.Outcome.ERROR),
-        ],
-        (1, 2, WorkerState.FAILED, m.Outcome.ERROR),
+        [*UP, *FAILED, *AGAIN, m.NodesChanged(), STOPPED, AGAIN[0], m.StartFailed(), STOPPED],
+        [*stop(RESTART), *BEGUN, *stop(MEMBERSHIP), *BEGUN, m.StopWorkers(), m.Finish(ERROR)],
+        (1, 2, WorkerState.FAILED, ERROR),
     ),
     "the agent itself fails: the workers are stopped as in any other stop": (
         3,
-        [*UP, m.AgentFailed(), INTERRUPT, m.StopSucceeded()],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.StopWorkers(),
-            m.Escalate(),
-            m.Finish(m.Outcome.ERROR),
-        ],
-        (0, 0, WorkerState.FAILED, m.Outcome.ERROR),
+        [*UP, m.AgentFailed(), INTERRUPT, STOPPED],
+        [m.StopWorkers(), m.Escalate(), m.Finish(ERROR)],
+        (0, 0, WorkerState.FAILED, ERROR),
     ),
     "a stop while it is cleared up keeps the success, and waits for nobody": (
         0,
-        [*UP, m.WorkSucceeded(), TERM, INTERRUPT, m.StopSucceeded()],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.ClearUp(),
-            m.Report(m.Outcome.SUCCEEDED),
-            m.Escalate(),
-            m.Finish(m.Outcome.SUCCEEDED),
-        ],
-        (0, 0, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
+        [*UP, m.WorkSucceeded(), TERM, INTERRUPT, STOPPED],
+        [m.ClearUp(), m.Report(SUCCESS), m.Escalate(), m.Finish(SUCCESS)],
+        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "what was left behind cannot be ended": (
         0,
         [*UP, m.WorkSucceeded(), m.StopFailed()],
-        [m.Join(), m.StartWorkers(), m.ClearUp(), m.Finish(m.Outcome.ERROR)],
-        (0, 0, WorkerState.UNHEALTHY, m.Outcome.ERROR),
+        [m.ClearUp(), m.Finish(ERROR)],
+        (0, 0, WorkerState.UNHEALTHY, ERROR),
     ),
     "closed while it is cleared up": (
         0,
-        [*UP, m.WorkSucceeded(), m.RendezvousClosed(), m.StopSucceeded()],
-        [m.Join(), m.StartWorkers(), m.ClearUp(), m.Finish(m.Outcome.SUCCEEDED)],
-        (0, 0, WorkerState.SUCCEEDED, m.Outcome.SUCCEEDED),
+        [*UP, m.WorkSucceeded(), m.RendezvousClosed(), STOPPED],
+        [m.ClearUp(), m.Finish(SUCCESS)],
+        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "a node arrives while it is cleared up": (
         0,
-        [*UP, m.WorkSucceeded(), m.NodesChanged(), m.StopSucceeded(), m.RoundFormed()],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.ClearUp(),
-            m.Report(m.Again.MEMBERSHIP),
-            m.Join(),
-            m.StartWorkers(),
-        ],
+        [*UP, m.WorkSucceeded(), m.NodesChanged(), STOPPED, m.RoundFormed()],
+        [m.ClearUp(), m.Report(MEMBERSHIP), *BEGUN],
         (0, 1, WorkerState.STOPPED, None),
     ),
     "a worker cannot be ended: no second generation": (
         3,
         [*UP, m.WorkFailed(), m.StopFailed()],
-        [
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(m.Again.RESTART),
-            m.StopWorkers(),
-            m.Finish(m.Outcome.ERROR),
-        ],
-        (0, 0, WorkerState.UNHEALTHY, m.Outcome.ERROR),
+        [*stop(RESTART), m.Finish(ERROR)],
+        (0, 0, WorkerState.UNHEALTHY, ERROR),
     ),
 }
 
 
+def check(events, actions, outcome, **settings):
+    state, done = play(events, **settings)
+    begun = BEGUN if outcome[1] >= 0 else BEGUN[:1]  # without a round no worker starts
+    assert done == [*(begun if events[0] == m.Begin() else []), *actions]
+    assert (state.attempt, state.round, state.workers, state.then) == outcome
+
+
 @pytest.mark.parametrize("name", HISTORIES)
 def test_history(name):
-    max_restarts, events, actions, (attempt, round_, workers, then) = HISTORIES[name]
-    state, done = play(events, max_restarts)
-    assert done == actions
-    assert (state.attempt, state.round, state.workers, state.then) == (
-        attempt,
-        round_,
-        workers,
-        then,
-    )
+    max_restarts, *history = HISTORIES[name]
+    check(*history, max_restarts=max_restarts)
 
 
 def job_round(attempt=0, number=None):
@@ -360,32 +238,25 @@ def job_round(attempt=0, number=None):
 
 
 JOB_UP = [m.Begin(), job_round(), STARTED]
-BEGUN = [m.Join(), m.StartWorkers()]
-LOST_PEERS = m.PeersUnreachable()
-SUCCESS, FAILURE, CLOSED = m.Outcome.SUCCEEDED, m.Outcome.FAILED, m.Outcome.CLOSED
+JOB_AGAIN = [job_round(1), STARTED]
+JOB_CLEARS = [*JOB_UP, m.WorkSucceeded()]  # what they left behind is being ended
 
-# name: (events, actions after the start, attempt, round, worker state, outcome)
+# name: (events, actions after the start, (attempt, round, worker state, outcome))
 JOB_HISTORIES = {
     "a failure is told, and the job decides, whatever the budget": (
-        [*JOB_UP, m.WorkFailed(), m.StopSucceeded(), job_round(1), STARTED],
-        [
-            m.TellFailure(),
-            m.Report(m.Again.DECISION),
-            m.StopWorkers(),
-            m.Join(),
-            m.StartWorkers(),
-        ],
+        [*JOB_UP, *FAILED, *JOB_AGAIN],
+        [m.TellFailure(), *stop(DECISION), *BEGUN],
         (1, 1, WorkerState.HEALTHY, None),
     ),
     "a failure elsewhere stops and joins": (
-        [*JOB_UP, m.PeersFailed(), m.StopSucceeded(), job_round(1), STARTED],
-        [m.Report(m.Again.DECISION), m.StopWorkers(), m.Join(), m.StartWorkers()],
+        [*JOB_UP, m.PeersFailed(), STOPPED, *JOB_AGAIN],
+        [*stop(DECISION), *BEGUN],
         (1, 1, WorkerState.HEALTHY, None),
     ),
     "own failures during the stop for another's are not told": (
-        [*JOB_UP, m.PeersFailed(), m.WorkFailed(), m.StopSucceeded()],
-        [m.Report(m.Again.DECISION), m.StopWorkers(), m.Join()],
-        (0, 0, WorkerState.STOPPED, m.Again.DECISION),
+        [*JOB_UP, m.PeersFailed(), *FAILED],
+        [*stop(DECISION), m.Join()],
+        (0, 0, WorkerState.STOPPED, DECISION),
     ),
     "the attempt is the job's even for a newcomer": (
         [m.Begin(), job_round(2), STARTED],
@@ -393,53 +264,33 @@ JOB_HISTORIES = {
         (2, 0, WorkerState.HEALTHY, None),
     ),
     "the round is the job's where it counts them, even for a newcomer": (
-        [
-            m.Begin(),
-            job_round(1, 4),
-            STARTED,
-            m.NodesChanged(),
-            m.StopSucceeded(),
-            job_round(1, 7),
-            STARTED,
-        ],
-        [m.Report(m.Again.MEMBERSHIP), m.StopWorkers(), m.Join(), m.StartWorkers()],
+        [m.Begin(), job_round(1, 4), STARTED, m.NodesChanged(), STOPPED, job_round(1, 7), STARTED],
+        [*stop(MEMBERSHIP), *BEGUN],
         (1, 7, WorkerState.HEALTHY, None),
     ),
     "a membership change keeps the attempt": (
-        [*JOB_UP, m.NodesChanged(), m.StopSucceeded(), job_round(0), STARTED],
-        [m.Report(m.Again.MEMBERSHIP), m.StopWorkers(), m.Join(), m.StartWorkers()],
+        [*JOB_UP, m.NodesChanged(), STOPPED, job_round(0), STARTED],
+        [*stop(MEMBERSHIP), *BEGUN],
         (0, 1, WorkerState.HEALTHY, None),
     ),
     "no restart is left": (
-        [*JOB_UP, m.WorkFailed(), m.StopSucceeded(), m.JobEnded(FAILURE)],
-        [
-            m.TellFailure(),
-            m.Report(m.Again.DECISION),
-            m.StopWorkers(),
-            m.Join(),
-            m.Report(FAILURE),
-            m.Finish(FAILURE),
-        ],
+        [*JOB_UP, *FAILED, m.JobEnded(FAILURE)],
+        [m.TellFailure(), *stop(DECISION), m.Join(), *end(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job fails while this node runs": (
-        [*JOB_UP, m.JobEnded(FAILURE), m.StopSucceeded()],
-        [m.Report(FAILURE), m.StopWorkers(), m.Finish(FAILURE)],
+        [*JOB_UP, m.JobEnded(FAILURE), STOPPED],
+        stop_and_end(FAILURE),
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job fails while this node stops": (
-        [*JOB_UP, m.NodesChanged(), m.JobEnded(FAILURE), m.StopSucceeded()],
-        [
-            m.Report(m.Again.MEMBERSHIP),
-            m.StopWorkers(),
-            m.Report(FAILURE),
-            m.Finish(FAILURE),
-        ],
+        [*JOB_UP, m.NodesChanged(), m.JobEnded(FAILURE), STOPPED],
+        [*stop(MEMBERSHIP), *end(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job fails while this node waits": (
-        [*JOB_UP, *DONE, m.JobEnded(FAILURE), m.StopSucceeded()],
-        [*WAIT, m.Report(FAILURE), m.StopWorkers(), m.Finish(FAILURE)],
+        [*JOB_UP, *DONE, m.JobEnded(FAILURE), STOPPED],
+        [*WAIT, *stop_and_end(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
     "the job succeeds": (
@@ -448,59 +299,28 @@ JOB_HISTORIES = {
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "the job succeeds without this node": (
-        [*JOB_UP, m.JobEnded(SUCCESS), m.StopSucceeded()],
-        [m.Report(CLOSED), m.StopWorkers(), m.Finish(CLOSED)],
+        [*JOB_UP, m.JobEnded(SUCCESS), STOPPED],
+        stop_and_end(CLOSED),
         (0, 0, WorkerState.STOPPED, CLOSED),
     ),
     "the job had succeeded before this node came": (
         [m.Begin(), m.JobEnded(SUCCESS)],
-        [m.Report(CLOSED), m.Finish(CLOSED)],
+        end(CLOSED),
         (0, -1, WorkerState.INIT, CLOSED),
     ),
     "a newcomer is seen just before the job succeeds": (
-        [
-            *JOB_UP,
-            *DONE,
-            m.NodesChanged(),
-            m.StopSucceeded(),
-            m.JobEnded(SUCCESS),
-        ],
-        [
-            *WAIT,
-            m.Report(m.Again.MEMBERSHIP),
-            m.StopWorkers(),
-            m.Join(),
-            m.Report(SUCCESS),
-            m.Finish(SUCCESS),
-        ],
+        [*JOB_UP, *DONE, m.NodesChanged(), STOPPED, m.JobEnded(SUCCESS)],
+        [*WAIT, *stop(MEMBERSHIP), m.Join(), *end(SUCCESS)],
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "an earlier round's success does not count": (
-        [
-            *JOB_UP,
-            *DONE,
-            m.PeersFailed(),
-            m.StopSucceeded(),
-            job_round(1),
-            STARTED,
-            m.JobEnded(SUCCESS),
-            m.StopSucceeded(),
-        ],
-        [
-            *WAIT,
-            m.Report(m.Again.DECISION),
-            m.StopWorkers(),
-            m.Join(),
-            m.StartWorkers(),
-            m.Report(CLOSED),
-            m.StopWorkers(),
-            m.Finish(CLOSED),
-        ],
+        [*JOB_UP, *DONE, m.PeersFailed(), STOPPED, *JOB_AGAIN, m.JobEnded(SUCCESS), STOPPED],
+        [*WAIT, *stop(DECISION), *BEGUN, *stop_and_end(CLOSED)],
         (1, 1, WorkerState.STOPPED, CLOSED),
     ),
     "somebody closes the job while this node waits": (
-        [*JOB_UP, *DONE, m.JobEnded(CLOSED), m.StopSucceeded()],
-        [*WAIT, m.Report(CLOSED), m.StopWorkers(), m.Finish(CLOSED)],
+        [*JOB_UP, *DONE, m.JobEnded(CLOSED), STOPPED],
+        [*WAIT, *stop_and_end(CLOSED)],
         (0, 0, WorkerState.SUCCEEDED, CLOSED),
     ),
     "the others take too long": (
@@ -509,96 +329,69 @@ JOB_HISTORIES = {
         (0, 0, WorkerState.SUCCEEDED, SUCCESS),
     ),
     "unreachable while running": (
-        [*JOB_UP, LOST_PEERS, m.StopSucceeded()],
-        [m.Report(m.Outcome.ERROR), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
-        (0, 0, WorkerState.STOPPED, m.Outcome.ERROR),
+        [*JOB_UP, LOST_PEERS, STOPPED],
+        stop_and_end(ERROR),
+        (0, 0, WorkerState.STOPPED, ERROR),
     ),
     "unreachable while stopping for another round": (
-        [*JOB_UP, m.PeersFailed(), LOST_PEERS, m.StopSucceeded()],
-        [
-            m.Report(m.Again.DECISION),
-            m.StopWorkers(),
-            m.Report(m.Outcome.ERROR),
-            m.Finish(m.Outcome.ERROR),
-        ],
-        (0, 0, WorkerState.STOPPED, m.Outcome.ERROR),
+        [*JOB_UP, m.PeersFailed(), LOST_PEERS, STOPPED],
+        [*stop(DECISION), *end(ERROR)],
+        (0, 0, WorkerState.STOPPED, ERROR),
     ),
     "unreachable after a stop signal: the signal is the cause": (
-        [*JOB_UP, TERM, LOST_PEERS, m.JobEnded(FAILURE), m.StopSucceeded()],
-        [
-            m.Report(m.Outcome.SIGNALLED),
-            m.StopWorkers(),
-            m.Finish(m.Outcome.SIGNALLED),
-        ],
-        (0, 0, WorkerState.STOPPED, m.Outcome.SIGNALLED),
+        [*JOB_UP, TERM, LOST_PEERS, m.JobEnded(FAILURE), STOPPED],
+        stop_and_end(SIGNALLED),
+        (0, 0, WorkerState.STOPPED, SIGNALLED),
     ),
     "unreachable while it is cleared up": (
-        [*JOB_UP, m.WorkSucceeded(), LOST_PEERS, m.StopSucceeded()],
-        [m.ClearUp(), m.Report(m.Outcome.ERROR), m.Finish(m.Outcome.ERROR)],
-        (0, 0, WorkerState.SUCCEEDED, m.Outcome.ERROR),
+        [*JOB_CLEARS, LOST_PEERS, STOPPED],
+        [m.ClearUp(), *end(ERROR)],
+        (0, 0, WorkerState.SUCCEEDED, ERROR),
     ),
     "workers of another node fail while it is cleared up": (
-        [*JOB_UP, m.WorkSucceeded(), m.PeersFailed(), m.StopSucceeded(), job_round(1), STARTED],
-        [m.ClearUp(), m.Report(m.Again.DECISION), m.Join(), m.StartWorkers()],
+        [*JOB_CLEARS, m.PeersFailed(), STOPPED, *JOB_AGAIN],
+        [m.ClearUp(), m.Report(DECISION), *BEGUN],
         (1, 1, WorkerState.HEALTHY, None),
     ),
     "the job fails while it is cleared up": (
-        [*JOB_UP, m.WorkSucceeded(), m.JobEnded(FAILURE), m.StopSucceeded()],
-        [m.ClearUp(), m.Report(FAILURE), m.Finish(FAILURE)],
+        [*JOB_CLEARS, m.JobEnded(FAILURE), STOPPED],
+        [m.ClearUp(), *end(FAILURE)],
         (0, 0, WorkerState.FAILED, FAILURE),
     ),
-    "a stop while it is cleared up: the job hears of the success": (
-        [*JOB_UP, m.WorkSucceeded(), TERM, m.StopSucceeded()],
-        [m.ClearUp(), m.Report(SUCCESS), m.WaitForPeers(), m.Finish(SUCCESS)],
-        (0, 0, WorkerState.SUCCEEDED, SUCCESS),
-    ),
     **{
-        f"a stop while it is cleared up, and then {name}: it ends with its success": (
-            [*JOB_UP, m.WorkSucceeded(), TERM, event, m.StopSucceeded()],
+        f"a stop while it is cleared up, {then}": (
+            [*JOB_CLEARS, TERM, *events, STOPPED],
             [m.ClearUp(), m.Report(SUCCESS), m.WaitForPeers(), m.Finish(SUCCESS)],
             (0, 0, WorkerState.SUCCEEDED, SUCCESS),
         )
-        for name, event in {
-            "a node comes": m.NodesChanged(),
-            "workers of another fail": m.PeersFailed(),
-            "the others are lost": LOST_PEERS,
+        for then, events in {
+            "and the job hears of the success": [],
+            "and then a node comes: it ends with its success": [m.NodesChanged()],
+            "and then workers of another fail: it ends with its success": [m.PeersFailed()],
+            "and then the others are lost: it ends with its success": [LOST_PEERS],
         }.items()
     },
     "the agent itself fails: the job hears of it": (
-        [*JOB_UP, m.AgentFailed(), m.StopSucceeded()],
-        [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
-        (0, 0, WorkerState.FAILED, m.Outcome.ERROR),
+        [*JOB_UP, m.AgentFailed(), STOPPED],
+        [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(ERROR)],
+        (0, 0, WorkerState.FAILED, ERROR),
     ),
     "unreachable while waiting": (
-        [*JOB_UP, *DONE, LOST_PEERS, m.StopSucceeded()],
-        [
-            *WAIT,
-            m.Report(m.Outcome.ERROR),
-            m.StopWorkers(),
-            m.Finish(m.Outcome.ERROR),
-        ],
-        (0, 0, WorkerState.SUCCEEDED, m.Outcome.ERROR),
+        [*JOB_UP, *DONE, LOST_PEERS, STOPPED],
+        [*WAIT, *stop_and_end(ERROR)],
+        (0, 0, WorkerState.SUCCEEDED, ERROR),
     ),
     "workers cannot be started: the job hears of it": (
-        [m.Begin(), job_round(), m.StartFailed(), m.StopSucceeded()],
-        [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(m.Outcome.ERROR)],
-        (0, 0, WorkerState.FAILED, m.Outcome.ERROR),
+        [m.Begin(), job_round(), m.StartFailed(), STOPPED],
+        [m.TellFailure(is_final=True), m.StopWorkers(), m.Finish(ERROR)],
+        (0, 0, WorkerState.FAILED, ERROR),
     ),
 }
 
 
 @pytest.mark.parametrize("name", JOB_HISTORIES)
 def test_history_where_the_job_decides(name):
-    events, actions, (attempt, round_, workers, then) = JOB_HISTORIES[name]
-    state, done = play(events, is_job_wide=True)
-    begun = BEGUN if round_ >= 0 else BEGUN[:1]
-    assert done == [*begun, *actions]
-    assert (state.attempt, state.round, state.workers, state.then) == (
-        attempt,
-        round_,
-        workers,
-        then,
-    )
+    check(*JOB_HISTORIES[name], is_job_wide=True)
 
 
 # name: (signals in a stop that a signal began or a failure (None), with the seconds since it began;
@@ -647,51 +440,32 @@ def test_which_signals_skip_the_grace(name, is_job_wide):
 
 # --- requests from outside ------------------------------------------------------------------------
 
-STOP = m.Requested(RequestKind.STOP, "no progress", "the watch")
-RESTART = m.Requested(RequestKind.RESTART, "no progress", "the watch")
-LEAVE = m.Requested(RequestKind.LEAVE, "no progress", "the watch")
-SUCCEEDED, SIGNALLED = m.Outcome.SUCCEEDED, m.Outcome.SIGNALLED
-NOTHING = ()
+ASK_STOP = m.Requested(RequestKind.STOP, "no progress", "the watch")
+ASK_RESTART = m.Requested(RequestKind.RESTART, "no progress", "the watch")
+ASK_LEAVE = m.Requested(RequestKind.LEAVE, "no progress", "the watch")
+REQUEST = m.Again.REQUEST
 
 # name: (events, what follows from a request for an end, and for a restart; and for a restart where
 # the rendezvous knows the whole job)
 PHASES = {
-    "before it has begun": ([], (m.Report(SIGNALLED), m.Finish(SIGNALLED)), NOTHING, NOTHING),
-    "while the nodes meet": (
-        [m.Begin()],
-        (m.Report(SIGNALLED), m.Finish(SIGNALLED)),
-        *(NOTHING, NOTHING),
-    ),
-    "while workers start": (
-        [m.Begin(), m.RoundFormed()],
-        (m.Report(SIGNALLED), m.StopWorkers()),
-        *[(m.Report(m.Again.REQUEST), m.StopWorkers())] * 2,
-    ),
-    "while they run": (
-        UP,
-        (m.Report(SIGNALLED), m.StopWorkers()),
-        *[(m.Report(m.Again.REQUEST), m.StopWorkers())] * 2,
-    ),
+    "before it has begun": ([], end(SIGNALLED), [], []),
+    "while the nodes meet": ([m.Begin()], end(SIGNALLED), [], []),
+    "while workers start": (UP[:2], stop(SIGNALLED), stop(REQUEST), stop(REQUEST)),
+    "while they run": (UP, stop(SIGNALLED), stop(REQUEST), stop(REQUEST)),
     "while they stop for another round": (
         [*UP, m.NodesChanged()],
-        (m.Report(SIGNALLED),),
-        *(NOTHING, NOTHING),
+        [m.Report(SIGNALLED)],
+        *([], []),
     ),
-    "while they stop for a restart": ([*UP, RESTART], (m.Report(SIGNALLED),), NOTHING, NOTHING),
-    "while they stop for good": ([*UP, TERM], NOTHING, NOTHING, NOTHING),
+    "while they stop for a restart": ([*UP, ASK_RESTART], [m.Report(SIGNALLED)], [], []),
+    "while they stop for good": ([*UP, TERM], [], [], []),
     "while what they left behind is ended": (
         [*UP, m.WorkSucceeded()],
-        (m.Report(SUCCEEDED),),
-        NOTHING,
-        (m.Report(m.Again.REQUEST),),
+        [m.Report(SUCCESS)],
+        *([], [m.Report(REQUEST)]),
     ),
-    "while other nodes are at work": (
-        [*UP, *DONE],
-        (m.Report(SUCCEEDED), m.Finish(SUCCEEDED)),
-        NOTHING,
-        (m.Report(m.Again.REQUEST), m.StopWorkers()),
-    ),
-    "after the end": ([*UP, *DONE, m.PeersFinished()], NOTHING, NOTHING, NOTHING),
+    "while other nodes are at work": ([*UP, *DONE], end(SUCCESS), [], stop(REQUEST)),
+    "after the end": ([*UP, *DONE, m.PeersFinished()], [], [], []),
 }
 
 
@@ -700,22 +474,22 @@ PHASES = {
 def test_what_a_request_does(name, is_job_wide):
     events, end, restart, restart_of_job = PHASES[name]
     state, _ = play(events, is_job_wide=is_job_wide)
-    for request in (STOP, LEAVE):
+    for request in (ASK_STOP, ASK_LEAVE):
         after, actions = step(state, request)
-        assert actions == end
+        assert [*actions] == end
         if not actions and name != "while they stop for good":
             assert after == state
-    after, actions = step(state, RESTART)
-    assert actions == (restart_of_job if is_job_wide else restart)
+    after, actions = step(state, ASK_RESTART)
+    assert [*actions] == (restart_of_job if is_job_wide else restart)
     if not actions:
         assert after == state
     else:
-        assert after.request is RESTART
+        assert after.request is ASK_RESTART
 
 
 @pytest.mark.parametrize("is_job_wide", [False, True])
 def test_a_restart_that_was_asked_for_is_another_round_and_no_attempt(is_job_wide):
-    again = [RESTART, m.StopSucceeded(), m.RoundFormed(), STARTED]
+    again = [ASK_RESTART, STOPPED, m.RoundFormed(), STARTED]
     state, actions = play([*UP, *again, *again], is_job_wide=is_job_wide)
     assert (state.attempt, state.round, state.workers) == (0, 2, WorkerState.HEALTHY)
     assert not state.is_restart  # a failed start is no end of a failure
@@ -724,37 +498,35 @@ def test_a_restart_that_was_asked_for_is_another_round_and_no_attempt(is_job_wid
 
 
 def test_a_failed_start_after_a_restart_that_was_asked_for_is_an_error():
-    state, _ = play([*UP, RESTART, m.StopSucceeded(), m.RoundFormed(), m.StartFailed()])
-    assert step(state, m.StopSucceeded())[1] == (m.Finish(m.Outcome.ERROR),)
+    state, _ = play([*UP, ASK_RESTART, STOPPED, m.RoundFormed(), m.StartFailed()])
+    assert step(state, STOPPED)[1] == (m.Finish(ERROR),)
 
 
 def test_the_first_one_to_ask_for_the_end_is_its_cause():
-    state, _ = play([*UP, RESTART, LEAVE, STOP, TERM])
-    assert state.request is LEAVE
-    state, _ = play([*UP, TERM, STOP])
+    state, _ = play([*UP, ASK_RESTART, ASK_LEAVE, ASK_STOP, TERM])
+    assert state.request is ASK_LEAVE
+    state, _ = play([*UP, TERM, ASK_STOP])
     assert state.request is None
     assert state.is_asked_to_end
 
 
-@pytest.mark.parametrize("request_", [STOP, LEAVE])
+@pytest.mark.parametrize("request_", [ASK_STOP, ASK_LEAVE])
 def test_who_has_ended_the_job_after_its_own_success_keeps_that(request_):
-    ended = m.JobEnded(m.Outcome.CLOSED)
-    state, actions = play(
-        [*UP, m.WorkSucceeded(), request_, ended, m.StopSucceeded()], is_job_wide=True
-    )
-    assert actions[-1] == m.Finish(SUCCEEDED)
+    ended = m.JobEnded(CLOSED)
+    state, actions = play([*UP, m.WorkSucceeded(), request_, ended, STOPPED], is_job_wide=True)
+    assert actions[-1] == m.Finish(SUCCESS)
     assert state.workers is WorkerState.SUCCEEDED
 
 
 def test_ctrl_c_after_a_request_skips_the_grace():
-    state, _ = play([*UP, STOP])
+    state, _ = play([*UP, ASK_STOP])
     assert m.Escalate() in step(state, INTERRUPT)[1]
     assert m.Escalate() not in step(state, TERM)[1]
 
 
 def test_a_failure_that_no_restart_can_help_is_the_end():
-    state, actions = play([*UP, m.WorkFailed(is_final=True), m.StopSucceeded()], max_restarts=3)
-    assert actions[-1] == m.Finish(m.Outcome.FAILED)
+    state, actions = play([*UP, m.WorkFailed(is_final=True), STOPPED], max_restarts=3)
+    assert actions[-1] == m.Finish(FAILURE)
     assert state.attempt == 0
 
 
@@ -778,17 +550,17 @@ EVENTS = [
     m.RendezvousClosed(),
     TERM,
     INTERRUPT,
-    STOP,
-    RESTART,
-    LEAVE,
-    m.StopSucceeded(),
+    ASK_STOP,
+    ASK_RESTART,
+    ASK_LEAVE,
+    STOPPED,
     m.StopFailed(),
     m.PeersFinished(),
     m.PeersFailed(),
     m.PeersUnreachable(),
-    m.JobEnded(m.Outcome.SUCCEEDED),
-    m.JobEnded(m.Outcome.FAILED),
-    m.JobEnded(m.Outcome.CLOSED),
+    m.JobEnded(SUCCESS),
+    m.JobEnded(FAILURE),
+    m.JobEnded(CLOSED),
 ]
 STOPS = (m.Phase.STOPPING, m.Phase.CLEARING)
 histories = st.lists(st.sampled_from(EVENTS), max_size=40)
@@ -809,10 +581,10 @@ def test_every_end_tells_what_the_workers_did(events, is_job_wide):
             succeeded = True
         told += sum(isinstance(action, m.TellFailure) for action in actions)
         assert told <= is_job_wide
-        if m.Finish(m.Outcome.SUCCEEDED) in actions:
+        if m.Finish(SUCCESS) in actions:
             assert succeeded
             assert state.workers is WorkerState.SUCCEEDED
-        if m.Finish(m.Outcome.FAILED) in actions:
+        if m.Finish(FAILURE) in actions:
             assert state.workers is WorkerState.FAILED
 
 
@@ -850,8 +622,8 @@ def test_no_workers_are_started_over_living_ones(events, max_restarts, is_job_wi
             if isinstance(action, m.StartWorkers):
                 assert not alive
                 alive = True
-            if isinstance(action, m.Finish) and action.outcome is not m.Outcome.ERROR:
-                assert not alive or action.outcome is m.Outcome.SUCCEEDED
+            if isinstance(action, m.Finish) and action.outcome is not ERROR:
+                assert not alive or action.outcome is SUCCESS
 
 
 class Workers:
@@ -861,8 +633,8 @@ class Workers:
         return {
             m.Join: m.RoundFormed(),
             m.StartWorkers: STARTED,
-            m.StopWorkers: m.StopSucceeded(),
-            m.ClearUp: m.StopSucceeded(),
+            m.StopWorkers: STOPPED,
+            m.ClearUp: STOPPED,
             m.WaitForPeers: m.PeersFinished(),
         }.get(type(action))
 
@@ -885,4 +657,4 @@ def test_every_run_ends_once_the_world_lets_it(disturbances):
         state, actions = step(state, event)
         pending.extend(actions)
     assert state.phase is m.Phase.DONE
-    assert state.then in (m.Outcome.SUCCEEDED, m.Outcome.FAILED)
+    assert state.then in (SUCCESS, FAILURE)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plaunch.agent import WorkerSpec
-from plaunch.agent.ranks import assign_alike, assign_through_store, create_workers
-from plaunch.agent.rounds import join_round
+from plaunch.agent.rounds import assign_alike, create_workers, join_round
 from plaunch.errors import RendezvousStateError
 from plaunch.rendezvous import WorldRanks, world_ranks
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
+from plaunch_torchrun.round_store import assign_ranks
+
+from helpers.calls import Call
+from helpers.stores import Store
 
 NODES = st.lists(
     st.tuples(st.sampled_from(["trainer", "reader", "critic"]), st.integers(1, 5)),
@@ -54,43 +56,21 @@ def test_equal_nodes_need_not_ask(local_world_size, nodes):
     assert [assign_alike(local_world_size, rank, nodes) for rank in range(nodes)] == asked
 
 
-class Store:
-    """A store that threads share."""
-
-    def __init__(self):
-        self.values = {}
-        self.changed = threading.Condition()
-
-    def set(self, key, value):
-        with self.changed:
-            self.values[key] = value.encode()
-            self.changed.notify_all()
-
-    def get(self, key):
-        with self.changed:
-            assert self.changed.wait_for(lambda: key in self.values, 30)
-            return self.values[key]
-
-
 def test_nodes_agree_over_the_store_whatever_their_order():
     nodes = [("trainer", 2), ("reader", 1), ("trainer", 3)]
     store, answers = Store(), {}
 
     def join(rank):
-        answers[rank] = assign_through_store(store, *nodes[rank], rank, len(nodes))
+        answers[rank] = assign_ranks(store, *nodes[rank], rank, len(nodes))
 
-    threads = [threading.Thread(target=join, args=(rank,)) for rank in (2, 0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    assert all(call.ended() for call in [Call(join, rank) for rank in (2, 0, 1)])
     assert [answers[rank] for rank in range(3)] == world_ranks(nodes)
 
 
 def test_torchruns_agents_understand_what_is_written():
     api = pytest.importorskip("torch.distributed.elastic.agent.server.api")
     store = Store()
-    assign_through_store(store, "trainer", 2, 0, 1)
+    assign_ranks(store, "trainer", 2, 0, 1)
     theirs = api._RoleInstanceInfo.deserialize(store.values["torchelastic/role_info/0"])
     assert (theirs.role, theirs.rank, theirs.local_world_size) == ("trainer", 0, 2)
     assert json.loads(store.values["torchelastic/assigned_ranks/0"]) == [0, 2, 0, 2]
@@ -101,7 +81,7 @@ def test_garbage_in_the_store_is_named(garbage):
     store = Store()
     store.set("torchelastic/assigned_ranks/1", garbage)
     with pytest.raises(RendezvousStateError, match="no valid ranks for node 1"):
-        assign_through_store(store, "trainer", 1, 1, 2)
+        assign_ranks(store, "trainer", 1, 1, 2)
 
 
 def joined(handler, nproc=2):

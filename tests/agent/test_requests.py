@@ -3,87 +3,54 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 from plaunch.agent import (
-    LocalElasticAgent,
     RequestKind,
     Snapshot,
-    WorkerSpec,
     WorkerState,
     notifications,
 )
 from plaunch.errors import SignalException
 from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeRendezvous
-from plaunch_logs_default import DefaultLogsSpecs
 
+from helpers.agents import UP, Node, run_nodes
+from helpers.calls import meanwhile
 from helpers.ports import free_port
-from helpers.waiting import wait_for_files
 
 BOUND = 120.0  # seconds; a hang is a failure, however slow the machine
 
-# Leaves a file for each round and rank. In round 0 it runs until somebody ends it.
-WORKER = """\
-import os, pathlib, signal, sys, time
-where = pathlib.Path(sys.argv[1])
-round_, attempt, rank = (
-    int(os.environ[name]) for name in ("PLAUNCH_ROUND", "TORCHELASTIC_RESTART_COUNT", "RANK")
+# In round 0 it runs until somebody ends it.
+WORKER = UP + (
+    "signal.signal(signal.SIGUSR1, lambda *_: (where / f'told.{rank}').touch())\n"
+    "up()\n"
+    "while round_ == 0: time.sleep(0.01)\n"
 )
-signal.signal(signal.SIGUSR1, lambda *_: (where / f"told.{rank}").touch())
-new = where / f"{round_}.{attempt}.{rank}.new"
-new.write_text(str(os.getpid()))
-new.rename(where / f"{round_}.{attempt}.{rank}")
-while round_ == 0: time.sleep(0.01)
-"""
 
 
-class Node:
+class Asked(Node):
     """An agent of two workers, of which something is asked once they are up."""
 
     def __init__(self, folder, handler):
-        self.folder = folder
-        self.told = []
-        spec = WorkerSpec(
-            role="trainer",
-            local_world_size=2,
-            rdzv_handler=handler,
-            entrypoint=sys.executable,
-            args=("-c", WORKER, str(folder)),
-            max_restarts=0,
-        )
-        logs = DefaultLogsSpecs(log_dir=str(folder / "logs"))
-        self.agent = LocalElasticAgent(spec, logs, notify=self.told.append)
+        super().__init__(folder, handler)
+        self.built = self.agent(WORKER, max_restarts=0)
 
     def run(self, *requests):
-        """Run it, and make requests when the workers are up."""
-
         def ask():
-            wait_for_files(self.folder / "0.0.0", self.folder / "0.0.1")
+            self.wait_for("0.0.0", "0.0.1")
             for request in requests:
-                request(self.agent)
+                request(self.built)
 
-        helper = threading.Thread(target=ask)
-        helper.start()
-        try:
-            return self.agent.run()
-        finally:
-            helper.join()
-
-    def attempts(self):
-        """The rounds, attempts and ranks that there were."""
-        return sorted(path.name for path in self.folder.glob("?.?.?"))
+        with meanwhile(ask):
+            return self.built.run()
 
 
 @pytest.fixture
 def node(tmp_path):
-    return Node(tmp_path, FakeRendezvous())
+    return Asked(tmp_path, FakeRendezvous())
 
 
 def ask(kind, reason="no progress for 60 s"):
@@ -92,15 +59,14 @@ def ask(kind, reason="no progress for 60 s"):
 
 def test_a_restart_is_another_round_that_uses_no_attempt(node, caplog):
     assert node.run(ask("RESTART")).state is WorkerState.SUCCEEDED
-    assert node.attempts() == ["0.0.0", "0.0.1", "1.0.0", "1.0.1"]
+    assert node.starts() == ["0.0.0", "0.0.1", "1.0.0", "1.0.1"]
     assert (
         "the watch asks for a restart (no progress for 60 s); all workers are restarted; this "
         "uses up none of the restarts" in caplog.messages
     )
-    (asked,) = [m.request for m in node.told if isinstance(m, notifications.RequestReceived)]
-    assert (asked.kind, asked.who) == (RequestKind.RESTART, "the watch")
-    last = [m for m in node.told if isinstance(m, notifications.AfterRendezvous)][-1]
-    assert "no progress" in last.reason
+    (told,) = node.told.of(notifications.RequestReceived)
+    assert (told.request.kind, told.request.who) == (RequestKind.RESTART, "the watch")
+    assert "no progress" in node.told.of(notifications.AfterRendezvous)[-1].reason
 
 
 @pytest.mark.parametrize(
@@ -113,40 +79,40 @@ def test_a_stop_ends_the_run_and_says_who_wanted_it(node, kind, text):
     assert str(caught.value) == (
         f"the watch asks for {text} (no progress for 60 s); the workers were stopped"
     )
-    assert node.agent.is_asked_to_end()
-    assert node.agent.has_ended_job == (kind == "STOP")
-    assert node.agent.snapshot().pids == {}
+    assert node.built.is_asked_to_end()
+    assert node.built.has_ended_job == (kind == "STOP")
+    assert node.built.snapshot().pids == {}
 
 
 def test_what_comes_to_nothing_is_said(node, caplog):
     caplog.set_level("INFO", "plaunch")
-    node.agent.request(RequestKind.RESTART, "too early", "somebody")
+    node.built.request(RequestKind.RESTART, "too early", "somebody")
     node.run(ask("RESTART"))
     assert (
         "somebody asks for a restart (too early), but this has no effect while this agent is "
         "joining" in caplog.messages
     )
-    assert node.attempts()[-1] == "1.0.1"
+    assert node.starts()[-1] == "1.0.1"
 
 
 def test_a_request_before_the_run_ends_it_before_workers_start(node):
-    node.agent.request(RequestKind.STOP, "no", "somebody")
-    assert node.agent.is_asked_to_end()
+    node.built.request(RequestKind.STOP, "no", "somebody")
+    assert node.built.is_asked_to_end()
     with pytest.raises(SignalException, match=r"somebody asks for the end of the job \(no\)"):
-        node.agent.run()
-    assert node.attempts() == []
+        node.built.run()
+    assert node.starts() == []
 
 
-def test_a_signal_for_some_of_the_workers(node, tmp_path):
+def test_a_signal_for_some_of_the_workers(node):
     def check(agent):
-        wait_for_files(tmp_path / "told.1")
-        assert not (tmp_path / "told.0").exists()
+        node.wait_for("told.1")
+        assert not node.has("told.0")
 
     node.run(
         lambda agent: agent.signal_workers(signal.SIGUSR1, ranks=[1, 7]),
         check,
         lambda agent: agent.signal_workers(signal.SIGUSR1),
-        lambda _: wait_for_files(tmp_path / "told.0"),
+        lambda _: node.wait_for("told.0"),
         ask("RESTART"),
     )
 
@@ -163,34 +129,22 @@ REASON = "it hangs"
     ],
 )
 def test_a_signal_explains_the_end_that_it_has_brought(tmp_path, code, is_blamed):
-    script = "import signal, sys, pathlib\n" + code.replace(
-        "signal.pause()", f"pathlib.Path({str(tmp_path / 'up')!r}).touch(); signal.pause()"
-    )
-    logs = DefaultLogsSpecs(log_dir=str(tmp_path / "logs"))
-    spec = WorkerSpec(
-        role="trainer",
-        local_world_size=1,
-        rdzv_handler=FakeRendezvous(),
-        entrypoint=sys.executable,
-        args=("-c", script),
-        max_restarts=0,
-    )
-    agent = LocalElasticAgent(spec, logs)
+    node = Node(tmp_path, FakeRendezvous())
+    script = UP + code.replace("signal.pause()", "up(); signal.pause()")
+    agent = node.agent(script, nproc=1)
 
     def end():
-        wait_for_files(tmp_path / "up")
+        node.wait_for("0.0.0")
         agent.signal_workers(signal.SIGTERM, reason=REASON)
 
-    helper = threading.Thread(target=end)
-    helper.start()
-    (failure,) = agent.run().failures.values()
-    helper.join()
+    with meanwhile(end):
+        (failure,) = agent.run().failures.values()
     assert (REASON in failure.message) is is_blamed
 
 
 def test_what_others_may_know(node):
     seen = []
-    before = node.agent.snapshot()
+    before = node.built.snapshot()
     assert before == Snapshot(WorkerState.INIT, -1, 0, (), {})
 
     def look(agent):
@@ -199,9 +153,9 @@ def test_what_others_may_know(node):
         seen.append(now)
 
     node.run(look, ask("RESTART"))
-    pids = {rank: int((node.folder / f"0.0.{rank}").read_text()) for rank in (0, 1)}
+    pids = dict(enumerate(worker["pid"] for worker in node.workers("0.0.0", "0.0.1")))
     assert seen == [Snapshot(WorkerState.HEALTHY, 0, 0, (0, 1), pids)]
-    after = node.agent.snapshot()
+    after = node.built.snapshot()
     assert (after.round, after.attempt, after.pids) == (1, 0, {})
 
 
@@ -216,46 +170,26 @@ def job(tmp_path):
 
 @pytest.mark.parametrize("kind", ["RESTART", "STOP", "LEAVE"])
 def test_the_job_is_told_of_it(job, tmp_path, kind):
-    node = Node(tmp_path, job)
+    node = Asked(tmp_path, job)
     with contextlib.nullcontext() if kind == "RESTART" else pytest.raises(SignalException):
         node.run(ask(kind))
     told = {"RESTART": job.requested, "STOP": job.ended, "LEAVE": job.farewells}
     assert told.pop(kind) == ["the watch: no progress for 60 s"]
     assert list(told.values()) == [[], []]
     assert job.reported == []
-    assert node.attempts()[-1] == ("1.0.1" if kind == "RESTART" else "0.0.1")
+    assert node.starts()[-1] == ("1.0.1" if kind == "RESTART" else "0.0.1")
 
 
 def test_a_restart_that_was_asked_for_elsewhere(job, tmp_path, caplog):
-    node = Node(tmp_path, job)
+    node = Asked(tmp_path, job)
     assert node.run(lambda _: job.request_elsewhere(node="b")).state is WorkerState.SUCCEEDED
-    assert node.attempts() == ["0.0.0", "0.0.1", "1.0.0", "1.0.1"]
+    assert node.starts() == ["0.0.0", "0.0.1", "1.0.0", "1.0.1"]
     assert any("node b asks for a restart: somebody: why not" in m for m in caplog.messages)
 
 
 # One node; the first one asks when the workers of both are up.
-NODE = """\
-import json, pathlib, sys, threading, time
-from plaunch.agent import LocalElasticAgent, RequestKind, WorkerSpec
-from plaunch_torchrun.elastic.rendezvous import get_rendezvous_handler
-from plaunch.errors import PlaunchError, SignalException
-from plaunch.rendezvous import RendezvousParameters
-
-given = json.loads(sys.argv[1])
+ASK = """\
 where = pathlib.Path(given["folder"])
-params = RendezvousParameters(
-    "c10d", given["endpoint"], "requests", given["min_nodes"], 2,
-    last_call_timeout=60, is_host=given["is_host"],
-)
-spec = WorkerSpec(
-    role="trainer",
-    local_world_size=1,
-    entrypoint=sys.executable,
-    args=("-c", given["worker"], str(where)),
-    rdzv_handler=get_rendezvous_handler(params),
-    max_restarts=0,
-)
-agent = LocalElasticAgent(spec, exit_barrier_timeout=30)
 
 def ask():
     while not all((where / name).exists() for name in ("0.0.0", "0.0.1")):
@@ -265,13 +199,13 @@ def ask():
 if given["kind"]:
     threading.Thread(target=ask, daemon=True).start()
 end = "error"
-release = spec.rdzv_handler.shutdown
+release = handler.shutdown
 try:
     end = agent.run().state.value
 except SignalException as error:
     end = str(error)
     if not agent.has_ended_job:
-        release = spec.rdzv_handler.leave
+        release = handler.leave
 except PlaunchError as error:
     end = str(error)
 release()
@@ -291,34 +225,30 @@ sys.stdout.write(end)
 def test_two_nodes_over_a_real_store(tmp_path, kind, min_nodes, attempts, asked, other):
     """What is asked of one of them, both do, or the other one goes on; no restart is used."""
     pytest.importorskip("torch.distributed")
-    given = {
-        "folder": str(tmp_path),
+    rendezvous = {
+        "backend": "c10d",
         "endpoint": f"localhost:{free_port()}",
+        "run_id": "requests",
         "min_nodes": min_nodes,
-        "worker": WORKER,
+        "max_nodes": 2,
+        "last_call_timeout": 60,
     }
-    with contextlib.ExitStack() as stack:
-        # The first one hosts the store, so that it is the second one that may leave.
-        first, second = (
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", NODE, json.dumps({**given, **own})],
-                    env={**os.environ, "LOGLEVEL": "WARNING"},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for own in (
-                {"is_host": True, "kind": "" if kind == "LEAVE" else kind},
-                {"is_host": False, "kind": kind if kind == "LEAVE" else ""},
-            )
-        )
-        stack.callback(first.kill)
-        stack.callback(second.kill)
-        outs = [process.communicate(timeout=BOUND) for process in (first, second)]
-    ends = [out for out, _ in outs]
-    by_asked, by_other = reversed(ends) if kind == "LEAVE" else ends
-    assert asked in by_asked, outs
-    assert other in by_other, outs
+    args = ["-c", WORKER, str(tmp_path)]
+    spec = {"role": "trainer", "local_world_size": 1, "args": args, "max_restarts": 0}
+    # The first one hosts the store, so that it is the second one that may leave.
+    kinds = ["", kind] if kind == "LEAVE" else [kind, ""]
+    nodes = [
+        {
+            "rendezvous": {**rendezvous, "is_host": number == 0},
+            "spec": spec,
+            "folder": str(tmp_path),
+            "kind": kinds[number],
+        }
+        for number in range(2)
+    ]
+    ended = run_nodes(ASK, *nodes)
+    outs = [process.stdout for process in ended]
+    by_asked, by_other = reversed(outs) if kind == "LEAVE" else outs
+    assert asked in by_asked, ended
+    assert other in by_other, ended
     assert sorted(path.name for path in tmp_path.glob("?.?.?")) == attempts

@@ -9,9 +9,12 @@ import time
 
 import pytest
 from plaunch.agent.poller import WakeUp
-from plaunch.agent.signals import SignalInbox, StopOn
+from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PlaunchError, UsageError
 from plaunch.process.stopping.signals import SignalAction
+from plaunch_signals.torchrun import StopOn
+
+from helpers.signals import Policy, send
 
 # SIGALRM is what bounds each test.
 CAUGHT = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGALRM})
@@ -32,26 +35,9 @@ def nothing_stays_changed():
     assert signal.set_wakeup_fd(-1) == -1
 
 
-class Policy:
-    """Signals and what they mean, as given; an exception in the place of an action is raised."""
-
-    def __init__(self, **actions):
-        self._actions = {signal.Signals[name]: action for name, action in actions.items()}
-
-    def signals(self):
-        return tuple(self._actions)
-
-    def action(self, signum):
-        action = self._actions[signum]
-        if isinstance(action, Exception):
-            raise action
-        return action
-
-
 def taken(policy, wake_up, *signums):
     with SignalInbox(policy, wake_up) as inbox:
-        for signum in signums:
-            os.kill(os.getpid(), signum)
+        send(*signums)
         return inbox.take()
 
 
@@ -134,7 +120,7 @@ def test_what_others_handle_is_left_to_them(wake_up, capfd):
 
 def test_without_proc_python_knows_what_is_handled(wake_up, tmp_path):
     with SignalInbox(StopOn([signal.SIGTERM]), wake_up, proc=str(tmp_path)) as inbox:
-        os.kill(os.getpid(), signal.SIGUSR1)
+        send(signal.SIGUSR1)
         assert [received.is_listed for received in inbox.take()] == [False]
 
 
@@ -148,11 +134,11 @@ def test_after_the_run_of_a_launcher_signals_wait_for_the_report(wake_up, monkey
         for _ in range(2):  # shutting the rendezvous down is another one
             with SignalInbox(StopOn([signal.SIGTERM]), wake_up, clock=lambda: now):
                 pass
-        os.kill(os.getpid(), signal.SIGTERM)
+        send(signal.SIGTERM)
         assert heard == []
         now += 2.0
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
+        send(signal.SIGTERM)
+        send(signal.SIGTERM)
         assert heard == ["before", "before"]
     finally:
         signal.signal(signal.SIGTERM, previous)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
+from functools import partial
 
 import pytest
-from plaunch.agent import RunResult, SimpleElasticAgent, WorkerSpec, WorkerState, notifications
+from plaunch.agent import RunResult, WorkerState, notifications
 from plaunch.agent.alive import Alive
 from plaunch.errors import (
     RendezvousClosedError,
@@ -18,79 +18,21 @@ from plaunch.errors import (
 )
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
+from plaunch.testing import FakeJobRendezvous
 from plaunch.testing.rendezvous import FakeElasticRendezvous, FakeRendezvous
 
+from helpers.agents import SUCCEEDED, PretendAgent
+from helpers.calls import meanwhile
 from helpers.clock import Clock
+from helpers.signals import Policy, send
+from helpers.stores import Store
+from helpers.waiting import wait_until
 
-
-def failure(rank=0, exitcode=3):
-    return ProcessFailure(local_rank=rank, pid=1000 + rank, exitcode=exitcode, error_file="")
-
-
-FAILED = RunResult(WorkerState.FAILED, failures={0: failure()})
-SUCCEEDED = RunResult(WorkerState.SUCCEEDED, return_values={0: "done"})
-
-
-class PretendAgent(SimpleElasticAgent):
-    """Each start of the workers is given a script: what successive looks at them see.
-
-    An item of a script is a result, or a callable that makes something happen in between.
-    """
-
-    def __init__(
-        self, handler, scripts, max_restarts=3, signal_policy=None, notify=None, alive=None, **spec
-    ):
-        self.notifications = []
-        super().__init__(
-            WorkerSpec(
-                role="trainer",
-                local_world_size=spec.pop("local_world_size", 1),
-                rdzv_handler=handler,
-                entrypoint="pretend",
-                max_restarts=max_restarts,
-                monitor_interval=0.001,
-                **spec,
-            ),
-            signal_policy=signal_policy,
-            notify=notify or self.notifications.append,
-            alive=alive,
-        )
-        self.scripts = [list(script) for script in scripts]
-        self.current = []
-        self.calls = []
-        self.stop_error = None
-
-    def _start_workers(self, worker_group):
-        self.calls.append("start")
-        self.current = self.scripts.pop(0)
-        if self.current and isinstance(self.current[0], Exception):
-            raise self.current[0]
-        return {worker.local_rank: 1000 + worker.local_rank for worker in worker_group.workers}
-
-    def _stop_workers(self, worker_group):
-        self.calls.append("stop")
-        if self.stop_error is not None:
-            raise self.stop_error
-
-    def _monitor_workers(self, worker_group):
-        if self.current:
-            item = self.current.pop(0)
-            if isinstance(item, RunResult):
-                return item
-            item()
-        return RunResult(WorkerState.HEALTHY)
-
-    def _shutdown(self, death_sig=signal.SIGTERM, timeout=None):
-        self.calls.append(f"shutdown {death_sig.name}")
-
-    def told(self, kind):
-        return [
-            notification for notification in self.notifications if isinstance(notification, kind)
-        ]
+FAILED = RunResult(WorkerState.FAILED, failures={0: ProcessFailure(0, 1000, 3, "")})
 
 
 def test_success_returns_the_workers_result():
-    agent = PretendAgent(FakeRendezvous(), [[SUCCEEDED]])
+    agent = PretendAgent(FakeRendezvous(), [SUCCEEDED])
     assert agent.run() is SUCCEEDED
     assert agent.calls == ["start", "shutdown SIGTERM"]
     assert agent.get_worker_group().state is WorkerState.SUCCEEDED
@@ -98,30 +40,25 @@ def test_success_returns_the_workers_result():
 
 def test_failures_are_followed_by_restarts_in_new_rounds_until_none_is_left():
     handler = FakeRendezvous()
-    agent = PretendAgent(handler, [[FAILED], [FAILED], [FAILED]], max_restarts=2)
+    agent = PretendAgent(handler, [FAILED], [FAILED], [FAILED], max_restarts=2)
     assert agent.run() is FAILED
     assert agent.calls == ["start", "stop", "start", "stop", "start", "stop", "shutdown SIGTERM"]
     assert handler.rounds == 3
-    started = agent.told(notifications.WorkersStarted)
-    assert [(notification.group.attempt, notification.group.round) for notification in started] == [
-        (0, 0),
-        (1, 1),
-        (2, 2),
-    ]
+    assert agent.started() == [(0, 0), (1, 1), (2, 2)]
 
 
 @pytest.mark.parametrize("state", [WorkerState.UNKNOWN, WorkerState.INIT, WorkerState.STOPPED])
 def test_a_state_that_workers_cannot_be_in_ends_the_run(state):
-    agent = PretendAgent(FakeRendezvous(), [[RunResult(state)]])
+    agent = PretendAgent(FakeRendezvous(), [RunResult(state)])
     with pytest.raises(RuntimeError, match=f"'trainer'.*{state.name}.*_monitor_workers"):
         agent.run()
     assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
 
 
 def test_moments_come_in_order_and_state_changes_are_complete():
-    agent = PretendAgent(FakeRendezvous(), [[FAILED], [SUCCEEDED]], max_restarts=1)
+    agent = PretendAgent(FakeRendezvous(), [FAILED], [SUCCEEDED], max_restarts=1)
     agent.run()
-    kinds = [type(notification).__name__ for notification in agent.notifications]
+    kinds = [type(notification).__name__ for notification in agent.told]
     one_round = [
         "BeforeRendezvous",
         "AfterRendezvous",
@@ -133,7 +70,7 @@ def test_moments_come_in_order_and_state_changes_are_complete():
     assert kinds == [*one_round, *failed, *one_round, "StateChanged", "AgentFinished"]
     changes = [
         (notification.old.name, notification.new.name)
-        for notification in agent.told(notifications.StateChanged)
+        for notification in agent.told.of(notifications.StateChanged)
     ]
     assert changes == [
         ("INIT", "HEALTHY"),
@@ -141,16 +78,16 @@ def test_moments_come_in_order_and_state_changes_are_complete():
         ("STOPPED", "HEALTHY"),
         ("HEALTHY", "SUCCEEDED"),
     ]
-    assert agent.told(notifications.AgentFinished)[0].result is SUCCEEDED
+    assert agent.told.of(notifications.AgentFinished)[0].result is SUCCEEDED
 
 
 def test_groups_in_moments_tell_ranks_pids_and_where_the_store_is():
     handler = FakeRendezvous(run_id="job", rank=1, world_size=3)
-    agent = PretendAgent(handler, [[SUCCEEDED]], local_world_size=2)
+    agent = PretendAgent(handler, [SUCCEEDED], nproc=2)
     agent.run()
-    before = agent.told(notifications.BeforeRendezvous)[0].group
+    before = agent.told.of(notifications.BeforeRendezvous)[0].group
     assert (before.group_rank, before.round, before.master_port) == (-1, -1, 0)
-    after = agent.told(notifications.AfterRendezvous)[0].group
+    after = agent.told.of(notifications.AfterRendezvous)[0].group
     assert (after.run_id, after.group_rank, after.group_world_size, after.round) == ("job", 1, 3, 0)
     assert (after.master_addr, after.master_port) == ("127.0.0.1", 29400)
     assert [(w.local_rank, w.global_rank, w.world_size) for w in after.workers] == [
@@ -158,14 +95,14 @@ def test_groups_in_moments_tell_ranks_pids_and_where_the_store_is():
         (1, 3, 6),
     ]
     assert [worker.pid for worker in after.workers] == [None, None]
-    started = agent.told(notifications.WorkersStarted)[0].group
+    started = agent.told.of(notifications.WorkersStarted)[0].group
     assert [worker.pid for worker in started.workers] == [1000, 1001]
 
 
 def test_the_spec_overrides_the_address_that_the_rendezvous_found():
-    agent = PretendAgent(FakeRendezvous(), [[SUCCEEDED]], master_addr="node7", master_port=7)
+    agent = PretendAgent(FakeRendezvous(), [SUCCEEDED], master_addr="node7", master_port=7)
     agent.run()
-    group = agent.told(notifications.AfterRendezvous)[0].group
+    group = agent.told.of(notifications.AfterRendezvous)[0].group
     assert (group.master_addr, group.master_port) == ("node7", 7)
 
 
@@ -176,25 +113,25 @@ def test_a_plain_handler_is_asked_for_waiting_nodes():
         handler.nodes_waiting = 1
         handler.world_size = 2
 
-    agent = PretendAgent(handler, [[newcomer], [SUCCEEDED]], max_restarts=0)
+    agent = PretendAgent(handler, [newcomer], [SUCCEEDED], max_restarts=0)
     assert agent.run() is SUCCEEDED
     assert agent.calls == ["start", "stop", "start", "shutdown SIGTERM"]
-    last = agent.told(notifications.WorkersStarted)[-1].group
+    last = agent.told.of(notifications.WorkersStarted)[-1].group
     assert (last.attempt, last.round, last.group_world_size) == (0, 1, 2)
 
 
 @pytest.mark.parametrize(("change", "world_size"), [("arrive", 4), ("depart", 2), ("lose", 2)])
 def test_an_observable_handler_wakes_the_agent(change, world_size):
     with FakeElasticRendezvous(world_size=3) as handler:
-        agent = PretendAgent(handler, [[getattr(handler, change)], [SUCCEEDED]], max_restarts=0)
+        agent = PretendAgent(handler, [getattr(handler, change)], [SUCCEEDED], max_restarts=0)
         assert agent.run() is SUCCEEDED
-        last = agent.told(notifications.WorkersStarted)[-1].group
+        last = agent.told.of(notifications.WorkersStarted)[-1].group
         assert (last.attempt, last.round, last.group_world_size) == (0, 1, world_size)
 
 
 def test_a_change_while_the_workers_start_leads_to_another_round():
     with FakeElasticRendezvous(world_size=1) as handler:
-        agent = PretendAgent(handler, [[], [SUCCEEDED]])
+        agent = PretendAgent(handler, [], [SUCCEEDED])
         start = agent._start_workers
 
         def start_and_arrive(group):
@@ -210,28 +147,17 @@ def test_a_change_while_the_workers_start_leads_to_another_round():
 def test_a_wake_up_does_not_wait_for_the_interval():
     """With an interval of an hour, only the handler's descriptor can end the wait."""
     with FakeElasticRendezvous(world_size=1) as handler:
-        running = threading.Event()
-
-        def notify(notification):
-            if (
-                isinstance(notification, notifications.StateChanged)
-                and notification.new is WorkerState.HEALTHY
-            ):
-                running.set()
-
-        agent = PretendAgent(handler, [[], [SUCCEEDED]], notify=notify)
+        agent = PretendAgent(handler, [], [SUCCEEDED])
         spec = agent.get_worker_group().spec
         spec.monitor_interval = 3600
 
         def arrive_once_running():
-            running.wait(30)
+            wait_until(lambda: agent.told.of(notifications.StateChanged), "the workers run")
             handler.arrive()
             spec.monitor_interval = 0.001
 
-        helper = threading.Thread(target=arrive_once_running)
-        helper.start()
-        assert agent.run() is SUCCEEDED
-        helper.join()
+        with meanwhile(arrive_once_running):
+            assert agent.run() is SUCCEEDED
 
 
 def test_a_closed_rendezvous_ends_the_job_with_its_reason():
@@ -240,7 +166,7 @@ def test_a_closed_rendezvous_ends_the_job_with_its_reason():
         def close():
             handler.close(reason="rank 7 failed with exit code 3")
 
-        agent = PretendAgent(handler, [[close]])
+        agent = PretendAgent(handler, [close])
         with pytest.raises(RendezvousClosedError, match="rank 7 failed with exit code 3"):
             agent.run()
         assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
@@ -257,15 +183,15 @@ class RefusingRendezvous(FakeRendezvous):
 
 def test_an_error_of_the_rendezvous_is_raised():
     error = RendezvousTimeoutError("2 of 4 nodes came")
-    agent = PretendAgent(RefusingRendezvous(error), [])
+    agent = PretendAgent(RefusingRendezvous(error))
     with pytest.raises(RendezvousTimeoutError) as caught:
         agent.run()
     assert caught.value is error
-    assert agent.told(notifications.AgentFinished)[0].result is None
+    assert agent.told.of(notifications.AgentFinished)[0].result is None
 
 
 def test_a_node_that_is_not_needed_has_succeeded():
-    agent = PretendAgent(RefusingRendezvous(RendezvousGracefulExitError("spare")), [])
+    agent = PretendAgent(RefusingRendezvous(RendezvousGracefulExitError("spare")))
     result = agent.run()
     assert result.state is WorkerState.SUCCEEDED
     assert result.return_values == {}
@@ -273,7 +199,7 @@ def test_a_node_that_is_not_needed_has_succeeded():
 
 def test_an_error_while_starting_is_raised_and_what_was_started_is_stopped():
     error = FileNotFoundError("no such program")
-    agent = PretendAgent(FakeRendezvous(), [[error]])
+    agent = PretendAgent(FakeRendezvous(), [error])
     with pytest.raises(FileNotFoundError) as caught:
         agent.run()
     assert caught.value is error
@@ -281,20 +207,20 @@ def test_an_error_while_starting_is_raised_and_what_was_started_is_stopped():
 
 
 def test_a_worker_that_cannot_be_ended_is_not_followed_by_another():
-    agent = PretendAgent(FakeRendezvous(), [[FAILED], [SUCCEEDED]])
-    agent.stop_error = UnkillableWorkerError("pid 7 is stuck")
+    agent = PretendAgent(FakeRendezvous(), [FAILED], [SUCCEEDED])
+
+    def get_stuck():
+        raise UnkillableWorkerError("pid 7 is stuck")
+
+    agent.on_stop = get_stuck
     with pytest.raises(UnkillableWorkerError, match="pid 7"):
         agent.run()
     assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
 
 
-def send(signum):
-    return lambda: os.kill(os.getpid(), signum)
-
-
 def test_a_stop_signal_stops_the_workers_with_it_and_is_raised():
     before = signal.getsignal(signal.SIGTERM)
-    agent = PretendAgent(FakeRendezvous(), [[send(signal.SIGTERM)]])
+    agent = PretendAgent(FakeRendezvous(), [lambda: send(signal.SIGTERM)])
     with pytest.raises(SignalException) as caught:
         agent.run()
     assert caught.value.sigval is signal.SIGTERM
@@ -302,51 +228,38 @@ def test_a_stop_signal_stops_the_workers_with_it_and_is_raised():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_stop_signal_ends_the_wait_for_other_nodes():
-    handler = FakeRendezvous()
+def interrupt_this_thread():
+    """The kernel may pick any thread; only the wake-up descriptor reaches the main one."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("kind", [FakeRendezvous, FakeJobRendezvous])
+@pytest.mark.parametrize("interrupt", [lambda: send(signal.SIGINT), interrupt_this_thread])
+def test_a_stop_signal_ends_the_wait_for_other_nodes(kind, interrupt):
+    handler = kind()
     handler.hold()
-    agent = PretendAgent(handler, [])
+    agent = PretendAgent(handler)
 
     def interrupt_once_joining():
         handler.joining.wait(30)
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt()
 
-    helper = threading.Thread(target=interrupt_once_joining)
-    helper.start()
-    with pytest.raises(SignalException) as caught:
+    with meanwhile(interrupt_once_joining), pytest.raises(SignalException) as caught:
         agent.run()
-    helper.join()
+    assert not handler.shut_down
+    assert signal.set_wakeup_fd(-1) == -1  # put back
     handler.release()
+    handler.shutdown()
     assert caught.value.sigval is signal.SIGINT
     assert agent.calls == ["shutdown SIGINT"]
 
 
-def test_a_signal_that_another_thread_receives_wakes_the_agent():
-    """The kernel may pick any thread; only the wake-up descriptor reaches the main one."""
-    handler = FakeRendezvous()
-    handler.hold()
-    agent = PretendAgent(handler, [])
-
-    def interrupt_myself():
-        handler.joining.wait(30)
-        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-
-    helper = threading.Thread(target=interrupt_myself)
-    helper.start()
-    with pytest.raises(SignalException):
-        agent.run()
-    helper.join()
-    assert not handler.shut_down
-    assert signal.set_wakeup_fd(-1) == -1  # put back
-    handler.release()
-
-
 def test_a_stop_during_a_restart_is_not_overtaken_by_it():
-    agent = PretendAgent(FakeRendezvous(), [[FAILED], [SUCCEEDED]])
+    agent = PretendAgent(FakeRendezvous(), [FAILED], [SUCCEEDED])
     stop = agent._stop_workers
 
     def stop_slowly(group):
-        send(signal.SIGTERM)()
+        send(signal.SIGTERM)
         stop(group)
 
     agent._stop_workers = stop_slowly
@@ -359,57 +272,40 @@ def test_a_stop_signal_that_comes_when_success_was_seen_does_not_undo_it():
     class Late(PretendAgent):
         def _monitor_workers(self, worker_group):
             result = super()._monitor_workers(worker_group)
-            send(signal.SIGTERM)()
+            send(signal.SIGTERM)
             return result
 
-    assert Late(FakeRendezvous(), [[SUCCEEDED]]).run() is SUCCEEDED
+    assert Late(FakeRendezvous(), [SUCCEEDED]).run() is SUCCEEDED
 
 
 def test_of_two_stop_signals_at_once_the_first_one_is_the_workers_and_the_ends():
     def send_both():
-        send(signal.SIGINT)()
-        send(signal.SIGTERM)()
+        send(signal.SIGINT)
+        send(signal.SIGTERM)
 
-    agent = PretendAgent(FakeRendezvous(), [[send_both]])
+    agent = PretendAgent(FakeRendezvous(), [send_both])
     with pytest.raises(SignalException) as caught:
         agent.run()
     assert agent.calls == ["start", "stop", f"shutdown {caught.value.sigval.name}"]
 
 
-class NotifyPolicy:
-    """SIGUSR1 is passed on, SIGUSR2 means nothing, SIGTERM stops."""
-
-    def signals(self):
-        return (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
-
-    def action(self, signum):
-        return {
-            signal.SIGUSR1: SignalAction.NOTIFY,
-            signal.SIGUSR2: SignalAction.IGNORE,
-            signal.SIGTERM: SignalAction.STOP,
-        }[signum]
-
-
-def test_the_policy_decides_what_a_signal_means():
-    script = [send(signal.SIGUSR1), send(signal.SIGUSR2), SUCCEEDED]
-    agent = PretendAgent(FakeRendezvous(), [script], signal_policy=NotifyPolicy())
-    passed_on = []
-    agent._workers.signal = passed_on.append
+@pytest.mark.parametrize(
+    "signums",
+    [
+        pytest.param([signal.SIGUSR1, signal.SIGUSR2], id="what the policy says"),
+        pytest.param([signal.SIGUSR1] * 3, id="what comes again at once is passed on once"),
+    ],
+)
+def test_the_policy_decides_what_a_signal_means(signums):
+    policy = Policy(SIGUSR1=SignalAction.NOTIFY, SIGUSR2=SignalAction.IGNORE)
+    script = [*(partial(send, signum) for signum in signums), SUCCEEDED]
+    agent = PretendAgent(FakeRendezvous(), script, policy=policy)
     assert agent.run() is SUCCEEDED
-    assert passed_on == [signal.SIGUSR1]
-
-
-def test_a_signal_that_comes_again_at_once_is_passed_on_once():
-    script = [send(signal.SIGUSR1), send(signal.SIGUSR1), send(signal.SIGUSR1), SUCCEEDED]
-    agent = PretendAgent(FakeRendezvous(), [script], signal_policy=NotifyPolicy())
-    passed_on = []
-    agent._workers.signal = passed_on.append
-    assert agent.run() is SUCCEEDED
-    assert passed_on == [signal.SIGUSR1]
+    assert agent.signals == [signal.SIGUSR1]
 
 
 def test_off_the_main_thread_signals_are_left_alone_and_said_so(caplog):
-    agent = PretendAgent(FakeRendezvous(), [[SUCCEEDED]])
+    agent = PretendAgent(FakeRendezvous(), [SUCCEEDED])
     results = []
     thread = threading.Thread(target=lambda: results.append(agent.run()))
     thread.start()
@@ -421,42 +317,18 @@ def test_off_the_main_thread_signals_are_left_alone_and_said_so(caplog):
 def test_an_inherited_ignored_hangup_stays_ignored():
     previous = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        agent = PretendAgent(FakeRendezvous(), [[send(signal.SIGHUP), SUCCEEDED]])
+        agent = PretendAgent(FakeRendezvous(), [lambda: send(signal.SIGHUP), SUCCEEDED])
         assert agent.run() is SUCCEEDED
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, previous)
 
 
-class Store:
-    """A store of one process, good enough for a barrier among pretended nodes."""
-
-    def __init__(self):
-        self.values = {}
-        self.waited = []
-
-    def set(self, key, value):
-        self.values[key] = value.encode()
-
-    def get(self, key):
-        return self.values[key]
-
-    def add(self, key, num):
-        total = int(self.values.get(key, b"0")) + num
-        self.values[key] = str(total).encode()
-        return total
-
-    def wait(self, keys, timeout):
-        self.waited.append((keys, timeout.total_seconds()))
-        if not all(key in self.values for key in keys):
-            raise RuntimeError("timed out")
-
-
 def test_after_success_the_other_nodes_are_waited_for(caplog):
     store = Store()
     handler = FakeRendezvous(rank=1, world_size=2, store=store)
     store.set("torchelastic/assigned_ranks/1", "[1, 2, 1, 2]")
-    agent = PretendAgent(handler, [[SUCCEEDED]])
+    agent = PretendAgent(handler, [SUCCEEDED])
     assert agent.run() is SUCCEEDED
     assert store.waited == [(["torchelastic/agent/terminal_state/last_member"], 300)]
     assert "waiting for the other nodes failed: timed out" in caplog.text
@@ -469,7 +341,7 @@ def test_the_last_node_frees_the_others():
     for rank in range(2):
         info = f'{{"role": "trainer", "rank": {rank}, "local_world_size": 1}}'
         store.set(f"torchelastic/role_info/{rank}", info)
-    assert PretendAgent(handler, [[SUCCEEDED]]).run() is SUCCEEDED
+    assert PretendAgent(handler, [SUCCEEDED]).run() is SUCCEEDED
     assert "torchelastic/agent/terminal_state/last_member" in store.values
 
 
@@ -485,22 +357,12 @@ def test_a_loop_that_stands_in_a_plain_handler_does_not_count_as_alive():
                 overdue.append(alive.overdue())
             return 0
 
-    agent = PretendAgent(Slow(), [[RunResult(WorkerState.HEALTHY), SUCCEEDED]], alive=alive)
+    agent = PretendAgent(Slow(), [RunResult(WorkerState.HEALTHY), SUCCEEDED], alive=alive)
     assert agent.run() is SUCCEEDED
     assert overdue == [0, 0, 12]
 
 
 def test_what_holds_the_loop_can_ask_whether_to_stop():
-    asked = []
-
-    class Counting:
-        def signals(self):
-            return [signal.SIGUSR1, signal.SIGTERM]
-
-        def action(self, signum):
-            asked.append(signum)
-            return SignalAction.STOP if signum == signal.SIGTERM else SignalAction.NOTIFY
-
     found = []
 
     def hold():
@@ -510,9 +372,10 @@ def test_what_holds_the_loop_can_ask_whether_to_stop():
             found.append(agent.is_asked_to_end())
         return RunResult(WorkerState.HEALTHY)
 
-    agent = PretendAgent(FakeRendezvous(), [[hold, SUCCEEDED]], signal_policy=Counting())
+    policy = Policy(SIGUSR1=SignalAction.NOTIFY, SIGTERM=SignalAction.STOP)
+    agent = PretendAgent(FakeRendezvous(), [hold, SUCCEEDED], policy=policy)
     assert not agent.is_asked_to_end()
     with pytest.raises(SignalException, match="SIGTERM"):
         agent.run()
     assert found == [False, False, True]
-    assert asked == [signal.SIGUSR1, signal.SIGTERM]  # once for each
+    assert policy.asked == [signal.SIGUSR1, signal.SIGTERM]  # once for each

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 
 import pytest
-from plaunch.agent import LocalElasticAgent, WorkerSpec
 from plaunch.errors import ExitCode, UnkillableWorkerError, UsageError
 from plaunch.process.kernel.uninterruptible import TIMEOUT_VARIABLE, UninterruptibleWatch
 from plaunch.testing.rendezvous import FakeRendezvous
-from plaunch_logs_default import DefaultLogsSpecs
 
+from helpers.agents import Node
 from helpers.waiting import wait_until
 
 SLEEP = "import signal; signal.pause()"
@@ -23,17 +21,11 @@ STAY = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pau
 def make(tmp_path):
     made = []
 
-    def make(code, *, nproc=1, max_restarts=3, **options):
-        spec = WorkerSpec(
-            role="trainer",
-            local_world_size=nproc,
-            rdzv_handler=FakeRendezvous(),
-            entrypoint=sys.executable,
-            args=("-c", code),
-            monitor_interval=0.01,
-            max_restarts=max_restarts,
+    def make(code, nproc=1, *, max_restarts=3, **options):
+        node = Node(tmp_path, FakeRendezvous())
+        made.append(
+            node.agent(code, nproc, monitor_interval=0.01, max_restarts=max_restarts, **options)
         )
-        made.append(LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=str(tmp_path)), **options))
         return made[-1]
 
     yield make

@@ -116,9 +116,10 @@ def test_the_first_start_has_a_bound(clock):
 
 
 def test_the_bound_counts_from_the_begin_of_the_launch(clock):
+    made = waiting(clock, start_timeout=5.0)
     clock.now += 2.0
-    made = waiting(clock, start_timeout=5.0, began=1000.0)
-    clock.now = 1005.0
+    made.begin()
+    clock.now += 3.0
     assert made.look(Handler()) is not None
 
 

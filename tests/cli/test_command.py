@@ -113,15 +113,6 @@ def test_a_folder_that_python_runs_is_a_script(tmp_path):
     assert command(str(tmp_path)) == (sys.executable, ["-u", str(tmp_path)])
 
 
-def test_a_folder_that_is_gone_is_said_to_be(tmp_path, monkeypatch):
-    folder = tmp_path / "gone"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
-    with pytest.raises(UsageError, match="and the current folder does not exist any more"):
-        command("train.py")
-
-
 def test_an_interpreter_that_does_not_exist(monkeypatch, script):
     monkeypatch.setenv("PYTHON_EXEC", "/no/python")
     with pytest.raises(UsageError, match="PYTHON_EXEC names '/no/python'"):

@@ -36,20 +36,8 @@ def test_refused(argv, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "argv", [["--rdzv-endpoint=node0:7"], ["--rdzv-endpoint=node0:7", "--master-port=7"]]
-)
-def test_the_same_address_said_twice_is_no_contradiction(argv, caplog):
-    check(*STATIC, *argv)
-    assert "is used" not in caplog.text
-
-
-def test_another_port_is_one(caplog):
-    check(*STATIC, "--rdzv-endpoint=node0:7", "--master-port=8")
-    assert "--master-addr, --master-port is not" in caplog.text
-
-
 STATIC = ("--nnodes=2", "--node-rank=0", "--master-addr=node0")
+AT_NODE_0 = ("--rdzv-endpoint=node0:7",)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +47,7 @@ STATIC = ("--nnodes=2", "--node-rank=0", "--master-addr=node0")
         (["--nnodes=2", "--master-addr=a"], "this node is node 0, as --node-rank was not given"),
         (["--nnodes=1:2", *STATIC[1:]], "it waits for all 2"),
         ([*STATIC, "--rdzv-endpoint=b:1"], "--rdzv-endpoint=b:1 is used, and --master-addr is not"),
+        ([*STATIC, *AT_NODE_0, "--master-port=8"], "--master-addr, --master-port is not"),
         (["--run-path", "--no-python"], "--no-python has no effect with --run-path"),
         (["--start-method=fork"], "--start-method has no effect without --run-path"),
         (["--duplicate-stdout-filters=a"], "--duplicate-stdout-filters has no effect without"),
@@ -147,6 +136,9 @@ def test_the_variables_of_operators_and_strangers_are_not(caplog):
     [
         [],
         STATIC,
+        # The same address, said twice.
+        [*STATIC, *AT_NODE_0],
+        [*STATIC, *AT_NODE_0, "--master-port=7"],
         ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a"],
         # As with Kubeflow's variables.
         ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a:1", "--master-addr=a"],

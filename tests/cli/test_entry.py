@@ -1,10 +1,8 @@
-"""The first lines of the program."""
+"""The first lines of the program; test_ending.py has its last ones."""
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -45,73 +43,3 @@ def test_an_interrupt_during_the_imports_is_one_line(monkeypatch, capsys):
         entry_point()
     assert caught.value.code == 130
     assert capsys.readouterr().err == "plaunch: interrupted while no worker was running\n"
-
-
-def test_with_torch_loaded_the_process_ends_in_order_but_at_once(tmp_path):
-    """What is left to do is done: threads, exit functions, buffers; torch is not unloaded."""
-    code = (
-        "import atexit, sys, threading, time, types\n"
-        "sys.modules['torch'] = types.ModuleType('torch')\n"
-        "class Late:\n"
-        "    def __del__(self): print('unloaded')\n"
-        "sys.modules['torch'].late = Late()\n"
-        "import plaunch.cli.program, plaunch.cli.entry\n"
-        "def main():\n"
-        "    atexit.register(print, 'at exit')\n"
-        "    threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
-        "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
-        "    print('main', end=' ')\n"
-        "    return 17\n"
-        "plaunch.cli.program.main = main\n"
-        "plaunch.cli.entry.entry_point()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 17, done.stderr
-    assert done.stdout.split() == ["main", "thread", "at", "exit"]
-
-
-LEFT = """\
-import atexit, sys, plaunch.cli.program, plaunch.cli.entry
-class Late:
-    def __del__(self): print("taken apart")
-late = Late()
-def main():
-    atexit.register(print, "at exit")
-    print("main", end=" ")
-    return 17
-plaunch.cli.program.main = main
-plaunch.cli.entry.entry_point()
-"""
-
-
-def end(*options, stdout=subprocess.PIPE):
-    return subprocess.run(
-        [sys.executable, *options, "-c", LEFT],
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def test_exit_functions_run_and_buffers_are_written_but_nothing_is_taken_apart():
-    done = end()
-    assert (done.returncode, done.stderr) == (17, "")
-    assert done.stdout == "main at exit\n"
-
-
-def test_with_an_interactive_interpreter_the_process_stays():
-    done = end("-i")
-    assert "taken apart" in done.stdout
-
-
-def test_a_stdout_that_cannot_be_flushed_is_told_by_the_interpreter():
-    with open("/dev/full", "w") as full:
-        done = end(stdout=full)
-    assert done.returncode == 120
-    assert "No space left on device" in done.stderr

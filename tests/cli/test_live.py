@@ -44,35 +44,26 @@ def terminal(monkeypatch):
     os.close(ours)
 
 
-def test_a_line_replaces_the_one_before(terminal):
+@pytest.mark.parametrize(
+    ("shown", "written", "seen"),
+    [
+        (["one", "two"], "", f"{ERASE}plaunch: one{ERASE}{ERASE}plaunch: two"),
+        (["one"], "plaunch: more\n", f"{ERASE}plaunch: one{ERASE}plaunch: more\nplaunch: more\n"),
+        (["one", "", ""], "", f"{ERASE}plaunch: one{ERASE}"),
+    ],
+    ids=["the next line", "a message, once", "an empty line, once"],
+)
+def test_a_line_is_taken_away(terminal, shown, written, seen):
     read = terminal()
     stderr = Stderr()
     show = live_line(stderr)
-    show("one")
-    show("two")
+    for text in shown:
+        show(text)
+    if written:
+        stderr.write(written)
+        stderr.write(written)
     stderr.finish()
-    assert read() == f"{ERASE}plaunch: one{ERASE}{ERASE}plaunch: two"
-
-
-def test_a_message_takes_it_away(terminal):
-    read = terminal()
-    stderr = Stderr()
-    live_line(stderr)("one")
-    stderr.write("plaunch: important\n")
-    stderr.write("plaunch: more\n")
-    stderr.finish()
-    assert read() == f"{ERASE}plaunch: one{ERASE}plaunch: important\nplaunch: more\n"
-
-
-def test_an_empty_one_takes_it_away_once(terminal):
-    read = terminal()
-    stderr = Stderr()
-    show = live_line(stderr)
-    show("one")
-    show("")
-    show("")
-    stderr.finish()
-    assert read() == f"{ERASE}plaunch: one{ERASE}"
+    assert read() == seen
 
 
 def test_it_never_wraps(terminal):

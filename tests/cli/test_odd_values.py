@@ -227,13 +227,9 @@ def test_what_needs_no_folder_works():
 def test_the_program_starts_in_a_folder_that_is_gone(tmp_path, words, code):
     folder = tmp_path / "gone"
     folder.mkdir()
+    program = ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", sys.executable, "-m", "plaunch"]
     done = subprocess.run(
-        ["sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh", sys.executable, "-m", "plaunch", *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=folder,
+        [*program, *words], check=False, capture_output=True, text=True, timeout=60, cwd=folder
     )
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr

@@ -28,8 +28,10 @@ LEVEL = Option(("--acme-level",), "how much", 1, "N", integer, variables=("ACME_
 
 
 def test_options_of_plugins_are_in_the_help_under_their_name():
-    table = OptionTable([declared("acme", LEVEL)])
+    percent = Option(("--acme-part",), "50% of %s")
+    table = OptionTable([declared("acme", LEVEL, percent)])
     text = format_help(table)
+    assert "50% of %s" in text
     assert text.index("plugins and help:") < text.index("acme:") < text.index("--acme-level N")
     assert table.is_plugins(table.find("acme_level"))
     assert not table.is_plugins(table.find("nnodes"))
@@ -95,11 +97,6 @@ def test_what_an_option_calls_is_its_plugins():
         table.call(LEVEL, "math:sqrt", -1.0)
     with pytest.raises(ValueError, match="math domain"):
         table.call(table.find("nnodes"), "math:sqrt", -1.0)
-
-
-def test_a_help_text_may_have_a_percent_sign():
-    text = format_help(OptionTable([declared("acme", Option(("--acme",), "50% of %s"))]))
-    assert "50% of %s" in text
 
 
 def test_a_variable_has_one_owner_too():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from plaunch.cli.options import OPTIONS
 from plaunch.cli.parser import parse
 from plaunch.errors import UsageError
+
+from helpers.programs import run_python
 
 
 def command(args):
@@ -37,16 +36,6 @@ def test_options_end_at_the_script(argv, script, rest):
     assert command(parse(argv, {})) == (script, expected)
 
 
-def test_both_spellings_and_joined_values_mean_the_same():
-    for argv in (
-        ["--nproc-per-node", "2", "--max-restarts", "3"],
-        ["--nproc_per_node", "2", "--max_restarts", "3"],
-        ["--nproc_per_node=2", "--max-restarts=3"],
-    ):
-        args = parse([*argv, "x.py"], {})
-        assert (args.nproc_per_node, args.max_restarts) == ("2", 3)
-
-
 def test_a_value_may_begin_with_a_dash_and_keep_its_underscores():
     args = parse(["--role", "-my_role", "--rdzv-conf", "join_timeout=5", "x.py"], {})
     assert args.role == "-my_role"
@@ -55,12 +44,8 @@ def test_a_value_may_begin_with_a_dash_and_keep_its_underscores():
 
 def test_defaults_are_torchruns():
     args = parse(["x.py"], {})
-    assert args.nnodes == "1:1"
-    assert args.nproc_per_node == "1"
-    assert args.rdzv_backend == "static"
-    assert args.max_restarts == 0
-    assert args.monitor_interval == 0.1
-    assert args.role == "default"
+    assert (args.nnodes, args.nproc_per_node, args.rdzv_backend) == ("1:1", "1", "static")
+    assert (args.max_restarts, args.monitor_interval, args.role) == (0, 0.1, "default")
     assert args.redirects == args.tee == "0"
     assert args.signals_to_handle == "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
     assert args.shutdown_timeout is None
@@ -214,8 +199,6 @@ def test_help_version_and_mistakes_need_no_plugins(argv):
         "heavy = {'pluggy', 'importlib_metadata', 'importlib.metadata', 'torch', 'subprocess'}\n"
         "print('HEAVY', sorted(heavy & set(sys.modules)), 'CODE', code)\n"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    shown = run_python("-c", code, check=True)
     expected = 0 if argv and argv[0] in ("--help", "--version") else 2
     assert f"HEAVY [] CODE {expected}" in shown.stdout

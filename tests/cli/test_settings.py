@@ -50,8 +50,8 @@ def _clean_environment(monkeypatch):
     monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", raising=False)
 
 
-def config(*argv):
-    return settings.config_from_args(parse([*argv, "x.py"], {}), Manager())
+def config(*argv, **environ):
+    return settings.config_from_args(parse([*argv, "x.py"], environ), Manager())
 
 
 def test_the_default_is_one_worker_on_one_node_with_an_id_of_its_own():
@@ -154,19 +154,14 @@ def test_the_index_of_a_node_reaches_every_backend_if_it_was_given():
     assert config(*other, "--node-rank=0").node_rank == 0
     unasked = config("--nnodes=2", "--master-addr=node0")
     assert (unasked.node_rank, unasked.rdzv_configs) == (None, {"rank": 0})
-    variables = {"PET_NODE_RANK": "1", "PET_RDZV_BACKEND": "other", "PET_NNODES": "2"}
-    from_variable = settings.config_from_args(parse(["x.py"], variables), Manager())
-    assert from_variable.node_rank == 1
+    assert config(PET_NODE_RANK="1", PET_RDZV_BACKEND="other", PET_NNODES="2").node_rank == 1
     assert config("--standalone", "--node-rank=3").node_rank is None
 
 
 def test_the_wait_for_other_nodes():
     assert config().exit_barrier_timeout == 300
     assert config("--exit-barrier-timeout=2.5").exit_barrier_timeout == 2.5
-    variables = {"PET_EXIT_BARRIER_TIMEOUT": "7"}
-    assert (
-        settings.config_from_args(parse(["x.py"], variables), Manager()).exit_barrier_timeout == 7
-    )
+    assert config(PET_EXIT_BARRIER_TIMEOUT="7").exit_barrier_timeout == 7
 
 
 def test_static_options_mean_nothing_to_other_backends(caplog):
@@ -176,17 +171,14 @@ def test_static_options_mean_nothing_to_other_backends(caplog):
 
 
 def test_standalone_overrides_with_a_warning(caplog):
+    config("--standalone")
+    assert caplog.text == ""
     result = config(
         "--standalone", "--rdzv-backend=other", "--rdzv-id=job", "--nnodes=3", "--master-port=7"
     )
     assert (result.rdzv_backend, result.rdzv_endpoint, result.max_nodes) == ("static", "", 1)
     assert result.run_id != "job"
     assert "overrides --rdzv-backend, --rdzv-id, --nnodes, --master-port" in caplog.text
-
-
-def test_standalone_alone_says_nothing(caplog):
-    config("--standalone")
-    assert caplog.text == ""
 
 
 def test_several_workers_get_one_thread_each_unless_told_otherwise(monkeypatch):
@@ -218,10 +210,6 @@ def test_several_workers_get_one_thread_each_unless_told_otherwise(monkeypatch):
         ("--signals-to-handle=SIGKILL", "'SIGKILL' cannot be handled"),
         ("--max-restarts=-1", "max_restarts is -1"),
         ("--monitor-interval=0", "--monitor-interval: '0' is not"),
-        ("--monitor-interval=nan", "--monitor-interval: 'nan' is not"),
-        ("--shutdown-timeout=-1", "--shutdown-timeout: '-1' is not"),
-        ("--exit-barrier-timeout=-1", "--exit-barrier-timeout: '-1' is not"),
-        ("--exit-barrier-timeout=nan", "--exit-barrier-timeout: 'nan' is not"),
         ("--node-rank=-1", "node rank -1"),
         ("--node-rank=1", "outside the job of 1 nodes"),
         ("--start-timeout=0", "--start-timeout: '0' is not"),

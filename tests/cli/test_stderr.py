@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
 import threading
 
 import pytest
 from plaunch.cli.stderr import Stderr
 
+from helpers.programs import run_python
 from helpers.waiting import wait_until
 
 BOUND = 60.0  # seconds
@@ -127,8 +127,13 @@ def test_a_stderr_that_is_no_file_is_written_to_as_it_is(monkeypatch):
     assert sys.stderr.getvalue() == "to a notebook\n"
 
 
-def test_no_stderr_at_all(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", None)
+CLOSED = io.StringIO()
+CLOSED.close()
+
+
+@pytest.mark.parametrize("stream", [None, CLOSED])
+def test_without_a_stderr_messages_are_lost(monkeypatch, stream):
+    monkeypatch.setattr(sys, "stderr", stream)
     Stderr().write("to nobody\n")
 
 
@@ -182,14 +187,7 @@ def test_streams_that_are_closed_are_opened_to_nothing(tmp_path, closed):
     program = MISSING.format(closed=closed, path=str(path))
     given = tmp_path / "given"
     with given.open("w+") as file:
-        subprocess.run(
-            [sys.executable, "-c", program], stdin=file, stdout=file, stderr=file, check=True
-        )
+        streams = {"stdin": file, "stdout": file, "stderr": file}
+        run_python("-c", program, check=True, capture_output=False, **streams)
     links = ["/dev/null" if fd in closed else str(given) for fd in range(3)]
     assert path.read_text() == f"{links} [True, True, True] 3\n"
-
-
-def test_a_stderr_that_was_closed_is_no_error(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    sys.stderr.close()
-    Stderr().write("nobody reads it\n")

@@ -10,6 +10,8 @@ from plaunch.cli import program
 from plaunch.cli.stdout import Stdout
 from plaunch.plugin import hookimpl
 
+from helpers.programs import run_python
+
 
 class Talking:
     def __init__(self):
@@ -18,7 +20,6 @@ class Talking:
     @hookimpl
     def plaunch_worker_env(self):
         print("talk")
-        return {}
 
 
 @pytest.mark.parametrize("argv", [["--dry-run=json"], ["--list-plugins"]], ids=repr)
@@ -32,21 +33,19 @@ def test_a_program_that_asks_gets_nothing_but_the_answer(argv, capsys) -> None:
     assert sys.stdout is stdout
 
 
-def test_a_program_that_launches_keeps_its_stdout(capsys) -> None:
+@pytest.mark.parametrize(
+    ("is_launch", "out", "err"),
+    [(True, "theirs\nours\nmine\n", ""), (False, "ours\nmine\n", "theirs\n")],
+)
+def test_a_program_that_launches_keeps_its_stdout_and_another_does_not(
+    capsys, is_launch, out, err
+) -> None:
     stdout = Stdout()
-    with stdout.reserved(is_launch=True):
-        print("mine")
-        stdout.write("ours\n")
-    assert capsys.readouterr().out == "mine\nours\n"
-
-
-def test_what_is_printed_meanwhile_goes_to_stderr(capsys) -> None:
-    stdout = Stdout()
-    with stdout.reserved(is_launch=False):
+    with stdout.reserved(is_launch=is_launch):
         print("theirs")
         stdout.write("ours\n")
     print("mine")
-    assert capsys.readouterr() == ("ours\nmine\n", "theirs\n")
+    assert capsys.readouterr() == (out, err)
 
 
 @pytest.mark.parametrize("first_to_end", [0, 1])
@@ -85,14 +84,8 @@ def test_a_reader_who_has_gone_is_no_error(monkeypatch) -> None:
 
 def test_a_stdout_on_a_full_disk_is_no_fault_of_plaunch() -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "plaunch", "--print-completion=bash"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        pipes = {"capture_output": False, "stdout": full, "stderr": subprocess.PIPE}
+        done = run_python("-m", "plaunch", "--print-completion=bash", **pipes)
     assert done.returncode == 1
     assert done.stderr == (
         "plaunch: stdout, where this output was to go, cannot be written: No space left on "

@@ -35,6 +35,12 @@ def completion_script(shell):
     return completion.completion_script(shell, installed_table((), FIRST_PARTY_ONLY))
 
 
+def run_program(*command, check=True, **options):
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=check, **options
+    )
+
+
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     """A folder on the path of every interpreter that is started, with an installed package."""
@@ -73,14 +79,7 @@ def complete_in_bash(script, folder, *words, breaks=":="):
         ${{complete%% *}} plaunch "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}"
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(
-        ["bash", "--norc", "-c", program],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = run_program("bash", "--norc", "-c", program, cwd=folder)
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -223,18 +222,14 @@ def test_every_shell_is_given_every_option(shell):
     assert command in script
 
 
-@pytest.mark.parametrize(
-    ("shell", "words"), [("bash", ["-n"]), ("zsh", ["-n"]), ("tcsh", ["-n"]), ("fish", ["-n"])]
-)
-def test_a_shell_takes_its_script(tmp_path, shell, words):
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_takes_its_script(tmp_path, shell):
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed")
     script = tmp_path / "script"
     script.write_text(completion_script(shell))
-    done = subprocess.run(
-        [program, *words, str(script)], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_program(program, "-n", str(script), check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -244,15 +239,7 @@ def test_nothing_in_the_current_folder_is_run(tmp_path):
         (tmp_path / f"{name}.py").write_text("import os; os.write(1, b'evil'); raise SystemExit")
     command = completion._names_command("rendezvous")
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        ["sh", "-c", command],
-        cwd=tmp_path,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = run_program("sh", "-c", command, cwd=tmp_path, env=environ)
     assert "c10d" in done.stdout.splitlines()
     assert "evil" not in done.stdout
 

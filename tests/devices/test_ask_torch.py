@@ -15,6 +15,9 @@ from plaunch_devices.torch_child import (
     locate_with_torch,
 )
 
+from helpers.processes import is_reaped
+from helpers.waiting import wait_for_files
+
 # A torch of four devices, in place of the real one.
 TORCH = """
 print("noise from an import")
@@ -59,6 +62,8 @@ def test_the_real_torch_answers():
     pytest.importorskip("torch")
     for module in ("cuda", "xpu", "accelerator"):
         assert ask_torch(module) >= 0
+    assert count_private_use("privateuseone") == 0
+    assert count_private_use("npu") is None
 
 
 def test_a_missing_torch_is_told_apart(python):
@@ -87,39 +92,37 @@ def test_a_torch_that_fails_is_quoted(python, source, said):
     assert not isinstance(caught.value, TorchMissingError)
 
 
-def test_a_torch_that_hangs_is_ended(python, tmp_path):
+@pytest.fixture
+def hanging(python, tmp_path):
+    """A torch that is never loaded; returns how to ask for the process that tries it."""
+    path = tmp_path / "pid"
     python(
-        f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
-        "time.sleep(600)"
+        f"import os, time; open({str(path)!r} + '.part', 'w').write(str(os.getpid()))\n"
+        f"os.rename({str(path)!r} + '.part', {str(path)!r}); time.sleep(600)"
     )
+
+    def pid():
+        wait_for_files(path)
+        return int(path.read_text())
+
+    return pid
+
+
+def test_a_torch_that_hangs_is_ended(hanging):
     began = time.monotonic()
     with pytest.raises(UsageError, match=r"did not answer within 2 s; give a number instead"):
         ask_torch("cuda", timeout=2)
     assert time.monotonic() - began < 60
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert is_reaped(hanging())
 
 
-def test_an_interrupted_question_leaves_no_child(python, tmp_path):
-    pid_file = tmp_path / "pid"
-    python(
-        f"import os, time; open({str(pid_file)!r} + '.part', 'w').write(str(os.getpid()))\n"
-        f"os.rename({str(pid_file)!r} + '.part', {str(pid_file)!r}); time.sleep(600)"
-    )
-
-    def interrupt():
-        deadline = time.monotonic() + 30
-        while not pid_file.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        os.kill(os.getpid(), 2)
-
-    thread = threading.Thread(target=interrupt)
+def test_an_interrupted_question_leaves_no_child(hanging):
+    thread = threading.Thread(target=lambda: hanging() and os.kill(os.getpid(), 2))
     thread.start()
     with pytest.raises(KeyboardInterrupt):
         ask_torch("cuda", timeout=60)
     thread.join()
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid_file.read_text()), 0)
+    assert is_reaped(hanging())
 
 
 def test_the_workers_interpreter_is_asked(tmp_path, monkeypatch):
@@ -177,13 +180,6 @@ def test_a_torch_that_fails_to_tell_its_backend_is_quoted(python):
     python("raise RuntimeError('no driver')")
     with pytest.raises(UsageError, match=r"private-use backend 'npu'.*RuntimeError: no driver"):
         count_private_use("npu", timeout=60)
-
-
-@pytest.mark.slow
-def test_the_real_torch_knows_its_private_use_backend():
-    pytest.importorskip("torch")
-    assert count_private_use("privateuseone") == 0
-    assert count_private_use("npu") is None
 
 
 # --- places ---------------------------------------------------------------------------------------

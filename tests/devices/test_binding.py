@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import tempfile
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,66 +15,9 @@ from plaunch_devices import AffinityMode, Device, DeviceBinder, NumaOptions
 from plaunch_devices.binder import describe_bindings
 from plaunch_devices.topology import Topology, format_cpus, parse_cpus
 
+from helpers.machines import Machine
+
 MODES = [mode.value for mode in AffinityMode]
-
-
-@dataclass
-class Machine:
-    """A machine in words; lists of CPUs are as in sysfs.
-
-    `nodes` maps a NUMA node to its CPUs, `siblings` and `caches` are groups of CPUs, `packages`
-    maps a socket to its CPUs, and `gpus` are PCI addresses with the node that sysfs has for each.
-    """
-
-    nodes: dict[int, str]
-    packages: dict[int, str]
-    siblings: list[str] = field(default_factory=list)
-    caches: list[str] = field(default_factory=list)
-    gpus: dict[str, int] = field(default_factory=dict)
-    distances: dict[int, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-
-    def write(self, root):
-        files = {}
-        possible = format_cpus(self.nodes)
-        files["sys/devices/system/node/possible"] = possible
-        for node, cpus in self.nodes.items():
-            files[f"sys/devices/system/node/node{node}/cpulist"] = cpus
-        for node, distances in self.distances.items():
-            files[f"sys/devices/system/node/node{node}/distance"] = distances
-        for package, cpus in self.packages.items():
-            for cpu in parse_cpus(cpus):
-                folder = f"sys/devices/system/cpu/cpu{cpu}"
-                files[f"{folder}/topology/physical_package_id"] = str(package)
-                files[f"{folder}/topology/thread_siblings_list"] = self.with_cpu(self.siblings, cpu)
-                shared = self.with_cpu(self.caches, cpu)
-                own = self.with_cpu(self.siblings, cpu)
-                levels = [("Data", 1, own), ("Instruction", 1, own), ("Unified", 2, own)]
-                levels += [("Unified", 3, shared)] if self.caches else []
-                for number, (kind, level, cpus_of_cache) in enumerate(levels):
-                    cache = f"{folder}/cache/index{number}"
-                    files[f"{cache}/type"] = kind
-                    files[f"{cache}/level"] = str(level)
-                    files[f"{cache}/shared_cpu_list"] = cpus_of_cache
-        for number, (address, node) in enumerate(self.gpus.items()):
-            files[f"dev/nvidia{number}"] = ""
-            files[f"proc/driver/nvidia/gpus/{address}/information"] = (
-                f"Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-{number:04x}\nDevice Minor: \t {number}"
-            )
-            files[f"sys/bus/pci/devices/{address}/numa_node"] = str(node)
-        for name, content in files.items():
-            if not any(word in name for word in self.missing):
-                path = Path(root, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(content + "\n")
-        return str(root)
-
-    def all_cpus(self):
-        return {cpu for cpus in self.packages.values() for cpu in parse_cpus(cpus)}
-
-    @staticmethod
-    def with_cpu(groups, cpu):
-        return next((group for group in groups if cpu in parse_cpus(group)), str(cpu))
 
 
 GPUS = ["1b", "3d", "4e", "5f", "9d", "be", "cf", "df"]
@@ -120,60 +60,56 @@ def cpus_by_rank(machine, root, mode, nprocs=8, allowed=None, environ=None, loca
 
 # --- four modes on two machines -------------------------------------------------------------------
 
+SOCKETS = ["0-15,32-47", "16-31,48-63"]
+FOUR_CORES = [f"{core}-{core + 3},{core + 32}-{core + 35}" for core in range(0, 32, 4)]
+NO_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
+TWO_GPUS = {"CUDA_VISIBLE_DEVICES": "4,0"}
+
+
+def each(times, texts):
+    """Each of the texts so many times."""
+    return [text for text in texts for _ in range(times)]
+
 
 @pytest.mark.parametrize(
     ("machine", "mode", "expected"),
     [
-        (BIG, "node", ["0-15,32-47"] * 4 + ["16-31,48-63"] * 4),
-        (BIG, "socket", ["0-15,32-47"] * 4 + ["16-31,48-63"] * 4),
-        (
-            BIG,
-            "exclusive",
-            [
-                "0-3,32-35",
-                "4-7,36-39",
-                "8-11,40-43",
-                "12-15,44-47",
-                "16-19,48-51",
-                "20-23,52-55",
-                "24-27,56-59",
-                "28-31,60-63",
-            ],
-        ),
-        (
-            BIG,
-            "core-complex",
-            ["0-7,32-39", "8-15,40-47"] * 2 + ["16-23,48-55", "24-31,56-63"] * 2,
-        ),
-        (
-            SPLIT,
-            "node",
-            ["0-7,32-39"] * 2 + ["8-15,40-47"] * 2 + ["16-23,48-55"] * 2 + ["24-31,56-63"] * 2,
-        ),
-        (SPLIT, "socket", ["0-15,32-47"] * 4 + ["16-31,48-63"] * 4),
-        (
-            SPLIT,
-            "core-complex",
-            ["0-7,32-39"] * 2 + ["8-15,40-47"] * 2 + ["16-23,48-55"] * 2 + ["24-31,56-63"] * 2,
-        ),
+        (BIG, "node", each(4, SOCKETS)),
+        (BIG, "socket", each(4, SOCKETS)),
+        (BIG, "exclusive", FOUR_CORES),
+        (BIG, "core-complex", BIG.caches[:2] * 2 + BIG.caches[2:] * 2),
+        (SPLIT, "node", each(2, SPLIT.caches)),
+        (SPLIT, "socket", each(4, SOCKETS)),
+        (SPLIT, "core-complex", each(2, SPLIT.caches)),
     ],
 )
 def test_a_mode_on_a_machine(tmp_path, machine, mode, expected):
     assert cpus_by_rank(machine, tmp_path, mode) == dict(enumerate(expected))
 
 
-def test_cores_that_are_left_over_go_to_the_first_devices(tmp_path):
-    allowed = parse_cpus("0-5,32-37,16-19")  # six cores for four devices, then four half cores
-    assert cpus_by_rank(BIG, tmp_path, "exclusive", allowed=allowed) == {
-        0: "0-1,32-33",
-        1: "2-3,34-35",
-        2: "4,36",
-        3: "5,37",
-        4: "16",
-        5: "17",
-        6: "18",
-        7: "19",
-    }
+# By what is tested: the mode, the number of workers, what may be used, and what each of them gets.
+SHARES = {
+    # Six cores for four devices, then four half cores.
+    "cores that are left over go to the first devices": (
+        *("exclusive", 8, "0-5,32-37,16-19"),
+        ["0-1,32-33", "2-3,34-35", "4,36", "5,37", "16", "17", "18", "19"],
+    ),
+    "caches with more processors come first": (
+        *("core-complex", 4, "0-1,8-12,16-31"),
+        ["8-12", "0-1", "8-12", "0-1"],
+    ),
+    "devices without a worker keep their share": (
+        *("exclusive", 2, "0-63"),
+        ["0-3,32-35", "4-7,36-39"],
+    ),
+    "but not where there are too few cores": ("exclusive", 2, "0-2,16-31", ["0-1", "2"]),
+}
+
+
+@pytest.mark.parametrize(("mode", "nprocs", "allowed", "expected"), SHARES.values(), ids=SHARES)
+def test_the_share_of_a_device(tmp_path, mode, nprocs, allowed, expected):
+    chosen = cpus_by_rank(BIG, tmp_path, mode, nprocs, parse_cpus(allowed))
+    assert chosen == dict(enumerate(expected))
 
 
 def test_a_core_is_never_divided_though_its_first_thread_may_not_be_used(tmp_path):
@@ -182,52 +118,24 @@ def test_a_core_is_never_divided_though_its_first_thread_may_not_be_used(tmp_pat
     assert cpus_by_rank(machine, tmp_path, "exclusive", 2, allowed) == {0: "32", 1: "1,33"}
 
 
-def test_caches_with_more_processors_come_first(tmp_path):
-    allowed = parse_cpus("0-1,8-12,16-31")
-    chosen = cpus_by_rank(BIG, tmp_path, "core-complex", allowed=allowed)
-    assert [chosen[rank] for rank in range(4)] == ["8-12", "0-1", "8-12", "0-1"]
-
-
-def test_devices_without_a_worker_keep_their_share(tmp_path):
-    chosen = cpus_by_rank(BIG, tmp_path, "exclusive", nprocs=2)
-    assert chosen == {0: "0-3,32-35", 1: "4-7,36-39"}
-
-
-def test_devices_without_a_worker_have_no_share_where_there_are_too_few_cores(tmp_path):
-    chosen = cpus_by_rank(BIG, tmp_path, "exclusive", nprocs=2, allowed=parse_cpus("0-2,16-31"))
-    assert chosen == {0: "0-1", 1: "2"}
-
-
 @pytest.mark.parametrize(
-    ("mode", "expected"),
+    ("mode", "environ", "expected"),
     [
-        ("node", ["16-31,48-63", "0-15,32-47"] * 2),
-        ("exclusive", ["16-23,48-55", "0-7,32-39", "24-31,56-63", "8-15,40-47"]),
-        ("core-complex", ["16-23,48-55", "0-7,32-39", "24-31,56-63", "8-15,40-47"]),
+        # Workers that share devices share them in turn.
+        ("node", TWO_GPUS, SOCKETS[::-1] * 2),
+        ("exclusive", TWO_GPUS, ["16-23,48-55", "0-7,32-39", "24-31,56-63", "8-15,40-47"]),
+        ("core-complex", TWO_GPUS, ["16-23,48-55", "0-7,32-39", "24-31,56-63", "8-15,40-47"]),
+        # Without devices they are spread over the nodes, of which they have parts.
+        ("node", NO_GPUS, SOCKETS[:1]),
+        ("node", NO_GPUS, SOCKETS),
+        ("node", NO_GPUS, [SOCKETS[0], *SOCKETS]),
+        ("node", NO_GPUS, each(2, SOCKETS)),
+        ("exclusive", NO_GPUS, BIG.caches),
     ],
 )
-def test_workers_that_share_devices_share_them_in_turn(tmp_path, mode, expected):
-    chosen = cpus_by_rank(BIG, tmp_path, mode, 4, environ={"CUDA_VISIBLE_DEVICES": "4,0"})
+def test_more_workers_than_devices(tmp_path, mode, environ, expected):
+    chosen = cpus_by_rank(BIG, tmp_path, mode, len(expected), environ=environ)
     assert chosen == dict(enumerate(expected))
-
-
-@pytest.mark.parametrize(
-    ("nprocs", "expected"),
-    [
-        (1, ["0-15,32-47"]),
-        (2, ["0-15,32-47", "16-31,48-63"]),
-        (3, ["0-15,32-47", "0-15,32-47", "16-31,48-63"]),
-        (4, ["0-15,32-47"] * 2 + ["16-31,48-63"] * 2),
-    ],
-)
-def test_without_devices_workers_are_spread_over_the_nodes(tmp_path, nprocs, expected):
-    chosen = cpus_by_rank(BIG, tmp_path, "node", nprocs, environ={"CUDA_VISIBLE_DEVICES": ""})
-    assert chosen == dict(enumerate(expected))
-
-
-def test_without_devices_workers_divide_a_node(tmp_path):
-    chosen = cpus_by_rank(BIG, tmp_path, "exclusive", 4, environ={"CUDA_VISIBLE_DEVICES": ""})
-    assert chosen == {0: "0-7,32-39", 1: "8-15,40-47", 2: "16-23,48-55", 3: "24-31,56-63"}
 
 
 # --- machines that tell less ----------------------------------------------------------------------
@@ -247,18 +155,19 @@ def test_a_container_without_topology_is_bound_by_nodes(tmp_path, mode):
     assert chosen[0] == expected
 
 
-def test_a_device_of_an_unknown_node_is_on_the_first_one(tmp_path, caplog):
-    machine = Machine(**{**vars(BIG), "gpus": {"0000:1b:00.0": -1}})
+@pytest.mark.parametrize(
+    ("machine", "cpus", "said"),
+    [
+        (BIG, SOCKETS[0], "does not know which NUMA node device 0000:1b:00.0 is on; node 0"),
+        (Machine({0: "0-3"}, {0: "0-3"}), "0-3", ""),  # it is no news where there is one node
+    ],
+)
+def test_a_device_of_an_unknown_node_is_on_the_first_one(tmp_path, caplog, machine, cpus, said):
+    machine = Machine(**{**vars(machine), "gpus": {"0000:1b:00.0": -1}})
     with caplog.at_level(logging.WARNING, "plaunch"):
-        assert cpus_by_rank(machine, tmp_path, "node", 1) == {0: "0-15,32-47"}
-    assert "does not know which NUMA node device 0000:1b:00.0 is on; node 0" in caplog.text
-
-
-def test_a_device_of_an_unknown_node_is_no_news_on_one_node(tmp_path, caplog):
-    machine = Machine({0: "0-3"}, {0: "0-3"}, gpus={"0000:1b:00.0": -1})
-    with caplog.at_level(logging.WARNING, "plaunch"):
-        assert cpus_by_rank(machine, tmp_path, "node", 1) == {0: "0-3"}
-    assert caplog.text == ""
+        assert cpus_by_rank(machine, tmp_path, "node", 1) == {0: cpus}
+    assert said in caplog.text
+    assert bool(caplog.text) == bool(said)
 
 
 def test_a_node_of_memory_alone_stands_for_the_nearest_one(tmp_path):
@@ -564,17 +473,3 @@ def move_torch(patch, module, machine, root, allowed):
         sched_getaffinity=lambda _: set(allowed),
     )
     patch.setattr(module, "os", system)
-
-
-def test_planning_loads_no_torch():
-    import subprocess
-
-    code = (
-        "import sys; from plaunch_devices import DeviceBinder; DeviceBinder('node').plan(1); "
-        "print(sorted({'torch', 'numpy', 'json', 'multiprocessing'} & set(sys.modules)))"
-    )
-    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=False, timeout=60, env=environ
-    )
-    assert done.stdout == b"[]\n", done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import multiprocessing.forkserver
@@ -11,12 +12,14 @@ import textwrap
 from multiprocessing import resource_tracker
 
 import pytest
-from plaunch import LaunchConfig, elastic_launch, hookimpl
+from plaunch import LaunchConfig, elastic_launch
 from plaunch.errors import UsageError, WorkerStartError
 from plaunch.process import start_processes
 from plaunch_devices import AffinityMode, DeviceBinder, NumaOptions
 from plaunch_torchrun.elastic.multiprocessing import SubprocessHandler
 
+from helpers.hooks import plugin_of
+from helpers.machines import Machine
 from helpers.programs import run_python
 
 BOUND = 60.0  # seconds within which everything here has long happened
@@ -38,7 +41,11 @@ LOOK = "import os, sys; print(sorted(os.sched_getaffinity(0)), file=open(sys.arg
 @pytest.fixture(autouse=True)
 def _launcher_is_never_bound():
     def affinities():
-        return {task: os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")}
+        found = {}
+        for task in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                found[task] = os.sched_getaffinity(int(task))
+        return found
 
     before = affinities()
     yield
@@ -59,22 +66,30 @@ def functions(monkeypatch):
 @pytest.fixture
 def binder(tmp_path):
     """Binds to a machine of two nodes with a GPU each, which are two CPUs of this one."""
-    files = {}
-    for node, bus in enumerate(("1b", "9d")):
-        address = f"0000:{bus}:00.0"
-        files[f"sys/devices/system/node/node{node}/cpulist"] = str(OWN[node])
-        files[f"sys/bus/pci/devices/{address}/numa_node"] = str(node)
-        files[f"dev/nvidia{node}"] = ""
-        files[f"proc/driver/nvidia/gpus/{address}/information"] = "Model: H200"
-    for name, content in files.items():
-        path = tmp_path / "machine" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+    gpus = {"0000:1b:00.0": 0, "0000:9d:00.0": 1}
+    root = Machine({0: str(OWN[0]), 1: str(OWN[1])}, {}, gpus=gpus).write(tmp_path / "machine")
 
     def make(options="node", **changes):
-        return DeviceBinder(options, environ={}, root=str(tmp_path / "machine"), **changes)
+        return DeviceBinder(options, environ={}, root=root, **changes)
 
     return make
+
+
+def start(entrypoint, args, binder, **options):
+    """Start workers that are bound."""
+    return start_processes(
+        "bound", entrypoint, args, binder=binder, handle_signals=False, **options
+    )
+
+
+def run(*given, **options):
+    """Run them to their end."""
+    context = start(*given, **options)
+    result = context.wait(BOUND)
+    context.close()
+    assert result is not None
+    assert not result.is_failed(), result.failures
+    return result.return_values
 
 
 def lines(path):
@@ -83,35 +98,15 @@ def lines(path):
 
 def test_programs_are_bound_from_their_first_line(binder, tmp_path):
     shown = {rank: tmp_path / f"rank{rank}" for rank in range(2)}
-    context = start_processes(
-        "bound",
-        sys.executable,
-        {rank: ("-c", LOOK, str(path)) for rank, path in shown.items()},
-        binder=binder(),
-        handle_signals=False,
-    )
-    result = context.wait(BOUND)
-    context.close()
-    assert result is not None
-    assert not result.is_failed()
+    args = {rank: ("-c", LOOK, str(path)) for rank, path in shown.items()}
+    run(sys.executable, args, binder())
     assert [lines(shown[rank]) for rank in range(2)] == [[[OWN[0]]], [[OWN[1]]]]
 
 
 @pytest.mark.parametrize("start_method", ["spawn", "fork", "forkserver"])
 def test_functions_are_bound_before_their_module_is_imported(binder, functions, start_method):
-    context = start_processes(
-        "bound",
-        functions.look,
-        {0: (), 1: ()},
-        start_method=start_method,
-        binder=binder(),
-        handle_signals=False,
-    )
-    result = context.wait(BOUND)
-    context.close()
-    assert result is not None
-    assert not result.is_failed(), result.failures
-    for rank, (at_import, now) in result.return_values.items():
+    values = run(functions.look, {0: (), 1: ()}, binder(), start_method=start_method)
+    for rank, (at_import, now) in values.items():
         assert now == {OWN[rank]}
         if start_method != "fork":  # which has the launcher's modules
             assert at_import == {OWN[rank]}
@@ -199,51 +194,24 @@ def test_what_the_system_refuses_is_an_error(binder, functions, start_method, mo
 
     monkeypatch.setattr(DeviceBinder, "plan", plan)
     with pytest.raises(WorkerStartError, match=r"not bind local rank 0 to CPUs 1023: .*Invalid"):
-        start_processes(
-            "bound",
-            functions.look,
-            {0: ()},
-            start_method=start_method,
-            binder=binder(),
-            handle_signals=False,
-        )
+        start(functions.look, {0: ()}, binder(), start_method=start_method)
     options = NumaOptions(AffinityMode.NODE, should_fall_back_if_binding_fails=True)
-    context = start_processes(
-        "bound",
-        functions.look,
-        {0: ()},
-        start_method=start_method,
-        binder=binder(options),
-        handle_signals=False,
-    )
-    result = context.wait(BOUND)
-    context.close()
-    assert result is not None
-    assert sorted(result.return_values[0][1]) == OWN
+    values = run(functions.look, {0: ()}, binder(options), start_method=start_method)
+    assert sorted(values[0][1]) == OWN
 
 
 def test_nothing_is_started_if_a_worker_cannot_be_bound(binder, tmp_path):
+    args = {rank: ("-c", LOOK, str(tmp_path / "shown")) for rank in range(2)}
     with pytest.raises(UsageError, match="--numa-binding=node is not possible: local rank 1's"):
-        start_processes(
-            "bound",
-            sys.executable,
-            {rank: ("-c", LOOK, str(tmp_path / "shown")) for rank in range(2)},
-            binder=binder(allowed=lambda: {OWN[0]}),
-            handle_signals=False,
-        )
+        start(sys.executable, args, binder(allowed=lambda: {OWN[0]}))
     assert not (tmp_path / "shown").exists()
 
 
 def test_workers_that_are_started_again_are_bound_again(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     again = f"{LOOK}\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': sys.exit(1)\n"
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=2,
-        max_restarts=1,
-        numa_options=NumaOptions(AffinityMode.EXCLUSIVE),
-    )
+    options = NumaOptions(AffinityMode.EXCLUSIVE)
+    config = LaunchConfig(1, 1, 2, max_restarts=1, numa_options=options)
     shown = tmp_path / "shown${local_rank}"
     elastic_launch(config, sys.executable)("-c", again, str(shown))
     both = [lines(tmp_path / f"shown{rank}") for rank in range(2)]
@@ -271,18 +239,15 @@ def test_a_launch_shows_workers_the_chosen_devices(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     seen = []
 
-    class Hooks:
-        @hookimpl
-        def plaunch_worker_env(self, worker, env):
-            seen.append((worker.local_rank, env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"]))
-            return {}
+    def look(worker, env):
+        seen.append((worker.local_rank, env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"]))
 
     config = LaunchConfig(1, 1, 2, devices=[1, "3"], virtual_local_rank=True)
     code = (
         "import os, sys; print(os.environ['LOCAL_RANK'], os.environ['CUDA_VISIBLE_DEVICES'], "
         "os.environ['LOCAL_WORLD_SIZE'], file=open(sys.argv[1], 'w'))"
     )
-    launch = elastic_launch(config, sys.executable, plugins=[Hooks()])
+    launch = elastic_launch(config, sys.executable, plugins=[plugin_of(plaunch_worker_env=look)])
     launch("-c", code, str(tmp_path / "rank${local_rank}"))
     assert [(tmp_path / f"rank{rank}").read_text() for rank in range(2)] == ["0 5 2\n", "0 7 2\n"]
     assert seen == [(0, "0", "5"), (1, "0", "7")]
@@ -299,20 +264,14 @@ def test_a_launch_shows_workers_the_chosen_devices(tmp_path, monkeypatch):
     ],
 )
 def test_a_node_that_cannot_start_its_workers_does_not_join(changes, said, monkeypatch):
-    if "nproc_per_node" in changes and "numa_options" in changes:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    is_without = "nproc_per_node" in changes and "numa_options" in changes
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "" if is_without else "4,5")
     moments = []
-
-    class Hooks:
-        @hookimpl
-        def plaunch_before_rendezvous(self, group):
-            moments.append(group)
+    hooks = plugin_of(plaunch_before_rendezvous=lambda: moments.append("it has joined"))
 
     def launch():
         config = LaunchConfig(**{"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 2, **changes})
-        elastic_launch(config, "true", plugins=[Hooks()])()
+        elastic_launch(config, "true", plugins=[hooks])()
 
     with pytest.raises(UsageError, match=said):
         launch()

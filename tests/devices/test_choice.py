@@ -15,7 +15,16 @@ KFD = "sys/class/kfd/kfd/topology/nodes/1/properties"
 NVIDIA = {f"dev/nvidia{number}": "" for number in range(8)}
 AMD = {"dev/kfd": "", KFD: "simd_count 304\nlocation_id 4096\n"}
 INTEL = {"sys/class/drm/renderD128/device/vendor": "0x8086\n"}
+CANN = {"dev/davinci0": ""}
 HABANA = {f"sys/class/accel/accel{number}/device/vendor": "0x1da3\n" for number in range(4)}
+
+CUDA, HIP, ROCR = (f"{vendor}_VISIBLE_DEVICES" for vendor in ("CUDA", "HIP", "ROCR"))
+ASCEND = "ASCEND_RT_VISIBLE_DEVICES"
+
+
+def hip(text):
+    """The two variables that AMD's devices are chosen with."""
+    return {HIP: text, CUDA: text}
 
 
 @pytest.mark.parametrize(
@@ -59,46 +68,21 @@ def test_other_texts_are_refused_with_the_fix(text, said):
 @pytest.mark.parametrize(
     ("files", "environ", "devices", "expected"),
     [
-        (NVIDIA, {}, ["2", "4"], {"CUDA_VISIBLE_DEVICES": "2,4"}),
-        (NVIDIA, {"CUDA_VISIBLE_DEVICES": "7,6,5"}, ["2", "0"], {"CUDA_VISIBLE_DEVICES": "5,7"}),
-        (
-            NVIDIA,
-            {"CUDA_VISIBLE_DEVICES": "GPU-aa, MIG-bb"},
-            ["1"],
-            {"CUDA_VISIBLE_DEVICES": "MIG-bb"},
-        ),
-        (NVIDIA, {"ZE_AFFINITY_MASK": "0"}, ["3"], {"CUDA_VISIBLE_DEVICES": "3"}),
-        (AMD, {}, ["0"], {"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}),
-        (
-            AMD,
-            {"HIP_VISIBLE_DEVICES": "3,4", "CUDA_VISIBLE_DEVICES": "0"},
-            ["1"],
-            {"HIP_VISIBLE_DEVICES": "4", "CUDA_VISIBLE_DEVICES": "4"},
-        ),
-        (
-            AMD,
-            {"CUDA_VISIBLE_DEVICES": "3,4"},
-            ["1"],
-            {"HIP_VISIBLE_DEVICES": "4", "CUDA_VISIBLE_DEVICES": "4"},
-        ),
+        (NVIDIA, {}, ["2", "4"], {CUDA: "2,4"}),
+        (NVIDIA, {CUDA: "7,6,5"}, ["2", "0"], {CUDA: "5,7"}),
+        (NVIDIA, {CUDA: "GPU-aa, MIG-bb"}, ["1"], {CUDA: "MIG-bb"}),
+        (NVIDIA, {"ZE_AFFINITY_MASK": "0"}, ["3"], {CUDA: "3"}),
+        (AMD, {}, ["0"], hip("0")),
+        (AMD, {HIP: "3,4", CUDA: "0"}, ["1"], hip("4")),
+        (AMD, {CUDA: "3,4"}, ["1"], hip("4")),
         (INTEL, {}, ["5"], {"ZE_AFFINITY_MASK": "5"}),
         (INTEL, {"ZE_AFFINITY_MASK": "0.1,1.1"}, ["1"], {"ZE_AFFINITY_MASK": "1.1"}),
         (INTEL, {"ZE_AFFINITY_MASK": ""}, ["1"], {"ZE_AFFINITY_MASK": "1"}),
         (HABANA, {}, ["3"], {"HABANA_VISIBLE_MODULES": "3"}),
-        ({"dev/davinci0": ""}, {}, ["1"], {"ASCEND_RT_VISIBLE_DEVICES": "1"}),
-        (
-            {"dev/davinci0": ""},
-            {"ASCEND_RT_VISIBLE_DEVICES": "4,5"},
-            ["1"],
-            {"ASCEND_RT_VISIBLE_DEVICES": "5"},
-        ),
-        ({}, {}, ["1"], {"CUDA_VISIBLE_DEVICES": "1"}),
-        (
-            {},
-            {"HIP_VISIBLE_DEVICES": "8,9"},
-            ["1"],
-            {"HIP_VISIBLE_DEVICES": "9", "CUDA_VISIBLE_DEVICES": "9"},
-        ),
+        (CANN, {}, ["1"], {ASCEND: "1"}),
+        (CANN, {ASCEND: "4,5"}, ["1"], {ASCEND: "5"}),
+        ({}, {}, ["1"], {CUDA: "1"}),
+        ({}, {HIP: "8,9"}, ["1"], hip("9")),
     ],
 )
 def test_devices_are_chosen_among_the_visible_ones(root, files, environ, devices, expected):
@@ -111,12 +95,12 @@ def test_devices_are_chosen_among_the_visible_ones(root, files, environ, devices
         (NVIDIA, {}, ["7", "8", "9"], "names 8, 9, but this host has NVIDIA devices; 8 can"),
         (
             NVIDIA,
-            {"CUDA_VISIBLE_DEVICES": "2,4"},
+            {CUDA: "2,4"},
             ["2"],
             "names 2, but CUDA_VISIBLE_DEVICES is '2,4'; 2 can be used: numbers go from 0 to 1",
         ),
-        (NVIDIA, {"CUDA_VISIBLE_DEVICES": ""}, ["0"], "; 0 can be used: none is visible"),
-        (NVIDIA, {"CUDA_VISIBLE_DEVICES": "3,-1,4"}, ["1"], "; 1 can be used"),
+        (NVIDIA, {CUDA: ""}, ["0"], "; 0 can be used: none is visible"),
+        (NVIDIA, {CUDA: "3,-1,4"}, ["1"], "; 1 can be used"),
         (AMD, {}, ["1"], "AMD devices; 1 can be used"),
         (NVIDIA, {}, ["x"], "device 'x' is not a number"),
         (NVIDIA, {}, [], "no devices are given"),
@@ -129,32 +113,22 @@ def test_devices_that_are_not_visible_are_refused(root, files, environ, devices,
 
 
 def test_no_choice_changes_nothing(root):
-    assert visibility_of(None, {"CUDA_VISIBLE_DEVICES": "1"}, root=root(NVIDIA)) == {}
+    assert visibility_of(None, {CUDA: "1"}, root=root(NVIDIA)) == {}
 
 
 @pytest.mark.parametrize(
     ("files", "environ", "rank", "expected"),
     [
-        ({}, {}, 3, {"CUDA_VISIBLE_DEVICES": "3"}),  # torchrun's, also without a GPU
-        (NVIDIA, {}, 3, {"CUDA_VISIBLE_DEVICES": "3"}),
-        (NVIDIA, {"CUDA_VISIBLE_DEVICES": "4, 6"}, 1, {"CUDA_VISIBLE_DEVICES": "6"}),
-        (NVIDIA, {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, 1, {"CUDA_VISIBLE_DEVICES": "GPU-b"}),
-        (NVIDIA, {"CUDA_VISIBLE_DEVICES": ""}, 1, {"CUDA_VISIBLE_DEVICES": ""}),
-        (NVIDIA, {"HIP_VISIBLE_DEVICES": "9,8"}, 1, {"CUDA_VISIBLE_DEVICES": "1"}),
-        (AMD, {}, 1, {"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}),
-        (
-            AMD,
-            {"HIP_VISIBLE_DEVICES": "5,7"},
-            1,
-            {"HIP_VISIBLE_DEVICES": "7", "CUDA_VISIBLE_DEVICES": "7"},
-        ),
+        ({}, {}, 3, {CUDA: "3"}),  # torchrun's, also without a GPU
+        (NVIDIA, {}, 3, {CUDA: "3"}),
+        (NVIDIA, {CUDA: "4, 6"}, 1, {CUDA: "6"}),
+        (NVIDIA, {CUDA: "GPU-a,GPU-b"}, 1, {CUDA: "GPU-b"}),
+        (NVIDIA, {CUDA: ""}, 1, {CUDA: ""}),
+        (NVIDIA, {HIP: "9,8"}, 1, {CUDA: "1"}),
+        (AMD, {}, 1, hip("1")),
+        (AMD, {HIP: "5,7"}, 1, hip("7")),
         # HIP's numbers count what ROCR leaves
-        (
-            AMD,
-            {"ROCR_VISIBLE_DEVICES": "5,7"},
-            1,
-            {"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"},
-        ),
+        (AMD, {ROCR: "5,7"}, 1, hip("1")),
         (INTEL, {}, 1, {"ZE_AFFINITY_MASK": "1"}),
         (INTEL, {"ZE_AFFINITY_MASK": "0.0,0.1"}, 1, {"ZE_AFFINITY_MASK": "0.1"}),
     ],
@@ -165,7 +139,7 @@ def test_a_worker_sees_its_own_device(root, files, environ, rank, expected):
 
 def test_a_worker_without_a_device_of_its_own_is_an_error(root):
     with pytest.raises(UsageError) as caught:
-        own_visibility(2, {"CUDA_VISIBLE_DEVICES": "4,6"}, root=root(NVIDIA))
+        own_visibility(2, {CUDA: "4,6"}, root=root(NVIDIA))
     assert "local rank 2 has no device of its own" in str(caught.value)
     assert "CUDA_VISIBLE_DEVICES is '4,6', which has 2" in str(caught.value)
 

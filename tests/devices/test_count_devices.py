@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 
 import pytest
 from plaunch.errors import UsageError
 from plaunch_devices import TorchMissingError, count_auto, count_gpu, count_visible, count_xpu
+
+from helpers.machines import amd_gpus, nvidia_gpu
+from helpers.programs import run_python
 
 
 class Torch:
@@ -29,22 +31,7 @@ def nvidia(count, uuids=()):
     files = {f"dev/nvidia{n}": "" for n in range(count)}
     files |= {"dev/nvidiactl": "", "dev/nvidia-uvm": "", "dev/nvidia-caps/nvidia-cap1": ""}
     for n, uuid in enumerate(uuids):
-        content = f"Model: \t\t NVIDIA H200\nGPU UUID: \t {uuid}\nBus Type: \t PCIe\n"
-        files[f"proc/driver/nvidia/gpus/0000:0{n}:00.0/information"] = content
-    return files
-
-
-def amd(count):
-    """The files of a machine with two processors and `count` AMD GPUs."""
-    nodes = "sys/class/kfd/kfd/topology/nodes"
-    files = {"dev/kfd": ""}
-    for n in range(2):
-        files[f"{nodes}/{n}/properties"] = "cpu_cores_count 64\nsimd_count 0\ndrm_render_minor 0\n"
-    for n in range(count):
-        files[f"{nodes}/{n + 2}/properties"] = (
-            f"cpu_cores_count 0\nsimd_count 304\ndrm_render_minor {128 + n}\nunique_id 123\n"
-        )
-        files[f"dev/dri/renderD{128 + n}"] = ""
+        files |= nvidia_gpu(n, f"0000:0{n}:00.0", "NVIDIA H200", uuid)
     return files
 
 
@@ -117,13 +104,13 @@ def test_uuids_are_checked_where_they_are_known(mask, expected):
         (["dev/nvidia5"], {}, 1),  # a container with one device of the host
         (["dev/nvidia5"], {"CUDA_VISIBLE_DEVICES": "0"}, 1),
         (nvidia(2, ["GPU-aa11", "GPU-bb22"]), {"CUDA_VISIBLE_DEVICES": "GPU-bb"}, 1),
-        (amd(4), {}, 4),
-        (amd(4), {"HIP_VISIBLE_DEVICES": "0,1"}, 2),
-        (amd(4), {"CUDA_VISIBLE_DEVICES": "0,1,2"}, 3),
-        (amd(4), {"HIP_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "0,1,2"}, 1),
-        (amd(4), {"ROCR_VISIBLE_DEVICES": "1,3"}, 2),
+        (amd_gpus(4), {}, 4),
+        (amd_gpus(4), {"HIP_VISIBLE_DEVICES": "0,1"}, 2),
+        (amd_gpus(4), {"CUDA_VISIBLE_DEVICES": "0,1,2"}, 3),
+        (amd_gpus(4), {"HIP_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "0,1,2"}, 1),
+        (amd_gpus(4), {"ROCR_VISIBLE_DEVICES": "1,3"}, 2),
         # the second list counts within the first
-        (amd(4), {"ROCR_VISIBLE_DEVICES": "1,3", "HIP_VISIBLE_DEVICES": "1,3"}, 1),
+        (amd_gpus(4), {"ROCR_VISIBLE_DEVICES": "1,3", "HIP_VISIBLE_DEVICES": "1,3"}, 1),
     ],
 )
 def test_gpus_are_counted_without_torch(root, files, environ, expected):
@@ -131,7 +118,7 @@ def test_gpus_are_counted_without_torch(root, files, environ, expected):
 
 
 def test_an_amd_gpu_of_another_container_is_not_counted(root, tmp_path):
-    path = root(amd(4))
+    path = root(amd_gpus(4))
     (tmp_path / "dev/dri/renderD130").unlink()
     assert count_gpu(root=path, environ={}, ask=Torch()) == 3
 
@@ -144,8 +131,8 @@ def test_an_amd_gpu_of_another_container_is_not_counted(root, tmp_path):
         (nvidia(1), {"CUDA_VISIBLE_DEVICES": "MIG-1f2e"}),
         (nvidia(8), {"CUDA_VISIBLE_DEVICES": "GPU-aa,GPU-bb"}),
         (nvidia(2, ["GPU-aa11", "GPU-????"]), {"CUDA_VISIBLE_DEVICES": "GPU-aa"}),
-        (amd(4), {"ROCR_VISIBLE_DEVICES": "GPU-1f2e", "HIP_VISIBLE_DEVICES": "0"}),
-        (nvidia(1) | amd(1), {}),
+        (amd_gpus(4), {"ROCR_VISIBLE_DEVICES": "GPU-1f2e", "HIP_VISIBLE_DEVICES": "0"}),
+        (nvidia(1) | amd_gpus(1), {}),
         (["dev/dxg"], {}),
         (["dev/nvgpu"], {}),
     ],
@@ -161,12 +148,12 @@ def test_torch_is_asked_where_only_the_driver_knows(root, files, environ):
     [
         ({}, {}, "/dev has no nvidia0 and no kfd with a GPU"),
         (["dev/nvidiactl", "dev/nvidia-uvm"], {}, "/dev has no nvidia0"),
-        (amd(0), {}, "no kfd with a GPU"),
+        (amd_gpus(0), {}, "no kfd with a GPU"),
         (nvidia(8), {"CUDA_VISIBLE_DEVICES": ""}, "8 NVIDIA device(s), CUDA_VISIBLE_DEVICES is ''"),
         (nvidia(8) | MIG, {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES is ''"),
         (nvidia(8), {"CUDA_VISIBLE_DEVICES": "9"}, "CUDA_VISIBLE_DEVICES is '9'"),
         (
-            amd(4),
+            amd_gpus(4),
             {"HIP_VISIBLE_DEVICES": "-1"},
             "4 AMD GPU(s), ROCR_VISIBLE_DEVICES is not set, HIP_VISIBLE_DEVICES is '-1'",
         ),
@@ -228,7 +215,7 @@ def test_torch_may_see_no_xpu(root):
         (nvidia(8), {}, 8),
         (nvidia(8), {"CUDA_VISIBLE_DEVICES": "1"}, 1),
         (nvidia(8), {"CUDA_VISIBLE_DEVICES": ""}, 6),
-        (amd(4), {}, 4),
+        (amd_gpus(4), {}, 4),
         (nvidia(2) | INTEL, {}, 2),
         ({}, {}, 6),
         ({"sys/class/drm/renderD128/device/vendor": "0x1a03\n"}, {}, 6),
@@ -272,16 +259,18 @@ def test_a_torch_that_does_not_answer_is_an_error(root):
 
 # --- all ------------------------------------------------------------------------------------------
 
+COUNTING = """
+import sys, plaunch_devices
+for name in ("auto", "cpu", "gpu", "xpu"):
+    try: getattr(plaunch_devices, f"count_{name}")()
+    except ValueError: pass
+"""
+PLANNING = "import sys; from plaunch_devices import DeviceBinder; DeviceBinder('node').plan(1)\n"
 
-def test_counting_loads_no_torch():
-    code = (
-        "import sys, plaunch_devices\n"
-        "for name in ('auto', 'cpu', 'gpu', 'xpu'):\n"
-        "    try: getattr(plaunch_devices, f'count_{name}')()\n"
-        "    except ValueError: pass\n"
-        "print(sorted({'torch', 'numpy', 'pluggy', 'json'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=False, timeout=300
-    )
-    assert done.stdout == b"[]\n", done.stderr
+
+@pytest.mark.parametrize("code", [COUNTING, PLANNING])
+def test_neither_counting_nor_planning_loads_torch(code):
+    heavy = {"torch", "numpy", "pluggy", "json", "multiprocessing"}
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": ""} if code == PLANNING else None
+    done = run_python("-c", f"{code}print(sorted({heavy} & set(sys.modules)))", env=environ)
+    assert done.stdout == "[]\n", done.stderr

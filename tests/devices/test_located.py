@@ -5,19 +5,12 @@ from __future__ import annotations
 import pytest
 from plaunch_devices import find_visible_devices
 
-NODES = "sys/class/kfd/kfd/topology/nodes"
+from helpers.machines import amd_gpus, nvidia_gpu
 
 
 def nvidia(*gpus):
     """GPUs by PCI address, model and UUID; their minor numbers are in this order."""
-    files = {}
-    for minor, (address, model, uuid) in enumerate(gpus):
-        files[f"dev/nvidia{minor}"] = ""
-        files[f"proc/driver/nvidia/gpus/{address}/information"] = (
-            f"Model: \t\t {model}\nIRQ:   \t\t 12\nGPU UUID: \t {uuid}\n"
-            f"Bus Location: \t {address}\nDevice Minor: \t {minor}\n"
-        )
-    return files
+    return {name: text for n, gpu in enumerate(gpus) for name, text in nvidia_gpu(n, *gpu).items()}
 
 
 ALIKE = nvidia(
@@ -89,16 +82,7 @@ def test_addresses_of_eight_digits_are_as_in_sysfs(root):
     assert addresses(root(files), {}) == ["0000:1b:00.0"]
 
 
-def amd():
-    files = {"dev/kfd": "", f"{NODES}/0/properties": "cpu_cores_count 64\nsimd_count 0\n"}
-    for number in range(12):  # more than nine, which are not in the order of their names
-        location = (0x10 + number) << 8
-        files[f"{NODES}/{number + 1}/properties"] = (
-            f"simd_count 304\ndrm_render_minor {128 + number}\nlocation_id {location}\n"
-            f"domain {number // 8}\nunique_id {0xABC0 + number}\n"
-        )
-        files[f"dev/dri/renderD{128 + number}"] = ""
-    return files
+AMD = amd_gpus(12)  # more than nine, which are not in the order of their names
 
 
 @pytest.mark.parametrize(
@@ -113,11 +97,11 @@ def amd():
     ],
 )
 def test_amds_are_in_the_order_of_the_kernel(root, environ, expected):
-    assert addresses(root(amd()), environ) == expected
+    assert addresses(root(AMD), environ) == expected
 
 
 def test_two_vendors_are_left_to_torch(root):
-    assert find_visible_devices(root(amd() | ALIKE), {}) is None
+    assert find_visible_devices(root(AMD | ALIKE), {}) is None
 
 
 def intel(tiles):

@@ -53,11 +53,15 @@ def test_the_page_has_all_three_parts(made):
         assert shown in text
 
 
-def problems_with(monkeypatch, table, **changes):
-    monkeypatch.setattr(names, table, {**getattr(names, table), **changes})
+def problems():
     made = page.Page()
     made.text()
     return made.problems
+
+
+def problems_with(monkeypatch, table, **changes):
+    monkeypatch.setattr(names, table, {**getattr(names, table), **changes})
+    return problems()
 
 
 def test_a_new_name_of_torch(monkeypatch):
@@ -69,9 +73,7 @@ def test_a_new_name_of_torch(monkeypatch):
     monkeypatch.setattr(module, "brand_new", brand_new, raising=False)
     brand_new.__module__ = module.__name__
     monkeypatch.setattr(module, "__all__", [*module.__all__, "brand_new"])
-    made = page.Page()
-    made.text()
-    assert made.problems == [
+    assert problems() == [
         "torch.distributed.elastic.metrics.api.brand_new is a public name of torch's launcher, "
         "which plaunch_torchrun.elastic.metrics does not have; add it there, or say in MISSING of "
         "torchrun_names.py why it is not"
@@ -90,9 +92,7 @@ def test_a_new_option_of_torch(monkeypatch):
 
     get_args_parser.__module__ = module.__name__
     monkeypatch.setattr(module, "get_args_parser", get_args_parser)
-    made = page.Page()
-    made.text()
-    (problem,) = made.problems
+    (problem,) = problems()
     assert "--brand-new" in problem
 
 
@@ -112,9 +112,7 @@ def test_a_variable_without_a_row(monkeypatch):
         name: row for name, row in names.VARIABLES.items() if name != "TORCHELASTIC_TIMER_FILE"
     }
     monkeypatch.setattr(names, "VARIABLES", known)
-    made = page.Page()
-    made.text()
-    assert made.problems == [
+    assert problems() == [
         "torch's launcher knows the variable TORCHELASTIC_TIMER_FILE; add a row to VARIABLES"
     ]
 

@@ -128,15 +128,9 @@ class Node:
         )
         return list(check(context))
 
-    def only(self, check, **given):
-        """The one finding of a check that has one."""
-        (finding,) = self.check(check, **given)
-        assert bool(finding.advice) == (finding.status is not Status.OK), finding
-        return finding
-
-    def worst(self, check, what, **given):
-        """The finding with this heading; what is not well has advice."""
-        (finding,) = [found for found in self.check(check, **given) if found.what == what]
+    def only(self, check, what=None, **given):
+        """The one finding, or that with this heading; what is not well has advice."""
+        (finding,) = [one for one in self.check(check, **given) if what in (None, one.what)]
         assert bool(finding.advice) == (finding.status is not Status.OK), finding
         return finding
 

@@ -18,6 +18,7 @@ from plaunch_doctor.installed import plugins_check
 from plaunch_doctor.listing import BLOCKED, BROKEN, PluginStatus
 
 from helpers.programs import run_python
+from helpers.site import Site
 
 
 @pytest.fixture
@@ -198,19 +199,11 @@ def test_plugins_matter_as_far_as_they_are_used(row, chosen, expected):
 
 
 def test_the_program_checks_this_node_with_a_broken_plugin_installed(tmp_path):
-    info = tmp_path / "acme_doctor-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-doctor\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[plaunch.plugins]\nbad = acme_doctor_missing\n")
+    offers = {"plaunch.plugins": {"bad": "acme_doctor_missing"}}
+    Site(tmp_path, "").install("acme_doctor", offers, metadata_name="acme-doctor")
     (tmp_path / "train.py").write_text("open('started', 'w')\n")
-    done = run_python(
-        "-m",
-        "plaunch",
-        "--doctor",
-        "train.py",
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = run_python("-m", "plaunch", "--doctor", "train.py", cwd=tmp_path, env=environ)
     out = done.stdout
     assert done.returncode == 1
     assert done.stderr == ""

@@ -27,7 +27,7 @@ OK, WARNING, PROBLEM = Status.OK, Status.WARNING, Status.PROBLEM
 )
 def test_the_interpreter_is_the_one_that_is_meant(node, environ, what, status):
     node.machine.programs = {"/opt/python": "/opt/python"}
-    assert node.worst(check_interpreter, what, environ=environ).status is status
+    assert node.only(check_interpreter, what, environ=environ).status is status
 
 
 @pytest.mark.parametrize(("environ", "count"), [({}, 2), ({"UV_PROJECT_ENVIRONMENT": ".venv"}, 2)])
@@ -41,7 +41,7 @@ def test_without_an_environment_there_is_nothing_to_compare(node, environ, count
 )
 def test_the_plaunch_on_path_is_this_one(node, path, status):
     node.machine.programs = {"plaunch": path, "torchrun": "/usr/bin/torchrun"}
-    found = node.worst(check_interpreter, "PATH")
+    found = node.only(check_interpreter, "PATH")
     assert found.status is status
     assert "torchrun: /usr/bin/torchrun" in found.found
 
@@ -79,7 +79,7 @@ def test_torch_is_new_enough_and_built_for_the_devices(
 
 def test_an_untested_python_is_named(node):
     node.machine.version = (3, 99, 0)
-    assert node.worst(check_versions, "Python").status is WARNING
+    assert node.only(check_versions, "Python").status is WARNING
 
 
 @pytest.mark.parametrize(

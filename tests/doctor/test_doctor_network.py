@@ -38,7 +38,7 @@ GLOO = {"GLOO_SOCKET_IFNAME": "eth0"}
 )
 def test_what_the_hosts_name_resolves_to(node, numbers, max_nodes, environ, status, said):
     node.network.hosts = {} if numbers is None else {"node7": numbers}
-    found = node.worst(
+    found = node.only(
         check_host_name, "host name", settings={"max_nodes": max_nodes}, environ=environ
     )
     assert found.status is status
@@ -57,7 +57,7 @@ def test_what_the_hosts_name_resolves_to(node, numbers, max_nodes, environ, stat
 )
 def test_what_the_address_is_called(node, names, status, said):
     node.network.names = {"10.0.0.7": names}
-    found = node.worst(check_host_name, "reverse name")
+    found = node.only(check_host_name, "reverse name")
     assert found.status is status
     assert said in found.found
 
@@ -67,7 +67,7 @@ def test_a_name_server_that_does_not_answer(node):
         raise RendezvousConnectionError(f"no answer within {timeout:g} s")
 
     node.network.names_of = silent
-    assert node.worst(check_host_name, "reverse name").status is WARNING
+    assert node.only(check_host_name, "reverse name").status is WARNING
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_the_members_of_etcd(node, backend, endpoint, statuses):
 def test_proxies_are_mentioned_where_grpc_would_take_them(node):
     environ = {"HTTPS_PROXY": "http://proxy", "PATH": "/bin"}
     etcd = settings("etcd", "10.0.0.1")
-    assert node.worst(check_endpoint, "proxies", settings=etcd, environ=environ).status is OK
+    assert node.only(check_endpoint, "proxies", settings=etcd, environ=environ).status is OK
     assert not [f for f in node.check(check_endpoint, settings=etcd) if f.what == "proxies"]
 
 
@@ -217,19 +217,19 @@ def test_ports_that_the_system_can_give(node, last, status):
     node.write("/proc/sys/net/ipv4/ip_local_port_range", f"32768\t{last}\n")
     node.write("/proc/net/tcp", sockets([32768, 32769, 22]))
     node.write("/proc/net/tcp6", sockets([32769]))
-    found = node.worst(check_ports, "free ports")
+    found = node.only(check_ports, "free ports")
     assert found.status is status
     assert found.found.startswith(f"{last - 32768 + 1 - 2} of {last - 32768 + 1} ")
 
 
 def test_no_port_at_all(node):
     node.network.ports = {0: TAKEN}
-    assert node.worst(check_ports, "free ports").status is PROBLEM
+    assert node.only(check_ports, "free ports").status is PROBLEM
 
 
 def test_a_master_port_that_anybody_may_be_given(node):
     node.write("/proc/sys/net/ipv4/ip_local_port_range", "32768 60999")
-    found = node.worst(check_ports, "master port", options={"master_port": 40000})
+    found = node.only(check_ports, "master port", options={"master_port": 40000})
     assert found.status is WARNING
     node.write("/proc/sys/net/ipv4/ip_local_reserved_ports", "40000")
     for options in ({"master_port": 29500}, {"master_port": 40000}):
@@ -240,7 +240,7 @@ def test_a_master_port_that_anybody_may_be_given(node):
 @pytest.mark.parametrize(("free", "status"), [(0, PROBLEM), (1, WARNING), (2, OK)])
 def test_a_range_of_ports(node, free, status):
     node.network.ports = dict.fromkeys(range(29500 + free, 29600), TAKEN)
-    found = node.worst(check_ports, "port range", options={"port_range": (29500, 29599)})
+    found = node.only(check_ports, "port range", options={"port_range": (29500, 29599)})
     assert (found.status, found.found[:2]) == (status, f"{free} ")
 
 

@@ -85,7 +85,7 @@ def test_memory_of_the_machine(node):
 def test_what_the_kernel_has_killed_is_told(node):
     node.write("/proc/self/cgroup", "0::/job\n")
     node.write("/sys/fs/cgroup/job/memory.events", "oom 3\noom_kill 2\n")
-    assert "killed 2 process" in node.worst(check_memory, "out of memory").found
+    assert "killed 2 process" in node.only(check_memory, "out of memory").found
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_processors_against_workers(node, group, files, nproc, status):
     node.write("/proc/self/cgroup", group)
     for path, text in files.items():
         node.write(f"/sys/fs/cgroup/{path}", text)
-    found = node.worst(check_processors, "processors", settings={"nproc_per_node": nproc})
+    found = node.only(check_processors, "processors", settings={"nproc_per_node": nproc})
     assert found.status is status
 
 
@@ -130,7 +130,7 @@ def test_processors_against_workers(node, group, files, nproc, status):
 )
 def test_threads_of_all_workers_fit_the_processors(node, value, nproc, status, advice):
     environ = {} if value is None else {"OMP_NUM_THREADS": value}
-    found = node.worst(
+    found = node.only(
         check_processors, "OMP_NUM_THREADS", settings={"nproc_per_node": nproc}, environ=environ
     )
     assert (found.status, found.advice) == (status, advice)
@@ -139,7 +139,7 @@ def test_threads_of_all_workers_fit_the_processors(node, value, nproc, status, a
 def test_a_single_worker_takes_all_processors_whatever_the_quota_is(node):
     node.write("/proc/self/cgroup", "0::/job")
     node.write("/sys/fs/cgroup/job/cpu.max", "200000 100000")
-    assert node.worst(check_processors, "OMP_NUM_THREADS").advice == "export OMP_NUM_THREADS=2"
+    assert node.only(check_processors, "OMP_NUM_THREADS").advice == "export OMP_NUM_THREADS=2"
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 from plaunch.cli import run
+from plaunch.errors import PlaunchError
+
+from helpers.hooks import plugin_of
+from helpers.programs import run_python
 
 # Stops at the first socket, process or folder that somebody asks for.
 SPY = """
@@ -94,14 +97,8 @@ def test_what_only_the_meeting_decides_is_left_open(plan_of):
 
 
 def test_plugins_take_part(plan_of):
-    from plaunch.plugin import hookimpl
-
-    class Env:
-        @hookimpl
-        def plaunch_worker_env(self, worker):
-            return {"COLOUR": f"red {worker.global_rank}"}
-
-    plan = plan_of("train.py", plugins=[Env()])
+    env = plugin_of(plaunch_worker_env=lambda worker: {"COLOUR": f"red {worker.global_rank}"})
+    plan = plan_of("train.py", plugins=[env])
     assert plan["workers"][0]["environment"]["COLOUR"] == "red 0"
     kinds = [(plugin["kind"], plugin["name"]) for plugin in plan["plugins"]]
     assert ("rendezvous", "static") in kinds
@@ -144,14 +141,8 @@ def test_nothing_is_started_and_no_socket_opened(argv, tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "spy.py").write_text(SPY)
     (tmp_path / "train.py").touch()
-    done = subprocess.run(
-        [sys.executable, "spy.py", "--dry-run", "--nproc-per-node=2", *argv, "train.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    words = ["--dry-run", "--nproc-per-node=2", *argv, "train.py"]
+    done = run_python("spy.py", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "worker of local rank 1" in done.stdout
 
@@ -165,8 +156,6 @@ def test_nothing_is_started_and_no_socket_opened(argv, tmp_path):
     ],
 )
 def test_mistakes_are_found_as_in_a_launch(argv, message, tmp_path, monkeypatch):
-    from plaunch.errors import PlaunchError
-
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x").touch()
     with pytest.raises(PlaunchError, match=message):

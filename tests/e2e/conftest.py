@@ -21,6 +21,8 @@ from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
 )
 
 from helpers.network import Network
+from helpers.nodes import WORKER, write_whole
+from helpers.ports import free_port
 from helpers.processes import is_gone
 from helpers.programs import run_python
 from helpers.waiting import wait_until
@@ -30,28 +32,6 @@ if TYPE_CHECKING:
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
 PIP_TIMEOUT = 120.0  # seconds
-
-# A worker without torch. It says who it is, tells of SIGUSR1, and ends as files tell it to:
-# `exit.<rank>.<attempt>` or `exit.<node>` holds its exit code, `exit` is for all.
-WORKER = """\
-import json, os, signal, sys, time
-def say(**facts):
-    os.write(1, (json.dumps(facts) + "\\n").encode())  # all of it at once, as others write too
-def notice(signum, frame):
-    say(notice=signum, rank=os.environ["RANK"])
-signal.signal(signal.SIGUSR1, notice)
-names = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK"
-names += " ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT PLAUNCH_ROUND"
-say(pid=os.getpid(), **{n: os.environ.get(n) for n in names.split()})
-rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-node = sys.argv[1]
-while True:
-    for name in (f"exit.{rank}.{attempt}", f"exit.{node}", "exit"):
-        if os.path.exists(name):
-            with open(name) as file:
-                sys.exit(int(file.read()))
-    time.sleep(0.02)
-"""
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 EPOCHS = 70  # more than it takes until a test has done all that it wants to do meanwhile
@@ -155,6 +135,10 @@ class Agent:
             found = [worker for worker in found if int(worker["PLAUNCH_ROUND"]) == round_]
         return sorted(found, key=lambda worker: int(worker["RANK"]))
 
+    def notices(self) -> list[dict[str, Any]]:
+        """What its workers have said of SIGUSR1."""
+        return [line for line in self.lines() if "notice" in line]
+
     def kill(self) -> None:
         """End it as a failing machine does, without its workers."""
         self.process.kill()
@@ -202,9 +186,12 @@ class Agents:
 
     def tell(self, name: str, code: int) -> None:
         """Let workers exit; see `WORKER` for the names."""
-        part = self.folder / f".{name}"
-        part.write_text(str(code))
-        part.rename(self.folder / name)
+        write_whole(self.folder / name, code)
+
+    def finish(self, *agents: Agent) -> None:
+        """Let all workers succeed, and these agents with them."""
+        self.tell("exit", 0)
+        assert [agent.exit_code() for agent in agents] == [0] * len(agents)
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
         """Wait until a condition holds; `what` is for the message if it does not."""
@@ -246,6 +233,21 @@ def agents(plaunch: CommandLine) -> Iterator[Agents]:
     agents = Agents(plaunch)
     yield agents
     agents.end()
+
+
+@pytest.fixture
+def endpoint_of(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Where the nodes of a job may meet with a backend; skips where that cannot be."""
+
+    def endpoint_of(backend: str) -> str:
+        if backend == "c10d":
+            pytest.importorskip("torch.distributed")
+            return f"127.0.0.1:{free_port()}"
+        pytest.importorskip("grpc")
+        pytest.importorskip("google.protobuf")
+        return request.getfixturevalue("etcd_server").endpoint
+
+    return endpoint_of
 
 
 class Training:
@@ -306,9 +308,7 @@ class Training:
             assert "restart 1 of" not in agent.stderr
 
     def _pace(self, seconds: str) -> None:
-        part = self._folder / ".pace"
-        part.write_text(seconds)
-        part.rename(self._folder / "pace")
+        write_whole(self._folder / "pace", seconds)
 
 
 @pytest.fixture
@@ -378,3 +378,13 @@ def run_tests_of_package(installed, source):
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope="module")
+def rooms_imported(request: pytest.FixtureRequest) -> set[str]:
+    """What of plaunch the sources of PACKAGE import, without the `plaunch.` before it."""
+    return {
+        name
+        for path in (request.module.PACKAGE / "src").rglob("*.py")
+        for name in re.findall(r"^\s*(?:from|import) plaunch\.([\w.]+)", path.read_text(), re.M)
+    }

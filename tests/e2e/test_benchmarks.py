@@ -27,14 +27,22 @@ def benchmark(plaunch):
     return benchmark
 
 
-@pytest.mark.exhaustive
-def test_supervision_measures_every_row(plaunch, benchmark):
-    report = plaunch.folder / "report.json"
-    argv = ["--no-torchrun", "--repeat=1", "--lines=1000", "--idle=1", f"--json={report}"]
-    done = benchmark("supervision.py", *argv)
-    assert done.returncode == 0, done.stderr
-    measurements = json.loads(report.read_text())["measurements"]
-    assert list(measurements) == [
+@pytest.fixture
+def measure(plaunch, benchmark):
+    """Runs a benchmark once; its result, and what it has printed."""
+
+    def measure(name, *argv):
+        report = plaunch.folder / "report.json"
+        done = benchmark(name, *argv, "--repeat=1", f"--json={report}")
+        assert done.returncode == 0, done.stderr
+        return json.loads(report.read_text()), done.stdout
+
+    return measure
+
+
+FAILURE = ["failure: spread of 4 exits", "failure to the last exit"]
+ROWS = {
+    "supervision.py": [
         "death to exit, SIGKILL",
         "death to restarted, SIGKILL",
         "death to exit, sys.exit",
@@ -44,12 +52,37 @@ def test_supervision_measures_every_row(plaunch, benchmark):
         "tee, launcher CPU",
         "idle CPU, 2 workers",
         "idle CPU, 64 workers",
-    ]
-    for name, measurement in measurements.items():
+    ],
+    "worker_store.py": [
+        "launch to all-reduce",
+        "the same, --worker-store=rank0",
+        "memory of the store host",
+    ],
+    "membership.py": ["arrival of a node", "loss of a node", *FAILURE],
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "argv"),
+    [
+        ("supervision.py", ["--no-torchrun", "--lines=1000", "--idle=1"]),
+        ("worker_store.py", ["--no-torchrun"]),
+        ("membership.py", []),
+    ],
+)
+def test_every_row_is_measured(measure, name, argv):
+    if name != "supervision.py":
+        pytest.importorskip("torch.distributed")
+    result, printed = measure(name, *argv)
+    assert list(result["measurements"]) == ROWS[name]
+    for row, measurement in result["measurements"].items():
         (sample,) = measurement["samples"]["plaunch"]
         # An idle launcher may well do nothing in so short a time.
-        assert sample >= 0 if name.startswith("idle") else sample > 0, name
-        assert name in done.stdout
+        assert sample >= 0 if row.startswith("idle") else sample > 0, row
+        assert sample < BOUND or name != "membership.py", row
+        assert row in printed
 
 
 @pytest.mark.parametrize("argv", [["--repeat=0"], ["--only=nothing"], ["--lines=x"]])
@@ -60,67 +93,18 @@ def test_supervision_refuses_what_it_cannot_measure(benchmark, argv):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.slow
-def test_worker_store_measures_every_row(plaunch, benchmark):
-    pytest.importorskip("torch.distributed")
-    report = plaunch.folder / "report.json"
-    done = benchmark("worker_store.py", "--no-torchrun", "--repeat=1", f"--json={report}")
-    assert done.returncode == 0, done.stderr
-    measurements = json.loads(report.read_text())["measurements"]
-    assert list(measurements) == [
-        "launch to all-reduce",
-        "the same, --worker-store=rank0",
-        "memory of the store host",
-    ]
-    for name, measurement in measurements.items():
-        (sample,) = measurement["samples"]["plaunch"]
-        assert sample > 0, name
-        assert name in done.stdout
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_membership_measures_every_row(plaunch, benchmark):
-    pytest.importorskip("torch.distributed")
-    report = plaunch.folder / "report.json"
-    done = benchmark("membership.py", "--repeat=1", f"--json={report}")
-    assert done.returncode == 0, done.stderr
-    measurements = json.loads(report.read_text())["measurements"]
-    assert list(measurements) == [
-        "arrival of a node",
-        "loss of a node",
-        "failure: spread of 4 exits",
-        "failure to the last exit",
-    ]
-    for name, measurement in measurements.items():
-        (sample,) = measurement["samples"]["plaunch"]
-        assert 0 < sample < BOUND, name
-        assert name in done.stdout
-
-
-@pytest.mark.exhaustive
 @pytest.mark.usefixtures("etcd_server")  # there is an etcd; it starts its own
-def test_membership_measures_over_etcd(plaunch, benchmark):
-    report = plaunch.folder / "report.json"
-    argv = ["--backend=etcd-v2", "--only=failure", "--repeat=1", f"--json={report}"]
-    done = benchmark("membership.py", *argv)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(report.read_text())
+def test_membership_measures_over_etcd(measure):
+    result, printed = measure("membership.py", "--backend=etcd-v2", "--only=failure")
     assert result["backend"] == "etcd-v2"
-    assert list(result["measurements"]) == [
-        "failure: spread of 4 exits",
-        "failure to the last exit",
-    ]
-    assert "backend etcd-v2\n" in done.stdout
+    assert list(result["measurements"]) == FAILURE
+    assert "backend etcd-v2\n" in printed
 
 
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("etcd_server")
-def test_startup_measures_a_job_over_etcd(plaunch, benchmark):
-    report = plaunch.folder / "report.json"
-    done = benchmark("startup.py", "--etcd", "--no-torchrun", "--repeat=1", f"--json={report}")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(report.read_text())
+def test_startup_measures_a_job_over_etcd(measure):
+    result, printed = measure("startup.py", "--etcd", "--no-torchrun")
     samples = {
         name: measurement["samples"]["plaunch"][0]
         for name, measurement in result["measurements"].items()
@@ -130,7 +114,7 @@ def test_startup_measures_a_job_over_etcd(plaunch, benchmark):
     # This holds for every launch, however busy the machine is.
     assert result["heavy_imports"] == []
     assert result["heavy_imports_etcd"] == ["grpc"]
-    assert "empty job, etcd: memory at most 60 MB" in done.stdout
+    assert "empty job, etcd: memory at most 60 MB" in printed
 
 
 def test_rendezvous_prints_one_object(benchmark):

@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from helpers.waiting import wait_for_files
+from helpers.terminals import Terminal
+from helpers.waiting import BOUND, wait_for_files
 
-BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
 FINISH = 20.0  # seconds: the launcher waits 5 for a console that takes nothing, once or twice
 
 # Writes numbered lines of 64 bytes and says through a file that it is done. With an exit code, rank
@@ -239,78 +238,47 @@ def test_nohup_survives_the_end_of_the_session(plaunch, streams):
     assert b"SIGHUP" not in err
 
 
-class Terminal:
-    """A pseudo-terminal, which is the controlling one of what is started in it."""
+@pytest.fixture
+def terminal(plaunch):
+    """Starts a launch of two workers with this script in a terminal, and waits for them."""
+    with contextlib.ExitStack() as stack:
 
-    # Python can make a terminal the controlling one only in the new session itself.
-    TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    TAKE += "os.execv(sys.argv[1], sys.argv[1:])"
+        def start(text, *argv):
+            words = ["-m", "plaunch", "--nproc-per-node=2", *argv, plaunch.write("wait.py", text)]
+            options = {"cwd": plaunch.folder, "env": plaunch.environ}
+            terminal = stack.enter_context(Terminal(*words, **options))
+            wait_for_files(plaunch.folder / "up-0", plaunch.folder / "up-1")
+            return terminal
 
-    def __init__(self, plaunch):
-        self._plaunch = plaunch
-        self.shown = b""
-        self.master, self._slave = os.openpty()
-
-    @contextlib.contextmanager
-    def run(self, *argv):
-        fd = self._slave
-        command = [sys.executable, "-c", self.TAKE, *launcher(*argv)]
-        with started(self._plaunch, command, stdin=fd, stdout=fd, stderr=fd) as process:
-            os.close(fd)
-            yield process
-        os.close(self.master)
-
-    def type(self, keys):
-        os.write(self.master, keys)
-
-    def read_to_end(self):
-        """Read what is shown until nobody has the terminal open any more."""
-        with contextlib.suppress(OSError):
-            while data := os.read(self.master, 65536):
-                self.shown += data
-        return self.shown.decode().replace("\r\n", "\n").splitlines()
+        yield start
 
 
 @pytest.mark.parametrize("streams", ["--redirects=0", "--tee=3", "--redirects=3"])
-def test_ctrl_c_stops_the_job_and_says_so_in_one_line(plaunch, streams):
-    script = plaunch.write("wait.py", WAIT)
-    terminal = Terminal(plaunch)
-    with terminal.run("--nproc-per-node=2", "--log-dir=logs", streams, script) as process:
-        wait_for_files(plaunch.folder / "up-0", plaunch.folder / "up-1")
-        terminal.type(b"\x03")
-        lines = terminal.read_to_end()
-        assert process.wait(BOUND) == 128 + signal.SIGINT
+def test_ctrl_c_stops_the_job_and_says_so_in_one_line(terminal, streams):
+    launch = terminal(WAIT, "--log-dir=logs", streams)
+    launch.type(b"\x03")
+    lines = launch.read_to_end()
+    assert launch.process.wait(BOUND) == 128 + signal.SIGINT
     ours = [line for line in lines if "plaunch: " in line]
     assert len(ours) == 1, lines
     assert ours[0].endswith("plaunch: SIGINT received; the workers are stopped")
 
 
-def test_a_second_ctrl_c_ends_workers_that_refuse_the_first(plaunch):
-    script = plaunch.write("wait.py", STUBBORN)
-    terminal = Terminal(plaunch)
-    with terminal.run("--nproc-per-node=2", "--shutdown-timeout=600", script) as process:
-        wait_for_files(plaunch.folder / "up-0", plaunch.folder / "up-1")
-        terminal.type(b"\x03")
-        deadline = time.monotonic() + BOUND
-        while b"SIGINT received" not in terminal.shown:
-            terminal.shown += os.read(terminal.master, 65536)
-            assert time.monotonic() < deadline
-        terminal.type(b"\x03")
-        lines = terminal.read_to_end()
-        assert process.wait(BOUND) == 128 + signal.SIGINT
+def test_a_second_ctrl_c_ends_workers_that_refuse_the_first(terminal):
+    launch = terminal(STUBBORN, "--shutdown-timeout=600")
+    launch.type(b"\x03")
+    launch.read_until(b"SIGINT received")
+    launch.type(b"\x03")
+    lines = launch.read_to_end()
+    assert launch.process.wait(BOUND) == 128 + signal.SIGINT
     assert not any("Traceback" in line for line in lines), lines
 
 
-def test_a_terminal_that_is_closed_stops_the_job(plaunch):
+def test_a_terminal_that_is_closed_stops_the_job(plaunch, terminal):
     """As when a window is closed: SIGHUP, and a console that cannot be written to."""
-    script = plaunch.write("wait.py", WAIT)
-    master, slave = os.openpty()
-    command = [sys.executable, "-c", Terminal.TAKE, *launcher("--nproc-per-node=2", script)]
-    with started(plaunch, command, stdin=slave, stdout=slave, stderr=slave) as process:
-        os.close(slave)
-        wait_for_files(plaunch.folder / "up-0", plaunch.folder / "up-1")
-        os.close(master)
-        assert process.wait(BOUND) == 128 + signal.SIGHUP
+    launch = terminal(WAIT)
+    launch.close()
+    assert launch.process.wait(BOUND) == 128 + signal.SIGHUP
     for rank in range(2):
         pid = int((plaunch.folder / f"up-{rank}").read_text().split()[0])
         with pytest.raises(ProcessLookupError):

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from helpers.nodes import options
 from helpers.ports import free_port
 
 pytest.importorskip("torch.distributed")
@@ -29,19 +30,10 @@ def within(soft, hard):
     return (sys.executable, "-c", LIMITED, str(soft), str(hard))
 
 
-def start(agents, name, port, limits):
-    argv = [
-        "--nnodes=1:2",
-        "--nproc-per-node=2",
-        "--max-restarts=1",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint=127.0.0.1:{port}",
-        "--rdzv-id=few",
-        "--rdzv-conf=last_call_timeout=0,is_host=true",
-        agents.script,
-        name,
-    ]
-    return agents.launch(argv, name, {}, within=limits)
+def start(agents, port, limits):
+    more = ["--nproc-per-node=2", "--max-restarts=1", agents.script, "host"]
+    argv = options(f"127.0.0.1:{port}", "1:2", *more, conf="is_host=true")
+    return agents.launch(argv, "host", {}, within=limits)
 
 
 def connect_strangers(port, count):
@@ -61,7 +53,7 @@ def open_files(agent):
 @pytest.mark.slow
 def test_workers_are_started_again_although_strangers_have_taken_all_there_is(agents):
     port = free_port()
-    host = start(agents, "host", port, within(FEW, FEW))
+    host = start(agents, port, within(FEW, FEW))
     agents.until_round(0, host, workers=2)
     strangers = connect_strangers(port, 2 * FEW)
     agents.until(lambda: "rejected" in host.stderr, "strangers are turned away")
@@ -70,8 +62,7 @@ def test_workers_are_started_again_although_strangers_have_taken_all_there_is(ag
     agents.tell("exit.1.0", 3)
     again = agents.until_round(1, host, workers=2)
     assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"1"}
-    agents.tell("exit", 0)
-    assert host.exit_code() == 0
+    agents.finish(host)
     for stranger in strangers:
         stranger.close()
 
@@ -80,7 +71,7 @@ def test_workers_are_started_again_although_strangers_have_taken_all_there_is(ag
 def test_the_soft_limit_is_raised_for_the_launcher_alone(agents):
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     port = free_port()
-    host = start(agents, "host", port, within(FEW, most))
+    host = start(agents, port, within(FEW, most))
     agents.until_round(0, host, workers=2)
     strangers = connect_strangers(port, 2 * FEW)
     assert len(strangers) == 2 * FEW
@@ -93,8 +84,7 @@ def test_the_soft_limit_is_raised_for_the_launcher_alone(agents):
     agents.tell("exit.1.0", 3)
     (again, _) = agents.until_round(1, host, workers=2)
     agents.until(lambda: soft_limit(again["pid"]) == FEW, "the worker has the limit of before")
-    agents.tell("exit", 0)
-    assert host.exit_code() == 0
+    agents.finish(host)
     assert "rejected" not in host.stderr
     for stranger in strangers:
         stranger.close()

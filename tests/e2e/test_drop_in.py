@@ -63,6 +63,13 @@ def run_both(plaunch):
     return run_both
 
 
+def check_same(results, *lines, code=0):
+    """Assert that both have ended with this code, and written these lines."""
+    theirs, ours = results
+    assert theirs.code == ours.code == code, results
+    assert theirs.lines() == ours.lines() == list(lines)
+
+
 def launching(*words):
     """A command line of the launcher."""
     return lambda module: ["-m", module, *words]
@@ -140,10 +147,9 @@ def test_scripts(run_both, words, expected):
 
 def test_a_module_with_arguments_that_look_like_the_launchers(run_both):
     words = ["--nproc-per-node=2", "-m", "arguments", "--nnodes=9", "--nproc-per-node", "5", "-m"]
-    theirs, ours = run_both(launching(*words), PYTHONPATH=str(PROGRAMS))
-    assert theirs.code == ours.code == 0, (theirs, ours)
     shown = "__main__ --nnodes=9 --nproc-per-node 5 -m"
-    assert theirs.lines() == ours.lines() == [f"0 {shown}", f"1 {shown}"]
+    done = run_both(launching(*words), PYTHONPATH=str(PROGRAMS))
+    check_same(done, f"0 {shown}", f"1 {shown}")
 
 
 # Values that differ between any two launches, and those that differ on purpose
@@ -197,10 +203,8 @@ def test_a_program_around_the_launcher(run_both):
         own = ["--nproc_per_node=2", "--precision=bf16", program("arguments"), "--precision=x"]
         return [program("wrapper"), IN_CODE[module], *own]
 
-    theirs, ours = run_both(words)
-    assert theirs.code == ours.code == 0, (theirs, ours)
     shown = "__main__ --precision=x"
-    assert theirs.lines() == ours.lines() == [f"0 {shown}", f"1 {shown}", "precision bf16"]
+    check_same(run_both(words), f"0 {shown}", f"1 {shown}", "precision bf16")
 
 
 def test_its_except_clause_with_torchs_exception(run_both):
@@ -208,16 +212,13 @@ def test_its_except_clause_with_torchs_exception(run_both):
         own = ["--nproc_per_node=1", "--no-python", "/bin/sh", "-c", "exit 7"]
         return [program("wrapper"), IN_CODE[module], *own]
 
-    theirs, ours = run_both(words)
-    assert theirs.code == ours.code == 1, (theirs, ours)
-    assert theirs.lines() == ours.lines() == ["precision fp32", "rank 0 failed with 7"]
+    check_same(run_both(words), "precision fp32", "rank 0 failed with 7", code=1)
 
 
 def test_a_function_with_a_configuration_of_torchs(run_both):
     module_of = {TORCHRUN: "torch.distributed.launcher", PLAUNCH: "plaunch_torchrun.run"}
-    theirs, ours = run_both(lambda module: [program("functions"), module_of[module]])
-    assert theirs.code == ours.code == 0, (theirs, ours)
-    assert theirs.lines() == ours.lines() == ["0 0 [10, 11, 12]", "1 1 [11, 12, 13]"]
+    done = run_both(lambda module: [program("functions"), module_of[module]])
+    check_same(done, "0 0 [10, 11, 12]", "1 1 [11, 12, 13]")
 
 
 @pytest.mark.parametrize("more", [[], ["--use-env"]], ids=["local rank", "use env"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import re
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,9 @@ pytest.importorskip("grpc")
 pytest.importorskip("google.protobuf")
 
 from plaunch_rendezvous_etcd.testing import EtcdServer, create_certificates
+
+from helpers.nodes import check_refused, check_secrets, of
+from helpers.nodes import options as nodes_options
 
 QUICK = "keep_alive_interval=0.25,keep_alive_max_attempt=8"  # a lost node is noticed in 2 to 3 s
 LONGER_THAN_LEASES = 4.0  # seconds; with these times they last for three
@@ -35,15 +38,7 @@ dist.destroy_process_group()
 """
 
 
-def options(endpoint, nnodes, *more, run_id="job", conf=""):
-    return [
-        f"--nnodes={nnodes}",
-        "--rdzv-backend=etcd-v2",
-        f"--rdzv-endpoint={endpoint}",
-        f"--rdzv-id={run_id}",
-        f"--rdzv-conf=last_call_timeout=1{conf}",
-        *more,
-    ]
+options = partial(nodes_options, backend="etcd-v2")
 
 
 @pytest.fixture
@@ -56,60 +51,9 @@ def argv(etcd_server, request):
     return argv
 
 
-def of(name, workers):
-    return [int(worker[name]) for worker in workers]
-
-
 def files_of(agent):
     """What an agent has mapped into its memory: compiled modules, among others."""
     return Path(f"/proc/{agent.process.pid}/maps").read_text()
-
-
-# --- arrival, loss, failure -----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_late_node_is_admitted_and_a_lost_leader_left_behind(agents, argv):
-    words = argv("1:2", "--nproc-per-node=2", conf=f",{QUICK}")
-    first = agents.start(*words, name="first")
-    alone = agents.until_round(0, first, workers=2)
-    assert of("WORLD_SIZE", alone) == [2, 2]
-
-    late = agents.start(*words, name="late")
-    both = agents.until_round(1, first, late, workers=2)
-    assert of("RANK", both) == [0, 1, 2, 3]
-    assert of("WORLD_SIZE", both) == [4] * 4
-    assert len({(worker["MASTER_ADDR"], worker["MASTER_PORT"]) for worker in both}) == 1
-    agents.until_gone(*of("pid", alone))
-
-    first.kill()
-    again = agents.until_round(2, late, workers=2)
-    agents.until_gone(*of("pid", first.workers()))
-    assert of("RANK", again) == [0, 1]
-    assert of("WORLD_SIZE", again) == [2, 2]
-    assert of("TORCHELASTIC_RESTART_COUNT", alone + both + again) == [0] * 8
-    agents.tell("exit", 0)
-    assert late.exit_code() == 0
-    assert "was lost: no heartbeat" in late.stderr
-    assert "Traceback" not in first.stderr + late.stderr
-
-
-def test_a_failure_anywhere_restarts_all_and_then_ends_all(agents, argv):
-    nodes = [agents.start(*argv("3", "--max-restarts=1")) for _ in range(3)]
-    for attempt, failing in enumerate((2, 1)):
-        workers = agents.until_round(attempt, *nodes)
-        assert of("RANK", workers) == [0, 1, 2]
-        assert of("TORCHELASTIC_RESTART_COUNT", workers) == [attempt] * 3
-        agents.tell(f"exit.{failing}.{attempt}", 7)
-    assert [node.exit_code() for node in nodes] == [7] * 3
-    agents.until_gone(*(worker["pid"] for node in nodes for worker in node.workers()))
-    (report,) = {node.stderr[node.stderr.index("FAILED: rank") :] for node in nodes}
-    assert re.search(r"^  rank: +1 ", report, re.M)
-    assert re.search(rf"^  pid: +{workers[1]['pid']}$", report, re.M)
-    assert re.search(r"^  ended: +exit code 7$", report, re.M)
-    for node in nodes:
-        assert len(node.workers()) == 2
-        assert node.stderr.count("restart 1 of 1") == 1
 
 
 # --- an etcd that comes and goes ------------------------------------------------------------------
@@ -118,12 +62,12 @@ def test_a_failure_anywhere_restarts_all_and_then_ends_all(agents, argv):
 @pytest.mark.slow
 def test_workers_go_on_while_the_server_is_restarted_or_paused(agents, own_etcd_server):
     server = own_etcd_server
-    words = options(server.endpoint, "2:3", "--signal-policy=notify", conf=f",{QUICK}")
+    words = options(server.endpoint, "2:3", "--signal-policy=notify", conf=QUICK)
     nodes = [agents.start(*words) for _ in range(3)]
     before = agents.until_round(0, *nodes)
 
     def notices():
-        return [sum("notice" in line for line in node.lines()) for node in nodes]
+        return [len(node.notices()) for node in nodes]
 
     for number in (1, 2):
         if number == 1:
@@ -139,15 +83,14 @@ def test_workers_go_on_while_the_server_is_restarted_or_paused(agents, own_etcd_
         agents.until(lambda: notices() == [number] * 3, f"notice {number} is everywhere")  # noqa: B023
         time.sleep(LONGER_THAN_SILENCE)
     assert agents.until_round(0, *nodes) == before
-    agents.tell("exit", 0)
-    assert [node.exit_code() for node in nodes] == [0] * 3
+    agents.finish(*nodes)
     for node in nodes:
         assert len(node.workers()) == 1
         assert "lost" not in node.stderr
 
 
 def test_a_server_that_stays_away_ends_the_nodes_after_a_bound(agents, own_etcd_server):
-    words = options(own_etcd_server.endpoint, "2", conf=",unreachable_timeout=2")
+    words = options(own_etcd_server.endpoint, "2", conf="unreachable_timeout=2")
     nodes = [agents.start(*words) for _ in range(2)]
     agents.until_round(0, *nodes)
     own_etcd_server.kill()
@@ -165,7 +108,7 @@ def test_a_server_that_stays_away_ends_the_nodes_after_a_bound(agents, own_etcd_
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_training_does_not_notice_that_etcds_leader_dies(training, etcd_cluster):
-    words = options(etcd_cluster.endpoint, "3", conf=f",{QUICK}")
+    words = options(etcd_cluster.endpoint, "3", conf=QUICK)
     nodes = [training.start(*words, interface="lo") for _ in range(3)]
     training.until_further(3)
     etcd_cluster.leader().kill()
@@ -183,30 +126,21 @@ def test_training_does_not_notice_that_etcds_leader_dies(training, etcd_cluster)
 
 @pytest.mark.slow
 def test_other_settings_are_refused_and_a_run_id_begins_anew_after_a_crash(agents, argv):
-    first = agents.start(*argv("1:2", "--max-restarts=1", conf=f",{QUICK}"))
+    first = agents.start(*argv("1:2", "--max-restarts=1", conf=QUICK))
     (worker,) = agents.until_round(0, first)
-    others = {
-        "--nnodes=1:3 here, 1:2 there": argv("1:3", "--max-restarts=1"),
-        "--max-restarts=4 here, 1 there": argv("1:2", "--max-restarts=4"),
-    }
-    for told, words in others.items():
-        other = agents.start(*words)
-        assert other.exit_code() == 112
-        assert told in other.stderr
-        assert "Traceback" not in other.stderr
+    check_refused(agents, argv)
     agents.tell("exit.0.0", 1)
     agents.until(lambda: len(first.workers()) == 2, "the worker was started again")
     (agents.folder / "exit.0.0").unlink()
     first.kill()
     agents.until_gone(worker["pid"], *of("pid", first.workers()))
 
-    again = agents.start(*argv("1:2", "--max-restarts=1", conf=f",{QUICK}"), name="again")
+    again = agents.start(*argv("1:2", "--max-restarts=1", conf=QUICK), name="again")
     agents.until(again.workers, "there is a job again")
     assert of("TORCHELASTIC_RESTART_COUNT", again.workers()) == [0]
     assert of("PLAUNCH_ROUND", again.workers()) == [0]
     assert "starts again: the 1 nodes that knew it are gone" in again.stderr
-    agents.tell("exit", 0)
-    assert again.exit_code() == 0
+    agents.finish(again)
 
 
 # --- secrets --------------------------------------------------------------------------------------
@@ -221,7 +155,7 @@ def test_the_password_stays_secret(agents, tmp_path_factory):
     path = tmp_path_factory.mktemp("password") / USER
     path.touch(mode=0o600)
     path.write_text(PASSWORD)
-    conf = f",protocol=https,ca_cert={certificates.ca},etcd_user={USER}"
+    conf = f"protocol=https,ca_cert={certificates.ca},etcd_user={USER}"
     with EtcdServer(certificates=certificates, users={USER: PASSWORD}) as server:
         nodes = [
             agents.start(
@@ -236,17 +170,7 @@ def test_the_password_stays_secret(agents, tmp_path_factory):
         ]
         workers = agents.until_round(0, *nodes)
         secrets = [PASSWORD.encode(), base64.b64encode(PASSWORD.encode())]
-        seen = 0
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                line = (process / "cmdline").read_bytes()
-                seen += b"plaunch" in line
-                assert not any(secret in line for secret in secrets)
-        assert seen >= 2
-        for worker in workers:
-            environ = Path(f"/proc/{worker['pid']}/environ").read_bytes()
-            assert b"MASTER_ADDR" in environ
-            assert not any(secret in environ for secret in secrets)
+        check_secrets(workers, *secrets)
         agents.tell("exit.1.0", 1)  # a report, a restart, and a verdict are more to be seen
         agents.until_round(1, *nodes)
         agents.tell("exit.0.1", 1)
@@ -272,8 +196,7 @@ def test_workers_get_a_store_and_agents_need_no_torch(agents, argv, plaunch):
         assert "the sum is 3\n" in node.stdout
         assert "cygrpc" in files_of(node)
         assert "libtorch" not in files_of(node)
-    agents.tell("exit", 0)
-    assert [node.exit_code() for node in nodes] == [0, 0]
+    agents.finish(*nodes)
 
 
 def test_other_backends_need_no_grpc(agents):
@@ -284,5 +207,4 @@ def test_other_backends_need_no_grpc(agents):
     assert "cygrpc" not in files_of(static) + files_of(dynamic)
     assert "libtorch" in files_of(dynamic)
     assert "libtorch" not in files_of(static)
-    agents.tell("exit", 0)
-    assert [static.exit_code(), dynamic.exit_code()] == [0, 0]
+    agents.finish(static, dynamic)

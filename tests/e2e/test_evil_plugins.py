@@ -17,6 +17,7 @@ from helpers.waiting import wait_for_files
 
 PACKAGE = Path(__file__).parents[1] / "data/evil_package"
 RELEASE = "(distribution evil-plaunch 6.6, module evil_plaunch."
+EXITED = "has ended the launcher with os._exit(9), in "
 FORTY = 40.0  # seconds that a launch sleeps which is not stopped
 
 
@@ -46,49 +47,64 @@ def test_a_hook_that_never_returns_holds_nobody(evil, plugin):
     )
 
 
+@pytest.fixture
+def stop(evil):
+    """Stops a launch once a plugin stands, or its worker is ready; what it says, and how long."""
+
+    def stop(*argv, signum=signal.SIGTERM):
+        with evil.start(*argv) as launch:
+            if READY in argv:
+                assert launch.stdout.readline() == "ready\n"
+            else:
+                wait_for_files(evil.folder / "stands")
+            launch.send_signal(signum)
+            began = time.monotonic()
+            _, err = launch.communicate(timeout=FORTY)
+        assert launch.returncode == 128 + signum
+        return err, time.monotonic() - began
+
+    return stop
+
+
+READY = f"echo ready; exec sleep {FORTY}"
+STAY = ["--no-python", "sh", "-c", READY]
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGQUIT"])
 @pytest.mark.parametrize("plugin", ["stands-when-started", "stands-in-worker-env"])
-def test_signals_are_heard_while_a_hook_stands(evil, plugin, name):
-    signum = signal.Signals[name]
-    with evil.start("-p", plugin, "--no-python", "sleep", str(FORTY)) as launch:
-        wait_for_files(evil.folder / "stands")
-        launch.send_signal(signum)
-        began = time.monotonic()
-        _, err = launch.communicate(timeout=FORTY)
-    assert launch.returncode == 128 + signum
-    assert time.monotonic() - began < 9  # a hook that contributes is waited for ten seconds
+def test_signals_are_heard_while_a_hook_stands(stop, plugin, name):
+    argv = ["-p", plugin, "--no-python", "sleep", str(FORTY)]
+    err, seconds = stop(*argv, signum=signal.Signals[name])
+    assert seconds < 9  # a hook that contributes is waited for ten seconds
     assert f"plugin {plugin!r} {RELEASE}hooks) ha" in err
 
 
-def test_a_signal_while_a_hook_stands_in_a_restart_is_what_ends_the_job(evil):
-    argv = ["-p", "stands-in-a-restart", "--max-restarts=3", "--no-python", "sh", "-c", "exit 3"]
-    with evil.start(*argv) as launch:
-        wait_for_files(evil.folder / "stands")
-        launch.send_signal(signal.SIGTERM)
-        _, err = launch.communicate(timeout=FORTY)
-    assert launch.returncode == 128 + signal.SIGTERM
-    assert f"plugin 'stands-in-a-restart' {RELEASE}hooks) had not returned from plaunch_w" in err
+ENDED = {
+    "a hook that stands in a restart": (
+        ["-p", "stands-in-a-restart", "--max-restarts=3", "--no-python", "sh", "-c", "exit 3"],
+        f"plugin 'stands-in-a-restart' {RELEASE}hooks) had not returned from plaunch_w",
+    ),
+    "a signal policy that stands": (
+        ["-p", "signal_policies:stands", "--signal-policy=stands", *STAY],
+        f"signal policy 'stands' {RELEASE}components) did not say within 1 s",
+    ),
+    "a logs spec that stands": (
+        ["-p", "logs_specs:stands", "--logs-specs=stands", "--no-python", "true"],
+        f"logs spec 'stands' {RELEASE}components) had not returned from reify",
+    ),
+    "a signal policy that calls sys.exit": (
+        ["-p", "signal_policies:leaves", "--signal-policy=leaves", *STAY],
+        f"signal policy 'leaves' {RELEASE}components) failed in action: SystemExit: 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_a_signal_is_what_ends_the_job_all_the_same(stop, name):
+    argv, said = ENDED[name]
+    err, _ = stop(*argv)
+    assert said in err
     assert "cannot be started again" not in err
-
-
-def test_signals_are_heard_while_a_signal_policy_stands(evil):
-    argv = ["-p", "signal_policies:stands", "--signal-policy=stands", "--no-python", "sh", "-c"]
-    with evil.start(*argv, f"echo ready; exec sleep {FORTY}") as launch:
-        assert launch.stdout.readline() == "ready\n"
-        launch.send_signal(signal.SIGTERM)
-        _, err = launch.communicate(timeout=FORTY)
-    assert launch.returncode == 128 + signal.SIGTERM
-    assert f"signal policy 'stands' {RELEASE}components) did not say within 1 s" in err
-
-
-def test_signals_are_heard_while_a_logs_spec_stands(evil):
-    argv = ["-p", "logs_specs:stands", "--logs-specs=stands", "--no-python", "true"]
-    with evil.start(*argv) as launch:
-        wait_for_files(evil.folder / "stands")
-        launch.send_signal(signal.SIGTERM)
-        _, err = launch.communicate(timeout=FORTY)
-    assert launch.returncode == 128 + signal.SIGTERM
-    assert f"logs spec 'stands' {RELEASE}components) had not returned from reify" in err
 
 
 LEFT = {
@@ -194,49 +210,49 @@ def test_what_a_plugin_prints_to_a_stderr_that_takes_nothing_does_not_hold_the_l
         launch.wait()
 
 
-@pytest.mark.parametrize(
-    ("argv", "who"),
-    [
-        (["-p", "exits-at-import"], f"plugin 'exits-at-import' {RELEASE}exits)"),
-        (["-p", "exits-in-a-hook"], f"plugin 'exits-in-a-hook' {RELEASE}hooks)"),
-        (
-            ["-p", "device_counts:exits", "--nproc-per-node=exits"],
-            f"device counter 'exits' {RELEASE}components)",
-        ),
-    ],
-)
-def test_os_exit_in_a_plugin_is_explained(evil, argv, who):
+# name: (options, exit code, what is said)
+PROBLEMS = {
+    "os._exit at import": (
+        ["-p", "exits-at-import"],
+        *(9, f"plaunch: plugin 'exits-at-import' {RELEASE}exits) {EXITED}"),
+    ),
+    "os._exit in a hook": (
+        ["-p", "exits-in-a-hook"],
+        *(9, f"plaunch: plugin 'exits-in-a-hook' {RELEASE}hooks) {EXITED}"),
+    ),
+    "os._exit in a device counter": (
+        ["-p", "device_counts:exits", "--nproc-per-node=exits"],
+        *(9, f"plaunch: device counter 'exits' {RELEASE}components) {EXITED}"),
+    ),
+    "a slow import": (
+        ["-p", "slow-import"],
+        *(0, f"plugin 'slow-import' {RELEASE}slow_import) took 1."),
+    ),
+    "a hook that fails": (
+        ["-p", "fails-when-started"],
+        *(0, f"plugin 'fails-when-started' {RELEASE}hooks) failed in plaunch_w"),
+    ),
+    "a hook that contributes and fails": (
+        ["-p", "fails-in-worker-env"],
+        *(110, f"plugin 'fails-in-worker-env' {RELEASE}hooks) failed in pla"),
+    ),
+    "a logs spec that fails": (
+        ["-p", "logs_specs:fails", "--logs-specs=fails"],
+        *(110, f"logs spec 'fails' {RELEASE}components) failed: ValueError"),
+    ),
+    "what sys.exit says": (
+        ["-p", "device_counts:leaves-a-message", "--nproc-per-node=leaves-a-message"],
+        *(110, "SystemExit: the driver is broken"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_problem_is_explained_with_distribution_and_version(evil, name):
+    argv, code, said = PROBLEMS[name]
     done = evil.run(*argv, "--no-python", "sleep", "0.2")
-    assert done.returncode == 9
-    assert f"plaunch: {who} has ended the launcher with os._exit(9), in " in done.stderr
-
-
-def test_a_slow_import_is_named(evil):
-    done = evil.run("-p", "slow-import", "--no-python", "true")
-    assert done.returncode == 0
-    assert f"plugin 'slow-import' {RELEASE}slow_import) took 1." in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (
-            ["-p", "fails-when-started"],
-            0,
-            "plugin 'fails-when-started' {}hooks) failed in plaunch_w",
-        ),
-        (["-p", "fails-in-worker-env"], 110, "plugin 'fails-in-worker-env' {}hooks) failed in pla"),
-        (
-            ["-p", "logs_specs:fails", "--logs-specs=fails"],
-            110,
-            "logs spec 'fails' {}components) failed: ValueError",
-        ),
-    ],
-)
-def test_failures_name_distribution_and_version(evil, argv, code, message):
-    done = evil.run(*argv, "--no-python", "true")
     assert done.returncode == code
-    assert message.format(RELEASE) in done.stderr
+    assert said in done.stderr
     assert "internal error" not in done.stderr
 
 
@@ -288,23 +304,6 @@ def test_sys_exit_in_a_plugin_is_a_failure_and_not_the_end(evil, place):
     )
 
 
-def test_what_sys_exit_says_is_not_lost(evil):
-    argv = ["-p", "device_counts:leaves-a-message", "--nproc-per-node=leaves-a-message"]
-    done = evil.run(*argv, "--no-python", "true")
-    assert done.returncode == 110
-    assert "SystemExit: the driver is broken" in done.stderr
-
-
-def test_sys_exit_in_a_signal_policy_does_not_undo_the_signal(evil):
-    argv = ["-p", "signal_policies:leaves", "--signal-policy=leaves", "--no-python", "sh", "-c"]
-    with evil.start(*argv, f"echo ready; exec sleep {FORTY}") as launch:
-        assert launch.stdout.readline() == "ready\n"
-        launch.send_signal(signal.SIGTERM)
-        _, err = launch.communicate(timeout=FORTY)
-    assert launch.returncode == 128 + signal.SIGTERM
-    assert f"signal policy 'leaves' {RELEASE}components) failed in action: SystemExit: 0" in err
-
-
 CLOSED = ["-p", "logs_specs:fails-to-close", "--logs-specs=fails-to-close", "--no-python", "sh"]
 NOT_CLOSED = (
     f"the logs spec could not clean up: logs spec 'fails-to-close' {RELEASE}components) failed in "
@@ -321,12 +320,8 @@ def test_a_logs_spec_that_fails_in_the_end_changes_nothing_of_it(evil, code):
     assert done.stderr.count("evil: close") == 1
 
 
-def test_a_logs_spec_that_fails_in_the_end_does_not_undo_a_signal(evil):
-    with evil.start(*CLOSED, "-c", f"echo ready; exec sleep {FORTY}") as launch:
-        assert launch.stdout.readline() == "ready\n"
-        launch.send_signal(signal.SIGTERM)
-        _, err = launch.communicate(timeout=FORTY)
-    assert launch.returncode == 128 + signal.SIGTERM
+def test_a_logs_spec_that_fails_in_the_end_does_not_undo_a_signal(stop):
+    err, _ = stop(*CLOSED, "-c", READY)
     assert NOT_CLOSED in err
     assert err.count("evil: close") == 1
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import signal
 from pathlib import Path
 
 import pytest
 
-from helpers.programs import run_python
+from helpers.programs import run_all, run_python
 
 PACKAGE = Path(__file__).parents[2] / "examples/plaunch-example-backend"
 SUITE_TIMEOUT = 240.0  # seconds; it takes less than one minute on an idle machine
@@ -59,18 +58,15 @@ def argv(installed):
 
 
 def run_two(installed, *argv):
-    """Run two launchers at once; the exit code, the output and the errors of each."""
-    with contextlib.ExitStack() as stack:
-        nodes = [stack.enter_context(installed.start(*argv)) for _ in range(2)]
-        outputs = [node.communicate(timeout=60) for node in nodes]
-    return [(node.returncode, *output) for node, output in zip(nodes, outputs, strict=True)]
+    """Run two launchers at once."""
+    return run_all([["-m", "plaunch", *argv]] * 2, cwd=installed.folder, env=installed.environ)
 
 
 def test_two_launchers_restart_together(installed, argv):
     script = installed.write("fail_once.py", FAIL_ONCE)
     results = run_two(installed, *argv, "--nnodes=2", "--max-restarts=1", script)
-    assert [code for code, _, _ in results] == [0, 0], results
-    lines = sorted(line for _, out, _ in results for line in out.splitlines())
+    assert [done.returncode for done in results] == [0, 0], results
+    lines = sorted(line for done in results for line in done.stdout.splitlines())
     assert lines == [
         "rank 0 of 2, attempt 0",
         "rank 0 of 2, attempt 1",
@@ -81,9 +77,9 @@ def test_two_launchers_restart_together(installed, argv):
 
 def test_two_launchers_end_with_one_cause(installed, argv):
     results = run_two(installed, *argv, "--nnodes=2", installed.write("fail.py", FAIL))
-    for code, _, err in results:
-        assert code == 17
-        assert "rank:       1 (local rank 0)" in err
+    for done in results:
+        assert done.returncode == 17
+        assert "rank:       1 (local rank 0)" in done.stderr
 
 
 def test_a_late_launcher_is_admitted(installed, argv):
@@ -125,11 +121,5 @@ def test_the_tests_of_the_package_pass(run_tests_of_package):
     assert "skipped" not in told
 
 
-def test_it_imports_public_names_only():
-    public = {"errors", "rendezvous"}
-    imported = {
-        name
-        for path in (PACKAGE / "src").rglob("*.py")
-        for name in re.findall(r"^\s*(?:from|import) plaunch\.([\w.]+)", path.read_text(), re.M)
-    }
-    assert imported == public
+def test_it_imports_public_names_only(rooms_imported):
+    assert rooms_imported == {"errors", "rendezvous"}

@@ -10,23 +10,13 @@ import urllib.request
 
 import pytest
 
+from helpers.nodes import options
 from helpers.ports import free_port
 
 pytest.importorskip("torch.distributed")
 
 SAID = 2.0  # seconds in which a node that is done has told so
-CONF = "last_call_timeout=1,keep_alive_interval=0.25,keep_alive_max_attempt=4"
-
-
-def options(endpoint, *more, run_id="job", nnodes="2", conf=CONF):
-    return [
-        f"--nnodes={nnodes}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={endpoint}",
-        f"--rdzv-id={run_id}",
-        f"--rdzv-conf={conf}",
-        *more,
-    ]
+CONF = "keep_alive_interval=0.25,keep_alive_max_attempt=4"
 
 
 def phase_at(port):
@@ -39,8 +29,8 @@ def pause_one_that_is_done(agents, conf):
     pytest.importorskip("prometheus_client")
     endpoint, port = f"127.0.0.1:{free_port()}", free_port()
     joins = f"{conf},is_host=false"
-    host = agents.start(*options(endpoint, conf=f"{conf},is_host=true"), name="host")
-    other = agents.start(*options(endpoint, f"--metrics-port={port}", conf=joins), name="other")
+    host = agents.start(*options(endpoint, 2, conf=f"{conf},is_host=true"), name="host")
+    other = agents.start(*options(endpoint, 2, f"--metrics-port={port}", conf=joins), name="other")
     agents.until_round(0, host, other)
     agents.tell("exit.other", 0)
     agents.until(lambda: phase_at(port) == "lingering", "the other is done")
@@ -77,10 +67,10 @@ def test_nobody_stays_for_a_node_that_died_at_the_end(agents):
 @pytest.mark.slow
 def test_a_job_on_the_store_of_another_one_is_warned(agents):
     endpoint = f"127.0.0.1:{free_port()}"
-    first = agents.start(*options(endpoint, nnodes="1:2", run_id="one"), name="first")
+    first = agents.start(*options(endpoint, "1:2", run_id="one", conf=CONF), name="first")
     agents.until_round(0, first)
     conf = f"{CONF},unreachable_timeout=2"
-    second = agents.start(*options(endpoint, nnodes="1:2", run_id="two", conf=conf), name="second")
+    second = agents.start(*options(endpoint, "1:2", run_id="two", conf=conf), name="second")
     agents.until_round(0, second)
     assert f"the store at {endpoint} is hosted by a launcher of another job, 'one'" in second.stderr
     assert "--rdzv-endpoint" in second.stderr

@@ -10,6 +10,9 @@ import sys
 
 import pytest
 
+from helpers.ports import free_port
+from helpers.programs import run_all, run_python
+
 SHOW_ENV = """\
 import json, os, pathlib, sys
 names = [n for n in os.environ if n.startswith(("TORCHELASTIC_", "MASTER_", "PLAUNCH_", "OMP_"))]
@@ -186,23 +189,15 @@ def test_console_events(plaunch):
 def test_two_static_nodes_on_one_host(plaunch):
     """Two agents compute one world; the worker of rank 0 hosts the store that the other joins."""
     script = plaunch.write("show.py", SHOW_ENV)
-    from plaunch_network import HeldPort
-
-    held = HeldPort.any()
-    held.close()
-    argv = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1"]
-    argv.append(f"--master-port={held.port}")
-    with (
-        plaunch.start(*argv, "--node-rank=0", script) as first,
-        plaunch.start(*argv, "--node-rank=1", script) as second,
-    ):
-        for process in (first, second):
-            out, err = process.communicate(timeout=60)
-            assert (process.returncode, out, err) == (0, "", "")
+    port = free_port()
+    argv = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    nodes = [["-m", "plaunch", *argv, f"--node-rank={rank}", script] for rank in range(2)]
+    for done in run_all(nodes, cwd=plaunch.folder, env=plaunch.environ):
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     worlds = [json.loads((plaunch.folder / f"env-{rank}.json").read_text()) for rank in range(4)]
     assert [env["GROUP_RANK"] for env in worlds] == ["0", "0", "1", "1"]
     assert {env["WORLD_SIZE"] for env in worlds} == {"4"}
-    assert {env["MASTER_PORT"] for env in worlds} == {str(held.port)}
+    assert {env["MASTER_PORT"] for env in worlds} == {str(port)}
     assert {env["TORCHELASTIC_RUN_ID"] for env in worlds} == {"none"}
 
 
@@ -213,8 +208,10 @@ def test_two_static_nodes_on_one_host(plaunch):
         (["nowhere.py"], "the script 'nowhere.py' does not exist"),
         (["--nproc-per-node=0", "SCRIPT"], "--nproc-per-node is 0"),
         (["--nproc-per-node=lots", "SCRIPT"], "'lots'"),
-        (["--nnodes=3:2", "SCRIPT"], "--nnodes is '3:2'"),
-        (["--no-python", "--module", "x"], "--no-python and --module contradict"),
+        (["--nnodes=3:2", "SCRIPT"], "--nnodes is '3:2'; it needs 0 < minimum <= maximum"),
+        (["--nnodes=2", "SCRIPT"], "give --master-addr with that of node 0"),
+        (["--no-python", "-m", "x"], "--no-python and --module contradict each other"),
+        (["--no-python", "--module", "x"], "--no-python and --module contradict each other"),
         (["--redirects=9", "SCRIPT"], "--redirects: '9'"),
         (["--rdzv-conf=x", "SCRIPT"], "--rdzv-conf has 'x'"),
         (["--rdzv-backend=statik", "SCRIPT"], "did you mean 'static'"),
@@ -223,13 +220,21 @@ def test_two_static_nodes_on_one_host(plaunch):
         (["--signal-policy=torchru", "SCRIPT"], "did you mean 'torchrun'"),
         (["--local-ranks-filter=z", "SCRIPT"], "--local-ranks-filter has 'z'"),
         (["--log-dir=SCRIPT", "SCRIPT"], "show.py"),
-        (["--nnodes=2", "--node-rank=2", "--master-addr=a", "SCRIPT"], "node rank 2"),
+        (
+            ["--nnodes=2", "--node-rank=2", "--master-addr=a", "SCRIPT"],
+            "node rank 2 (--node-rank) is outside the job of 2 nodes",
+        ),
+        (
+            ["--nnodes=2", "--node-rank=1", "--master-addr=127.0.0.1", "SCRIPT"],
+            "(PLAUNCH_RDZV_TOKEN), but rendezvous backend 'static' does not sign",
+        ),
         (["--frobnicate", "SCRIPT"], "no option --frobnicate"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_before_anything_starts(plaunch, argv, message):
     script = plaunch.write("show.py", SHOW_ENV)
-    done = plaunch.run(*[word.replace("SCRIPT", script) for word in argv])
+    environ = {"PLAUNCH_RDZV_TOKEN": "a token of sixteen bytes"} if "TOKEN" in message else {}
+    done = plaunch.run(*[word.replace("SCRIPT", script) for word in argv], **environ)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("plaunch: error: ")
@@ -257,16 +262,8 @@ def test_help_and_version(plaunch):
 
 def test_torch_is_never_imported_by_the_launcher(plaunch):
     script = plaunch.write("none.py", "")
-    import subprocess
-
-    shown = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "plaunch", "--nproc-per-node=2", script],
-        capture_output=True,
-        text=True,
-        env=plaunch.environ,
-        timeout=60,
-        check=True,
-    )
+    argv = ["-X", "importtime", "-m", "plaunch", "--nproc-per-node=2", script]
+    shown = run_python(*argv, env=plaunch.environ, check=True)
     imported = {line.rpartition("|")[2].strip() for line in shown.stderr.splitlines()}
     assert "plaunch.launch" in imported
     assert not imported & {"torch", "numpy", "grpc", "etcd3", "multiprocessing", "asyncio"}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import re
 import signal
-import subprocess
 import sys
 
 import pytest
 from plaunch_network import HeldPort
+
+from helpers.programs import run_python
+from helpers.terminals import Terminal
 
 
 @pytest.fixture
@@ -66,32 +67,6 @@ def test_a_range_without_a_free_port(plaunch):
 
 
 @pytest.mark.parametrize(
-    ("argv", "environ", "message"),
-    [
-        (["--nnodes=2"], {}, "give --master-addr with that of node 0"),
-        (["--nnodes=3:2"], {}, "minimum <= maximum"),
-        (["--no-python", "-m"], {}, "contradict each other"),
-        (
-            ["--nnodes=2", "--node-rank=2", "--master-addr=a"],
-            {},
-            "node rank 2 (--node-rank) is outside the job of 2 nodes",
-        ),
-        (
-            ["--nnodes=2", "--node-rank=1", "--master-addr=127.0.0.1"],
-            {"PLAUNCH_RDZV_TOKEN": "a token of sixteen bytes"},
-            "(PLAUNCH_RDZV_TOKEN), but rendezvous backend 'static' does not sign",
-        ),
-    ],
-)
-def test_contradictions_are_refused_before_anything_starts(plaunch, argv, environ, message):
-    done = plaunch.run(*argv, plaunch.write("train.py", SHOW), **environ)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
     ("environ", "message"),
     [
         ({"PET_NNODES": "x"}, "variable PET_NNODES is 'x'; write a number"),
@@ -137,28 +112,17 @@ sys.exit(main(plugins=[Backend()]))
 
 @pytest.fixture
 def alone(plaunch):
-    """The command of a launch that waits for another node, and its settings."""
+    """Makes the words of a launch that waits for another node."""
     script = plaunch.write("train.py", SHOW)
     launcher = plaunch.write("launcher.py", ALONE)
     argv = ["--nnodes=2", "--rdzv-backend=memory", "--rdzv-id=job"]
-    return (
-        lambda *more: [sys.executable, launcher, *argv, *more, script],
-        {"cwd": plaunch.folder, "stdin": subprocess.DEVNULL},
-    )
+    return lambda *more: [launcher, *argv, *more, script]
 
 
 @pytest.mark.slow
 def test_who_waits_too_long_to_start_says_for_whom(plaunch, alone):
-    command, settings = alone
-    done = subprocess.run(
-        command("--node-rank=1", "--start-timeout=6"),
-        env=plaunch.environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **settings,
-    )
+    words = alone("--node-rank=1", "--start-timeout=6")
+    done = run_python(*words, cwd=plaunch.folder, env=plaunch.environ)
     assert done.returncode == 111
     host = os.uname().nodename
     who = re.escape(f"2 nodes; 1 came: {host} (index 1); missing: index 0")
@@ -171,22 +135,11 @@ def test_who_waits_too_long_to_start_says_for_whom(plaunch, alone):
 
 @pytest.mark.slow
 def test_on_a_terminal_the_wait_is_one_line(plaunch, alone):
-    command, settings = alone
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        command(), env={**plaunch.environ, "TERM": "xterm"}, stderr=theirs, **settings
-    ) as process:
-        os.close(theirs)
-        seen, is_told = b"", False
-        with contextlib.suppress(OSError):  # the end of a terminal
-            while part := os.read(ours, 4096):
-                seen += part
-                if b"waiting for 2 nodes" in seen and not is_told:
-                    process.send_signal(signal.SIGINT)
-                    is_told = True
-    os.close(ours)
-    lines = seen.decode().split("\r\n")
-    assert process.returncode == 130
+    with Terminal(*alone(), cwd=plaunch.folder, env={**plaunch.environ, "TERM": "xterm"}) as shown:
+        shown.read_until(b"waiting for 2 nodes")
+        shown.process.send_signal(signal.SIGINT)
+        lines = shown.read_to_end()
+        assert shown.process.wait(60) == 130
     (waiting,) = [line for line in lines if "waiting for 2 nodes" in line]
     assert waiting.startswith("\r\x1b[Kplaunch: waiting for 2 nodes")
     # What follows takes its place.

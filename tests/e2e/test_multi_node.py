@@ -9,14 +9,12 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
+from functools import partial
 
 import pytest
 
-from helpers.ports import free_port
+from helpers.nodes import check_refused, check_secrets, of, options
 from helpers.processes import is_reaped
-
-pytest.importorskip("torch.distributed")
 
 QUICK = "keep_alive_interval=0.4,keep_alive_max_attempt=8"  # a lost node is noticed in 3 to 4 s
 TOKEN = "a-token-that-nobody-else-knows"
@@ -32,44 +30,31 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def endpoint():
+def endpoint(endpoint_of):
     """An address of this machine at which nobody listens; the first agent will."""
-    return f"127.0.0.1:{free_port()}"
+    return endpoint_of("c10d")
 
 
 @contextlib.contextmanager
-def store_at(kind, endpoint, folder):
-    """The options for a store that the first agent hosts, that a file is, or a third process."""
-    if kind == "first agent":
-        yield endpoint, ""
+def store_at(kind, endpoint_of, folder):
+    """A store that etcd or the first agent has, that a file is, or a third process; its words."""
+    if kind == "etcd":
+        yield endpoint_of("etcd-v2"), "etcd-v2", ""
+    elif kind == "first agent":
+        yield endpoint_of("c10d"), "c10d", ""
     elif kind == "file":
-        yield folder / "store", ",store_type=file"
+        yield folder / "store", "c10d", ",store_type=file"
     else:
         with subprocess.Popen(
             [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             try:
-                yield f"127.0.0.1:{int(process.stdout.readline())}", ""
+                yield f"127.0.0.1:{int(process.stdout.readline())}", "c10d", ""
             finally:
                 process.kill()
 
 
-def options(endpoint, nnodes, *more, conf=""):
-    return [
-        f"--nnodes={nnodes}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={endpoint}",
-        "--rdzv-id=job",
-        f"--rdzv-conf=last_call_timeout=1{conf}",
-        *more,
-    ]
-
-
-HOSTS, JOINS = ",is_host=true", ",is_host=false"
-
-
-def of(name, workers):
-    return [int(worker[name]) for worker in workers]
+HOSTS, JOINS = "is_host=true", "is_host=false"
 
 
 # --- arrival and loss -----------------------------------------------------------------------------
@@ -78,40 +63,43 @@ def of(name, workers):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("store", "victim"),
-    [("first agent", "late"), ("file", "first"), ("third process", "first")],
+    [("first agent", "late"), ("file", "first"), ("third process", "first"), ("etcd", "first")],
 )
-def test_a_late_node_is_admitted_and_a_lost_one_left_behind(agents, endpoint, store, victim):
-    with store_at(store, endpoint, agents.folder) as (where, conf):
-        argv = options(where, "1:2", "--nproc-per-node=2", conf=f",{QUICK}{conf}")
+def test_a_late_node_is_admitted_and_a_lost_one_left_behind(
+    agents, endpoint_of, request, store, victim
+):
+    if store != "etcd":
+        pytest.importorskip("torch.distributed")
+    with store_at(store, endpoint_of, agents.folder) as (where, backend, more):
+        settings = {"backend": backend, "run_id": request.node.name, "conf": QUICK + more}
+        argv = options(where, "1:2", "--nproc-per-node=2", **settings)
         first = agents.start(*argv, name="first")
-        (alone, _) = agents.until_round(0, first, workers=2)
-        assert alone["WORLD_SIZE"] == "2"
+        alone = agents.until_round(0, first, workers=2)
+        assert of("WORLD_SIZE", alone) == [2, 2]
 
         late = agents.start(*argv, name="late")
         both = agents.until_round(1, first, late, workers=2)
         assert of("RANK", both) == [0, 1, 2, 3]
-        assert {worker["WORLD_SIZE"] for worker in both} == {"4"}
-        assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in both} == {"0"}
+        assert of("WORLD_SIZE", both) == [4] * 4
         assert len({(w["MASTER_ADDR"], w["MASTER_PORT"]) for w in both}) == 1
-        agents.until_gone(alone["pid"])
+        agents.until_gone(*of("pid", alone))
 
         dead, survivor = (first, late) if victim == "first" else (late, first)
-        theirs = [worker["pid"] for worker in dead.workers()]
+        theirs = of("pid", dead.workers())
         dead.kill()
         again = agents.until_round(2, survivor, workers=2)
         agents.until_gone(*theirs)
-        assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in again} == {"0"}
-        assert {worker["WORLD_SIZE"] for worker in again} == {"2"}
+        assert of("WORLD_SIZE", again) == [2, 2]
+        assert of("TORCHELASTIC_RESTART_COUNT", alone + both + again) == [0] * 8
         assert of("RANK", again) == [0, 1]
-        agents.tell("exit", 0)
-        assert survivor.exit_code() == 0
+        agents.finish(survivor)
         assert "was lost: no heartbeat" in survivor.stderr
     assert "Traceback" not in first.stderr + late.stderr
 
 
 @pytest.mark.slow
 def test_a_spare_takes_the_place_of_a_lost_node_and_ends_with_the_job(agents, endpoint):
-    argv = options(endpoint, "2", conf=f",{QUICK}")
+    argv = options(endpoint, "2", conf=QUICK)
     nodes = [agents.start(*argv) for _ in range(2)]
     agents.until_round(0, *nodes)
     spares = [agents.start(*argv, name=f"spare{number}") for number in range(2)]
@@ -125,33 +113,37 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_ends_with_the_job(agents, en
     workers = agents.until_round(1, survivor, spares[1])
     assert of("RANK", workers) == [0, 1]
     assert {worker["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"0"}
-    agents.tell("exit", 0)
-    assert [agent.exit_code() for agent in (survivor, *spares)] == [0, 0, 0]
+    agents.finish(survivor, *spares)
     assert spares[0].workers() == []
 
 
 # --- one job --------------------------------------------------------------------------------------
 
 
-def report_of(agent):
-    """The report of a failed job, without what it says of the agent itself."""
-    return agent.stderr[agent.stderr.index("FAILED: rank") :]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("max_restarts", [0, 2])
-def test_a_failure_anywhere_restarts_or_ends_all(agents, endpoint, max_restarts):
-    argv = options(endpoint, "4", f"--max-restarts={max_restarts}")
-    nodes = [agents.start(*argv) for _ in range(4)]
+@pytest.mark.parametrize(
+    ("backend", "count", "max_restarts"),
+    [
+        pytest.param("c10d", 4, 0, marks=pytest.mark.slow),
+        pytest.param("c10d", 4, 2, marks=pytest.mark.slow),
+        ("etcd-v2", 3, 1),
+    ],
+)
+def test_a_failure_anywhere_restarts_or_ends_all(
+    agents, endpoint_of, request, backend, count, max_restarts
+):
+    settings = {"backend": backend, "run_id": request.node.name}
+    argv = options(endpoint_of(backend), count, f"--max-restarts={max_restarts}", **settings)
+    nodes = [agents.start(*argv) for _ in range(count)]
     for attempt in range(max_restarts + 1):
         workers = agents.until_round(attempt, *nodes)
-        assert of("RANK", workers) == [0, 1, 2, 3]
-        assert of("TORCHELASTIC_RESTART_COUNT", workers) == [attempt] * 4
-        failing = 3 - attempt
+        assert of("RANK", workers) == list(range(count))
+        assert of("TORCHELASTIC_RESTART_COUNT", workers) == [attempt] * count
+        failing = count - 1 - attempt
         agents.tell(f"exit.{failing}.{attempt}", 7)
-    assert [node.exit_code() for node in nodes] == [7] * 4
-    agents.until_gone(*(worker["pid"] for node in nodes for worker in node.workers()))
-    (report,) = {report_of(node) for node in nodes}
+    assert [node.exit_code() for node in nodes] == [7] * count
+    agents.until_gone(*(pid for node in nodes for pid in of("pid", node.workers())))
+    # The report of a failed job, without what it says of the agent itself.
+    (report,) = {node.stderr[node.stderr.index("FAILED: rank") :] for node in nodes}
     assert re.search(rf"^  rank: +{failing} ", report, re.M)
     assert re.search(rf"^  pid: +{workers[failing]['pid']}$", report, re.M)
     assert re.search(r"^  ended: +exit code 7$", report, re.M)
@@ -183,7 +175,7 @@ def test_ranks_follow_the_nodes_index_size_and_role(agents, endpoint):
     # A node that has finished waits for the others, the store's host as well.
     for node in nodes[1:]:
         agents.tell(f"exit.{node.name}", 0)
-        agents.until_gone(*(worker["pid"] for worker in node.workers()))
+        agents.until_gone(*of("pid", node.workers()))
     assert [node.process.poll() for node in nodes] == [None] * 3
     agents.tell("exit.node0", 0)
     assert [node.exit_code() for node in nodes] == [0, 0, 0]
@@ -199,8 +191,7 @@ def test_a_node_that_waits_for_the_others_is_restarted_with_them(agents, endpoin
     agents.tell("exit.0.0", 5)
     workers = agents.until_round(1, *nodes)
     assert of("TORCHELASTIC_RESTART_COUNT", workers) == [1, 1]
-    agents.tell("exit", 0)
-    assert [node.exit_code() for node in nodes] == [0, 0]
+    agents.finish(*nodes)
 
 
 @pytest.mark.parametrize("hosts", [True, False])
@@ -255,12 +246,9 @@ def test_a_notice_is_for_all_nodes_and_a_stop_for_one(agents, endpoint):
     round_ = max(of("PLAUNCH_ROUND", nodes[0].workers()))
     agents.until_round(round_, *nodes)
     nodes[1].process.send_signal(signal.SIGUSR1)
-    agents.until(
-        lambda: all(any("notice" in line for line in node.lines()) for node in nodes),
-        "all workers have got it",
-    )
+    agents.until(lambda: all(node.notices() for node in nodes), "all workers have got it")
     for node in nodes:
-        (line,) = (line for line in node.lines() if "notice" in line)
+        (line,) = node.notices()
         assert line == {"notice": signal.SIGUSR1, "rank": node.workers(round_)[0]["RANK"]}
 
     nodes[2].process.send_signal(signal.SIGTERM)
@@ -282,7 +270,7 @@ def test_a_notice_to_all_launchers_reaches_each_worker_once(agents, endpoint):
     agents.until_round(0, *nodes)
 
     def notices():
-        return [sum("notice" in line for line in node.lines()) for node in nodes]
+        return [len(node.notices()) for node in nodes]
 
     for node in nodes:
         node.process.send_signal(signal.SIGUSR1)
@@ -292,8 +280,7 @@ def test_a_notice_to_all_launchers_reaches_each_worker_once(agents, endpoint):
     # Whatever the first one has led to comes before the second.
     agents.until(lambda: min(notices()) >= 2, "all workers have got the second")
     assert notices() == [2, 2, 2]
-    agents.tell("exit", 0)
-    assert [node.exit_code() for node in nodes] == [0, 0, 0]
+    agents.finish(*nodes)
 
 
 def test_a_stop_of_all_nodes_ends_all(agents, endpoint):
@@ -303,7 +290,7 @@ def test_a_stop_of_all_nodes_ends_all(agents, endpoint):
     for node in nodes:
         node.process.send_signal(signal.SIGTERM)
     assert [node.exit_code() for node in nodes] == [128 + signal.SIGTERM] * 3
-    agents.until_gone(*(worker["pid"] for worker in workers))
+    agents.until_gone(*of("pid", workers))
     for node in nodes:
         # A thread that torch still holds when the interpreter ends would say something here.
         assert node.stderr == "plaunch: SIGTERM received; the workers are stopped\n"
@@ -316,7 +303,7 @@ def test_a_node_that_comes_when_others_have_finished_is_not_needed(agents, endpo
     round_ = max(of("PLAUNCH_ROUND", nodes[0].workers()))
     agents.until_round(round_, *nodes)
     agents.tell("exit.node1", 0)
-    agents.until_gone(*(worker["pid"] for worker in nodes[1].workers()))
+    agents.until_gone(*of("pid", nodes[1].workers()))
     late = agents.start(*options(endpoint, "1:3", conf=JOINS))
     agents.until(lambda: "waits in case" in late.stderr, "the late node has come")
     assert [node.process.poll() for node in nodes] == [None, None]
@@ -333,21 +320,13 @@ def test_a_node_that_comes_when_others_have_finished_is_not_needed(agents, endpo
 def test_other_settings_are_refused_by_name(agents, endpoint):
     first = agents.start(*options(endpoint, "1:2", "--max-restarts=1"))
     agents.until_round(0, first)
-    for nnodes, max_restarts, told in (
-        ("1:3", 1, "--nnodes=1:3 here, 1:2 there"),
-        ("1:2", 4, "--max-restarts=4 here, 1 there"),
-    ):
-        other = agents.start(*options(endpoint, nnodes, f"--max-restarts={max_restarts}"))
-        assert other.exit_code() == 112
-        assert told in other.stderr
-        assert "Traceback" not in other.stderr
-    agents.tell("exit", 0)
-    assert first.exit_code() == 0
+    check_refused(agents, partial(options, endpoint))
+    agents.finish(first)
     assert len(first.workers()) == 1
 
 
 def test_too_few_nodes_in_time(agents, endpoint):
-    argv = options(endpoint, "3", conf=",join_timeout=8")
+    argv = options(endpoint, "3", conf="join_timeout=8")
     nodes = [agents.start(*argv, f"--node-rank={index}") for index in (0, 2)]
     assert [node.exit_code() for node in nodes] == [111, 111]
     for node in nodes:
@@ -362,7 +341,7 @@ def test_too_few_nodes_in_time(agents, endpoint):
 
 @pytest.mark.slow
 def test_a_lost_store_ends_the_nodes_after_a_bound(agents, endpoint):
-    bound = ",unreachable_timeout=2"
+    bound = "unreachable_timeout=2,"
     host = agents.start(*options(endpoint, "3", conf=bound + HOSTS))
     others = [agents.start(*options(endpoint, "3", conf=bound + JOINS)) for _ in range(2)]
     agents.until_round(0, host, *others)
@@ -371,7 +350,7 @@ def test_a_lost_store_ends_the_nodes_after_a_bound(agents, endpoint):
     for node in others:
         assert "unreachable_timeout=2" in node.stderr
         assert "Traceback" not in node.stderr
-        agents.until_gone(*(worker["pid"] for worker in node.workers()))
+        agents.until_gone(*of("pid", node.workers()))
 
 
 @pytest.mark.slow
@@ -409,17 +388,7 @@ def test_the_token_keeps_strangers_out_and_stays_secret(agents, endpoint):
         assert "token" in stranger.stderr
     second = agents.start(*options(endpoint, "1:2"), **with_token)
     workers = agents.until_round(1, first, second)
-    secret = TOKEN.encode()
-    for worker in workers:
-        assert secret not in Path(f"/proc/{worker['pid']}/environ").read_bytes()
-    seen = 0
-    for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            words = cmdline.read_bytes()
-            seen += b"plaunch" in words
-            assert secret not in words
-    assert seen >= 2
-    agents.tell("exit", 0)
-    assert [first.exit_code(), second.exit_code()] == [0, 0]
+    check_secrets(workers, TOKEN.encode())
+    agents.finish(first, second)
     for agent in agents.all:
         assert TOKEN not in agent.stdout + agent.stderr

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from plaunch_rendezvous_etcd.testing import EtcdServer
 
-pytest.importorskip("torch.distributed")
+pytestmark = [
+    pytest.mark.exhaustive,
+    pytest.mark.heavy,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
+
+WORKERS, CONTROL = 0, 1  # the two switches; etcd is at the second one only
 
 
-@pytest.mark.exhaustive
-@pytest.mark.heavy
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_training_goes_on_while_a_cable_is_cut_and_after(build_network, training):
     network = build_network(3)
     nodes = [
@@ -35,4 +41,51 @@ def test_training_goes_on_while_a_cable_is_cut_and_after(build_network, training
     training.hurry()
     assert [node.exit_code() for node in nodes] == [0, 0, 0]
     assert training.worlds()[-3:] == [3, 2, 3]
+    training.check()
+
+
+@pytest.mark.usefixtures("etcd_server")  # is skipped where there is no etcd
+def test_training_goes_on_while_a_cable_to_etcd_is_cut_and_after(build_network, agents, training):
+    """To etcd, and to nobody else."""
+    pytest.importorskip("grpc")
+    pytest.importorskip("google.protobuf")
+    network = build_network(3, switches=2)
+    with EtcdServer(host=network.own_address(CONTROL)) as server:
+
+        def start(node):
+            return training.start(
+                "--nnodes=2:3",
+                "--rdzv-backend=etcd-v2",
+                f"--rdzv-endpoint={server.endpoint}",
+                "--rdzv-id=partition",
+                "--rdzv-conf=last_call_timeout=5,keep_alive_interval=0.5,keep_alive_max_attempt=8",
+                f"--local-addr={network.address(node, WORKERS)}",
+                interface=f"eth{WORKERS}",
+                within=network.within(node),
+            )
+
+        # The first one leads, and loses its cable.
+        nodes = [start(0)]
+        agents.until(lambda: server.ask("lease/leases").get("leases"), "the first one is there")
+        nodes += [start(1), start(2)]
+        training.until_world(3)
+        training.until_further(3)
+        worlds = training.worlds()
+        # Cut for a moment: its workers go on, and nobody says that it is lost.
+        network.cut(0, CONTROL)
+        time.sleep(1)
+        network.mend(0, CONTROL)
+        training.until_further(9)  # longer than it would take to lose it
+        assert training.worlds() == worlds
+        # Cut for longer than a node may be silent: the others go on without it. Its own workers
+        # lose their peers, but that is a failure that costs no restart.
+        network.cut(0, CONTROL)
+        training.until_world(2)
+        training.until_further(3)
+        network.mend(0, CONTROL)
+        training.until_world(3)
+        training.hurry()
+        assert [node.exit_code() for node in nodes] == [0, 0, 0]
+    assert training.worlds() == [*worlds, 2, 3]
+    assert "was lost: no heartbeat" in nodes[1].stderr
     training.check()

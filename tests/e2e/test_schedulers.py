@@ -61,8 +61,7 @@ def test_two_tasks_of_a_step_are_one_world(agents, job):
         ("3", "4", "1", "2"),
     ]
     assert [worker["RANK"] for worker in nodes[1].workers()] == ["0", "1"]
-    agents.tell("exit", 0)
-    assert [node.exit_code() for node in nodes] == [0, 0]
+    agents.finish(*nodes)
     for node in nodes:
         assert f"rdzv_endpoint=localhost:{FIRST_PORT + job} (SLURM_STEP_NODELIST, " in node.stderr
         assert f"rdzv_id=slurm-{job}.0 (SLURM_JOB_ID, SLURM_STEP_ID)" in node.stderr

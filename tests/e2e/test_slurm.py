@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.nodes import WORKER, write_whole
 from helpers.waiting import wait_until
 
 pytest.importorskip("torch.distributed")
@@ -29,24 +30,8 @@ PAGE = Path(__file__).parents[2] / "docs/slurm.md"
 NAME_SPACES = "unshare --net --uts --mount --pid --fork --kill-child --mount-proc".split()
 UP = ["sh", "-c", "echo up; exec sleep infinity"]
 TIMEOUT = 60.0  # seconds
+ON_ALL = ("--nodes=3", "--ntasks-per-node=1")
 QUICK = "--rdzv-conf=keep_alive_interval=0.4,keep_alive_max_attempt=8"
-
-# Says who it is, tells of SIGUSR1, and ends once there is a file `exit`, with the code in it.
-WORKER = """\
-import json, os, signal, socket, sys, time
-def say(**facts):
-    os.write(1, (json.dumps(facts) + "\\n").encode())
-rank = os.environ["RANK"]
-signal.signal(signal.SIGUSR1, lambda signum, frame: say(notice=rank))
-names = "RANK WORLD_SIZE PLAUNCH_ROUND PLAUNCH_JOB_ID TORCHELASTIC_RUN_ID"
-say(host=socket.gethostname(), pid=os.getpid(), **{n: os.environ[n] for n in names.split()})
-while True:
-    for name in (f"exit.{rank}", "exit"):
-        if os.path.exists(name):
-            with open(name) as file:
-                sys.exit(int(file.read()))
-    time.sleep(0.02)
-"""
 
 
 def why_not():
@@ -177,9 +162,7 @@ class Job:
 
     def tell(self, name, code):
         """Let workers exit; see `WORKER`."""
-        part = self._cluster.folder / ".part"
-        part.write_text(str(code))
-        part.rename(self._cluster.folder / name)
+        write_whole(self._cluster.folder / name, code)
 
     def end(self):
         """Wait for its end; what `srun` ended with."""
@@ -210,7 +193,7 @@ def batch(launch, srun="srun"):
 
 def test_a_sweep_stays_a_sweep_and_is_one_job_if_the_user_says_so(cluster):
     (cluster.folder / "exit").write_text("0")
-    words = ["srun", "--nodes=3", "--ntasks-per-node=1", "plaunch"]
+    words = ["srun", *ON_ALL, "plaunch"]
     alone = cluster.run(*words, "worker.py")
     assert alone.returncode == 0, alone.stderr
     told = [json.loads(line) for line in alone.stdout.splitlines()]
@@ -244,7 +227,7 @@ def test_the_batch_script_of_the_page(cluster):
 
 def test_a_batch_script_without_srun_uses_one_node_and_says_so(cluster):
     (cluster.folder / "exit").write_text("0")
-    job = cluster.submit(batch("", srun=""), "--nodes=3", "--ntasks-per-node=1")
+    job = cluster.submit(batch("", srun=""), *ON_ALL)
     assert job.end() == 0
     assert [(w["host"], w["WORLD_SIZE"]) for w in job.said("RANK")] == [("node01", "1")]
     assert "has 3 nodes, but this launcher uses only one" in job.output
@@ -276,8 +259,7 @@ def test_a_requeued_job_is_the_same_job_in_another_run(cluster):
 def test_each_worker_gets_a_warning_of_slurms_once(cluster):
     job = cluster.submit(
         batch("--scheduler=slurm --signal-policy=notify --nproc-per-node=2"),
-        "--nodes=3",
-        "--ntasks-per-node=1",
+        *ON_ALL,
     )
     job.until_world(6)
     for times in (1, 2):
@@ -285,7 +267,7 @@ def test_each_worker_gets_a_warning_of_slurms_once(cluster):
         job.until(lambda: len(job.said("notice")) >= 6 * times, f"warning {times}")  # noqa: B023
         # Longer than what counts as one and the same; whatever the first has led to is there then.
         subprocess.run(["sleep", "1.5"], check=True)
-        assert sorted(f["notice"] for f in job.said("notice")) == sorted([*"012345"] * times)
+        assert sorted(f["rank"] for f in job.said("notice")) == sorted([*"012345"] * times)
     job.tell("exit", 0)
     assert job.end() == 0
 
@@ -293,8 +275,7 @@ def test_each_worker_gets_a_warning_of_slurms_once(cluster):
 def test_the_loss_of_a_node_is_outlived(cluster):
     job = cluster.submit(
         batch(f"--scheduler=slurm --nnodes=2:3 {QUICK}", "srun --no-kill --kill-on-bad-exit"),
-        "--nodes=3",
-        "--ntasks-per-node=1",
+        *ON_ALL,
         "--no-kill",
     )
     job.until_world(3)
@@ -311,8 +292,7 @@ def test_a_launcher_that_ends_alone_ends_the_job_with_kill_on_bad_exit(cluster):
         # On the last node there is no such script.
         "#!/bin/bash\nsrun --kill-on-bad-exit bash -c 'test $SLURM_NODEID = 2 && cd /; "
         'exec plaunch --scheduler=slurm worker.py\'\necho "srun ended with $?"\n',
-        "--nodes=3",
-        "--ntasks-per-node=1",
+        *ON_ALL,
     )
     # Whichever of the two codes srun has seen first.
     assert job.end() in (2, 128 + signal.SIGTERM)
@@ -320,11 +300,9 @@ def test_a_launcher_that_ends_alone_ends_the_job_with_kill_on_bad_exit(cluster):
 
 
 def test_the_code_of_a_worker_is_that_of_srun(cluster):
-    job = cluster.submit(
-        batch("--scheduler=slurm", "srun --kill-on-bad-exit"), "--nodes=3", "--ntasks-per-node=1"
-    )
+    job = cluster.submit(batch("--scheduler=slurm", "srun --kill-on-bad-exit"), *ON_ALL)
     job.until_world(3)
-    job.tell("exit.1", 7)
+    job.tell("exit.1.0", 7)
     assert job.end() == 7
     assert "rank 1 on node02" in job.output
 
@@ -338,8 +316,7 @@ def test_ranks_of_mpirun_in_a_batch_script(cluster):
         f"{mpirun} plaunch --scheduler=mpi worker.py\necho patiently\n"
         f"{mpirun} --mca odls_base_sigkill_timeout 40 plaunch --scheduler=mpi worker.py\n"
         'echo "srun ended with $?"\n',
-        "--nodes=3",
-        "--ntasks-per-node=1",
+        *ON_ALL,
     )
     assert job.end() == 0
     assert job.output.count("error: --scheduler=slurm, but this launcher was started by Open") == 3

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import signal
-import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 from helpers.processes import is_gone
+from helpers.terminals import Terminal
 from helpers.waiting import wait_for_files, wait_until
-
-if TYPE_CHECKING:
-    from tests.e2e.conftest import CommandLine
 
 TIMEOUT = 60.0  # seconds; a hang is a failure, however slow the machine
 
@@ -50,27 +44,6 @@ def test_ctrl_c_during_a_failure_skips_the_grace_and_the_failure_stays_the_cause
     assert is_gone(int((tmp_path / "ready").read_text()))
 
 
-def in_a_terminal(plaunch: CommandLine, *argv: str) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a launch as the foreground job of a terminal; the launcher, and the terminal's keys."""
-    keys, terminal = pty.openpty()
-    program = (
-        "import fcntl, os, sys, termios\n"
-        "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
-        "os.execv(sys.executable, [sys.executable, '-m', 'plaunch', *sys.argv[1:]])\n"
-    )
-    launcher = subprocess.Popen(
-        [sys.executable, "-c", program, *argv],
-        cwd=plaunch.folder,
-        env=plaunch.environ,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    )
-    os.close(terminal)
-    return launcher, keys
-
-
 SAVING = """\
 import os, pathlib, signal, sys, time
 def save(*_):
@@ -92,30 +65,19 @@ def test_keys_of_a_terminal(plaunch, tmp_path, key, times):
     """The first one asks the workers, which are not in its group; the second one is impatient."""
     code, signum = KEYS[key]
     script = plaunch.write("saving.py", SAVING)
-    launcher, keys = in_a_terminal(plaunch, script, signum.name)
-    try:
+    words = ["-m", "plaunch", script, signum.name]
+    with Terminal(*words, cwd=plaunch.folder, env=plaunch.environ) as terminal:
         wait_for_files(tmp_path / "ready")
-        os.write(keys, code)
+        terminal.type(code)
         wait_for_files(tmp_path / "asked")
         if times == 1:
             (tmp_path / "slow").touch()
         else:
             worker = int((tmp_path / "ready").read_text())
-            wait_until(lambda: press(keys, code, worker), "the worker is gone")
-        assert launcher.wait(TIMEOUT) == 128 + signum
-    finally:
-        launcher.kill()
-        launcher.wait()
-        os.close(keys)
+            wait_until(lambda: is_gone(worker) or terminal.type(code), "the worker is gone")
+        assert terminal.process.wait(TIMEOUT) == 128 + signum
     assert (tmp_path / "saved").exists() == (times == 1)
     assert is_gone(int((tmp_path / "ready").read_text()))
-
-
-def press(keys: int, code: bytes, worker: int) -> bool:
-    if is_gone(worker):
-        return True
-    os.write(keys, code)
-    return False
 
 
 def test_a_signal_that_nobody_handles_ends_the_launch_with_a_word(plaunch, tmp_path):

@@ -8,37 +8,26 @@ import time
 
 import pytest
 
-from helpers.ports import free_port
-
-pytest.importorskip("torch.distributed")
+from helpers.nodes import of, options
 
 SHORT = "keep_alive_interval=0.25,unreachable_timeout=4"
 SHORT_PAUSE = 8.0  # seconds: beyond the time-out, and every lease of a heartbeat
 LONG_PAUSE = 65.0  # the same with the defaults
 
 
-def argv_of(backend, nodes, endpoint, conf=""):
-    return [
-        f"--nnodes={nodes}",
-        f"--rdzv-backend={backend}",
-        f"--rdzv-endpoint={endpoint}",
-        f"--rdzv-id=suspended-{secrets.token_hex(4)}",
-        f"--rdzv-conf=last_call_timeout=1{conf and ','}{conf}",
-    ]
-
-
-@pytest.fixture
-def endpoint_of(request):
-    def endpoint_of(backend):
-        if backend == "c10d":
-            return f"127.0.0.1:{free_port()}"
-        return request.getfixturevalue("etcd_server").endpoint
-
-    return endpoint_of
-
-
-def suspend_and_go_on(agents, argv, nodes, pause):
-    """Let a job begin, suspend its launchers, and let it end; its workers are not suspended."""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("nodes", "pause", "conf"),
+    [
+        *((nodes, SHORT_PAUSE, SHORT) for nodes in (1, 2)),
+        *(pytest.param(nodes, LONG_PAUSE, "", marks=pytest.mark.exhaustive) for nodes in (1, 2, 3)),
+    ],
+)
+@pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
+def test_a_job_goes_on_after_a_pause(agents, endpoint_of, backend, nodes, pause, conf):
+    """Its workers are not suspended."""
+    run_id = f"suspended-{secrets.token_hex(4)}"
+    argv = options(endpoint_of(backend), nodes, backend=backend, run_id=run_id, conf=conf)
     all_ = [agents.start(*argv) for _ in range(nodes)]
     workers = agents.until_round(0, *all_)
     for agent in all_:
@@ -46,25 +35,8 @@ def suspend_and_go_on(agents, argv, nodes, pause):
     time.sleep(pause)
     for agent in all_:
         agent.process.send_signal(signal.SIGCONT)
-    agents.tell("exit", 0)
-    assert [agent.exit_code() for agent in all_] == [0] * nodes
+    agents.finish(*all_)
     for agent in all_:
         assert len(agent.workers()) == 1, "its workers were started again"
         assert agent.stderr == ""
-    agents.until_gone(*(worker["pid"] for worker in workers))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("nodes", [1, 2])
-@pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
-def test_a_job_goes_on_after_a_pause(agents, endpoint_of, backend, nodes):
-    argv = argv_of(backend, nodes, endpoint_of(backend), SHORT)
-    suspend_and_go_on(agents, argv, nodes, SHORT_PAUSE)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-@pytest.mark.parametrize("nodes", [1, 2, 3])
-@pytest.mark.parametrize("backend", ["c10d", "etcd-v2"])
-def test_a_job_goes_on_after_a_long_pause(agents, endpoint_of, backend, nodes):
-    suspend_and_go_on(agents, argv_of(backend, nodes, endpoint_of(backend)), nodes, LONG_PAUSE)
+    agents.until_gone(*of("pid", workers))

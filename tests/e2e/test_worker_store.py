@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from helpers.fake_torch import write_fake_torch
+from helpers.nodes import options
 from helpers.ports import free_port
 from helpers.processes import is_gone
-from helpers.waiting import wait_until
+from helpers.waiting import wait_for_files, wait_until
 
 # The first half of the ranks ends after the first collective operation; the others then meet anew.
 # Nobody tidies up, as that is where a store of rank 0's would hide its end.
@@ -79,6 +80,20 @@ def host_of(stderr):
     return [int(pid) for pid in re.findall(r"store host is pid (\d+)", stderr)]
 
 
+def wait_for_host(folder, launcher, *ranks):
+    """Wait until workers are up, for whom there is a store host then; its process."""
+    wait_for_files(*(folder / f"up.0.{rank}" for rank in ranks or (0,)))
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as title, open(f"/proc/{pid}/stat") as stat:
+                parent = int(stat.read().rpartition(")")[2].split()[1])
+                if parent == launcher.pid and b"worker_store/serving.py" in title.read():
+                    return int(pid)
+        except OSError:
+            continue
+    raise AssertionError(f"launcher {launcher.pid} has no store host")
+
+
 # --- with torch -----------------------------------------------------------------------------------
 
 
@@ -112,21 +127,15 @@ def test_functions_meet_anew_too(plaunch, start_method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["static", "c10d", "etcd-v2"])
-def test_nodes_meet_anew_after_the_end_of_node_0(agents, backend, request):
+def test_nodes_meet_anew_after_the_end_of_node_0(agents, endpoint_of, backend, request):
     """Its launcher stays for them."""
     pytest.importorskip("torch.distributed")
     agents.script = str(agents.folder / "leaving.py")
     (agents.folder / "leaving.py").write_text(SCRIPT)
-    port = free_port()
-    words = [f"--rdzv-backend={backend}", "--local-addr=127.0.0.1", "--nnodes=2"]
-    if backend == "static":
-        words += ["--master-addr=127.0.0.1", f"--master-port={port}"]
-    elif backend == "c10d":
-        words += [f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job"]
-    else:
-        pytest.importorskip("grpc")
-        server = request.getfixturevalue("etcd_server")
-        words += [f"--rdzv-endpoint={server.endpoint}", f"--rdzv-id={request.node.name}"]
+    words = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+    if backend != "static":
+        words = options(endpoint_of(backend), 2, backend=backend, run_id=request.node.name)
+    words.append("--local-addr=127.0.0.1")
     started = [agents.start(*words, f"--node-rank={rank}") for rank in range(2)]
     assert [agent.exit_code() for agent in started] == [0, 0], started[1].stderr
     assert [agent.stdout.split() for agent in started] == [["left"], ["2"]]
@@ -203,8 +212,7 @@ with socket.create_server(where):
 def test_a_host_that_is_killed_ends_the_round_and_the_next_one_has_another(faked, tmp_path):
     script = faked.write("staying.py", STAYING)
     with faked.start("--nproc-per-node=2", "--max-restarts=1", script, "wait") as process:
-        wait_until(lambda: all((tmp_path / f"up.0.{rank}").exists() for rank in (0, 1)), "workers")
-        os.kill(_child_of(process.pid), signal.SIGKILL)
+        os.kill(wait_for_host(tmp_path, process, 0, 1), signal.SIGKILL)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert re.search(
@@ -219,8 +227,7 @@ def test_a_host_that_is_killed_ends_the_round_and_the_next_one_has_another(faked
 def test_a_host_that_is_killed_fails_the_job_without_restarts(faked, tmp_path):
     script = faked.write("staying.py", STAYING)
     with faked.start(script, "wait") as process:
-        wait_until((tmp_path / "up.0.0").exists, "workers")
-        os.kill(_child_of(process.pid), signal.SIGKILL)
+        os.kill(wait_for_host(tmp_path, process), signal.SIGKILL)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 113, err
     assert "staying.py FAILED: the launcher on" in err
@@ -230,8 +237,7 @@ def test_a_host_that_is_killed_fails_the_job_without_restarts(faked, tmp_path):
 def test_the_host_ends_with_a_launcher_that_is_killed(faked, tmp_path):
     script = faked.write("staying.py", STAYING)
     with faked.start(script, "wait") as process:
-        wait_until((tmp_path / "up.0.0").exists, "workers")
-        host = _child_of(process.pid)
+        host = wait_for_host(tmp_path, process)
         process.kill()
         wait_until(lambda: is_gone(host), "the end of the store host")
 
@@ -250,23 +256,9 @@ while True:
     signal.pause()
 """
     with faked.start(faked.write("saving.py", code)) as process:
-        wait_until((tmp_path / "up.0.0").exists, "workers")
-        host = _child_of(process.pid)
+        host = wait_for_host(tmp_path, process)
         process.terminate()
         out, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
     assert out.count("lean True") == 2, err
     assert is_gone(host)
-
-
-def _child_of(launcher):
-    """The store host of a launcher."""
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as title, open(f"/proc/{pid}/stat") as stat:
-                parent = int(stat.read().rpartition(")")[2].split()[1])
-                if parent == launcher and b"worker_store/serving.py" in title.read():
-                    return int(pid)
-        except OSError:
-            continue
-    raise AssertionError(f"launcher {launcher} has no store host")

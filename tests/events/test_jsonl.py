@@ -22,6 +22,14 @@ def create(path=None, run_dir=None, log_dir=None, **options):
     return JsonlEventHandler(context)
 
 
+def write(path, *written, **options):
+    """Events of these names, by a handler of their own."""
+    handler = create(path, **options)
+    for name in written:
+        handler.handle(event(name))
+    handler.close()
+
+
 def event(name="x", **metadata):
     return Event(name, EventSource.AGENT, 1.5, metadata, 2.5)
 
@@ -52,9 +60,7 @@ def test_the_place_in_the_runs_folder(tmp_path):
 def test_what_is_there_stays(tmp_path):
     path = tmp_path / "e"
     path.write_text('{"name": "before"}\n{"name": "to')
-    handler = create(path)
-    handler.handle(event())
-    handler.close()
+    write(path, "x")
     lines = path.read_text().splitlines()
     assert lines[:2] == ['{"name": "before"}', '{"name": "to']
     assert json.loads(lines[2])["name"] == "x"
@@ -85,10 +91,7 @@ def test_options_that_cannot_be_used(options, message):
 def test_rotation_keeps_the_newest(tmp_path, keep, files):
     path = tmp_path / "e"
     length = len(event("0").serialize()) + 1
-    handler = create(path, max_bytes=str(2 * length), keep=keep)
-    for number in range(7):
-        handler.handle(event(str(number)))
-    handler.close()
+    write(path, *map(str, range(7)), max_bytes=str(2 * length), keep=keep)
     assert {file.name: names(file) for file in tmp_path.iterdir()} == files
 
 
@@ -102,19 +105,14 @@ def test_a_number_of_files_that_is_never_reached_costs_nothing(tmp_path, monkeyp
         return exists(path)
 
     monkeypatch.setattr(os.path, "exists", counted)
-    handler = create(tmp_path / "e", max_bytes="1", keep="1000000000")
-    for number in range(4):
-        handler.handle(event(str(number)))
-    handler.close()
+    write(tmp_path / "e", *map(str, range(4)), max_bytes="1", keep="1000000000")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["e", "e.1", "e.2", "e.3"]
 
 
 def test_a_full_file_of_an_earlier_launch_is_rotated_too(tmp_path):
     path = tmp_path / "e"
     for _ in range(2):
-        handler = create(path, max_bytes="100")
-        handler.handle(event("long" * 20))
-        handler.close()
+        write(path, "long" * 20, max_bytes="100")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["e", "e.1"]
 
 
@@ -164,10 +162,7 @@ def test_writes_in_parts_are_completed(tmp_path, monkeypatch):
     written = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: written(fd, data[:7]))
     path = tmp_path / "e"
-    handler = create(path)
-    handler.handle(event("a"))
-    handler.handle(event("b"))
-    handler.close()
+    write(path, "a", "b")
     assert names(path) == ["a", "b"]
 
 
@@ -189,17 +184,12 @@ def test_what_cannot_be_cut_is_ended(tmp_path, monkeypatch, caplog):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_device_that_is_full(caplog):
-    handler = create("/dev/full")
-    handler.handle(event())
-    handler.close()
+    write("/dev/full", "x")
     assert "1 events are missing" in caplog.text
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    handler = create(tmp_path / "file" / "e")
-    handler.handle(event())
-    handler.handle(event())
-    handler.close()
+    write(tmp_path / "file" / "e", "x", "x")
     assert caplog.text.count("cannot be written") == 1
     assert "2 events are missing" in caplog.text

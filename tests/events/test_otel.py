@@ -6,7 +6,6 @@ import contextlib
 import http.server
 import os
 import pathlib
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,8 @@ from plaunch.events import SCHEMA, Event
 from plaunch.plugin import PluginContext
 from plaunch_events import otel, otel_export, otel_process
 from plaunch_events.spans import Spans, trace_id_of
+
+from helpers.programs import run_python
 
 pytest.importorskip("opentelemetry.sdk.trace")
 
@@ -257,11 +258,17 @@ def test_without_the_sdk(monkeypatch):
 
 def test_switched_off_by_its_own_variable(monkeypatch):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    handler = otel.OtelEventHandler(context())
-    for event in events_of(*SUCCESS):
-        handler.handle(event)
+    handler = handled(SUCCESS)
     assert handler._process is None
     handler.close()
+
+
+def handled(told, **options):
+    """The handler, after it was told these events."""
+    handler = otel.OtelEventHandler(context(**options))
+    for event in events_of(*told):
+        handler.handle(event)
+    return handler
 
 
 @pytest.fixture
@@ -324,9 +331,7 @@ def wait_for_end(process):
 def test_spans_reach_a_server_by_otlp(monkeypatch):
     with collector() as (requests, _, url):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        handler = otel.OtelEventHandler(context(wait="0"))
-        for event in events_of(*SUCCESS):
-            handler.handle(event)
+        handler = handled(SUCCESS, wait="0")
         handler.close()
         assert wait_for_end(handler._process) == 0
     assert {path for path, _ in requests} == {"/v1/traces"}
@@ -339,9 +344,7 @@ def test_a_server_that_hangs_keeps_nobody(monkeypatch):
     monkeypatch.setattr(otel, "MAX_WAIT", 0.05)
     with collector(delay=2.0) as (_, arrived, url):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        handler = otel.OtelEventHandler(context())
-        for event in events_of(*SUCCESS):
-            handler.handle(event)
+        handler = handled(SUCCESS)
         handler.close()
         assert arrived.wait(DEADLINE)
         wait_for_end(handler._process)
@@ -350,9 +353,7 @@ def test_a_server_that_hangs_keeps_nobody(monkeypatch):
 @pytest.mark.usefixtures("in_a_hurry")
 def test_the_process_begins_with_the_workers_and_no_sooner(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-    handler = otel.OtelEventHandler(context(wait="0"))
-    for event in events_of(*LAUNCH)[:-1]:
-        handler.handle(event)
+    handler = handled(LAUNCH[:-1], wait="0")
     assert handler._process is None
     handler.handle(events_of(*LAUNCH)[-1])
     assert handler._process is not None
@@ -362,10 +363,7 @@ def test_the_process_begins_with_the_workers_and_no_sooner(monkeypatch):
 
 def test_the_process_takes_the_time_that_nobody_else_wants(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-    handler = otel.OtelEventHandler(context(wait="0"))
-    for event in events_of(*LAUNCH):
-        handler.handle(event)
-    process = handler._process
+    process = handled(LAUNCH, wait="0")._process
     pid = process.pid
     assert os.sched_getscheduler(pid) == os.SCHED_IDLE
     share = pathlib.Path(f"/proc/{pid}/autogroup")  # of its session
@@ -395,8 +393,7 @@ def test_the_process_rests_while_there_may_be_more_events(monkeypatch):
 def test_an_export_that_cannot_work_is_an_error(monkeypatch):
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkon")
     monkeypatch.setattr(otel, "MAX_WAIT", DEADLINE)
-    handler = otel.OtelEventHandler(context(wait=str(DEADLINE)))
-    handler.handle(events_of(*SUCCESS)[0])
+    handler = handled(SUCCESS[:1], wait=str(DEADLINE))
     with pytest.raises(RuntimeError, match="exit code 1"):
         handler.close()
 
@@ -407,4 +404,4 @@ def test_no_events_no_spans():
 
 def test_importing_the_handler_does_not_import_the_sdk():
     code = "import sys, plaunch_events.otel; sys.exit('opentelemetry' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE)
+    run_python("-c", code, check=True)

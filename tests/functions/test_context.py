@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
-import json
 import logging
 import multiprocessing.forkserver
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -21,6 +19,7 @@ from plaunch_functions import MultiprocessContext
 from plaunch_functions.return_values import ReturnValues
 
 from helpers.processes import is_gone
+from helpers.programs import run_python
 from helpers.waiting import wait_for_files, wait_until
 
 BOUND = 60.0  # seconds within which everything here has long happened
@@ -32,44 +31,9 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture
-def functions(monkeypatch):
-    """The module of worker functions, where a new process finds it too."""
-    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "modules"))
-    return importlib.import_module("worker_functions")
-
-
-@pytest.fixture
-def contexts():
-    opened = []
-    yield opened
-    for context in opened:
-        context.close(signal.SIGKILL)
-
-
-@pytest.fixture
-def run(contexts, start_method):
-    def run(function, *args, envs=None, **options):
-        """`function` once for each tuple of arguments."""
-        options = {"start_method": start_method, "handle_signals": False, **options}
-        by_rank = dict(enumerate(args or [()]))
-        context = start_processes("trainer", function, by_rank, envs, **options)
-        contexts.append(context)
-        return context
-
-    return run
-
-
-@pytest.fixture
-def spawned(contexts):
-    """As `run`, for what does not depend on the start method; fork is the cheapest."""
-
-    def spawned(function, *args, **options):
-        options = {"start_method": "fork", "handle_signals": False, **options}
-        context = start_processes("trainer", function, dict(enumerate(args or [()])), **options)
-        contexts.append(context)
-        return context
-
-    return spawned
+def run(start, start_method):
+    """As `start`, in each way."""
+    return functools.partial(start, start_method=start_method)
 
 
 def only_failure(context):
@@ -96,20 +60,12 @@ def test_without_pidfds_too(run, functions, monkeypatch):
 
 
 @pytest.mark.parametrize("value", [None, {"a": [1, (2, b"x")]}, "ä\0", 10**100])
-def test_any_picklable_value_arrives(spawned, functions, value):
-    assert spawned(functions.give, (value,)).wait(BOUND).return_values == {0: value}
+def test_any_picklable_value_arrives(start, functions, value):
+    assert start(functions.give, (value,)).wait(BOUND).return_values == {0: value}
 
 
-def test_large_values_arrive_from_everybody(run, functions):
-    result = run(functions.megabytes, (48,), (32,)).wait(BOUND)
-    assert {rank: len(value) >> 20 for rank, value in result.return_values.items()} == {
-        0: 48,
-        1: 32,
-    }
-
-
-def test_large_values_arrive_when_somebody_else_only_looks_now_and_then(spawned, functions):
-    context = spawned(functions.megabytes, (100,))
+def test_large_values_arrive_when_somebody_else_only_looks_now_and_then(start, functions):
+    context = start(functions.megabytes, (100,))
     deadline = time.monotonic() + BOUND
     looks = 0
     while (result := context.wait(0)) is None:
@@ -120,13 +76,15 @@ def test_large_values_arrive_when_somebody_else_only_looks_now_and_then(spawned,
     assert looks < 500, "a pipe's worth at a time"
 
 
-def test_what_comes_between_the_last_look_and_the_end_is_not_lost(spawned, functions, monkeypatch):
+def test_what_comes_between_the_last_look_and_the_end_is_not_lost(start, functions, monkeypatch):
     monkeypatch.setattr(ReturnValues, "receive", lambda self: None)
-    assert spawned(functions.give, ("late",)).wait(BOUND).return_values == {0: "late"}
+    assert start(functions.give, ("late",)).wait(BOUND).return_values == {0: "late"}
 
 
-def test_output_and_value_do_not_wait_for_each_other(spawned, functions, tmp_path):
-    context = spawned(functions.print_much, (64,), log_dir=tmp_path, redirects=Std.OUT)
+def test_output_and_value_do_not_wait_for_each_other(start, functions, tmp_path):
+    chaos = importlib.import_module("chaos_functions")
+    args, envs = ("write_then", 64, "give", 64), {0: {"LOCAL_RANK": 0}}
+    context = start(chaos.behave, args, envs=envs, log_dir=tmp_path, redirects=Std.OUT)
     result = context.wait(BOUND)
     assert result.return_values == {0: 64}
     assert os.path.getsize(result.stdouts[0]) == 64 << 20
@@ -148,71 +106,10 @@ def test_an_exception_is_reported_with_its_traceback(run, functions):
     assert failure.last_lines[-1] == "ValueError: no data"
 
 
-def test_an_exception_without_error_files_is_in_the_last_lines(spawned, functions):
-    failure = only_failure(spawned(functions.fail, ("no data",), log_dir=os.devnull))
+def test_an_exception_without_error_files_is_in_the_last_lines(start, functions):
+    failure = only_failure(start(functions.fail, ("no data",), log_dir=os.devnull))
     assert failure.exitcode == 1
     assert failure.last_lines[-1] == "ValueError: no data"
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("raise_unpicklable", "UnpicklableError: holds a lock"),
-        ("raise_unloadable", "TwoArgumentsError: it failed because of that"),
-    ],
-)
-def test_exceptions_that_cannot_travel_are_reported_all_the_same(run, functions, name, text):
-    failure = only_failure(run(getattr(functions, name)))
-    assert failure.exitcode == 1
-    assert failure.message["message"] == text
-
-
-def test_a_value_that_cannot_be_pickled_is_a_failure(run, functions):
-    failure = only_failure(run(functions.return_unpicklable))
-    assert failure.exitcode == 1
-    assert "return_unpicklable" in failure.message["message"]
-    assert "cannot be sent to the launcher" in failure.message["message"]
-
-
-def test_a_value_that_cannot_be_unpickled_is_a_failure(run, functions):
-    failure = only_failure(run(functions.return_unloadable))
-    assert failure.exitcode == 1
-    assert failure.message == (
-        "the worker's return value cannot be unpickled in the launcher: "
-        "RuntimeError: this object does not travel"
-    )
-
-
-@pytest.mark.parametrize(("code", "exitcode"), [(17, 17), ("words", 1), (True, 1)])
-def test_leaving_with_a_code_is_that_exit_code(run, functions, code, exitcode):
-    failure = only_failure(run(functions.exit_with, (code,)))
-    assert failure.exitcode == exitcode
-    if code == "words":
-        assert failure.last_lines[-1] == "words"
-
-
-def test_an_exit_without_a_value_is_no_success(run, functions):
-    failure = only_failure(run(functions.exit_at_once, (0,)))
-    assert failure.exitcode == 1
-    assert "without a return value" in failure.message
-
-
-def test_an_exit_behind_pythons_back_has_its_code(run, functions):
-    assert only_failure(run(functions.exit_at_once, (9,))).exitcode == 9
-
-
-def test_a_code_that_the_system_cuts_to_zero_is_no_success(spawned, functions):
-    assert only_failure(spawned(functions.exit_with, (256,))).exitcode == 1
-
-
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_a_signal_that_kills_a_worker_is_its_exit_code(run, functions, signum):
-    assert only_failure(run(functions.kill_self, (int(signum),))).exitcode == -signum
-
-
-def test_a_worker_that_is_killed_while_it_sends_its_value(run, functions):
-    failure = only_failure(run(functions.die_while_sending, (10_000_000,)))
-    assert failure.exitcode == -signal.SIGKILL
 
 
 def test_an_interrupt_ends_a_worker_quietly(run, functions):
@@ -231,13 +128,10 @@ def test_the_others_are_stopped(run, functions, tmp_path):
     assert all(map(is_gone, context.pids().values()))
 
 
-def test_workers_whose_fork_server_dies_are_not_left_alone(contexts, functions, tmp_path, caplog):
+def test_workers_whose_fork_server_dies_are_not_left_alone(start, functions, tmp_path, caplog):
     multiprocessing.forkserver._forkserver._stop()
     ready = tmp_path / "ready"
-    context = start_processes(
-        "t", functions.ready_and_sleep, {0: (ready,)}, start_method="forkserver"
-    )
-    contexts.append(context)
+    context = start(functions.ready_and_sleep, (ready,), start_method="forkserver")
     wait_for_files(ready)
     with caplog.at_level(logging.WARNING, "plaunch"):
         os.kill(multiprocessing.forkserver._forkserver._forkserver_pid, signal.SIGKILL)
@@ -266,9 +160,8 @@ def test_a_worker_may_use_its_grace(run, functions, tmp_path):
     assert (tmp_path / "ready.checkpoint").exists()
 
 
-def test_a_spawned_worker_leads_its_session_from_the_start(contexts, functions, tmp_path):
-    context = start_processes("t", functions.ready_and_sleep, {0: (tmp_path / "ready",)})
-    contexts.append(context)
+def test_a_spawned_worker_leads_its_session_from_the_start(start, functions, tmp_path):
+    context = start(functions.ready_and_sleep, (tmp_path / "ready",), start_method="spawn")
     pid = context.pids()[0]
     assert os.getsid(pid) == os.getpgid(pid) == pid
 
@@ -326,11 +219,8 @@ def test_the_environment_is_that_of_this_start(run, functions, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_the_environment_is_there_before_the_functions_module(contexts, functions, method):
-    context = start_processes(
-        "t", functions.facts, {0: ()}, {0: {"WORKER_TEST": "early"}}, start_method=method
-    )
-    contexts.append(context)
+def test_the_environment_is_there_before_the_functions_module(start, functions, method):
+    context = start(functions.facts, envs={0: {"WORKER_TEST": "early"}}, start_method=method)
     assert context.wait(BOUND).return_values[0]["env_at_import"] == "early"
 
 
@@ -365,7 +255,7 @@ def test_signals_are_as_in_a_new_program(run, functions):
     }
 
 
-def test_a_signal_that_comes_too_early_is_not_the_launchers_to_handle(spawned, functions):
+def test_a_signal_that_comes_too_early_is_not_the_launchers_to_handle(start, functions):
     """A forked worker has the launcher's handlers, for a moment."""
     launcher, is_armed, handled = os.getpid(), [True], []
 
@@ -376,7 +266,7 @@ def test_a_signal_that_comes_too_early_is_not_the_launchers_to_handle(spawned, f
     os.register_at_fork(after_in_child=stop_the_worker)  # there is no way to take it back
     previous = signal.signal(signal.SIGTERM, lambda signum, frame: handled.append(signum))
     try:
-        failure = only_failure(spawned(functions.give, ("the signal was lost",)))
+        failure = only_failure(start(functions.give, ("the signal was lost",)))
     finally:
         is_armed.clear()
         signal.signal(signal.SIGTERM, previous)
@@ -384,10 +274,10 @@ def test_a_signal_that_comes_too_early_is_not_the_launchers_to_handle(spawned, f
     assert handled == []
 
 
-def test_the_launchers_own_mask_is_restored(spawned, functions):
+def test_the_launchers_own_mask_is_restored(start, functions):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     try:
-        facts = spawned(functions.signal_facts).wait(BOUND).return_values[0]
+        facts = start(functions.signal_facts).wait(BOUND).return_values[0]
         assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before | {signal.SIGUSR1}
         assert facts["blocked"] == sorted(map(int, before | {signal.SIGUSR1}))
     finally:
@@ -431,24 +321,14 @@ def test_streams_that_are_not_redirected_are_the_launchers(run, functions, capfd
     assert err == "stderr of 0: 1 2 3\n"
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
-def test_a_worker_has_none_of_the_launchers_descriptors(contexts, functions, tmp_path, method):
-    context = start_processes(
-        "trainer",
-        functions.open_files,
-        {0: (), 1: (), 2: ()},
-        start_method=method,
-        log_dir=tmp_path,
-        redirects=Std.ALL,
-        tee=Std.ERR,
-        handle_signals=False,
-    )
-    contexts.append(context)
+def test_a_worker_has_none_of_the_launchers_descriptors(run, functions, tmp_path, start_method):
+    options = {"log_dir": tmp_path, "redirects": Std.ALL, "tee": Std.ERR}
+    context = run(functions.open_files, (), (), (), **options)
     values = context.wait(BOUND).return_values
     pidfds = [target for value in values.values() for target in value.values() if "pidfd" in target]
     logs = [target for value in values.values() for target in value.values() if ".log" in target]
     assert pidfds == []
-    if method != "fork":  # a forked worker has what the launcher's other code has open
+    if start_method != "fork":  # a forked worker has what the launcher's other code has open
         assert logs == []
         assert len(values[2]) == len(values[0])
 
@@ -464,10 +344,9 @@ def test_a_queue_may_be_passed(run, functions, start_method):
     queue.close()
 
 
-def test_stdin_is_empty(run, functions, tmp_path):
+def test_stdin_is_empty(run, functions):
     """As multiprocessing has it, and torchrun."""
-    run(functions.report, (str(tmp_path / "facts"),)).wait(BOUND)
-    assert json.loads((tmp_path / "facts").read_text()) == {"stdin": ""}
+    assert run(functions.read_stdin).wait(BOUND).return_values == {0: ""}
 
 
 # --- starting -------------------------------------------------------------------------------------
@@ -486,22 +365,20 @@ def test_arguments_that_cannot_be_sent_are_refused_in_the_launcher(functions):
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_fork_sends_nothing_and_takes_any_function(spawned):
+def test_fork_sends_nothing_and_takes_any_function(start):
     lock = threading.Lock()
-    assert spawned(lambda: [lock.locked()]).wait(BOUND).return_values == {0: [False]}
+    assert start(lambda: [lock.locked()]).wait(BOUND).return_values == {0: [False]}
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_function_whose_module_the_worker_cannot_import(tmp_path, monkeypatch, contexts, method):
+def test_a_function_whose_module_the_worker_cannot_import(tmp_path, monkeypatch, start, method):
     (tmp_path / "here_only.py").write_text(
         "import os\nif 'IN_WORKER' in os.environ: raise ImportError('not in a worker')\n"
         "def work(): pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("here_only")
-    context = start_processes("t", module.work, {0: ()}, {0: {"IN_WORKER": 1}}, start_method=method)
-    contexts.append(context)
-    failure = only_failure(context)
+    failure = only_failure(start(module.work, envs={0: {"IN_WORKER": 1}}, start_method=method))
     assert failure.exitcode == 1
     assert failure.message["message"] == "ImportError: not in a worker"
 
@@ -568,12 +445,12 @@ def test_nothing_stays_behind_in_the_launcher(run, functions, start_method):
     assert multiprocessing.active_children() == []
 
 
-def test_a_temporary_folder_does_not_stay_behind(spawned, functions, tmp_path, monkeypatch):
+def test_a_temporary_folder_does_not_stay_behind(start, functions, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    spawned(functions.add, (1,)).wait(BOUND)
-    assert only_failure(spawned(functions.fail, ("x",))).message["message"] == "ValueError: x"
-    spawned(functions.add, (1,)).close()
+    start(functions.add, (1,)).wait(BOUND)
+    assert only_failure(start(functions.fail, ("x",))).message["message"] == "ValueError: x"
+    start(functions.add, (1,)).close()
     assert os.listdir(tmp_path) == []
 
 
@@ -582,9 +459,7 @@ def output_of(tmp_path, script, method):
     path = tmp_path / "script.py"
     folder = os.path.join(os.path.dirname(__file__), "modules")
     path.write_text(script.format(folder=folder, method=method, log_dir=str(tmp_path / "logs")))
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, timeout=110, check=False
-    )
+    done = run_python(path, timeout=110)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -22,19 +22,8 @@ def stranger():
 
 def in_server(pid):
     """A worker of a fork server that is asked for the exit code, and does not say it."""
-
-    class Handle:
-        returncode = None
-        sentinel = -1
-
-        def poll(self):
-            return None
-
-        def close(self):
-            pass
-
-    handle = Handle()
-    handle.pid = pid
+    handle = types.SimpleNamespace(pid=pid, returncode=None, sentinel=-1)
+    handle.poll = handle.close = lambda: None
     return fork_server.ForkServerHandle(handle)
 
 

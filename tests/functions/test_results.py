@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import select
-import threading
 import time
 
 import pytest
 from plaunch_functions.results import ResultPipe, send_result
+
+from helpers.calls import Call
 
 
 @pytest.fixture
@@ -42,27 +43,34 @@ def test_nothing_has_arrived_yet_and_is_not_waited_for(pipe, monkeypatch):
     assert not pipe.is_over
 
 
-def test_a_value_larger_than_any_pipe_arrives(pipe):
+def test_a_value_larger_than_any_pipe_arrives_but_one_look_ends_at_its_deadline(pipe):
     value = os.urandom(30_000_000)
-    sender = threading.Thread(target=send_result, args=(pipe.child_fd, pickle.dumps(value)))
-    sender.start()
-    receive_all(pipe)
-    sender.join(20)
-    assert pipe.is_complete
-    assert pipe.take_value() == value
-
-
-def test_one_look_ends_at_its_deadline_although_more_is_coming(pipe):
-    data = pickle.dumps(b"x" * 30_000_000)
-    sender = threading.Thread(target=send_result, args=(pipe.child_fd, data))
-    sender.start()
+    sender = Call(send_result, pipe.child_fd, pickle.dumps(value))
     while not select.select([pipe.fd], [], [], 20)[0]:
         pass
     pipe.receive(deadline=0.0)
     assert not pipe.is_over
     receive_all(pipe)
-    sender.join(20)
+    assert sender.ended()
     assert pipe.is_complete
+    assert pipe.take_value() == value
+
+
+@pytest.mark.parametrize(
+    ("written", "is_closed", "is_over"),
+    [
+        (b"", True, True),
+        (b"printed to a descriptor of somebody else's", False, True),
+        (b"pla", False, False),  # less than a header
+    ],
+)
+def test_what_is_no_frame_is_no_value(pipe, written, is_closed, is_over):
+    os.write(pipe.child_fd, written)
+    if is_closed:
+        pipe.close_child_end()
+    pipe.receive(0.0)
+    assert pipe.is_over is is_over
+    assert not pipe.is_complete
 
 
 def test_a_value_that_breaks_off_is_incomplete(pipe):
@@ -89,31 +97,10 @@ def test_a_value_is_complete_although_others_hold_the_pipe(pipe):
     os.close(held)
 
 
-def test_the_end_of_a_worker_that_sent_nothing_is_no_value(pipe):
-    pipe.close_child_end()
-    pipe.receive(0.0)
-    assert pipe.is_over
-    assert not pipe.is_complete
-
-
 def test_the_rest_is_not_waited_for_while_a_grandchild_holds_the_pipe(pipe):
     began = time.monotonic()
     pipe.receive_rest()
     assert time.monotonic() - began < 10
-    assert not pipe.is_complete
-
-
-def test_what_is_no_frame_is_not_waited_for(pipe):
-    os.write(pipe.child_fd, b"printed to a descriptor of somebody else's")
-    pipe.receive(0.0)
-    assert pipe.is_over
-    assert not pipe.is_complete
-
-
-def test_an_empty_header_is_not_a_value(pipe):
-    os.write(pipe.child_fd, b"pla")
-    pipe.receive(0.0)
-    assert not pipe.is_over
     assert not pipe.is_complete
 
 

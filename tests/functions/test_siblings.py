@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 
 import pytest
-from plaunch.process import start_processes
 
 from helpers.processes import is_gone
 from helpers.waiting import wait_for_files, wait_until
@@ -22,45 +20,36 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @pytest.fixture
-def start(monkeypatch, tmp_path, start_method):
+def returning(functions, start, tmp_path, start_method):
     """Starts workers that return when the files `go.<rank>` are there, rank 0 at once."""
-    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(__file__), "modules"))
-    function = importlib.import_module("sibling_functions").return_when
-    contexts = []
 
-    def start(*codes):
-        args = {
-            rank: (str(tmp_path / f"up.{rank}"), rank and str(tmp_path / f"go.{rank}"), code)
+    def returning(*codes):
+        args = [
+            (str(tmp_path / f"up.{rank}"), rank and str(tmp_path / f"go.{rank}"), code)
             for rank, code in enumerate(codes)
-        }
-        context = start_processes(
-            "w",
-            function,
-            args,
-            start_method=start_method,
-            handle_signals=False,
-            shutdown_timeout=GRACE,
-        )
-        contexts.append(context)
+        ]
+        options = {"start_method": start_method, "shutdown_timeout": GRACE}
+        context = start(functions.return_when, *args, **options)
         wait_for_files(*(tmp_path / f"up.{rank}" for rank in range(len(codes))))
-        # Rank 0 has returned once its value is here.
-        wait_until(
-            lambda: context.wait(0) is None and 0 in context._values._problems, "a value of rank 0"
-        )
+        wait_until_returned(context, 0)
         return context
 
-    yield start
-    for context in contexts:
-        context.close(signal.SIGKILL)
+    return returning
 
 
-def test_who_has_returned_stays_until_all_have(start, tmp_path):
-    context = start(0, 0, 0)
+def wait_until_returned(context, rank):
+    """It has, once its value is here."""
+    wait_until(
+        lambda: context.wait(0) is None and rank in context._values._problems,
+        f"a value of rank {rank}",
+    )
+
+
+def test_who_has_returned_stays_until_all_have(returning, tmp_path):
+    context = returning(0, 0, 0)
     pids = context.pids()
     (tmp_path / "go.1").touch()
-    wait_until(
-        lambda: context.wait(0) is None and 1 in context._values._problems, "a value of rank 1"
-    )
+    wait_until_returned(context, 1)
     assert not is_gone(pids[0])
     assert not is_gone(pids[1])
     (tmp_path / "go.2").touch()
@@ -71,8 +60,8 @@ def test_who_has_returned_stays_until_all_have(start, tmp_path):
     assert not result.stopped
 
 
-def test_a_failure_lets_them_go_and_is_the_only_one(start, tmp_path):
-    context = start(0, 7)
+def test_a_failure_lets_them_go_and_is_the_only_one(returning, tmp_path):
+    context = returning(0, 7)
     (tmp_path / "go.1").touch()
     result = context.wait(BOUND)
     assert result is not None, "it hangs"
@@ -80,25 +69,25 @@ def test_a_failure_lets_them_go_and_is_the_only_one(start, tmp_path):
     assert result.stopped == {}  # rank 0 had succeeded before
 
 
-def test_a_stop_lets_them_go_with_success(start):
+def test_a_stop_lets_them_go_with_success(returning):
     """They do not need the grace."""
-    context = start(0, 0)
+    context = returning(0, 0)
     context.close(signal.SIGTERM, GRACE)
     exits = {seen.local_rank: seen for seen in context.take_exits()}
     assert (exits[0].exitcode, exits[0].stopped) == (0, False)
     assert exits[1].stopped
 
 
-def test_they_do_not_outlive_the_launcher(start):
+def test_they_do_not_outlive_the_launcher(returning):
     """Here, its end of the pipe."""
-    context = start(0, 0)
+    context = returning(0, 0)
     context._values.gate.close()
     pid = context.pids()[0]
     wait_until(lambda: context.wait(0) is not None or is_gone(pid), "the end of rank 0")
 
 
-def test_who_has_returned_has_not_failed_while_it_takes_its_time_to_end(start, tmp_path):
-    context = start(0, 7)
+def test_who_has_returned_has_not_failed_while_it_takes_its_time_to_end(returning, tmp_path):
+    context = returning(0, 7)
     os.kill(context.pids()[0], signal.SIGSTOP)
     (tmp_path / "go.1").touch()
     results = []
@@ -106,16 +95,16 @@ def test_who_has_returned_has_not_failed_while_it_takes_its_time_to_end(start, t
     assert set(results[-1].failures) == {1}
 
 
-def test_who_has_returned_and_is_killed_was_stopped(start):
-    context = start(0, 0)
+def test_who_has_returned_and_is_killed_was_stopped(returning):
+    context = returning(0, 0)
     context.close(signal.SIGKILL)
     exits = {seen.local_rank: (seen.exitcode, seen.stopped) for seen in context.take_exits()}
     assert exits[0] == (-signal.SIGKILL, True)
     assert not context.look().failures
 
 
-def test_two_stop_signals_at_once_are_no_failure(start):
-    context = start(0, 0)
+def test_two_stop_signals_at_once_are_no_failure(returning):
+    context = returning(0, 0)
     pid = context.pids()[0]
     for signum in (signal.SIGSTOP, signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
         os.kill(pid, signum)

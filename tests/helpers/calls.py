@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 
@@ -23,3 +24,27 @@ class Call:
 
     def ended(self, timeout=30.0):
         return self._done.wait(timeout)
+
+    def get(self):
+        """Its result when it has ended; what it raised is raised here."""
+        assert self.ended(60.0), "the call does not end"
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def at_once(*functions):
+    """The results of calls that run side by side."""
+    calls = [Call(function) for function in functions]
+    return [call.get() for call in calls]
+
+
+@contextlib.contextmanager
+def meanwhile(function, *args):
+    """Call a function on another thread, which has come to its end behind the block."""
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()

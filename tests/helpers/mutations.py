@@ -20,12 +20,12 @@ import traceback
 from collections import Counter
 from dataclasses import replace
 
-from plaunch.agent.event_stream import _failure as failure_event
 from plaunch.agent.job_failures import describe_groups, from_job_failures, to_job_failures
 from plaunch.errors import RendezvousStateError
 from plaunch.process import ChildFailedError, ProcessFailure
 from plaunch.rendezvous import world_ranks
 from plaunch.rendezvous.job import FailureGroup, Verdict
+from plaunch_events.stream import _failure as failure_event
 from plaunch_membership import transitions
 from plaunch_membership.failures import FailureSummary, merge, summarize
 from plaunch_membership.node import NodeRecord
@@ -181,6 +181,9 @@ def mutate(choose, seed):
     return text
 
 
+_INSERTED = (b"NaN", b"1e999", b"9" * 5000, b"[" * 99, b'"', b"\\u0000")
+
+
 def _spoil(choose, value):
     for _ in range(choose.choice((1, 2, 20))):
         at = choose.randrange(len(value) + 1)
@@ -188,17 +191,12 @@ def _spoil(choose, value):
         if action < 0.4 and at < len(value):
             value[at] = choose.randrange(256)
         elif action < 0.6:
-            value[at:at] = choose.choice(
-                (b"NaN", b"1e999", b"9" * 5000, b"[" * 99, b'"', b"\\u0000")
-            )
+            value[at:at] = choose.choice(_INSERTED)
         elif action < 0.8:
             del value[at : at + choose.randrange(1, 40)]
         else:
             value[at:at] = bytes(value[at : at + choose.randrange(1, 200)])
     return bytes(value)
-
-
-_INSERTED = (b"NaN", b"1e999", b"9" * 5000, b"[" * 99, b'"', b"\\u0000")
 
 
 # --- what reads it --------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
-"""Programs in Python that a test runs to their end."""
+"""Programs in Python that a test runs to their end, one alone or several at once, or talks to."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
 
@@ -16,3 +18,38 @@ def run_python(*arguments, timeout=BOUND, check=False, **options):
     command = [sys.executable, *map(str, arguments)]
     wanted = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, **options}
     return subprocess.run(command, timeout=timeout, check=check, **wanted)
+
+
+@contextlib.contextmanager
+def running_python(*arguments, **options):
+    """Start `python ARGUMENTS`, with pipes for text; what still runs after the block is killed.
+
+    Options are those of `subprocess.Popen`.
+    """
+    command = [sys.executable, *map(str, arguments)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **{**pipes, **options}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run_all(programs, timeout=2 * BOUND, **options):
+    """Run `python WORDS` for the words of each program at the same time; the results, in order.
+
+    Options are those of `subprocess.Popen`.
+    """
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    wanted = {**pipes, "text": True, "env": {**os.environ, "LOGLEVEL": "WARNING"}, **options}
+    with contextlib.ExitStack() as stack:
+        started = []
+        for words in programs:
+            process = subprocess.Popen([sys.executable, *words], **wanted)
+            started.append(stack.enter_context(process))
+            stack.callback(process.kill)
+        outputs = [process.communicate(timeout=timeout) for process in started]
+    return [
+        subprocess.CompletedProcess(process.args, process.returncode, *output)
+        for process, output in zip(started, outputs, strict=True)
+    ]

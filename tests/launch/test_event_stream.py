@@ -6,14 +6,14 @@ import contextlib
 import json
 import logging
 import os
-import pathlib
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
-from plaunch import LaunchConfig, elastic_launch, hookimpl, launch_agent
+from plaunch import LaunchConfig, defaults, elastic_launch, hookimpl, launch_agent
 from plaunch.cli import main, run
 from plaunch.errors import PluginError, RendezvousError, SignalException, UsageError
 from plaunch.events import COMMON_KEYS, SCHEMA, Event
@@ -26,10 +26,21 @@ from plaunch.plugin.event_handlers import (
 )
 from plaunch.plugin.manager import PluginManager
 from plaunch.process import ChildFailedError
+from plaunch.testing import FakeRendezvous
 
+from helpers.hooks import plugin_of
 from helpers.programs import run_python
 
 DEADLINE = 60.0  # seconds
+
+
+def raising(error):
+    """A function that raises it."""
+
+    def fail(*given):
+        raise error
+
+    return fail
 
 
 class Kept:
@@ -50,8 +61,13 @@ class Kept:
         kept.options = frozenset({"colour", "size"})
         return {
             "kept": kept,
-            "stuck": lambda _: Stuck(self.opened),
-            "broken": lambda _: Broken(),
+            "stuck": lambda _: SimpleNamespace(
+                handle=lambda event: self.opened.wait(DEADLINE), close=print
+            ),
+            "broken": lambda _: SimpleNamespace(
+                handle=raising(OSError("disk full")),
+                close=raising(AssertionError("it is switched off")),
+            ),
         }
 
     def handle(self, event):
@@ -66,25 +82,6 @@ class Kept:
 
     def metadata(self, name):
         return [event.metadata for event in self.events if event.name == f"plaunch.{name}"]
-
-
-class Stuck:
-    def __init__(self, opened):
-        self.opened = opened
-
-    def handle(self, event):
-        self.opened.wait(DEADLINE)
-
-    def close(self):
-        pass
-
-
-class Broken:
-    def handle(self, event):
-        raise OSError("disk full")
-
-    def close(self):
-        raise AssertionError("it is switched off")
 
 
 @pytest.fixture
@@ -107,8 +104,8 @@ def config(**changes):
     return LaunchConfig(**settings)
 
 
-def launch(code, kept, **changes):
-    return launch_agent(config(**changes), sys.executable, ["-c", code], plugins=[kept])
+def launch(code, *plugins, **changes):
+    return launch_agent(config(**changes), sys.executable, ["-c", code], plugins=plugins)
 
 
 def check(kept):
@@ -121,6 +118,14 @@ def check(kept):
         assert Event.deserialize(event.serialize()) == event
     assert (kept.names[0], kept.names[-1]) == ("launcher.started", "launcher.finished")
     assert kept.closed == 1
+
+
+def test_no_events_are_made_that_nobody_reads(monkeypatch, caplog):
+    monkeypatch.setattr(defaults, "EVENT_STREAM", "no_such_package:stream")
+    with caplog.at_level("WARNING", "plaunch"):
+        elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
+    with caplog.at_level("INFO", "plaunch"), pytest.raises(PluginError, match="no_such_package"):
+        elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
 
 
 START = ["launcher.started", "rendezvous.begun", "rendezvous.completed"]
@@ -219,21 +224,13 @@ def test_a_worker_that_has_to_be_killed(kept):
 
 
 def test_a_rendezvous_that_fails(kept):
-    class Nobody:
-        @hookimpl
-        def plaunch_rendezvous_backends(self):
-            from plaunch.testing import FakeRendezvous
+    class Alone(FakeRendezvous):
+        def next_rendezvous(self):
+            raise RendezvousError("nobody came\nfor an hour")
 
-            class Alone(FakeRendezvous):
-                def next_rendezvous(self):
-                    raise RendezvousError("nobody came\nfor an hour")
-
-            return {"nobody": lambda _: Alone()}
-
+    nobody = plugin_of(plaunch_rendezvous_backends=lambda: {"nobody": lambda _: Alone()})
     with pytest.raises(RendezvousError):
-        launch_agent(
-            config(rdzv_backend="nobody"), sys.executable, ["-c", ""], plugins=[kept, Nobody()]
-        )
+        launch("", kept, nobody, rdzv_backend="nobody")
     assert kept.names == [*START[:2], "rendezvous.failed", "launcher.finished"]
     (failed,) = kept.metadata("rendezvous.failed")
     assert failed["reason"] == "nobody came"
@@ -242,12 +239,7 @@ def test_a_rendezvous_that_fails(kept):
 
 def test_an_error_before_there_is_an_agent(kept):
     with pytest.raises(UsageError):
-        launch_agent(
-            config(rdzv_configs={"no_such_option": 1}, rdzv_backend="static"),
-            sys.executable,
-            ["-c", ""],
-            plugins=[kept],
-        )
+        launch("", kept, rdzv_configs={"no_such_option": 1}, rdzv_backend="static")
     assert kept.names == ["launcher.started", "launcher.finished"]
     (end,) = kept.metadata("launcher.finished")
     assert (end["outcome"], end["exit_code"]) == ("error", 2)
@@ -278,7 +270,7 @@ def test_a_handler_that_never_returns_keeps_no_job(kept, caplog):
     assert f"{who} has not come to its end and is given up" in caplog.text
 
 
-def test_a_launcher_whose_handler_never_returns_exits(tmp_path):
+def test_a_launcher_whose_handler_never_returns_exits(tmp_path, script):
     """The same for a whole process, whose end must not wait for the thread either."""
     program = tmp_path / "launch.py"
     program.write_text(
@@ -292,16 +284,13 @@ def test_a_launcher_whose_handler_never_returns_exits(tmp_path):
         "    def close(self): pass\n"
         "sys.exit(main(['--event-log-handler=stuck', sys.argv[1]], plugins=[Stuck()]))\n"
     )
-    script = tmp_path / "none.py"
     script.write_text("print('done')")
     done = run_python(str(program), str(script), timeout=DEADLINE)
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert "is given up" in done.stderr
 
 
-def test_a_console_that_nobody_reads_keeps_no_launcher(tmp_path):
-    script = tmp_path / "none.py"
-    script.write_text("")
+def test_a_console_that_nobody_reads_keeps_no_launcher(script):
     reader, writer = os.pipe()
     with contextlib.suppress(BlockingIOError):
         os.set_blocking(writer, False)
@@ -332,15 +321,14 @@ def test_a_handler_that_raises_is_named_and_the_others_go_on(kept, caplog):
     assert caplog.text.count("disk full") == 2  # at first, and at the end with how many were lost
 
 
-def test_null_has_no_thread(kept):
+def test_null_has_no_thread():
     seen = []
 
-    class Counting:
-        @hookimpl
-        def plaunch_workers_started(self):
-            seen.extend(thread.name for thread in threading.enumerate())
+    def look():
+        seen.extend(thread.name for thread in threading.enumerate())
 
-    launch_agent(config(event_log_handler="null"), sys.executable, ["-c", ""], plugins=[Counting()])
+    launch("", plugin_of(plaunch_workers_started=look), event_log_handler="null")
+    assert "MainThread" in seen
     assert not [name for name in seen if name.startswith("plaunch-events")]
 
 
@@ -354,15 +342,11 @@ def test_workers_are_forked_without_threads_of_handlers(kept):
     """Python itself warns of a fork with other threads alive, from 3.12 on."""
     names = []
 
-    class Looking:
-        @hookimpl
-        def plaunch_worker_env(self):
-            names.extend(thread.name for thread in threading.enumerate())
-            return {}
+    def look():
+        names.extend(thread.name for thread in threading.enumerate())
 
-    launched = elastic_launch(
-        config(start_method="fork"), threads_of_launcher, plugins=[kept, Looking()]
-    )
+    plugins = [kept, plugin_of(plaunch_worker_env=look)]
+    launched = elastic_launch(config(start_method="fork"), threads_of_launcher, plugins=plugins)
     assert launched() == {0: ["MainThread"], 1: ["MainThread"]}
     assert "MainThread" in names
     assert not [name for name in names if name.startswith("plaunch-events")]
@@ -373,18 +357,14 @@ def test_workers_are_forked_without_threads_of_handlers(kept):
 
 
 def test_the_context_of_a_handler(kept):
-    settings = config(
-        event_conf={"kept.colour": "blue"},
-    )
+    settings = config(event_conf={"kept.colour": "blue"})
     launch_agent(settings, sys.executable, ["-c", ""], plugins=[kept])
     (context,) = kept.contexts
     assert context.options == {"colour": "blue"}
     assert (context.run_id, context.run_dir) == (settings.run_id, None)
 
 
-def test_console_and_jsonl_at_once(tmp_path, capfd):
-    script = tmp_path / "none.py"
-    script.touch()
+def test_console_and_jsonl_at_once(tmp_path, script, capfd):
     logs = tmp_path / "logs"
     assert main([f"--log-dir={logs}", "--event-log-handler=console,jsonl", str(script)]) == 0
     (path,) = logs.glob("*/events/*.jsonl")
@@ -395,17 +375,15 @@ def test_console_and_jsonl_at_once(tmp_path, capfd):
     assert " launcher.finished: succeeded, exit code 0" in capfd.readouterr().err
 
 
-def test_options_on_the_command_line_and_in_the_variable(tmp_path, monkeypatch):
-    script = tmp_path / "none.py"
-    script.touch()
+def test_options_on_the_command_line_and_in_the_variable(tmp_path, script, monkeypatch):
     monkeypatch.setenv("PET_EVENT_LOG_HANDLER", "jsonl")
     monkeypatch.setenv("PET_EVENT_CONF", f"jsonl.path={tmp_path}/a,jsonl.keep=1")
     run([str(script)])
     run(
         [f"--event-conf=jsonl.path={tmp_path}/b", "--event-conf", "jsonl.max_bytes=1M", str(script)]
     )
-    assert pathlib.Path(tmp_path, "a").exists()
-    assert pathlib.Path(tmp_path, "b").exists()
+    assert (tmp_path / "a").exists()
+    assert (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize(
@@ -428,17 +406,14 @@ def test_options_on_the_command_line_and_in_the_variable(tmp_path, monkeypatch):
         (["--event-log-handler=jsonl"], "give --log-dir, or --event-conf jsonl.path=FILE"),
     ],
 )
-def test_what_is_refused(options, message, tmp_path, capsys):
-    script = tmp_path / "none.py"
+def test_what_is_refused(options, message, script, capsys):
     script.write_text("raise SystemExit('it ran')")
     assert main([*options, str(script)]) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--dry-run"], ["--doctor"]])
-def test_a_dry_run_and_the_doctor_refuse_the_same(options, tmp_path, capsys):
-    script = tmp_path / "none.py"
-    script.touch()
+def test_a_dry_run_and_the_doctor_refuse_the_same(options, script, capsys):
     try:
         code = main([*options, "--event-conf=null.x=1", str(script)])
     except SystemExit as end:
@@ -468,39 +443,19 @@ def test_a_distribution_before_the_name():
 
 
 def test_a_handler_that_declares_nonsense():
-    class Odd:
-        @hookimpl
-        def plaunch_event_handlers(self):
-            def odd(context):
-                raise AssertionError
-
-            odd.options = "colour"
-            return {"odd": odd}
-
+    odd = raising(AssertionError("it is called"))
+    odd.options = "colour"
+    plugin = plugin_of(plaunch_event_handlers=lambda: {"odd": odd})
     with pytest.raises(Exception, match="says that its options are 'colour'"):
-        find_event_handlers(PluginManager.create([Odd()]), "odd", {"odd.colour": "blue"})
+        find_event_handlers(PluginManager.create([plugin]), "odd", {"odd.colour": "blue"})
 
 
 def test_handlers_that_were_made_are_closed_if_another_one_cannot_be():
     closed = []
-
-    class Fine:
-        def handle(self, event):
-            pass
-
-        def close(self):
-            closed.append("fine")
-
-    def fail(context):
-        raise RuntimeError("no luck")
-
-    class Offering:
-        @hookimpl
-        def plaunch_event_handlers(self):
-            return {"fine": lambda context: Fine(), "sick": fail}
-
-    manager = PluginManager.create([Offering()])
+    fail = raising(RuntimeError("no luck"))
+    fine = SimpleNamespace(handle=print, close=lambda: closed.append("fine"))
+    plugin = plugin_of(plaunch_event_handlers=lambda: {"fine": lambda context: fine, "sick": fail})
     context = PluginContext("run", "role", "host", None, LaunchConfig(1, 1, 1).settings())
     with pytest.raises(PluginError, match="no luck"):
-        create_event_queues(manager, "fine,sick", {}, context)
+        create_event_queues(PluginManager.create([plugin]), "fine,sick", {}, context)
     assert closed == ["fine"]

@@ -63,9 +63,7 @@ def test_the_backend_is_told_of_the_launch(backend):
     assert backend.released == ["shutdown"]
 
 
-def test_the_command_line_tells_the_same(backend, tmp_path):
-    script = tmp_path / "train.py"
-    script.touch()
+def test_the_command_line_tells_the_same(backend, script):
     argv = ["--rdzv-backend=job", "--rdzv-id=job", "--nproc-per-node=3", str(script)]
     assert main(argv, plugins=[backend]) == 0
     assert backend.params.job == JobSettings("default", 3, 0, None, stop_timeout=45.0)
@@ -84,9 +82,7 @@ def test_this_node_ends_as_the_job_does(backend):
     assert backend.released == ["shutdown"]
 
 
-def test_the_report_on_the_console(backend, tmp_path, capfd):
-    script = tmp_path / "train.py"
-    script.touch()
+def test_the_report_on_the_console(backend, script, capfd):
     backend.handler.conclude("failed", ELSEWHERE)
     assert main(["--rdzv-backend=job", "--rdzv-id=job", str(script)], plugins=[backend]) == 17
     err = capfd.readouterr().err

@@ -18,6 +18,8 @@ from plaunch.plugin.manager import PluginManager
 from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
 
+from helpers.hooks import plugin_of
+
 # A spawned worker imports what it runs by name.
 _FILE = pathlib.Path(__file__).with_name("functions_to_launch.py")
 _SPEC = importlib.util.spec_from_file_location("functions_to_launch", _FILE)
@@ -42,10 +44,6 @@ def test_functions_return_their_values_by_global_rank(start_method):
     assert launch("a", 2) == {0: (0, ("a", 2)), 1: (1, ("a", 2))}
 
 
-def test_programs_return_none():
-    assert launch_agent(config(), sys.executable, ["-c", "pass"]) == {0: None, 1: None}
-
-
 def test_a_missing_run_id_is_made_up_and_written_back():
     settings = config()
     values = elastic_launch(settings, functions.environment)("TORCHELASTIC_RUN_ID")
@@ -53,19 +51,16 @@ def test_a_missing_run_id_is_made_up_and_written_back():
     assert settings.run_id
 
 
-def test_a_failing_function_is_raised_with_its_traceback():
-    with pytest.raises(ChildFailedError) as caught:
-        elastic_launch(config(), functions.fail_on_rank_1)("no luck")
+@pytest.mark.parametrize(
+    ("wrong", "exit_code", "said"),
+    [("no luck", 1, "ValueError: no luck"), (93, 93, "exit code 93")],
+)
+def test_a_failing_function_is_raised_with_its_traceback_or_exit_code(wrong, exit_code, said):
+    with pytest.raises(ChildFailedError, match=said) as caught:
+        elastic_launch(config(), functions.fail_on_rank_1)(wrong)
     rank, failure = caught.value.get_first_failure()
-    assert (rank, failure.global_rank, failure.exitcode) == (1, 1, 1)
-    assert "ValueError: no luck" in str(caught.value)
-    assert caught.value.exit_code == 1
-
-
-def test_a_functions_exit_code_is_kept():
-    with pytest.raises(ChildFailedError) as caught:
-        elastic_launch(config(), functions.fail_on_rank_1)(93)
-    assert caught.value.exit_code == 93
+    assert (rank, failure.global_rank, failure.exitcode) == (1, 1, exit_code)
+    assert caught.value.exit_code == exit_code
 
 
 def test_a_restart_runs_everybody_again():
@@ -121,8 +116,7 @@ def test_plugins_for_one_launch_take_part_in_it():
         elastic_launch(settings, functions.environment)("COLOUR")
 
 
-def test_the_command_line_takes_plugins_too(capfd, tmp_path):
-    script = tmp_path / "show.py"
+def test_the_command_line_takes_plugins_too(capfd, script):
     script.write_text("import os; print(os.environ['COLOUR'])\n")
     assert run(["--rdzv-backend=pretend", str(script)], plugins=[Backend()]) == {0: None}
     assert main(["--rdzv-backend=pretend", str(script)], plugins=[Backend()]) == 0
@@ -144,55 +138,40 @@ def test_nothing_to_launch():
         launch_agent(config(), None, [])
 
 
-class Broken:
-    """Factories that fail in ways that are nobody else's fault."""
+def fail(context=None):
+    raise KeyError("oops")
 
-    @hookimpl
-    def plaunch_rendezvous_backends(self):
-        return {"broken": self.fail}
 
-    @hookimpl
-    def plaunch_event_handlers(self):
-        return {"broken": self.fail}
-
-    @hookimpl
-    def plaunch_signal_policies(self):
-        return {"broken": self.fail}
-
-    @hookimpl
-    def plaunch_device_counts(self):
-        return {"broken": lambda: self.fail(None)}
-
-    def fail(self, context):
-        raise KeyError("oops")
+# Factories that fail in ways that are nobody else's fault.
+BROKEN = plugin_of(
+    "Broken",
+    plaunch_rendezvous_backends=lambda: {"broken": fail},
+    plaunch_event_handlers=lambda: {"broken": fail},
+    plaunch_signal_policies=lambda: {"broken": fail},
+    plaunch_device_counts=lambda: {"broken": fail},
+)
 
 
 @pytest.mark.parametrize(
     ("option", "label"),
     [
-        (
-            "--rdzv-backend=broken",
-            "rendezvous backend 'broken' (--rdzv-backend) of module tests.launch",
-        ),
+        ("--rdzv-backend=broken", "rendezvous backend 'broken' (--rdzv-backend) of module helpers"),
         ("--event-log-handler=broken", "event handler 'broken'"),
         ("--signal-policy=broken", "signal policy 'broken'"),
         ("--nproc-per-node=broken", "device counter 'broken'"),
     ],
 )
-def test_a_component_that_cannot_be_created_is_named(option, label, tmp_path, capsys):
-    script = tmp_path / "none.py"
-    script.touch()
+def test_a_component_that_cannot_be_created_is_named(option, label, script, capsys):
     with pytest.raises(PluginError) as caught:
-        run([option, str(script)], plugins=[Broken()])
+        run([option, str(script)], plugins=[BROKEN])
     assert label in str(caught.value)
-    assert main([option, str(script)], plugins=[Broken()]) == 110
+    assert main([option, str(script)], plugins=[BROKEN]) == 110
     said = capsys.readouterr().err.splitlines()
     assert len([line for line in said if not line.startswith("plaunch: version ")]) == 1
 
 
-def test_a_stop_signal_leaves_the_rendezvous_without_shutting_it_down(tmp_path):
+def test_a_stop_signal_leaves_the_rendezvous_without_shutting_it_down(script):
     """A node that was told to stop may come back; torchrun does not close either."""
-    script = tmp_path / "stop.py"
     script.write_text(
         "import os, signal, time\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)\n"
     )
@@ -206,10 +185,7 @@ def test_a_stop_signal_leaves_the_rendezvous_without_shutting_it_down(tmp_path):
     assert not backend.handler.shut_down
 
 
-def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, capsys, tmp_path):
-    script = tmp_path / "none.py"
-    script.touch()
-
+def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, capsys, script):
     def explode(*args, **kwargs):
         raise ZeroDivisionError("impossible")
 
@@ -224,14 +200,10 @@ def test_an_unknown_failure_of_plaunch_itself_is_said_to_be_one(monkeypatch, cap
 def test_a_fork_beside_a_hook_that_has_not_returned_is_said(monkeypatch, caplog, start_method):
     opened = threading.Event()
 
-    class Stands:
-        @hookimpl
-        def plaunch_before_rendezvous(self):
-            opened.wait(60)
-
+    stands = plugin_of(plaunch_before_rendezvous=lambda: opened.wait(60))
     monkeypatch.setattr(notifier, "TIME_BOUND", 0.01)
     launch = elastic_launch(
-        config(start_method=start_method), functions.rank_and_arguments, plugins=[Stands]
+        config(start_method=start_method), functions.rank_and_arguments, plugins=[stands]
     )
     try:
         assert launch() == {0: (0, ()), 1: (1, ())}
@@ -246,14 +218,12 @@ def test_the_loop_is_alive_while_plugins_take_their_time(monkeypatch):
     """Each of them is waited for within a bound; together they may take longer than one turn."""
     said = threading.Event()
 
-    class Slow:
-        @hookimpl
-        def plaunch_worker_env(self):
-            said.clear()
-            return {"SAID": str(said.wait(60))}
+    def slow():
+        said.clear()
+        return {"SAID": str(said.wait(60))}
 
     monkeypatch.setattr(threads, "UNHURRIED", 0.01)
     monkeypatch.setattr(Alive, "waits", lambda self: said.set())
-    settings = config(nproc_per_node=1)
-    launch = elastic_launch(settings, functions.environment, plugins=[Slow])
+    plugin = plugin_of(plaunch_worker_env=slow)
+    launch = elastic_launch(config(nproc_per_node=1), functions.environment, plugins=[plugin])
     assert launch("SAID") == {0: "True"}

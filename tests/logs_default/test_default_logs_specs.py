@@ -3,14 +3,14 @@ from __future__ import annotations
 import logging
 import os
 import stat
-import subprocess
-import sys
 import warnings
 
 import pytest
 from plaunch.errors import LogDirectoryError, UsageError
 from plaunch.process import LogsDest, LogsSpecs, Std
 from plaunch_logs_default import DefaultLogsSpecs
+
+from helpers.programs import run_python
 
 
 def make_envs(nprocs, run_id="exp7", restarts=0):
@@ -51,26 +51,7 @@ def only_user(monkeypatch):
     monkeypatch.setattr(os, "access", access)
 
 
-@pytest.fixture
-def run_python():
-    """Run a program and return what it prints."""
-
-    def run(code):
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, check=False, timeout=60
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        return done.stdout.decode()
-
-    return run
-
-
 # --- the layout -----------------------------------------------------------------------------------
-
-
-def test_it_is_the_layout_of_the_core():
-    assert issubclass(DefaultLogsSpecs, DefaultLogsSpecs)
-    assert issubclass(DefaultLogsSpecs, LogsSpecs)
 
 
 def test_every_stream_of_every_rank(tmp_path):
@@ -82,22 +63,17 @@ def test_every_stream_of_every_rank(tmp_path):
     (run,) = tmp_path.iterdir()
     assert run.name.startswith("exp7_")
     attempt = f"{run}/attempt_0"
+
+    def logs(name, *ranks):
+        return {rank: f"{attempt}/{rank}/{name}" for rank in ranks}
+
+    assert isinstance(specs, LogsSpecs)
     assert dest == LogsDest(
-        stdouts={
-            0: f"{attempt}/0/stdout.log",
-            1: f"{attempt}/1/stdout.log",
-            2: f"{attempt}/2/stdout.log",
-            3: "",
-        },
-        stderrs={
-            0: f"{attempt}/0/stderr.log",
-            1: f"{attempt}/1/stderr.log",
-            2: f"{attempt}/2/stderr.log",
-            3: "",
-        },
-        tee_stdouts={1: f"{attempt}/1/stdout.log", 2: f"{attempt}/2/stdout.log"},
-        tee_stderrs={0: f"{attempt}/0/stderr.log", 2: f"{attempt}/2/stderr.log"},
-        error_files={rank: f"{attempt}/{rank}/error.json" for rank in range(4)},
+        stdouts={**logs("stdout.log", 0, 1, 2), 3: ""},
+        stderrs={**logs("stderr.log", 0, 1, 2), 3: ""},
+        tee_stdouts=logs("stdout.log", 1, 2),
+        tee_stderrs=logs("stderr.log", 0, 2),
+        error_files=logs("error.json", 0, 1, 2, 3),
         filtered_stdout=f"{attempt}/filtered_stdout.log",
         filtered_stderr=f"{attempt}/filtered_stderr.log",
     )
@@ -153,11 +129,6 @@ def test_a_map_may_name_ranks_of_any_number_of_digits_and_ranks_of_larger_nodes(
 def test_variables_may_be_missing(tmp_path, envs):
     DefaultLogsSpecs(str(tmp_path)).reify(envs)
     assert tree(tmp_path)[:2] == ["run", "run/attempt_0"]
-
-
-def test_no_workers_need_no_folder(tmp_path):
-    assert DefaultLogsSpecs(str(tmp_path)).reify({}) == LogsDest()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_environment_keeps_its_other_variables(tmp_path):
@@ -227,8 +198,10 @@ def test_a_run_id_cannot_leave_the_directory(tmp_path, run_id, name):
 # --- the directory that the user gave -------------------------------------------------------------
 
 
-def test_nothing_is_created_before_the_first_start(tmp_path):
-    specs = DefaultLogsSpecs(str(tmp_path / "deep" / "er"))
+def test_nothing_is_created_before_the_first_start_of_workers(tmp_path):
+    specs = DefaultLogsSpecs(tmp_path / "deep" / "er")
+    specs.close(succeeded=True)
+    assert specs.reify({}) == LogsDest()
     assert list(tmp_path.iterdir()) == []
     specs.reify(make_envs(1))
     assert specs.root_log_dir == str(tmp_path / "deep" / "er")
@@ -244,14 +217,17 @@ def test_a_relative_directory_gives_absolute_paths(tmp_path, monkeypatch):
         assert path.startswith(f"{tmp_path}/logs/")
 
 
-def test_a_path_object_is_taken(tmp_path):
-    assert DefaultLogsSpecs(tmp_path / "logs").root_log_dir == str(tmp_path / "logs")
-
-
-def test_a_directory_that_is_a_file_is_refused_at_once(tmp_path):
+def test_what_is_no_directory_is_refused_at_once(tmp_path):
     file = tmp_path / "logs"
     file.touch()
-    for given, what in ((file, "it is a file"), (file / "below", f"{str(file)!r} is a file")):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    for given, what in (
+        (file, "it is a file"),
+        (file / "below", f"{str(file)!r} is a file"),
+        (tmp_path / "link", "it is not a directory"),
+        (tmp_path / "pipe", "it is not a directory"),
+    ):
         with pytest.raises(LogDirectoryError) as caught:
             DefaultLogsSpecs(str(given))
         assert str(caught.value) == (
@@ -259,14 +235,6 @@ def test_a_directory_that_is_a_file_is_refused_at_once(tmp_path):
         )
         assert isinstance(caught.value, NotADirectoryError)
         assert isinstance(caught.value, UsageError)
-
-
-def test_a_dangling_link_and_a_pipe_are_refused_at_once(tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    os.mkfifo(tmp_path / "pipe")
-    for name in ("link", "pipe"):
-        with pytest.raises(LogDirectoryError, match="it is not a directory"):
-            DefaultLogsSpecs(str(tmp_path / name))
 
 
 def test_a_directory_that_is_not_writable_is_refused_at_once(tmp_path, only_user):
@@ -335,15 +303,17 @@ def test_logs_that_were_asked_for_stay_and_their_place_is_said_once(scratch, cap
         specs.reify(make_envs(1, restarts=restarts))
     specs.close(succeeded=True)
     (folder,) = scratch.iterdir()
-    assert [entry.getMessage() for entry in caplog.records] == [
-        f"no log directory was given; logs are written to {folder}"
+    assert caplog.record_tuples == [
+        ("plaunch", logging.WARNING, f"no log directory was given; logs are written to {folder}")
     ]
     assert specs.root_log_dir == str(folder)
 
 
 def test_logs_that_were_asked_for_of_other_ranks_only_do_not_count(scratch, caplog):
-    specs = DefaultLogsSpecs(redirects={7: Std.ALL}, tee={0: Std.NONE})
-    specs.reify(make_envs(2))
+    specs = DefaultLogsSpecs(redirects={7: Std.ALL}, tee={0: Std.NONE}, local_ranks_filter=set())
+    specs.close(succeeded=True)  # there is nothing yet
+    assert list(scratch.iterdir()) == []
+    assert specs.reify(make_envs(2)).stdouts == {0: "", 1: ""}, "the empty filter hides them"
     specs.close(succeeded=True)
     assert list(scratch.iterdir()) == []
     assert caplog.records == []
@@ -375,11 +345,6 @@ def test_without_any_place_for_temporary_folders_there_are_no_error_files(
     specs.close(succeeded=True)
     with pytest.raises(LogDirectoryError, match="set TMPDIR"):
         DefaultLogsSpecs(redirects=Std.OUT).reify(make_envs(1))
-
-
-def test_close_without_a_start_does_nothing(scratch):
-    DefaultLogsSpecs().close(succeeded=True)
-    assert list(scratch.iterdir()) == []
 
 
 # --- no files -------------------------------------------------------------------------------------
@@ -421,11 +386,6 @@ def test_other_ranks_are_not_shown_without_files_either():
     assert dest.tee_stdouts == dest.tee_stderrs == {1: os.devnull}
 
 
-def test_an_empty_filter_shows_all(tmp_path):
-    dest = DefaultLogsSpecs(str(tmp_path), local_ranks_filter=set()).reify(make_envs(2))
-    assert dest.stdouts == {0: "", 1: ""}
-
-
 # --- the object -----------------------------------------------------------------------------------
 
 
@@ -451,7 +411,7 @@ def test_equal_settings_are_equal(tmp_path):
     assert one != "DefaultLogsSpecs"
 
 
-def test_choosing_it_loads_little(run_python):
+def test_choosing_it_loads_little():
     code = (
         "import sys; before = set(sys.modules)\n"
         "import plaunch_logs_default, os\n"
@@ -460,13 +420,7 @@ def test_choosing_it_loads_little(run_python):
         "print(sorted({'torch', 'json', 'logging', 'shutil', 'tempfile', 'pluggy'}"
         " & (set(sys.modules) - before)))"
     )
-    assert run_python(code) == "[]\n"
-
-
-def test_warnings_go_to_the_plaunch_logger(scratch, caplog):
-    with caplog.at_level(logging.WARNING, logger="plaunch"):
-        DefaultLogsSpecs(redirects=Std.ALL).reify(make_envs(1))
-    assert {entry.name for entry in caplog.records} == {"plaunch"}
+    assert run_python("-c", code, check=True).stdout == "[]\n"
 
 
 def test_the_folder_of_a_launch_can_be_had_before_there_are_workers(tmp_path):
@@ -475,11 +429,7 @@ def test_the_folder_of_a_launch_can_be_had_before_there_are_workers(tmp_path):
     assert os.listdir(tmp_path / "logs") == [os.path.basename(folder)]
     assert specs.create_run_dir("exp7") == folder
     specs.reify(make_envs(1))
-    assert tree(tmp_path / "logs") == [
-        "exp7",
-        "exp7/attempt_0",
-        "exp7/attempt_0/0",
-    ]
+    assert tree(tmp_path / "logs") == ["exp7", "exp7/attempt_0", "exp7/attempt_0/0"]
 
 
 @pytest.mark.parametrize("log_dir", [None, os.devnull])

@@ -25,6 +25,7 @@ from plaunch_logs_default.folders import (
     sweep,
 )
 
+from helpers.programs import run_python
 from helpers.waiting import wait_until
 
 BOOT = read_boot()
@@ -36,7 +37,8 @@ def base(tmp_path, monkeypatch):
     return tmp_path
 
 
-def make_in(base):
+@pytest.fixture
+def make(base):
     def make(boot):
         path = f"{base}/plaunch_run_{boot}-{os.urandom(4).hex()}"
         os.mkdir(path)
@@ -104,13 +106,26 @@ def test_the_next_launch_removes_the_folder_of_one_that_was_killed(base):
         "plaunch_run_00000000-0a0b0c0d",  # of another start of the system, or of another system
         f"precious_run_{BOOT}-0a0b0c0d",
         f"plaunch_run_{BOOT}",
+        "link",
+        "file",
+        "another user's",
     ],
 )
-def test_other_folders_are_left_alone(base, name):
-    (base / name).mkdir()
+def test_other_folders_are_left_alone(base, name, tmp_path_factory, monkeypatch):
+    target = tmp_path_factory.mktemp("target")
+    path = base / (name if "_" in name else f"plaunch_run_{BOOT}-0a0b0c0d")
+    if name == "link":
+        path.symlink_to(target)
+    elif name == "file":
+        path.touch()
+    else:
+        path.mkdir()
+    if name == "another user's":
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     sweep(str(base))
     assert find_stale_folders(str(base)) == []
-    assert os.listdir(base) == [name]
+    assert os.listdir(base) == [path.name]
+    assert target.is_dir()
 
 
 def test_what_holds_anything_else_than_error_files_is_left_alone(base):
@@ -121,22 +136,6 @@ def test_what_holds_anything_else_than_error_files_is_left_alone(base):
     assert find_stale_folders(str(base)) == [str(folder)]
 
 
-def test_a_link_is_not_followed(base, tmp_path_factory):
-    target = tmp_path_factory.mktemp("target")
-    (base / f"plaunch_run_{BOOT}-0a0b0c0d").symlink_to(target)
-    (base / f"plaunch_file_{BOOT}-0a0b0c0d").touch()
-    sweep(str(base))
-    assert target.is_dir()
-    assert len(os.listdir(base)) == 2
-
-
-def test_another_users_folder_is_left_alone(base, monkeypatch):
-    (base / f"plaunch_run_{BOOT}-0a0b0c0d").mkdir()
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    sweep(str(base))
-    assert len(os.listdir(base)) == 1
-
-
 def test_one_launch_does_not_sweep_without_an_end(base):
     for number in range(20):
         (base / f"plaunch_run_{BOOT}-{number:08x}").mkdir()
@@ -144,8 +143,7 @@ def test_one_launch_does_not_sweep_without_an_end(base):
     assert len(os.listdir(base)) == 4
 
 
-def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(base):
-    make = make_in(base)
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(base, make):
     made = []
 
     def make_and_lose(boot):
@@ -159,8 +157,7 @@ def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(base):
     assert [path] == made[1:] == [str(child) for child in base.iterdir()]
 
 
-def test_a_folder_that_somebody_looks_at_in_this_moment_is_made_again(base):
-    make = make_in(base)
+def test_a_folder_that_somebody_looks_at_in_this_moment_is_made_again(make):
     made = []
     others = []
 
@@ -177,8 +174,7 @@ def test_a_folder_that_somebody_looks_at_in_this_moment_is_made_again(base):
         os.close(each)
 
 
-def test_a_folder_that_is_swept_while_it_is_locked_is_made_again(base, monkeypatch):
-    make = make_in(base)
+def test_a_folder_that_is_swept_while_it_is_locked_is_made_again(make, monkeypatch):
     flock = fcntl.flock
     lost = []
 
@@ -256,19 +252,12 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path, monkeypatch):
 
 def test_a_launch_that_is_killed_leaves_nothing_for_long(base):
     """At any moment: what the guard does not remove, the next launch does."""
-    command = [sys.executable, "-m", "plaunch", "--no-python", "true"]
     env = {**os.environ, "PLAUNCH_GUARD": "0"}
     stop = "import os, signal, plaunch.process.contexts.supervised as s\n"
     stop += "s.SupervisedContext._start = lambda self: os.kill(os.getpid(), signal.SIGKILL)\n"
     stop += "from plaunch.cli import entry_point\nentry_point()\n"
-    killed = subprocess.run(
-        [sys.executable, "-c", stop, "--no-python", "true"],
-        env=env,
-        check=False,
-        timeout=60,
-        stderr=subprocess.DEVNULL,
-    )
+    killed = run_python("-c", stop, "--no-python", "true", env=env)
     assert killed.returncode == -signal.SIGKILL
     assert len(os.listdir(base)) == 1
-    subprocess.run(command, env=env, check=True, timeout=60, stderr=subprocess.DEVNULL)
+    run_python("-m", "plaunch", "--no-python", "true", env=env, check=True)
     wait_until(lambda: os.listdir(base) == [], lambda: os.listdir(base))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
-from plaunch.errors import RendezvousError, RendezvousStateError
+from plaunch.errors import RendezvousClosedError, RendezvousError, RendezvousStateError
 from plaunch.rendezvous.api import ChangeKind, JobSettings
+from plaunch.rendezvous.job import JobFailure
 from plaunch_membership.agent_requests import AgentRequests
 from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.leader import Leader
@@ -77,6 +79,19 @@ class SimulatedNode:
     def place(self):
         return self.membership.part.place if self.membership.part.is_active else None
 
+    @property
+    def verdict(self):
+        return self.membership.news.verdict
+
+    @property
+    def incarnation(self):
+        return self.membership.keys.incarnation
+
+    @property
+    def kinds(self):
+        """Of what it was told."""
+        return [change.kind.value for change in self.told]
+
     def begin(self, name, routine):
         self.tasks[name] = Task(self, name, routine)
         self.job.resume(self.tasks[name], None)
@@ -116,8 +131,16 @@ class SimulatedNode:
             self.want_round()
 
     def want_round(self):
-        if self.membership.news.verdict is None:
+        if self.verdict is None:
             self.agent.want_round()
+
+    def fail(self, *failures, is_final=False):
+        """What its agent does when workers have failed; by default the first one of the node."""
+        if not failures:
+            rank = self.membership.part.place.ranks.first_global
+            failures = [JobFailure(rank, 5.0, f"rank {rank} failed")]
+        self.agent.report(list(failures), is_final=is_final)
+        self.want_round()
 
 
 class Simulation:
@@ -282,6 +305,27 @@ class Simulation:
             for node in nodes
         )
 
+    def refuse(self, *words, **settings):
+        """A node comes that cannot take part, and is told why in these words."""
+        node = self.add(**settings)
+        self.run(10.0)
+        assert isinstance(node.error, RendezvousClosedError)
+        assert [word for word in words if word not in str(node.error)] == []
+        return node
+
+    def restore(self, older):
+        """What the store held at another time is all that it holds."""
+        self.board.data.clear()
+        self.board.data.update(older)
+
+    def have_verdict(self, nodes, seconds=10.0):
+        """Let time pass until all these nodes know how the job has ended."""
+        assert self.run(seconds, lambda: all(node.verdict for node in nodes)), self.describe()
+
+    @property
+    def leader(self):
+        return next(node for node in self.living if node.name == node.state.leader)
+
     @property
     def living(self):
         return [node for node in self.nodes if not node.is_dead]
@@ -307,6 +351,83 @@ class Simulation:
             f" tasks={[(name, task.operation) for name, task in n.tasks.items()]}"
             for n in self.nodes
         )
+
+
+@pytest.fixture
+def board():
+    return MemoryBoard()
+
+
+class Gate:
+    """Connections to a board that some operations cannot get through while it is shut."""
+
+    def __init__(self, board, *names):
+        self.is_shut, self.asked, self._opened = False, threading.Event(), threading.Event()
+        self._board, self._names = board, names
+
+    def connect(self):
+        store = self._board.connect()
+        for name in self._names:
+            setattr(store, name, self._guarded(getattr(store, name)))
+        return store
+
+    def open(self):
+        self.is_shut = False
+        self._opened.set()
+
+    def _guarded(self, operation):
+        def call(*args):
+            self._pass()
+            result = operation(*args)
+            self._pass()
+            return result
+
+        return call
+
+    def _pass(self):
+        if self.is_shut:
+            self.asked.set()
+            self._opened.wait(30.0)
+
+
+@pytest.fixture
+def gate(board):
+    """Make a `Gate`."""
+    return lambda *names: Gate(board, *names)
+
+
+class Ended:
+    """What a runner says at its end."""
+
+    def __init__(self):
+        self.event = threading.Event()
+        self.error = None
+
+    def __call__(self, error):
+        self.error = error
+        self.event.set()
+
+    def wait(self):
+        assert self.event.wait(30.0), "it does not end"
+        return self.error
+
+
+@pytest.fixture
+def run():
+    """Run a routine; everything is stopped in the end."""
+    runners = []
+
+    def run(routine, connect, **options):
+        ended = Ended()
+        runner = Runner("test", routine, connect, ended, **options)
+        runners.append(runner)
+        runner.start()
+        return runner, ended
+
+    yield run
+    for runner in runners:
+        runner.stop()
+        assert runner.join(30.0)
 
 
 @pytest.fixture

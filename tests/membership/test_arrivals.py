@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from plaunch.rendezvous import JobSettings, RendezvousParameters
-from plaunch.rendezvous.job import JobFailure
 from plaunch_membership.timing import Timing
 
 
@@ -49,9 +48,12 @@ def test_nobody_waits_for_more_nodes_than_there_may_be(running):
 def test_the_delay_is_an_option(running, delay):
     job = running(arrival_delay=delay)
     began = job.now
-    late = job.add()
-    job.settle(job.nodes[0], late)
+    first, late = job.nodes[0], job.add()
+    assert job.settle(first, late) == [0, 1]
     assert delay <= job.now - began < delay + 1.5
+    assert first.kinds == ["arrived"]
+    assert first.place.attempt == 0
+    assert "arrived" in first.place.reason
 
 
 def test_a_node_that_has_left_does_not_count(running):
@@ -81,8 +83,7 @@ def test_who_waits_is_in_the_next_round_whatever_has_brought_it(settled, why):
     job.run(5.0)
     began = job.now
     if why == "failure":
-        second.agent.report([JobFailure(1, 5.0, "rank 1 failed")], is_final=False)
-        second.want_round()
+        second.fail()
         job.settle(first, second, late)
     else:
         job.kill(second)

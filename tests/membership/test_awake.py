@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from plaunch_membership.awake import AwakeClock
 
+from helpers.calls import at_once
 from helpers.clock import Clock
 
 
@@ -36,9 +35,5 @@ def test_threads_that_read_it_at_once_count_no_time_twice():
     clock = AwakeClock(3.0, real)
     began = clock()
     real.now += 2.0
-    threads = [threading.Thread(target=lambda: [clock() for _ in range(500)]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[lambda: [clock() for _ in range(500)]] * 4)
     assert clock() - began == pytest.approx(2.0)

@@ -45,9 +45,9 @@ def test_nodes_with_long_tracebacks_get_a_verdict(settled, count):
     job, nodes = settled(count, max_restarts=0)
     for rank, node in enumerate(nodes):
         node.agent.report([long_failure(rank)], is_final=False)
-    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
-    verdict = nodes[0].membership.news.verdict
-    assert all(node.membership.news.verdict == verdict for node in nodes)
+    job.have_verdict(nodes)
+    verdict = nodes[0].verdict
+    assert all(node.verdict == verdict for node in nodes)
     assert [failure.rank for failure in verdict.failures] == list(range(count))[:MAX_LISTED]
     assert sum(group.count for group in verdict.others) == max(count - MAX_LISTED, 0)
     assert verdict.failures[0].detail["traceback"] == "... " + LONG[-8192:]
@@ -186,25 +186,20 @@ class Garbler(RecordCodec):
         return b"garbage" if "/settled/" in key else super().encode(key, record)
 
 
-def test_what_cannot_be_written_is_not_the_end(settled, caplog):
+@pytest.mark.parametrize(
+    ("who", "said"),
+    [(0, "it is written without its failures"), (1, "cannot be written")],
+    ids=["verdict", "report"],
+)
+def test_what_cannot_be_written_is_not_the_end(settled, caplog, who, said):
     """Also where a record may take less than it does: the others learn that the job has failed."""
     job, nodes = settled(2, max_restarts=0)
-    nodes[0].membership.codec = Narrow("simulated")
-    nodes[1].agent.report([long_failure(1)], is_final=False)
-    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
-    assert {n.membership.news.verdict.outcome for n in nodes} == {"failed"}
-    assert nodes[1].membership.news.verdict.reason == "rank 1 failed"
-    assert nodes[1].membership.news.verdict.failures == ()
-    assert "it is written without its failures" in caplog.text
-
-
-def test_a_report_that_cannot_be_written_is_not_the_end(settled, caplog):
-    job, nodes = settled(2, max_restarts=0)
-    nodes[1].membership.codec = Narrow("simulated")
-    nodes[1].agent.report([long_failure(1)], is_final=True)
-    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
-    assert {n.membership.news.verdict.reason for n in nodes} == {"rank 1 failed"}
-    assert "cannot be written" in caplog.text
+    nodes[who].membership.codec = Narrow("simulated")
+    nodes[1].agent.report([long_failure(1)], is_final=who == 1)
+    job.have_verdict(nodes)
+    assert {(n.verdict.outcome, n.verdict.reason) for n in nodes} == {("failed", "rank 1 failed")}
+    assert who == 1 or nodes[1].verdict.failures == ()
+    assert said in caplog.text
 
 
 def test_a_report_that_cannot_be_read_is_not_waited_for(settled, caplog):
@@ -226,8 +221,8 @@ def test_a_report_that_was_written_twice_counts_once(settled):
         ticket = Add(tickets(log)).run(job.store)
         Set(entry(log, ticket), codec.encode(entry(log, ticket), report)).run(job.store)
     nodes[0].agent.report([long_failure(0)], is_final=False)
-    assert job.run(10.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
-    assert [failure.rank for failure in nodes[0].membership.news.verdict.failures] == [0, 1]
+    job.have_verdict(nodes)
+    assert [failure.rank for failure in nodes[0].verdict.failures] == [0, 1]
 
 
 def test_reasons_are_bounded_wherever_they_come_from(settled):

@@ -12,9 +12,8 @@ from plaunch_membership import DynamicRendezvousHandler
 from plaunch_membership.keys import entry, tickets
 from plaunch_membership.operations import Add, MultiGet
 from plaunch_membership.records import RecordError
-from plaunch_membership.runner import Runner
 from plaunch_membership.shared_log import SharedLogReader
-from plaunch_membership.testing import MemoryBoard, MemoryStore
+from plaunch_membership.testing import MemoryStore
 
 from helpers.waiting import wait_until
 
@@ -22,7 +21,7 @@ LOG = "job/round/0/joined"
 SAYS = [b"garbage", b"1000000", b"-3", b"9" * 30, b"%d" % 2**62, b""]
 
 
-def run(routine, store):
+def perform(routine, store):
     """The result of a routine that does not wait."""
     result = None
     while True:
@@ -31,11 +30,6 @@ def run(routine, store):
         except StopIteration as end:
             return end.value
         result = operation.run(store)
-
-
-@pytest.fixture
-def board():
-    return MemoryBoard()
 
 
 def take(store, *numbers):
@@ -50,11 +44,11 @@ def test_a_log_is_read_once_and_holes_are_filled_later(board):
     store = board.connect()
     take(store, 1, 3, 4)
     reader = SharedLogReader(LOG, max_nodes=2)
-    assert [ticket for ticket, _, _ in run(reader.read(), store)] == [1, 3, 4]
+    assert [ticket for ticket, _, _ in perform(reader.read(), store)] == [1, 3, 4]
     assert reader.has_holes
-    assert run(reader.read(), store) == []
+    assert perform(reader.read(), store) == []
     store.set(entry(LOG, 2), b"2")
-    assert [ticket for ticket, _, _ in run(reader.read(), store)] == [2]
+    assert [ticket for ticket, _, _ in perform(reader.read(), store)] == [2]
     assert not reader.has_holes
 
 
@@ -64,11 +58,11 @@ def test_a_log_is_read_in_parts(board):
     reader = SharedLogReader(LOG, max_nodes=2)
     found = []
     for _ in range(7):
-        part = run(reader.read(3), store)
+        part = perform(reader.read(3), store)
         assert len(part) <= 3
         found += [ticket for ticket, _, _ in part]
         if len(found) < 19:
-            assert run(reader.wait(1e9), store) is None, "there is more, so nothing is waited for"
+            assert perform(reader.wait(1e9), store) is None, "there is more, so none is waited for"
     assert found == list(range(1, 20))
     assert isinstance(next(reader.wait(1.0)).timeout, float)
 
@@ -79,12 +73,12 @@ def test_holes_that_stay_are_not_looked_at_in_haste_for_ever(board):
     reader = SharedLogReader(LOG, max_nodes=2)
     waits = []
     for _ in range(100):
-        run(reader.read(), store)
+        perform(reader.read(), store)
         waits.append(next(reader.wait(5.0)))
     assert (waits[0].key, waits[0].timeout) == (entry(LOG, 2), 0.05)
     assert (waits[-1].key, waits[-1].timeout) == (entry(LOG, 4), 5.0)
     store.set(entry(LOG, 2), b"2")
-    assert [ticket for ticket, _, _ in run(reader.read(), store)] == [2]
+    assert [ticket for ticket, _, _ in perform(reader.read(), store)] == [2]
 
 
 def test_a_record_whose_ticket_nobody_took_is_not_found_again_and_again(simulate):
@@ -105,7 +99,7 @@ def test_more_tickets_than_nodes_may_take_are_named_at_once(board, says):
     Add(tickets(LOG), says).run(store)
     tracemalloc.start()
     with pytest.raises(RecordError, match=rf"counter under '{tickets(LOG)}' says {says}, which"):
-        run(SharedLogReader(LOG, max_nodes=8).read(), store)
+        perform(SharedLogReader(LOG, max_nodes=8).read(), store)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1 << 20
@@ -115,7 +109,7 @@ def test_more_tickets_than_nodes_may_take_are_named_at_once(board, says):
 def test_a_very_large_job_may_have_more_tickets(board):
     store = board.connect()
     Add(tickets(LOG), 100_000).run(store)
-    assert run(SharedLogReader(LOG, max_nodes=100_000).read(), store) == []
+    assert perform(SharedLogReader(LOG, max_nodes=100_000).read(), store) == []
 
 
 def test_as_many_holes_as_there_may_be_cost_little(board):
@@ -125,7 +119,7 @@ def test_as_many_holes_as_there_may_be_cost_little(board):
     store.set(entry(LOG, 65_536), b"last")
     reader = SharedLogReader(LOG, max_nodes=2)
     tracemalloc.start()
-    assert len(run(reader.read(), store)) == 1
+    assert len(perform(reader.read(), store)) == 1
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 10 << 20
@@ -133,7 +127,7 @@ def test_as_many_holes_as_there_may_be_cost_little(board):
     store.operations.clear()
     found = []
     for _ in range(64):
-        found += run(reader.read(), store)
+        found += perform(reader.read(), store)
     assert [ticket for ticket, _, _ in found] == [30_000]
     assert store.operations["multi_get"] == 64 * 8
 
@@ -169,8 +163,8 @@ def test_bad_records_are_named_and_not_for_ever(settled, caplog):
     job.board.data[tickets(log)] = b"500"
     for node in nodes:
         node.agent.succeed()
-    assert job.run(60.0, lambda: all(n.membership.news.verdict for n in nodes)), job.describe()
-    assert nodes[0].membership.news.verdict.outcome == "succeeded"
+    job.have_verdict(nodes, 60.0)
+    assert nodes[0].verdict.outcome == "succeeded"
     assert caplog.text.count("is rejected") == 20 * len(nodes)
     assert "further rejected records are not reported" in caplog.text
 
@@ -204,7 +198,7 @@ class Hushed(MemoryStore):
             raise RendezvousConnectionError("the connection was closed") from None
 
 
-def test_a_counter_that_is_no_number_is_named_by_a_store_that_cannot_tell(board):
+def test_a_counter_that_is_no_number_is_named_by_a_store_that_cannot_tell(run, board):
     board.data["job/count"] = b"garb\x1bage" * 1000
     told = []
 
@@ -215,15 +209,8 @@ def test_a_counter_that_is_no_number_is_named_by_a_store_that_cannot_tell(board)
             told.append(str(error))
         told.append((yield MultiGet(["absent"])))
 
-    ends = []
-    runner = Runner("test", routine(), lambda: Hushed(board), ends.append)
-    runner.start()
-    try:
-        wait_until(lambda: ends, "the routine ends")
-    finally:
-        runner.stop()
-        assert runner.join(30)
-    assert ends == [None]
+    runner, ended = run(routine(), lambda: Hushed(board))
+    assert ended.wait() is None
     assert "under 'job/count' holds b'garb\\x1bage" in told[0]
     assert "not a number" in told[0]
     assert len(told[0]) < 300
@@ -231,17 +218,14 @@ def test_a_counter_that_is_no_number_is_named_by_a_store_that_cannot_tell(board)
     assert (runner.problem, runner.silent_for()) == (None, 0.0)
 
 
-def test_a_routine_that_does_not_mind_ends_by_it(board):
+def test_a_routine_that_does_not_mind_ends_by_it(run, board):
     board.data["job/count"] = b"garbage"
-    ends = []
 
     def routine():
         yield Add("job/count")
 
-    runner = Runner("test", routine(), board.connect, ends.append)
-    runner.start()
-    wait_until(lambda: ends, "the routine ends")
-    assert isinstance(ends[0], RendezvousStateError)
+    _, ended = run(routine(), board.connect)
+    assert isinstance(ended.wait(), RendezvousStateError)
 
 
 class Moody(MemoryStore):

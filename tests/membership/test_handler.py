@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import select
@@ -19,18 +18,13 @@ from plaunch.errors import (
 from plaunch.rendezvous import ChangeKind, JobRendezvous, JobSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler, arrivals, store_threads
 from plaunch_membership import handler as handler_module
-from plaunch_membership.testing import MemoryBoard
-from plaunch_network import HeldPort
 
+from helpers.calls import Call, at_once
 from helpers.clock import Clock
+from helpers.ports import free_port
 from helpers.waiting import wait_until
 
 BOUND = 30.0
-
-
-@pytest.fixture
-def board():
-    return MemoryBoard()
 
 
 @pytest.fixture
@@ -63,32 +57,6 @@ def create(board):
 def changes(handler):
     assert select.select([handler.fileno()], [], [], BOUND)[0], "nothing happens"
     return list(handler.changes())
-
-
-class Background:
-    """A call on a thread; `get` waits for its result, or raises its error."""
-
-    def __init__(self, call):
-        self._call = call
-        self._outcome = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self):
-        try:
-            self._outcome.append(self._call())
-        except Exception as error:
-            self._outcome.append(error)
-
-    def is_over(self, seconds=BOUND):
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def get(self):
-        assert self.is_over(), "it hangs"
-        if isinstance(self._outcome[0], Exception):
-            raise self._outcome[0]
-        return self._outcome[0]
 
 
 def test_it_is_a_job_rendezvous(create):
@@ -129,7 +97,7 @@ def test_each_round_has_a_port_of_its_own(create):
 
 def test_a_time_out_names_who_is_there_and_who_is_missing(create):
     here = [create(3, 3, join_timeout="0.5", job=JobSettings(node_rank=index)) for index in (0, 2)]
-    calls = [Background(handler.next_rendezvous) for handler in here]
+    calls = [Call(handler.next_rendezvous) for handler in here]
     for call in calls:
         with pytest.raises(RendezvousTimeoutError) as caught:
             call.get()
@@ -159,7 +127,7 @@ def test_a_store_that_cannot_be_reached_is_named_with_its_problem(create, board)
 def test_a_spare_waits_longer_than_the_join_timeout(create):
     create(1, 1).next_rendezvous()
     spare = create(1, 1, join_timeout="0.2")
-    call = Background(spare.next_rendezvous)
+    call = Call(spare.next_rendezvous)
     time.sleep(0.6)
     spare.set_closed()
     with pytest.raises(RendezvousClosedError, match="was closed"):
@@ -178,9 +146,7 @@ def test_an_outage_that_lasts_too_long_is_told_once(create, board):
 
 def test_a_short_outage_harms_nobody(create, board):
     first, second = create(2, 2), create(2, 2)
-    call = Background(first.next_rendezvous)
-    second.next_rendezvous()
-    call.get()
+    at_once(first.next_rendezvous, second.next_rendezvous)
     board.down = True
     time.sleep(0.4)
     board.down = False
@@ -193,30 +159,14 @@ def test_a_short_outage_harms_nobody(create, board):
 class Asked:
     """A store that keeps a node waiting for the answer to a heartbeat, and the node's clock."""
 
-    def __init__(self, create, board):
-        self.clock = Clock()
-        self._board = board
-        self._silent, self._asked = threading.Event(), threading.Event()
-        self._answers = threading.Event()
-        self.handler = create(connect=self._connect, keep_alive_interval="1", _clock=self.clock)
+    def __init__(self, create, store):
+        self.clock, self._store = Clock(), store
+        self.handler = create(connect=store.connect, keep_alive_interval="1", _clock=self.clock)
         self.handler.next_rendezvous()
-        self._silent.set()
+        store.is_shut = True
         self.clock.now += 1.0
         self.handler.send_notice(10)  # wakes it
-        assert self._asked.wait(BOUND)
-
-    def _connect(self):
-        store = self._board.connect()
-        plain = store.beat
-
-        def beat(key, value):
-            if self._silent.is_set():
-                self._asked.set()
-                self._answers.wait(BOUND)
-            return plain(key, value)
-
-        store.beat = beat
-        return store
+        assert store.asked.wait(BOUND)
 
     def tells(self, *steps):
         """What is told in the course of time, which the agent looks at after each step."""
@@ -227,19 +177,19 @@ class Asked:
         return [change.kind for change in told]
 
     def answer(self):
-        self._answers.set()
+        self._store.open()
         wait_until(lambda: self.handler._threads._writing.silent_for() == 0.0, "an answer")
 
 
-def test_own_pauses_are_no_silence_of_the_store(create, board):
-    asked = Asked(create, board)
+def test_own_pauses_are_no_silence_of_the_store(create, gate):
+    asked = Asked(create, gate("beat"))
     assert asked.tells(1, 65, 1, 86400, 1, 65) == []
     asked.answer()
     assert asked.tells(65, 65) == []
 
 
-def test_silence_counts_all_the_time_that_the_node_was_awake(create, board):
-    asked = Asked(create, board)
+def test_silence_counts_all_the_time_that_the_node_was_awake(create, gate):
+    asked = Asked(create, gate("beat"))
     assert asked.tells(*[1] * 30, 65, *[1] * 25) == []  # of the pause, three seconds count
     assert asked.tells(*[1] * 3) == [ChangeKind.UNREACHABLE]
     asked.answer()
@@ -250,42 +200,28 @@ def test_a_pause_is_no_time_in_which_nodes_could_have_come(create, monkeypatch):
     clock = Clock()
     first = create(2, 2, join_timeout="600", _clock=clock)
     began = first._clock()
-    call = Background(first.next_rendezvous)
+    call = Call(first.next_rendezvous)
     wait_until(lambda: first._membership.part.joined is not None, "it waits")
     for pause in (3600.0, 1.0, 3600.0):
         clock.now += pause
-        call.is_over(0.05)  # some glances
+        call.ended(0.05)  # some glances
     assert first._clock() - began < 10.0
     create(2, 2).next_rendezvous()
     assert call.get().world_size == 2
 
 
-def test_a_connection_that_is_dead_is_replaced(create, board, monkeypatch):
+def test_a_connection_that_is_dead_is_replaced(create, gate, monkeypatch):
     """Over a cut cable nothing comes back, not even an error."""
     monkeypatch.setattr(store_threads, "_STUCK", 0.3)
     monkeypatch.setattr(handler_module, "_GLANCE", 0.05)
     monkeypatch.setattr(store_threads, "_GLANCE", 0.05)
-    cable = threading.Event()
-    is_cut = threading.Event()
-
-    def connect():
-        store = board.connect()
-        plain_set, plain_beat = store.set, store.beat
-
-        def beat(key, value):
-            if is_cut.is_set():
-                cable.wait(BOUND)
-            plain_beat(key, value)
-
-        store.set, store.beat = plain_set, beat
-        return store
-
-    handler = create(connect=connect)
+    cable = gate("beat")
+    handler = create(connect=cable.connect)
     handler.next_rendezvous()
-    is_cut.set()
+    cable.is_shut = True
     writer = handler._threads._writing
     wait_until(lambda: writer.overdue() >= 0.4, "the writer is stuck")
-    is_cut.clear()
+    cable.is_shut = False
     connections = writer.connections
 
     def is_replaced():
@@ -295,15 +231,15 @@ def test_a_connection_that_is_dead_is_replaced(create, board, monkeypatch):
     wait_until(is_replaced, "another connection")
     handler.report_success()
     assert [change.kind for change in changes(handler)] == [ChangeKind.CLOSED]
-    cable.set()
+    cable.open()
 
 
 def test_a_job_that_the_store_has_forgotten_begins_anew(create, board):
     """With threads of its own, while those of the job before may still be at work."""
     nodes = [create(2, 2) for _ in range(2)]
     for _ in range(5):
-        calls = [Background(node.next_rendezvous) for node in nodes]
-        assert sorted(call.get().rank for call in calls) == [0, 1]
+        formed = at_once(*(node.next_rendezvous for node in nodes))
+        assert sorted(one.rank for one in formed) == [0, 1]
         board.down = True
         wait_until(lambda: all(node._threads.failing() for node in nodes), "both nodes notice")
         board.wipe()
@@ -333,7 +269,7 @@ def test_the_end_leaves_nothing_behind(create, board):
 
 def test_who_waits_for_a_round_is_told_that_its_node_has_left(create):
     handler = create(2, 2)
-    call = Background(handler.next_rendezvous)
+    call = Call(handler.next_rendezvous)
     wait_until(lambda: "1 came" in handler.describe_wait(), "it waits")
     assert handler.leave()
     with pytest.raises(RendezvousClosedError, match="left job 'job'"):
@@ -343,23 +279,17 @@ def test_who_waits_for_a_round_is_told_that_its_node_has_left(create):
 def ends_at(board, part):
     """Connections over which the store goes down when a key with this part is written."""
 
-    def connect():
-        store = board.connect()
-        add, compare_set = store.add, store.compare_set
-
-        def check(key):
+    def checked(operation):
+        def call(key, *args):
             if part in key:
                 board.down = True
+            return operation(key, *args)
 
-        def checked_add(key, amount):
-            check(key)
-            return add(key, amount)
+        return call
 
-        def checked_compare_set(key, expected, desired):
-            check(key)
-            return compare_set(key, expected, desired)
-
-        store.add, store.compare_set = checked_add, checked_compare_set
+    def connect():
+        store = board.connect()
+        store.add, store.compare_set = checked(store.add), checked(store.compare_set)
         return store
 
     return connect
@@ -386,82 +316,43 @@ def test_a_store_that_ends_before_this_node_is_a_normal_end(create, board, caplo
     assert "memory store is down" in caplog.text
 
 
-def test_the_host_stays_until_the_others_know(create, board):
-    is_slow, may_go_on = threading.Event(), threading.Event()
-
-    def connect():
-        store = board.connect()
-        plain = store.wait
-
-        def wait(key, timeout):
-            found = plain(key, timeout)
-            if is_slow.is_set():
-                may_go_on.wait(BOUND)
-            return found
-
-        store.wait = wait
-        return store
-
-    host, other = create(2, 2, _is_host=True), create(2, 2, connect=connect)
-    call = Background(host.next_rendezvous)
-    other.next_rendezvous()
-    call.get()
-    is_slow.set()
+def test_the_host_stays_until_the_others_know(create, gate):
+    slow = gate("wait")
+    host, other = create(2, 2, _is_host=True), create(2, 2, connect=slow.connect)
+    at_once(host.next_rendezvous, other.next_rendezvous)
+    slow.is_shut = True
     host.set_closed()
     changes(host)
-    end = Background(host.shutdown)
-    assert not end.is_over(0.3)
-    may_go_on.set()
+    end = Call(host.shutdown)
+    assert not end.ended(0.3)
+    slow.open()
     assert end.get()
 
 
-def test_the_host_stays_longer_for_those_who_are_connected(create, board):
-    is_paused, goes_on, guests, clock = threading.Event(), threading.Event(), ["one"], Clock()
-
-    def connect():
-        store = board.connect()
-        plain_wait, plain_beat = store.wait, store.beat
-
-        def wait(key, timeout):
-            found = plain_wait(key, timeout)
-            if is_paused.is_set():
-                goes_on.wait(BOUND)
-            return found
-
-        def beat(key, value):
-            if is_paused.is_set():
-                goes_on.wait(BOUND)
-            return plain_beat(key, value)
-
-        store.wait, store.beat = wait, beat
-        return store
-
+def test_the_host_stays_longer_for_those_who_are_connected(create, gate):
+    paused, guests, clock = gate("wait", "beat"), ["one"], Clock()
     host = create(2, 2, _is_host=True, _has_guests=lambda: bool(guests), _clock=clock)
-    other = create(2, 2, connect=connect)
-    call = Background(host.next_rendezvous)
-    other.next_rendezvous()
-    call.get()
-    is_paused.set()
+    other = create(2, 2, connect=paused.connect)
+    at_once(host.next_rendezvous, other.next_rendezvous)
+    paused.is_shut = True
     host.set_closed()
     changes(host)
-    end = Background(host.shutdown)
+    end = Call(host.shutdown)
     for _ in range(12):
         clock.now += 1.0
-        assert not end.is_over(0.05)
+        assert not end.ended(0.05)
     guests.clear()
     assert end.get()
-    goes_on.set()
+    paused.open()
 
 
 def test_a_host_that_is_done_stays_for_those_who_are_not(create):
     """Its agent has waited as long as it may, and wants to end."""
     host, other = create(2, 2, _is_host=True), create(2, 2)
-    call = Background(host.next_rendezvous)
-    other.next_rendezvous()
-    call.get()
+    at_once(host.next_rendezvous, other.next_rendezvous)
     host.report_success()
-    end = Background(host.shutdown)
-    assert not end.is_over(0.3)
+    end = Call(host.shutdown)
+    assert not end.ended(0.3)
     assert list(other.changes()) == []
     other.report_success()
     assert end.get()
@@ -517,16 +408,20 @@ def test_garbage_in_the_store_is_named(create, board):
 # --- what a node says that waits ------------------------------------------------------------------
 
 
+def waits(handler, text):
+    """Let it wait for a round until it says this of what it waits for."""
+    Call(handler.next_rendezvous)
+    wait_until(lambda: re.fullmatch(text, handler.describe_wait()), text)
+
+
 def test_who_waits_says_for_whom(create, monkeypatch):
     monkeypatch.setattr(arrivals, "_LEAST_REST", 0.05)
     monkeypatch.setattr(arrivals, "_REST_PER_NODE", 0.0)
     first = create(3, 4, job=JobSettings(node_rank=1))
-    Background(first.next_rendezvous)
-    host = os.uname().nodename
-    text = f"3 to 4 nodes; 1 came: {host} (index 1); missing: index 0, 2"
-    wait_until(lambda: first.describe_wait() == text, text)
+    host = re.escape(os.uname().nodename)
+    waits(first, rf"3 to 4 nodes; 1 came: {host} \(index 1\); missing: index 0, 2")
     second = create(3, 4)
-    Background(second.next_rendezvous)
+    Call(second.next_rendezvous)
     for handler in (first, second):
         wait_until(lambda: "; 2 came: " in handler.describe_wait(), "both know of two")  # noqa: B023
 
@@ -534,7 +429,7 @@ def test_who_waits_says_for_whom(create, monkeypatch):
 def test_waiting_costs_the_store_little(create, monkeypatch):
     """However often the agent asks, it is looked up once in a while."""
     handler = create(2, 2)
-    Background(handler.next_rendezvous)
+    Call(handler.next_rendezvous)
     wait_until(lambda: "1 came" in handler.describe_wait(), "it has come itself")
     looked = []
     with monkeypatch.context() as patch:
@@ -547,17 +442,13 @@ def test_waiting_costs_the_store_little(create, monkeypatch):
 def test_a_spare_says_that_there_is_no_place(create):
     first, second = create(1, 1), create(1, 1)
     first.next_rendezvous()
-    Background(second.next_rendezvous)
-    text = "a place in job 'job', which is full"
-    wait_until(lambda: second.describe_wait() == text, text)
+    waits(second, "a place in job 'job', which is full")
 
 
 def test_a_node_that_waits_for_others_to_arrive_says_for_how_long(create):
     create(1, 3).next_rendezvous()
     late = create(1, 3, arrival_delay="100")
-    Background(late.next_rendezvous)
-    text = r"the next round of job 'job', in \d\d s or as soon as 3 nodes have come"
-    wait_until(lambda: re.fullmatch(text, late.describe_wait()), text)
+    waits(late, r"the next round of job 'job', in \d\d s or as soon as 3 nodes have come")
 
 
 def test_nodes_that_arrive_late_are_in_the_same_round(create):
@@ -566,7 +457,7 @@ def test_nodes_that_arrive_late_are_in_the_same_round(create):
     first = create(1, 4, last_call_timeout="0", arrival_delay="inf", job=job)
     assert first.next_rendezvous().round == 0
     late = [create(1, 4, arrival_delay="inf") for _ in range(3)]
-    calls = [Background(handler.next_rendezvous) for handler in late]
+    calls = [Call(handler.next_rendezvous) for handler in late]
     assert [change.kind for change in changes(first)] == [ChangeKind.ARRIVED]
     again = [first.next_rendezvous(), *(call.get() for call in calls)]
     assert {(found.round, found.world_size) for found in again} == {(1, 4)}
@@ -578,21 +469,23 @@ def test_a_node_that_nobody_needs_any_more_says_so(create):
     first._membership.part.wants_round = True  # else its success would be the end of the job
     log = first._membership.keys.done(0)
     first._threads.connect().add(f"{log}/tickets", 1)
-    late = create(1, 2)
-    Background(late.next_rendezvous)
-    text = "a place in job 'job'; some of its nodes have finished"
-    wait_until(lambda: late.describe_wait() == text, text)
+    waits(create(1, 2), "a place in job 'job'; some of its nodes have finished")
 
 
-def test_a_store_that_does_not_answer_is_what_is_waited_for(create):
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        ("nobody listens", "the store at board: nobody listens"),
+        ("store 'board' cannot be reached", "the store: store 'board' cannot be reached"),
+    ],
+)
+def test_a_store_that_does_not_answer_is_what_is_waited_for(create, problem, text):
     def connect():
-        raise RendezvousConnectionError("nobody listens")
+        raise RendezvousConnectionError(problem)
 
     handler = create(connect=connect)
     assert handler.describe_wait() == "the store at board"
-    Background(handler.next_rendezvous)
-    text = "the store at board: nobody listens"
-    wait_until(lambda: handler.describe_wait() == text, text)
+    waits(handler, text)
 
 
 def test_who_has_never_reached_the_store_leaves_it_cleanly(create):
@@ -604,22 +497,12 @@ def test_who_has_never_reached_the_store_leaves_it_cleanly(create):
         raise RendezvousConnectionError("too late")
 
     handler = create(connect=connect, close_timeout=0.1)
-    Background(handler.next_rendezvous)
+    Call(handler.next_rendezvous)
     assert asked.wait(60)
     try:
         assert handler.leave()
     finally:
         goes_on.set()
-
-
-def test_a_store_that_names_itself_is_named_once(create):
-    def connect():
-        raise RendezvousConnectionError("store 'board' cannot be reached")
-
-    handler = create(connect=connect)
-    Background(handler.next_rendezvous)
-    text = "the store: store 'board' cannot be reached"
-    wait_until(lambda: handler.describe_wait() == text, text)
 
 
 def test_the_time_to_start_bounds_the_wait_for_nodes(create):
@@ -632,7 +515,6 @@ def test_the_time_to_start_bounds_the_wait_for_nodes(create):
 
 
 def test_the_ports_of_rounds_are_from_the_range(create):
-    with contextlib.closing(HeldPort.any()) as free:
-        port = free.port
+    port = free_port()
     handler = create(job=JobSettings(port_range=(port, port)))
     assert handler.next_rendezvous().bootstrap_store_info.master_port == port

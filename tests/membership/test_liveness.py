@@ -28,6 +28,11 @@ def beats_of(text):
     return [{"a": None if letter == "." else letter.encode()} for letter in text]
 
 
+def word(found):
+    """Whether somebody is lost at each step: "-" no, "L" yes."""
+    return "".join("L" if nodes else "-" for nodes in found)
+
+
 HISTORIES = {
     # name: (max_misses, heartbeats, whether it is lost at each step: "-" no, "L" yes)
     "alive": (3, "abcdefgh", "--------"),
@@ -53,8 +58,19 @@ HISTORIES = {
 @pytest.mark.parametrize("name", HISTORIES)
 def test_histories(name):
     max_misses, beats, lost = HISTORIES[name]
-    found = run([(1.0, beat) for beat in beats_of(beats)], max_misses=max_misses)
-    assert "".join("L" if nodes else "-" for nodes in found) == lost
+    assert word(run([(1.0, beat) for beat in beats_of(beats)], max_misses=max_misses)) == lost
+
+
+@pytest.mark.parametrize(
+    ("steps", "lost"),
+    [
+        ([1] * 4 + [60] + [1] * 3, "---L---L"),  # a pause gives back who was lost already
+        ([2.5] * 8, "------LL"),  # always slow: three late looks, and then three that count
+        ([2.5, 1.0] * 20, "-" * 40),  # pauses, with a look on time between them
+    ],
+)
+def test_pauses(steps, lost):
+    assert word(run([(seconds, {"a": b"0"}) for seconds in steps])) == lost
 
 
 def test_nodes_are_judged_one_by_one():
@@ -72,28 +88,6 @@ def test_after_a_pause_everybody_is_counted_anew(interval, pause, is_late):
     found = run([(seconds, still) for seconds in steps], interval=interval)
     lost_at = next(step for step, nodes in enumerate(found) if nodes)
     assert lost_at == (6 if is_late else 3)
-
-
-def test_a_pause_gives_back_who_was_lost_already():
-    still = {"a": b"0"}
-    assert run([(1, still)] * 4 + [(60, still)] + [(1, still)] * 3)[3:] == [
-        ["a"],
-        [],
-        [],
-        [],
-        ["a"],
-    ]
-
-
-def test_a_store_that_is_always_slow_does_not_hide_the_dead():
-    still = {"a": b"0"}
-    found = run([(2.5, still)] * 8)
-    assert found == [[]] * 6 + [["a"]] * 2  # three late ones, and then three that count
-
-
-def test_pauses_with_a_look_on_time_between_them_are_pauses():
-    still = {"a": b"0"}
-    assert run([(2.5, still), (1.0, still)] * 20) == [[]] * 40
 
 
 def test_without_a_sign_of_its_own_an_observer_judges_nobody():

@@ -17,19 +17,22 @@ from plaunch_membership.watcher import Watcher
 from .conftest import Simulation
 
 
-def kinds(node):
-    return [change.kind.value for change in node.told]
-
-
 def incarnations(nodes):
-    return {node.membership.keys.incarnation for node in nodes}
+    return {node.incarnation for node in nodes}
 
 
 def fail(job, node):
     """A worker of one node fails, and all are in a round again."""
-    node.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
-    node.want_round()
+    node.fail()
     job.settle()
+
+
+def check_begun_anew(job, nodes, before):
+    """All of them, in one incarnation that is another than `before`."""
+    job.run(3.0)
+    job.settle(*nodes)
+    assert len(incarnations(nodes)) == 1
+    assert incarnations(nodes) != before
 
 
 # --- everything is lost ---------------------------------------------------------------------------
@@ -47,12 +50,9 @@ def test_all_notice_that_the_store_is_empty(simulate, min_nodes, max_nodes, coun
     job.run(10.0 + offset)
     before = incarnations(nodes)
     job.board.wipe()
-    job.run(3.0)
-    job.settle(*nodes)
-    assert all(kinds(node)[-1] == "lost" or "lost" in kinds(node) for node in nodes)
+    check_begun_anew(job, nodes, before)
+    assert all("lost" in node.kinds for node in nodes)
     assert all("lost" in "".join(change.reason for change in node.told) for node in nodes)
-    assert len(incarnations(nodes)) == 1
-    assert incarnations(nodes) != before
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -66,10 +66,7 @@ def test_who_notices_first_does_not_leave_the_other_alone(settled, min_nodes, fi
     job.board.wipe()
     job.run(2.0)
     nodes[1 - first].is_paused = False
-    job.run(3.0)
-    job.settle(*nodes)
-    assert len(incarnations(nodes)) == 1
-    assert incarnations(nodes) != before
+    check_begun_anew(job, nodes, before)
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 2), (1, 3), (2, 3), (3, 3)])
@@ -87,8 +84,7 @@ def test_whenever_it_happens_all_meet_again(simulate, shape, seed):
             job.run(order.random() * 8)
         one = order.choice(nodes)
         if one.place is not None and order.random() < 0.5:
-            one.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
-            one.want_round()
+            one.fail()
             for _ in range(order.randrange(30)):
                 job.step()
         job.board.wipe()
@@ -151,20 +147,15 @@ def test_an_older_snapshot_is_not_gone_on_with(simulate, min_nodes, max_nodes, w
     job.run(5.0)
     if when == "running":
         older = dict(job.board.data)
-    nodes[0].agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
-    nodes[0].want_round()
+    nodes[0].fail()
     if when == "settling":
         job.run(1.0, lambda: nodes[1].state.phase is JobPhase.SETTLING)
         older = dict(job.board.data)
     job.settle(*nodes)
     job.run(5.0)
     before = incarnations(nodes)
-    job.board.data.clear()
-    job.board.data.update(older)
-    job.run(3.0)
-    job.settle(*nodes)
-    assert len(incarnations(nodes)) == 1
-    assert incarnations(nodes) != before
+    job.restore(older)
+    check_begun_anew(job, nodes, before)
     assert {node.place.attempt for node in nodes} == {1}
 
 
@@ -176,8 +167,7 @@ def test_a_snapshot_of_the_job_before_is_not_gone_on_with(settled):
     job.run(5.0)
     job.settle(*nodes)
     second = incarnations(nodes)
-    job.board.data.clear()
-    job.board.data.update(older)
+    job.restore(older)
     job.run(5.0)
     job.settle(*nodes)
     assert len(first | second | incarnations(nodes)) == 3
@@ -190,8 +180,7 @@ def test_a_change_that_hides_the_loss_is_seen_through(settled):
     older = dict(job.board.data)
     fail(job, nodes[0])
     job.run(5.0)
-    job.board.data.clear()
-    job.board.data.update(older)
+    job.restore(older)
     nodes[0].agent.send_notice(10)
     while job.step():
         pass
@@ -240,15 +229,14 @@ def test_a_host_that_is_started_again_does_not_make_the_budget_grow(simulate, mi
     assert [node.place.attempt for node in (host, other)] == [2, 2]
     other.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
     job.run(5.0)
-    assert host.membership.news.verdict.outcome == "failed"
+    assert host.verdict.outcome == "failed"
 
 
 def test_an_attempt_counts_before_its_round_is_formed(simulate):
     job = simulate(min_nodes=2, max_nodes=2, max_restarts=5)
     host, other = job.add(is_host=True), job.add()
     job.settle(host, other)
-    other.agent.report([JobFailure(0, 5.0, "rank 0 failed")], is_final=False)
-    other.want_round()
+    other.fail()
     host.is_slow_until = job.now + 60.0  # its workers do not stop
     job.run(5.0, lambda: other.state.attempt == 1)
     assert other.state.phase is JobPhase.FORMING
@@ -258,16 +246,6 @@ def test_an_attempt_counts_before_its_round_is_formed(simulate):
     job.run(3.0)
     job.settle(again, other)
     assert [node.place.attempt for node in (again, other)] == [1, 1]
-
-
-def test_strangers_attempts_are_not_remembered(settled):
-    """Who comes to a dead job lets it begin anew, with all of its restarts."""
-    job, nodes = settled(2, max_restarts=5)
-    fail(job, nodes[0])
-    for node in nodes:
-        job.kill(node)
-    again = job.gather(2)
-    assert {node.place.attempt for node in again} == {0}
 
 
 # --- what the store must never hold ---------------------------------------------------------------
@@ -312,11 +290,8 @@ def test_a_clock_that_is_behind_does_not_run_a_finished_job_again(settled, secon
     job, (first,) = settled(1, verdict_ttl=100.0)
     first.agent.succeed()
     job.run(1.0)
-    late = job.add(clock_behind=seconds)
-    job.run(1.0)
-    assert "succeeded" in str(late.error)
-    assert "clock" in str(late.error)
-    assert late.membership.news.verdict.outcome == "succeeded"
+    late = job.refuse("succeeded", "clock", clock_behind=seconds)
+    assert late.verdict.outcome == "succeeded"
 
 
 def test_data_that_are_lost_while_a_node_comes_begin_no_incarnation_twice():

@@ -5,20 +5,13 @@ That it does what every store must is for the conformance suite to show.
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from plaunch.errors import RendezvousConnectionError
-from plaunch_membership.testing import MemoryBoard
 
+from helpers.calls import Call
 from helpers.waiting import wait_until
 
 BOUND = 30.0  # seconds within which everything here has long happened
-
-
-@pytest.fixture
-def board():
-    return MemoryBoard()
 
 
 @pytest.fixture
@@ -26,27 +19,13 @@ def store(board):
     return board.connect()
 
 
-class Waiter:
-    """A connection that waits in a thread of its own."""
-
-    def __init__(self, board, key, timeout=BOUND):
-        self.store = board.connect()
-        self.result = None
-        self._thread = threading.Thread(target=self._run, args=(key, timeout), daemon=True)
-        self._thread.start()
-        # It holds the lock from its first look until it sleeps.
-        wait_until(lambda: key in board._waiting and board._waiting[key]._waiters, "it sleeps")
-
-    def _run(self, key, timeout):
-        try:
-            self.result = self.store.wait(key, timeout)
-        except RendezvousConnectionError as error:
-            self.result = error
-
-    def join(self):
-        self._thread.join(BOUND)
-        assert not self._thread.is_alive()
-        return self.result
+def wait_for(board, key):
+    """A call that sleeps in a connection of its own, and the connection."""
+    store = board.connect()
+    call = Call(store.wait, key, BOUND)
+    # It holds the lock from its first look until it sleeps.
+    wait_until(lambda: key in board._waiting and board._waiting[key]._waiters, "it sleeps")
+    return call, store
 
 
 def test_connections_share_what_they_hold(board, store):
@@ -66,9 +45,11 @@ def test_an_empty_value_is_refused(store, name):
 
 def test_an_outage_ends_every_wait_and_refuses_everything(board, store):
     store.set("k", b"v")
-    waiters = [Waiter(board, key) for key in ("a", "b")]
+    calls = [wait_for(board, key)[0] for key in ("a", "b")]
     board.down = True
-    assert all(isinstance(waiter.join(), RendezvousConnectionError) for waiter in waiters)
+    for call in calls:
+        with pytest.raises(RendezvousConnectionError):
+            call.get()
     for operation in (
         lambda: store.set("k", b"x"),
         lambda: store.add("n", 1),
@@ -87,14 +68,15 @@ def test_an_outage_ends_every_wait_and_refuses_everything(board, store):
 
 
 def test_closing_ends_the_connections_own_wait_only(board, store):
-    waiters = [Waiter(board, "k") for _ in range(2)]
-    waiters[0].store.close()
-    waiters[0].store.close()
-    assert isinstance(waiters[0].join(), RendezvousConnectionError)
+    (ended, closed), (other, _) = wait_for(board, "k"), wait_for(board, "k")
+    closed.close()
+    closed.close()
+    with pytest.raises(RendezvousConnectionError):
+        ended.get()
     with pytest.raises(RendezvousConnectionError, match="closed"):
-        waiters[0].store.multi_get([])
+        closed.multi_get([])
     store.set("k", b"v")
-    assert waiters[1].join() == b"v"
+    assert other.get() == b"v"
 
 
 def test_operations_are_counted_for_each_connection(board, store):

@@ -15,43 +15,29 @@ from plaunch_membership.watcher import Watcher
 from .conftest import RUN_ID
 
 
-def fail(node):
-    """As its agent does when a worker has failed."""
-    node.agent.report([JobFailure(0, 5.0, "rank 0 failed: exit code 3")], is_final=False)
-    node.want_round()
-
-
 def begin_anew(ours, keys, state):
     """As the writer does that has found another incarnation, and nothing else."""
     record = ours.codec.encode(keys.state(state.version), state.to_record())
     ours.begin_anew(keys, state, job_record=b"record", state_record=record)
 
 
-def kinds(node):
-    return [change.kind.value for change in node.told]
-
-
-def test_a_node_that_returns_does_not_take_its_rank_from_whoever_works_under_it(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    stays, returns = job.add(host="stays"), job.add(host="returns")
-    assert job.settle(stays, returns) == [0, 1]
+def test_a_node_that_returns_does_not_take_its_rank_from_whoever_works_under_it(settled):
+    job, (stays, returns) = settled(2)
     returns.is_paused = True
-    works = job.add(host="works")
+    works = job.add()
     assert job.settle(stays, works) == [0, 1]
     returns.is_paused = False
     job.run(10.0)
     assert returns.place is None
     assert returns.membership.part.joined[0] == stays.state.next_round  # with the first ticket
-    fail(works)
+    works.fail()
     assert job.settle(stays, works) == [0, 1]
     assert returns.place is None
 
 
-def test_a_rank_of_a_round_that_others_have_left_behind_is_no_claim(simulate):
+def test_a_rank_of_a_round_that_others_have_left_behind_is_no_claim(settled):
     """Of three nodes two have gone on, and the third has a rank that one of them has got since."""
-    job = simulate(min_nodes=1, max_nodes=3)
-    nodes = [job.add(), job.add(), job.add()]
-    assert job.settle(*nodes) == [0, 1, 2]
+    job, nodes = settled(3, min_nodes=1)
     first, second, third = nodes
     first.is_paused = True
     job.settle(second, third, seconds=20.0)
@@ -62,91 +48,72 @@ def test_a_rank_of_a_round_that_others_have_left_behind_is_no_claim(simulate):
     assert [node.place.rank for node in nodes] == [2, 1, 0]
 
 
-def test_ranks_survive_the_loss_of_the_store(simulate):
+def test_ranks_survive_the_loss_of_the_store(settled):
     """They are no claim against anybody then, but a wish."""
-    job = simulate(min_nodes=3, max_nodes=3)
-    nodes = [job.add(), job.add(), job.add()]
-    assert job.settle(*nodes) == [0, 1, 2]
+    job, nodes = settled(3)
     job.board.wipe()
     nodes[0].is_slow_until = job.now + 5.0
     job.run(3.0)
     assert job.settle(*nodes) == [0, 1, 2]
 
 
-def test_of_two_wishes_after_the_loss_of_the_store_that_of_the_last_round_counts(simulate):
-    job = simulate(min_nodes=2, max_nodes=2, join_timeout=1e6)
-    stays, returns = job.add(host="stays"), job.add(host="returns")
-    job.settle(stays, returns)
+def test_of_two_wishes_after_the_loss_of_the_store_that_of_the_last_round_counts(settled):
+    job, (stays, returns) = settled(2, join_timeout=1e6)
     returns.is_paused = True
-    works = job.add(host="works")
+    works = job.add()
     assert job.settle(stays, works) == [0, 1]
     job.board.wipe()
     for node in (stays, works):
         node.is_slow_until = job.now + 20.0
     returns.is_paused = False
     job.run(15.0)
-    assert len({node.membership.keys.incarnation for node in job.living}) == 1
+    assert len({node.incarnation for node in job.living}) == 1
     assert job.settle(stays, works) == [0, 1]
     assert returns.place is None
 
 
-def spare_that_had_a_place_before(job):
-    """A job of two nodes, and a spare that had rank 1 in a round of the same number before."""
-    stays, spare, newcomer = job.add(host="stays"), job.add(host="spare"), job.add(host="new")
-    job.settle(stays, spare)
+def test_a_place_of_another_incarnation_is_none(settled):
+    """A spare that had rank 1 in a round of the same number before ends nobody's when it leaves."""
+    job, (stays, spare) = settled(2)
+    newcomer = job.add(host="new")
     job.board.wipe()
     spare.is_slow_until = job.now + 20.0
     job.settle(stays, newcomer)
     job.run(30.0)
     assert spare.place is None
     assert spare.state.phase is JobPhase.RUNNING
-    return stays, newcomer, spare
-
-
-def test_a_place_of_another_incarnation_is_none(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    _, newcomer, spare = spare_that_had_a_place_before(job)
     assert newcomer.membership.is_member(newcomer.state)
     assert not spare.membership.is_member(spare.state)
     assert spare.membership.part.place is None
-
-
-def test_a_spare_that_leaves_ends_nobodys_round(simulate):
-    job = simulate(min_nodes=2, max_nodes=2)
-    *members, spare = spare_that_had_a_place_before(job)
-    told = [kinds(node) for node in members]
+    told = [node.kinds for node in (stays, newcomer)]
     spare.agent.leave("SIGTERM received")
     job.run(20.0)
     assert spare.has_ended
-    assert [kinds(node) for node in members] == told
-    assert {node.state.phase for node in members} == {JobPhase.RUNNING}
+    assert [node.kinds for node in (stays, newcomer)] == told
+    assert {node.state.phase for node in (stays, newcomer)} == {JobPhase.RUNNING}
 
 
-def test_a_node_that_does_not_know_yet_that_it_is_out_ends_nobodys_round(simulate):
+def test_a_node_that_does_not_know_yet_that_it_is_out_ends_nobodys_round(settled):
     """The round that it leaves is over, and the others are in the next one."""
-    job = simulate(min_nodes=2, max_nodes=2)
-    stays, goes = job.add(host="stays"), job.add(host="goes")
-    job.settle(stays, goes)
-    spare = job.add(host="spare")
+    job, (stays, goes) = settled(2)
+    spare = job.add()
     goes.is_paused = True
     job.settle(stays, spare)
-    told = [kinds(node) for node in (stays, spare)]
+    told = [node.kinds for node in (stays, spare)]
     goes.tasks["watcher"].wakes_at = job.now + 1e6  # it hears of nothing before it has left
     del goes.tasks["watcher"]
     goes.is_paused = False
     goes.agent.leave("SIGTERM received")
     job.run(20.0)
     assert goes.has_ended
-    assert [kinds(node) for node in (stays, spare)] == told
+    assert [node.kinds for node in (stays, spare)] == told
     assert stays.state.phase is JobPhase.RUNNING
 
 
 @pytest.mark.parametrize("what", ["report", "succeed"])
-def test_what_is_said_of_a_round_is_said_of_that_incarnation(simulate, what):
+def test_what_is_said_of_a_round_is_said_of_that_incarnation(settled, what):
     """The agent has said it, and the store is another one before it can be written."""
-    job = simulate(min_nodes=1, max_nodes=2, last_call_timeout=1.0)
-    late, stays = job.add(host="late"), job.add(host="stays")
-    job.settle(late, stays)
+    job, (late, stays) = settled(2, min_nodes=1, last_call_timeout=1.0)
     writer = late.tasks.pop("writer")
     job.board.wipe()
     job.settle(stays)

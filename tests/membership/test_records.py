@@ -84,6 +84,7 @@ def deep(levels, value="1"):
             "was written by a plaunch of protocol version 7; this one speaks 1; "
             "install the same version on all nodes",
         ),
+        ('{"v":' + "9" * 4000 + "}", "of protocol version 999"),
         ('{"v":1,"a":NaN}', "NaN is not a JSON number"),
         ('{"v":1,"a":[-Infinity]}', "-Infinity is not a JSON number"),
         ('{"v":1,"a":1e999}', "'1e999' is too large"),
@@ -101,7 +102,7 @@ def test_what_is_not_a_record_is_refused_by_name(value, problem):
     with pytest.raises(RecordError, match=problem) as caught:
         plain.decode(KEY, value.encode("latin-1"))
     assert f"the record under {KEY!r}" in str(caught.value)
-    assert len(str(caught.value)) < 500
+    assert len(str(caught.value)) < 300
     assert isinstance(caught.value, RendezvousStateError)
 
 
@@ -206,7 +207,7 @@ RECORD = Record(
         (lambda r: r.integer("rank", low=3, high=3), 3),
         (lambda r: r.integer("absent", default=-1), -1),
         (lambda r: r.number("time"), 1.5),
-        (lambda r: r.number("rank"), 3.0),
+        (lambda r: repr(r.number("rank")), "3.0"),
         (lambda r: r.flag("is_host"), True),
         (lambda r: r.flag("absent", default=False), False),
         (lambda r: r.record("node").integer("pid"), 7),
@@ -248,16 +249,6 @@ def test_what_is_read_can_be_written_and_read_again():
     assert Record(KEY, {"host": text}).text("host", max_len=400) == text
     with pytest.raises(RecordError, match="'host' has 400 characters; 399 are the most"):
         record.text("host", max_len=399)
-
-
-def test_a_version_that_is_very_long_is_cut():
-    with pytest.raises(RecordError, match="of protocol version 999") as caught:
-        plain.decode(KEY, b'{"v":' + b"9" * 4000 + b"}")
-    assert len(str(caught.value)) < 300
-
-
-def test_numbers_are_floats():
-    assert isinstance(RECORD.number("rank"), float)
 
 
 @pytest.mark.parametrize(

@@ -4,55 +4,13 @@ from __future__ import annotations
 
 import threading
 
-import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch_membership.operations import Add, Set, Sleep, Wait
-from plaunch_membership.runner import Runner
-from plaunch_membership.testing import MemoryBoard
 
 from helpers.clock import Clock
 from helpers.waiting import wait_until
 
 BOUND = 20.0  # seconds within which everything here has long happened
-
-
-class Ended:
-    """What a runner says at its end."""
-
-    def __init__(self):
-        self.event = threading.Event()
-        self.error = None
-
-    def __call__(self, error):
-        self.error = error
-        self.event.set()
-
-    def wait(self):
-        assert self.event.wait(BOUND), "it does not end"
-        return self.error
-
-
-@pytest.fixture
-def board():
-    return MemoryBoard()
-
-
-@pytest.fixture
-def run():
-    """Run a routine; everything is stopped in the end."""
-    runners = []
-
-    def run(routine, connect, **options):
-        ended = Ended()
-        runner = Runner("test", routine, connect, ended, **options)
-        runners.append(runner)
-        runner.start()
-        return runner, ended
-
-    yield run
-    for runner in runners:
-        runner.stop()
-        assert runner.join(BOUND)
 
 
 def test_a_routine_gets_the_results_of_its_operations(run, board):
@@ -264,25 +222,15 @@ def test_silence_lasts_until_there_is_an_answer_however_often_is_asked(run, boar
     assert runner.silent_for() == 0.0
 
 
-def test_a_wait_is_silent_only_when_it_takes_longer_than_it_may(run, board):
-    clock = Clock()
-    asked, answer = threading.Event(), threading.Event()
-
-    def connect():
-        store = board.connect()
-
-        def wait(key, timeout):
-            asked.set()
-            answer.wait(BOUND)
-
-        store.wait = wait
-        return store
-
-    runner, ended = run(iter_once(Wait("never", 5.0)), connect, clock=clock)
-    assert asked.wait(BOUND)
+def test_a_wait_is_silent_only_when_it_takes_longer_than_it_may(run, board, gate):
+    clock, store = Clock(), gate("wait")
+    store.is_shut = True
+    runner, ended = run(iter_once(Wait("never", 5.0)), store.connect, clock=clock)
+    assert store.asked.wait(BOUND)
     clock.now += 4.0
     assert runner.silent_for() == 0.0
     clock.now += 4.0
     assert runner.silent_for() == 3.0
-    answer.set()
+    board.write({"never": b"1"})
+    store.open()
     assert ended.wait() is None

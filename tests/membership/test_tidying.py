@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from plaunch.rendezvous.job import JobFailure
 
 
 def of_rounds(job):
@@ -20,24 +19,13 @@ def of_rounds(job):
 
 def restart(job, *nodes):
     """Another round, as after the failure of a worker."""
-    nodes[-1].agent.report([JobFailure(0, 5.0, "it failed")], is_final=False)
-    nodes[-1].want_round()
+    nodes[-1].fail()
     job.settle(*nodes)
 
 
-@pytest.fixture
-def running(simulate):
-    def start(count, **settings):
-        job = simulate(max_nodes=count, max_restarts=100, **{"min_nodes": count, **settings})
-        nodes = job.gather(count)
-        return job, nodes
-
-    return start
-
-
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_only_the_last_two_rounds_have_keys(running, count):
-    job, nodes = running(count)
+def test_only_the_last_two_rounds_have_keys(settled, count):
+    job, nodes = settled(count, max_restarts=100)
     sizes = set()
     for _ in range(8):
         restart(job, *nodes)
@@ -48,19 +36,19 @@ def test_only_the_last_two_rounds_have_keys(running, count):
     assert len(sizes) <= 2  # the first one has none before it
 
 
-def test_many_keys_are_deleted_in_several_turns(running):
+def test_many_keys_are_deleted_in_several_turns(settled):
     """Each of them is short, as a leader must hear of losses."""
-    job, nodes = running(120)
+    job, nodes = settled(120, max_restarts=100)
     for _ in range(3):
         restart(job, *nodes)
     job.run(10.0)
     assert set(of_rounds(job)) <= {2, 3, 4}
 
 
-def test_rounds_that_were_formed_by_leaders_before_are_deleted_too(running):
-    job, nodes = running(4, min_nodes=1)
+def test_rounds_that_were_formed_by_leaders_before_are_deleted_too(settled):
+    job, nodes = settled(4, max_restarts=100, min_nodes=1)
     for _ in range(3):
-        leader = next(node for node in nodes if node.name == node.state.leader)
+        leader = job.leader
         nodes.remove(leader)
         job.kill(leader)
         job.settle(*nodes)
@@ -86,12 +74,11 @@ def test_what_a_leader_has_left_unfinished_is_deleted_too(simulate):
     assert set(of_rounds(job)) <= {2, 3, 4}
 
 
-def test_a_node_that_was_away_does_not_wait_for_a_place_of_which_nothing_is_left(running):
+def test_a_node_that_was_away_does_not_wait_for_a_place_of_which_nothing_is_left(settled):
     """It was in that round, and has not read that it was."""
-    job, nodes = running(3, min_nodes=2)
+    job, nodes = settled(3, max_restarts=100, min_nodes=2)
     first, second, away = nodes
-    first.agent.report([JobFailure(0, 5.0, "it failed")], is_final=False)
-    first.want_round()
+    first.fail()
     assert job.run(5.0, lambda: away.membership.part.joined == (1, away.membership.part.joined[1]))
     away.is_paused = True
     job.settle(first, second)
@@ -106,9 +93,9 @@ def test_a_node_that_was_away_does_not_wait_for_a_place_of_which_nothing_is_left
 
 @pytest.mark.parametrize("says", [b"no number", b"1000000000", b"-3"])
 @pytest.mark.parametrize("log", ["joined", "settled", "done"])
-def test_a_counter_that_cannot_be_keeps_nobody_from_leading(running, caplog, log, says):
+def test_a_counter_that_cannot_be_keeps_nobody_from_leading(settled, caplog, log, says):
     """It is said, and what it would make a leader delete is not even looked for."""
-    job, nodes = running(2)
+    job, nodes = settled(2, max_restarts=100)
     leader = nodes[0]
     restart(job, *nodes)
     counter = f"{getattr(leader.membership.keys, log)(0)}/tickets"
@@ -123,8 +110,8 @@ def test_a_counter_that_cannot_be_keeps_nobody_from_leading(running, caplog, log
     assert set(of_rounds(job)) <= {0, 2, 3, 4}
 
 
-def test_it_costs_nothing_where_nothing_is_to_be_done(running):
-    job, (leader, _) = running(2)
+def test_it_costs_nothing_where_nothing_is_to_be_done(settled):
+    job, (leader, _) = settled(2, max_restarts=100)
     for _ in range(4):
         restart(job, *job.nodes)
     job.run(10.0)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch_network import HeldPort
+from plaunch_network import HeldPort, ports
 from plaunch_network.ports import port_owner
+
+from helpers.ports import free_port
+from helpers.programs import run_python
 
 
 @contextlib.contextmanager
@@ -45,8 +49,7 @@ def test_torchs_store_can_be_hosted_on_a_held_port():
 
 
 def test_a_given_port_is_held():
-    with contextlib.closing(HeldPort.any()) as free:
-        port = free.port
+    port = free_port()
     with contextlib.closing(HeldPort.given(port, "--master-port")) as held:
         assert held.port == port
 
@@ -62,12 +65,7 @@ def test_a_taken_port_is_named_with_its_owner(host):
 def test_nobody_owns_a_free_port():
     with contextlib.closing(HeldPort.any()) as held:
         assert port_owner(held.port) == ""
-
-
-def test_closing_twice_is_fine():
-    held = HeldPort.any()
-    held.close()
-    held.close()
+        held.close()  # and once more at the end
 
 
 # --- ranges ---------------------------------------------------------------------------------------
@@ -102,20 +100,14 @@ def test_a_range_is_used_up_before_it_is_said_to_be():
         assert hold().port == held[1].port
 
 
-def test_two_launchers_never_hold_one_port_of_a_range(tmp_path):
+def test_two_launchers_never_hold_one_port_of_a_range():
     """Although each would let the other bind it."""
-    import subprocess
-    import sys
-
     first, last = free_range(1)
     code = f"from plaunch_network import HeldPort\nHeldPort.any(({first}, {last}))"
     with contextlib.closing(HeldPort.any((first, last))) as held:
         assert held.port == first
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert "none of the 1 ports" in done.stderr
-    subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+        assert "none of the 1 ports" in run_python("-c", code).stderr
+    run_python("-c", code, check=True)
 
 
 def test_what_somebody_listens_on_is_left_out():
@@ -132,10 +124,6 @@ def test_a_server_gets_its_port_of_a_range_too():
 
 
 def test_a_range_that_must_not_be_bound(monkeypatch):
-    import errno
-
-    from plaunch_network import ports
-
     def refuse(port):
         raise PermissionError(errno.EACCES, "Permission denied")
 

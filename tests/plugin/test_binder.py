@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-import threading
 
 import pytest
 from plaunch import LaunchConfig, defaults, elastic_launch
 from plaunch.errors import PluginError, PluginLoadError, UsageError
-from plaunch.plugin import PluginContext, components, contributions, hookimpl
+from plaunch.plugin import PluginContext, components, contributions
 from plaunch.process.binding import default_binder
 from plaunch.testing import plugin_manager
 
+from helpers.hooks import plugin_of
 from helpers.waiting import BOUND
 
-WHO = "plugin 'A' (module tests.plugin.test_binder)"
+WHO = "plugin 'A' (module helpers.hooks)"
 
 
 class Shelf:
@@ -53,11 +53,10 @@ class Shelves:
 
 def plugin(name, answer):
     """A plugin called `name` that answers so, or with what a function makes of the context."""
-
-    def plaunch_worker_binder(self, context):
-        return answer(context) if callable(answer) else answer
-
-    return type(name, (), {"plaunch_worker_binder": hookimpl(plaunch_worker_binder)})()
+    return plugin_of(
+        name,
+        plaunch_worker_binder=lambda context: answer(context) if callable(answer) else answer,
+    )
 
 
 def context(**settings):
@@ -117,22 +116,22 @@ def test_a_plugin_that_gives_none_is_named(answer, said):
         binder_of(plugin("A", answer))
 
 
-def test_a_plugin_or_its_binder_that_does_not_return_is_named(monkeypatch):
+def test_a_plugin_or_its_binder_that_does_not_return_is_named(monkeypatch, gate):
     monkeypatch.setattr(contributions, "TIME_BOUND", 0.01)
     monkeypatch.setattr(components, "START_BOUND", 0.01)
-    gate = threading.Event()
-    try:
-        with pytest.raises(PluginError, match=r"'A' .* not returned from plaunch_worker_binder wi"):
-            binder_of(plugin("A", lambda context: gate.wait(BOUND)))
-        shelves = Shelves()
-        shelves.plan = lambda nprocs: gate.wait(BOUND)
-        with pytest.raises(PluginError, match=r"plugin 'A' .* not returned from plan within 0.01"):
-            binder_of(plugin("A", shelves)).plan(2)
-        shelves.environment = lambda local_rank, environ: gate.wait(BOUND)
-        with pytest.raises(PluginError, match=r"plugin 'A' .* not returned from environment with"):
-            binder_of(plugin("A", shelves)).environment(0, {})
-    finally:
-        gate.set()
+
+    def stand(*given):
+        gate.wait(BOUND)
+
+    with pytest.raises(PluginError, match=r"'A' .* not returned from plaunch_worker_binder wi"):
+        binder_of(plugin("A", stand))
+    shelves = Shelves()
+    shelves.plan = shelves.environment = stand
+    binder = binder_of(plugin("A", shelves))
+    with pytest.raises(PluginError, match=r"plugin 'A' .* not returned from plan within 0.01"):
+        binder.plan(2)
+    with pytest.raises(PluginError, match=r"plugin 'A' .* not returned from environment with"):
+        binder.environment(0, {})
 
 
 def test_a_third_partys_binder_in_a_launch(tmp_path):

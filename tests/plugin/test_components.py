@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import signal
 import sys
-import threading
 
 import pytest
 from plaunch.agent.poller import WakeUp
@@ -19,14 +17,6 @@ from plaunch.process import LogsDest, LogsSpecs, SignalAction
 from helpers.waiting import BOUND
 
 WHO = "signal policy 'x' (distribution acme 1.0, module acme)"
-
-
-@pytest.fixture
-def gate(caplog):
-    caplog.set_level(logging.WARNING, "plaunch")
-    opened = threading.Event()
-    yield opened
-    opened.set()
 
 
 class Policy:
@@ -76,14 +66,6 @@ def test_a_policy_says_what_it_says() -> None:
     assert bounded.action(signal.SIGUSR1) is SignalAction.NOTIFY
 
 
-def test_a_policy_that_raises_raises() -> None:
-    def fail():
-        raise KeyError("SIGTERM")
-
-    with pytest.raises(KeyError):
-        BoundedPolicy(Policy(fail), WHO).action(signal.SIGTERM)
-
-
 def test_a_policy_that_does_not_answer_is_asked_once(monkeypatch, gate, caplog) -> None:
     monkeypatch.setattr(components, "POLICY_BOUND", 0.01)
     policy = Policy(lambda: gate.wait(BOUND))
@@ -93,14 +75,6 @@ def test_a_policy_that_does_not_answer_is_asked_once(monkeypatch, gate, caplog) 
     assert policy.asked == [signal.SIGUSR1]
     (record,) = caplog.records
     assert record.getMessage().startswith(f"{WHO} did not say within 0.01 s what SIGUSR1 means")
-
-
-def test_a_policy_that_does_not_say_what_it_handles_is_named(monkeypatch, gate) -> None:
-    monkeypatch.setattr(components, "POLICY_BOUND", 0.01)
-    policy = Policy(None)
-    policy.signals = lambda: gate.wait(BOUND)
-    with pytest.raises(PluginError, match=f"{re.escape(WHO)} has not returned from signals"):
-        BoundedPolicy(policy, WHO).signals()
 
 
 def test_a_policy_that_answers_nonsense_is_named(caplog) -> None:
@@ -128,41 +102,12 @@ def test_a_policy_that_lists_what_cannot_be_handled_is_named() -> None:
     wake_up.close()
 
 
-def test_a_policy_that_lists_nothing_is_named() -> None:
-    policy = Policy(None)
-    policy.signals = lambda: None
-    with pytest.raises(PluginError, match=f"^{re.escape(WHO)} failed in signals: TypeError"):
-        BoundedPolicy(policy, WHO).signals()
-
-
 def test_a_policy_may_list_signals_one_after_the_other() -> None:
     """They are asked for again when the rendezvous is shut down."""
     policy = Policy(None)
     policy.signals = lambda: iter([signal.SIGTERM])
     bounded = BoundedPolicy(policy, WHO)
     assert [*bounded.signals()] == [*bounded.signals()] == [signal.SIGTERM]
-
-
-def test_a_logs_spec_that_returns_nothing_is_named() -> None:
-    specs = Specs(lambda: None)
-    with pytest.raises(PluginError, match=f"^{re.escape(WHO)} returned None from reify, which is"):
-        BoundedLogsSpecs(specs, WHO, never).reify({0: {}})
-
-
-def leave():
-    sys.exit("the driver is broken")
-
-
-LEAVES = {
-    "signals": lambda: BoundedPolicy(Policy(leave), WHO).action(signal.SIGTERM),
-    "reify": lambda: BoundedLogsSpecs(Specs(leave), WHO, never).reify({0: {}}),
-}
-
-
-@pytest.mark.parametrize("call", LEAVES.values(), ids=LEAVES)
-def test_one_that_calls_sys_exit_has_failed(call) -> None:
-    with pytest.raises(PluginError, match=f"^{re.escape(WHO)} failed in .*: SystemExit: the dr"):
-        call()
 
 
 def test_a_logs_spec_does_what_it_does() -> None:
@@ -178,42 +123,63 @@ def test_a_logs_spec_does_what_it_does() -> None:
     assert specs.closed == [True]
 
 
-def test_a_logs_spec_that_raises_raises() -> None:
+# --- both -----------------------------------------------------------------------------------------
+
+CALLS = {
+    "signals": lambda policy, specs: policy.signals(),
+    "action": lambda policy, specs: policy.action(signal.SIGTERM),
+    "reify": lambda policy, specs: specs.reify({0: {}}),
+    "create_run_dir": lambda policy, specs: specs.create_run_dir("job"),
+    "close": lambda policy, specs: specs.close(True),
+}
+
+
+def call(method, behaviour):
+    """Call a method of a component, which does no more than the function `behaviour`."""
+    policy, specs = Policy(None), Specs(None)
+    for component in (policy, specs):
+        if hasattr(component, method):
+            setattr(component, method, lambda *given: behaviour())
+    return CALLS[method](BoundedPolicy(policy, WHO), BoundedLogsSpecs(specs, WHO, never))
+
+
+@pytest.mark.parametrize("method", ["action", "reify"])
+def test_one_that_raises_raises(method) -> None:
     def fail():
         raise OSError("no space")
 
     with pytest.raises(OSError, match="no space"):
-        BoundedLogsSpecs(Specs(fail), "logs spec 'x'", never).reify({0: {}})
+        call(method, fail)
 
 
-def test_a_logs_spec_that_does_not_return_is_named(monkeypatch, gate) -> None:
-    monkeypatch.setattr(components, "START_BOUND", 0.01)
-    bounded = BoundedLogsSpecs(Specs(lambda: gate.wait(BOUND)), "logs spec 'x'", never)
-    with pytest.raises(PluginError, match=r"logs spec 'x' has not returned from reify within 0.01"):
-        bounded.reify({0: {}})
+@pytest.mark.parametrize(
+    ("method", "behaviour", "said"),
+    [
+        ("signals", lambda: None, "failed in signals: TypeError"),
+        ("reify", lambda: None, "returned None from reify, which is"),
+        ("close", lambda: {}["x"], "failed in close: KeyError: 'x'"),
+        # What calls sys.exit has failed.
+        ("action", lambda: sys.exit("no driver"), "failed in .*: SystemExit: no driver"),
+        ("reify", lambda: sys.exit("no driver"), "failed in .*: SystemExit: no driver"),
+    ],
+)
+def test_one_that_fails_is_named(method, behaviour, said) -> None:
+    with pytest.raises(PluginError, match=f"^{re.escape(WHO)} {said}"):
+        call(method, behaviour)
 
 
-def test_a_logs_spec_that_does_not_clear_up_is_named(monkeypatch, gate) -> None:
-    monkeypatch.setattr(components, "HURRIED_CLOSE", 0.01)
-    monkeypatch.setattr(components, "START_BOUND", 0.02)
-    specs = Specs(None)
-    specs.close = lambda succeeded: gate.wait(BOUND)
-    with pytest.raises(
-        PluginError, match="logs spec 'x' has not returned from close; plaunch does not"
-    ):
-        BoundedLogsSpecs(specs, "logs spec 'x'", never).close(True)
-
-
-def test_a_logs_spec_that_cannot_clear_up_is_named() -> None:
-    specs = Specs(None)
-    specs.close = lambda succeeded: [][succeeded]
-    with pytest.raises(PluginError, match="logs spec 'x' failed in close: IndexError: list index"):
-        BoundedLogsSpecs(specs, "logs spec 'x'", never).close(True)
-
-
-def test_a_logs_spec_that_does_not_make_a_folder_is_named(monkeypatch, gate) -> None:
-    monkeypatch.setattr(components, "START_BOUND", 0.01)
-    specs = Specs(None)
-    specs.create_run_dir = lambda run_id: gate.wait(BOUND)
-    with pytest.raises(PluginError, match="logs spec 'x' has not returned from create_run_dir"):
-        BoundedLogsSpecs(specs, "logs spec 'x'", never).create_run_dir("job")
+@pytest.mark.parametrize(
+    ("method", "ending"),
+    [
+        ("signals", ""),
+        ("reify", " within 0.01"),
+        ("create_run_dir", ""),
+        ("close", "; plaunch does not wait for it any longer"),
+    ],
+)
+def test_one_that_does_not_return_is_named(monkeypatch, gate, method, ending) -> None:
+    for bound in ("POLICY_BOUND", "START_BOUND", "HURRIED_CLOSE"):
+        monkeypatch.setattr(components, bound, 0.01)
+    said = f"{re.escape(WHO)} has not returned from {method}{ending}"
+    with pytest.raises(PluginError, match=said):
+        call(method, lambda: gate.wait(BOUND))

@@ -11,23 +11,22 @@ import pytest
 from plaunch import threads
 from plaunch.agent.worker import WorkerInfo
 from plaunch.errors import ExitCode, PluginError
-from plaunch.plugin import contributions, hookimpl
+from plaunch.plugin import contributions
 from plaunch.testing import plugin_manager
 
+from helpers.hooks import plugin_of
 from helpers.waiting import BOUND
 
 WORKER = WorkerInfo(local_rank=0, global_rank=0, role_rank=0, world_size=1, role_world_size=1)
 OWN = {"RANK": "0", "WORLD_SIZE": "1"}
-WHO = "plugin 'A' (module tests.plugin.test_contributions)"
+WHO = "plugin 'A' (module helpers.hooks)"
 
 
 def contributor(name: str, result: object):
     """A plugin called `name` that returns `result`, or what it makes of the environment."""
-
-    def plaunch_worker_env(self, worker, env):
-        return result(env) if callable(result) else result
-
-    return type(name, (), {"plaunch_worker_env": hookimpl(plaunch_worker_env)})()
+    return plugin_of(
+        name, plaunch_worker_env=lambda env: result(env) if callable(result) else result
+    )
 
 
 def contributed(*plugins: object) -> dict[str, str]:
@@ -47,13 +46,14 @@ def test_a_contribution(result, expected) -> None:
     assert contributed(contributor("Plugin", result)) == expected
 
 
-def test_contributions_are_merged_in_the_order_of_names() -> None:
-    plugins = [contributor(name, {f"FROM_{name}": "1"}) for name in "CAB"]
-    assert list(contributed(*plugins)) == ["FROM_A", "FROM_B", "FROM_C"]
-
-
-def test_plugins_that_agree_do_not_clash() -> None:
-    assert contributed(contributor("A", {"X": "1"}), contributor("B", {"X": "1"})) == {"X": "1"}
+def test_contributions_are_merged_in_the_order_of_names_where_they_do_not_clash() -> None:
+    plugins = [contributor(name, {f"FROM_{name}": "1", "X": "1"}) for name in "CAB"]
+    assert [*contributed(*plugins).items()] == [
+        ("FROM_A", "1"),
+        ("X", "1"),
+        ("FROM_B", "1"),
+        ("FROM_C", "1"),
+    ]
 
 
 def test_plugins_that_contradict_each_other_are_both_named() -> None:
@@ -75,14 +75,19 @@ def test_plaunchs_own_variables_are_not_changed() -> None:
     )
 
 
-def test_the_environment_is_read_only() -> None:
-    def meddle(env):
-        env["RANK"] = "7"
+def fail(env):
+    raise SystemExit("no")
 
-    with pytest.raises(
-        PluginError, match=rf"{re.escape(WHO)} failed in plaunch_worker_env: TypeError"
-    ):
-        contributed(contributor("A", meddle))
+
+def meddle(env):
+    env["RANK"] = "7"
+
+
+@pytest.mark.parametrize(("result", "said"), [(fail, "SystemExit: no"), (meddle, "TypeError")])
+def test_a_plugin_that_fails_is_named_and_changes_nothing(result, said) -> None:
+    who = re.escape(WHO)
+    with pytest.raises(PluginError, match=rf"{who} failed in plaunch_worker_env: {said}"):
+        contributed(contributor("A", result))
     assert OWN["RANK"] == "0"
 
 
@@ -105,46 +110,31 @@ def test_what_is_no_environment_is_refused(result) -> None:
         contributed(contributor("A", result))
 
 
-def test_a_plugin_that_fails_is_named() -> None:
-    def fail(env):
-        raise SystemExit("no")
-
-    with pytest.raises(PluginError, match=r"\) failed in plaunch_worker_env: SystemExit: no"):
-        contributed(contributor("A", fail))
-
-
-def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(monkeypatch) -> None:
-    returned = threading.Event()
-
+def test_ctrl_c_is_heard_while_a_plugin_is_waited_for(gate) -> None:
     def interrupt(env):
         os.kill(os.getpid(), signal.SIGINT)
-        returned.wait(BOUND)
+        gate.wait(BOUND)
 
     with pytest.raises(KeyboardInterrupt):
         contributed(contributor("A", interrupt))
-    returned.set()
 
 
-def test_a_plugin_that_does_not_return_is_named(monkeypatch) -> None:
+def test_a_plugin_that_does_not_return_is_named(monkeypatch, gate) -> None:
     monkeypatch.setattr(contributions, "TIME_BOUND", 0.01)
-    returned = threading.Event()
     with pytest.raises(PluginError) as caught:
-        contributed(contributor("A", lambda env: returned.wait(BOUND)))
-    returned.set()
+        contributed(contributor("A", lambda env: gate.wait(BOUND)))
     assert str(caught.value) == (
         f"{WHO} has not returned from plaunch_worker_env within 0.01 s; fix what it waits for, or "
         "block it with -p no:NAME"
     )
 
 
-def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch) -> None:
+def test_a_plugin_is_not_waited_for_when_the_launch_is_to_stop(monkeypatch, gate) -> None:
     monkeypatch.setattr(threads, "UNHURRIED", 0.01)
-    returned = threading.Event()
-    plugin = contributor("A", lambda env: returned.wait(BOUND))
+    plugin = contributor("A", lambda env: gate.wait(BOUND))
     asked = []
     with pytest.raises(PluginError, match=r"when the launch had to stop"):
         plugin_manager(plugin).worker_env(WORKER, OWN, lambda: bool(asked.append(1) or asked[1:]))
-    returned.set()
 
 
 def test_a_contribution_is_made_on_another_thread_that_is_gone_afterwards() -> None:

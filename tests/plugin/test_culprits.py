@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
-import subprocess
 import sys
 import types
 
@@ -13,11 +13,16 @@ import pytest
 from plaunch.errors import PluginError
 from plaunch.plugin.culprits import Culprits
 
+from helpers.programs import run_python
 
-def module(name: str, source: str) -> types.ModuleType:
+
+def raised_by(name: str, body: str = "raise ValueError('no')") -> Exception:
+    """The error of a function of a module of that name."""
     made = types.ModuleType(name)
-    exec(source, made.__dict__)
-    return made
+    exec(f"import json\ndef fail(): {body}", made.__dict__)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is
+        made.fail()
+    return caught.value
 
 
 @pytest.fixture
@@ -40,18 +45,13 @@ RAISERS = {
 
 @pytest.mark.parametrize("name", RAISERS)
 def test_who_has_raised(culprits, name) -> None:
-    raiser = module(name, "def fail(): raise ValueError('no')")
-    with pytest.raises(ValueError, match="no") as caught:
-        raiser.fail()
-    assert culprits.of_error(caught.value) == RAISERS[name]
+    assert culprits.of_error(raised_by(name)) == RAISERS[name]
 
 
 def test_who_has_called_what_raised(culprits) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        module(
-            "alone", "import json\ndef fail(): json.loads('{'[1:] or open('/no/file').read())"
-        ).fail()
-    assert culprits.of_error(caught.value) == "plugin 'alone'"
+    error = raised_by("alone", "json.loads('{')")
+    assert isinstance(error, json.JSONDecodeError)
+    assert culprits.of_error(error) == "plugin 'alone'"
 
 
 @pytest.mark.parametrize(
@@ -65,10 +65,7 @@ def test_who_has_called_what_raised(culprits) -> None:
 )
 def test_each_plugin_of_a_package_stands_for_itself(culprits, name, who) -> None:
     culprits.note("acme.plugins.more", "plugin 'more'")
-    raiser = module(name, "def fail(): raise ValueError('no')")
-    with pytest.raises(ValueError, match="no") as caught:
-        raiser.fail()
-    assert culprits.of_error(caught.value) == who
+    assert culprits.of_error(raised_by(name)) == who
 
 
 @pytest.mark.parametrize(
@@ -81,19 +78,17 @@ def test_a_namespace_package_is_no_plugins(tmp_path, monkeypatch, name, who) -> 
     monkeypatch.setitem(sys.modules, "shop", importlib.import_module("shop"))
     culprits = Culprits()
     culprits.note("shop.acme", "plugin 'acme'")
-    raiser = module(name, "def fail(): raise ValueError('no')")
-    with pytest.raises(ValueError, match="no") as caught:
-        raiser.fail()
-    assert culprits.of_error(caught.value) == who
+    assert culprits.of_error(raised_by(name)) == who
 
 
 def test_sys_exit_of_a_plugin_is_its_failure(culprits) -> None:
-    raiser = module("alone", "def fail(): raise SystemExit('no driver')")
+    alone = types.ModuleType("alone")
+    exec("def fail(): raise SystemExit('no driver')", alone.__dict__)
     with (
         pytest.raises(PluginError, match=r"^plugin 'alone' has failed: SystemExit: no driver$"),
         culprits.refusing_exits(),
     ):
-        raiser.fail()
+        alone.fail()
 
 
 def test_sys_exit_of_a_program_is_its_wish(culprits) -> None:
@@ -125,14 +120,7 @@ exec("import os\\ndef end(code): os._exit(code)", acme.__dict__)
 )
 def test_os_exit(owned, end, code, is_said) -> None:
     environ = {name: value for name, value in os.environ.items() if name != "PLAUNCH_LAUNCHER"}
-    done = subprocess.run(
-        [sys.executable, "-c", EXITS.format(owned=owned, end=end)],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_python("-c", EXITS.format(owned=owned, end=end), env=environ)
     assert done.returncode == code
     said = "plaunch: plugin 'acme' has ended the launcher with os._exit(7), in end (<string>:2)"
     assert done.stderr.startswith(said) == is_said
@@ -153,7 +141,5 @@ acme.work(signal.SIGTERM)
 
 
 def test_a_signal_that_ends_the_first_process_is_not_the_plugins_that_runs() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_python("-c", SIGNALLED)
     assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")

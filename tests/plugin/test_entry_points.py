@@ -265,27 +265,21 @@ def test_normalise(name: str) -> None:
     assert normalise(name) == "a_b_c"
 
 
-def test_name_and_version_are_those_of_the_metadata(tmp_path) -> None:
-    write(tmp_path, "acme_plaunch-1.dist-info", f"[{GROUP}]\nx = a\n", name="Acme.Plaunch")
-    (entry,) = scan(GROUPS, [str(tmp_path)])
-    assert (entry.distribution.name, entry.distribution.version) == ("Acme.Plaunch", "9")
-    assert entry.distribution.key == "acme_plaunch"
-
-
-FROM_FOLDERS = {
-    "acme_x-1.5.dist-info": ("acme_x", "1.5"),
-    "acme_x-1.5-py3.11.egg-info": ("acme_x", "1.5"),
-    "acme_x.egg-info": ("acme_x", ""),
+# By folder and by the name in the metadata, if there are any.
+NAMES = {
+    ("acme_plaunch-1.dist-info", "Acme.Plaunch"): ("Acme.Plaunch", "9", "acme_plaunch"),
+    ("acme_x-1.5.dist-info", ""): ("acme_x", "1.5", "acme_x"),
+    ("acme_x-1.5-py3.11.egg-info", ""): ("acme_x", "1.5", "acme_x"),
+    ("acme_x.egg-info", ""): ("acme_x", "", "acme_x"),
 }
 
 
-@pytest.mark.parametrize(("info", "expected"), FROM_FOLDERS.items(), ids=FROM_FOLDERS)
-def test_name_and_version_without_metadata_are_those_of_the_folder(
-    tmp_path, info, expected
-) -> None:
-    write(tmp_path, info, f"[{GROUP}]\nx = a\n")
-    (entry,) = scan(GROUPS, [str(tmp_path)])
-    assert (entry.distribution.name, entry.distribution.version) == expected
+@pytest.mark.parametrize("info", NAMES, ids=str)
+def test_name_and_version_are_those_of_the_metadata_or_else_of_the_folder(tmp_path, info) -> None:
+    folder, name = info
+    write(tmp_path, folder, f"[{GROUP}]\nx = a\n", name=name)
+    ((*_, found),) = scan(GROUPS, [str(tmp_path)])
+    assert (found.name, found.version, found.key) == NAMES[info]
 
 
 VALUES = {

@@ -8,13 +8,14 @@ import time
 
 import pytest
 from plaunch.agent import RequestKind, Snapshot
-from plaunch.agent.event_queue import EventQueue
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import extensions
 from plaunch.plugin.context import PluginContext
+from plaunch.plugin.event_queue import EventQueue
 from plaunch.plugin.extensions import AgentControl, Extending
-from plaunch.plugin.hookspecs import hookimpl
-from plaunch.plugin.manager import PluginManager
+from plaunch.testing import plugin_manager
+
+from helpers.hooks import plugin_of
 
 CONTEXT = PluginContext("job", "role", "host")
 
@@ -39,16 +40,13 @@ class Extension:
 
 
 def created(answer):
-    class Plugin:
-        @hookimpl
-        def plaunch_extensions(self, context):
-            assert context is not None
-            if isinstance(answer, BaseException):
-                raise answer
-            return answer
+    def offer(context):
+        assert context == CONTEXT
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
-    manager = PluginManager.create([Plugin], environ={}, entries=[])
-    return manager.create_extensions(CONTEXT)
+    return plugin_manager(plugin_of(plaunch_extensions=offer)).create_extensions(CONTEXT)
 
 
 @pytest.mark.parametrize("answer", [None, [], ()])

@@ -7,7 +7,7 @@ import signal
 import pytest
 from plaunch.errors import ExitCode, PluginLoadError, SignalException
 from plaunch.plugin import hookimpl
-from plaunch.plugin.registry import DEVICE_COUNTS, EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS
+from plaunch.plugin.registry import DEVICE_COUNTS, EVENT_HANDLERS, LOGS_SPECS
 from plaunch.testing import plugin_manager
 
 COUNTS = "plaunch.device_counts"
@@ -115,44 +115,28 @@ def test_an_entry_point_of_another_form(site, value) -> None:
     assert str(error).endswith("the author of 'Acme.X' must correct it")
 
 
-def test_an_entry_point_must_offer_its_own_name(site) -> None:
-    error = failure(
-        site,
-        "mod",
-        """
-        from plaunch.plugin import hookimpl
-
-        @hookimpl
-        def plaunch_device_counts():
-            return {"two": len, "three": len}
-        """,
-    )
-    assert str(error) == (
-        f"{WHO} does not offer a device counter 'one', as its entry point says; it offers 'three', "
-        "'two'"
-    )
-
-
-def test_an_entry_point_of_one_kind_that_offers_another(site) -> None:
-    error = failure(
-        site,
-        "mod",
-        """
-        from plaunch.plugin import hookimpl
-
-        @hookimpl
-        def plaunch_signal_policies():
-            return {"one": len}
-        """,
-    )
-    assert str(error).endswith("it offers nothing in plaunch_device_counts")
+@pytest.mark.parametrize(
+    ("hook", "offer", "said"),
+    [
+        (
+            "plaunch_device_counts",
+            {"two": None, "three": None},
+            "does not offer a device counter 'one', as its entry point says; it offers 'three', "
+            "'two'",
+        ),
+        ("plaunch_signal_policies", {"one": None}, "it offers nothing in plaunch_device_counts"),
+    ],
+)
+def test_an_entry_point_must_offer_its_own_name_and_kind(site, hook, offer, said) -> None:
+    source = f"import plaunch\n@plaunch.hookimpl\ndef {hook}(): return {offer}\n"
+    message = str(failure(site, "mod", source))
+    assert message.startswith(f"{WHO} does not offer")
+    assert message.endswith(said)
 
 
 def test_a_module_is_no_bare_thing(site) -> None:
-    error = failure(site, "mod", "")
-    assert "which cannot be called; plaunch_device_counts says what a device counter is" in str(
-        error
-    )
+    said = "which cannot be called; plaunch_device_counts says what a device counter is"
+    assert said in str(failure(site, "mod", ""))
 
 
 @pytest.mark.parametrize("value", ["mod:number", "mod:function", "mod:Other"])
@@ -211,93 +195,70 @@ def test_a_broken_plugin_of_hooks_stops_the_launch(site, source, words) -> None:
 # --- hooks that are wrong -------------------------------------------------------------------------
 
 
-class Misspelt:
-    @hookimpl
-    def plaunch_worker_started(self, group):
-        pass
+async def coroutine(self, group):
+    """No hook."""
 
 
-class Unmarked:
-    @hookimpl
-    def plaunch_device_counts(self):
-        return {}
-
-    def plaunch_workers_started(self, group):
-        pass
-
-
-class UnmarkedStatic:
-    @staticmethod
-    def plaunch_workers_started(group):
-        pass
-
-
-class WrongArguments:
-    @hookimpl
-    def plaunch_workers_started(self, grp):
-        pass
-
-
-class Wrapper:
-    @hookimpl(wrapper=True)
-    def plaunch_workers_started(self, group):
-        return (yield)
-
-
-class Coroutine:
-    @hookimpl
-    async def plaunch_workers_started(self, group):
-        pass
-
-
-class Generator:
-    @hookimpl
-    def plaunch_worker_env(self, worker):
-        yield "A", "1"
-
-
+UNMARKED = "'plaunch_workers_started', which is named like a hook but is not marked"
+UNFIT = "as a generator or a coroutine"
+STARTED = "plaunch_workers_started"
 WRONG = {
-    Misspelt: r"'plaunch_worker_started', which does not exist; did you mean "
-    r"'plaunch_workers_started'\? Choices: plaunch_after_rendezvous, plaunch_agent_finished",
-    Unmarked: r"'plaunch_workers_started', which is named like a hook but is not marked",
-    UnmarkedStatic: r"'plaunch_workers_started', which is named like a hook but is not marked",
-    WrongArguments: r"cannot be registered: PluginValidationError: .*plaunch_workers_started.*grp",
-    Wrapper: r"implements plaunch_workers_started as a hook wrapper",
-    Coroutine: r"implements plaunch_workers_started as a generator or a coroutine",
-    Generator: r"implements plaunch_worker_env as a generator or a coroutine",
+    "Misspelt": (
+        {"plaunch_worker_started": hookimpl(lambda self, group: None)},
+        r"'plaunch_worker_started', which does not exist; did you mean "
+        r"'plaunch_workers_started'\? Choices: plaunch_after_rendezvous, plaunch_agent_finished",
+    ),
+    "Unmarked": (
+        {"plaunch_device_counts": hookimpl(lambda self: {}), STARTED: lambda self, group: None},
+        UNMARKED,
+    ),
+    "UnmarkedStatic": ({STARTED: staticmethod(lambda group: None)}, UNMARKED),
+    "WrongArguments": (
+        {STARTED: hookimpl(lambda self, grp: None)},
+        "cannot be registered: PluginValidationError: .*plaunch_workers_started.*grp",
+    ),
+    "Wrapper": (
+        {STARTED: hookimpl(wrapper=True)(lambda self, group: (yield))},
+        "implements plaunch_workers_started as a hook wrapper",
+    ),
+    "Coroutine": ({STARTED: hookimpl(coroutine)}, f"implements {STARTED} {UNFIT}"),
+    "Generator": (
+        {"plaunch_worker_env": hookimpl(lambda self, worker: (yield "A", "1"))},
+        f"implements plaunch_worker_env {UNFIT}",
+    ),
 }
 
 
-@pytest.mark.parametrize(
-    ("plugin", "words"), WRONG.items(), ids=lambda v: getattr(v, "__name__", "")
-)
-def test_a_wrong_hook_is_refused(plugin, words) -> None:
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_hook_is_refused(name) -> None:
+    methods, words = WRONG[name]
     with pytest.raises(PluginLoadError, match=words) as caught:
-        plugin_manager(plugin())
-    assert str(caught.value).startswith(f"plugin {plugin.__name__!r} (module ")
+        plugin_manager(type(name, (), methods)())
+    assert str(caught.value).startswith(f"plugin {name!r} (module ")
     assert "\n" not in str(caught.value)
 
 
-def test_a_hook_of_a_later_version_may_be_marked_optional() -> None:
+def test_a_hook_may_be_of_a_later_version_or_have_another_name_in_the_plugin() -> None:
     class Modern:
         @hookimpl(optionalhook=True)
         def plaunch_quantum_state(self):
             pass
 
-    assert len(plugin_manager(Modern()).selected()) == 1
-
-
-def test_a_hook_may_have_another_name_in_the_plugin() -> None:
-    class Renamed:
         @hookimpl(specname="plaunch_device_counts")
         def offer(self):
             return {"mine": lambda: 2}
 
-    assert plugin_manager(Renamed()).get(DEVICE_COUNTS, "mine")() == 2
+    manager = plugin_manager(Modern())
+    assert len(manager.selected()) == 1
+    assert manager.get(DEVICE_COUNTS, "mine")() == 2
 
 
-def test_static_and_class_methods_are_hooks_too() -> None:
+def test_static_and_class_methods_are_hooks_too_and_no_property_is_run() -> None:
     class Static:
+        @property
+        def explosive(self):
+            raise AssertionError("run")
+
         @staticmethod
         @hookimpl
         def plaunch_device_counts():
@@ -329,19 +290,6 @@ def test_functions_of_other_modules_are_not_taken_for_forgotten_hooks(site) -> N
         """,
     )
     assert site.manager().get(DEVICE_COUNTS, "one")() == 1
-
-
-def test_no_property_is_run_when_hooks_are_looked_for() -> None:
-    class Lively:
-        @property
-        def explosive(self):
-            raise AssertionError("run")
-
-        @hookimpl
-        def plaunch_rendezvous_backends(self):
-            return {"mine": len}
-
-    assert plugin_manager(Lively()).get(RENDEZVOUS, "mine") is len
 
 
 def test_plugins_that_are_equal_are_refused_in_words() -> None:

@@ -25,6 +25,8 @@ from plaunch.plugin.registry import (
 )
 from plaunch.testing import plugin_manager
 
+from helpers.hooks import plugin_of
+
 COUNTS = "plaunch.device_counts"
 LIFECYCLE_GROUP = "plaunch.plugins"
 AUTOLOAD_OFF = {"PLAUNCH_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -38,17 +40,9 @@ HOOKS = """
 """
 
 
-def counter(name: str, number: int, *, fails: bool = False):
+def counter(name: str, number: int):
     """A plugin that offers one device counter."""
-
-    class Counters:
-        @hookimpl
-        def plaunch_device_counts(self):
-            if fails:
-                raise RuntimeError("no counters today")
-            return {name: lambda: number}
-
-    return Counters()
+    return plugin_of("Counters", plaunch_device_counts=lambda: {name: lambda: number})
 
 
 # --- installed ------------------------------------------------------------------------------------
@@ -121,13 +115,13 @@ def test_a_module_that_several_entry_points_name_is_one_plugin(site) -> None:
     ]
 
 
-def test_a_class_of_hooks_is_instantiated_once(site) -> None:
+def test_a_class_of_hooks_is_instantiated_once_and_asked_once(site) -> None:
     site.install(
         "acme",
         {COUNTS: {"one": "mod:Counters", "two": "mod:Counters"}},
         mod="""
             from plaunch.plugin import hookimpl
-            made = []
+            made, asked = [], []
 
             class Counters:
                 def __init__(self):
@@ -135,32 +129,14 @@ def test_a_class_of_hooks_is_instantiated_once(site) -> None:
 
                 @hookimpl
                 def plaunch_device_counts(self):
-                    return {"one": lambda: 1, "two": lambda: len(made)}
+                    asked.append(1)
+                    return {"one": lambda: len(asked), "two": lambda: len(made)}
         """,
     )
     manager = site.manager()
-    assert manager.get(DEVICE_COUNTS, "one")() == 1
-    assert manager.get(DEVICE_COUNTS, "two")() == 1
-
-
-def test_an_offer_is_asked_for_once(site) -> None:
-    site.install(
-        "acme",
-        {COUNTS: {"one": "mod"}},
-        mod="""
-            from plaunch.plugin import hookimpl
-            asked = []
-
-            @hookimpl
-            def plaunch_device_counts():
-                asked.append(1)
-                return {"one": lambda: len(asked)}
-        """,
-    )
-    manager = site.manager()
-    assert manager.get(DEVICE_COUNTS, "one")() == 1
-    manager.names(DEVICE_COUNTS)
-    assert manager.get(DEVICE_COUNTS, "one")() == 1
+    for _ in range(2):
+        assert [manager.get(DEVICE_COUNTS, name)() for name in ("one", "two")] == [1, 1]
+        manager.names(DEVICE_COUNTS)
 
 
 # --- unknown --------------------------------------------------------------------------------------
@@ -187,14 +163,16 @@ def test_reinstalling_is_for_a_name_that_is_like_no_other(site, name, end) -> No
     assert str(caught.value).endswith(end)
 
 
-def test_an_unknown_distribution_is_an_unknown_name() -> None:
-    with pytest.raises(UnknownNameError, match=r"is 'acme:cpu', which is neither a number nor"):
-        plugin_manager().get(DEVICE_COUNTS, "acme:cpu")
-
-
-def test_a_name_of_another_kind_is_unknown() -> None:
-    with pytest.raises(UnknownNameError, match=r"signal policy 'cpu' is unknown"):
-        plugin_manager().get(SIGNAL_POLICIES, "cpu")
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        (DEVICE_COUNTS, "acme:cpu", "is 'acme:cpu', which is neither a number nor"),
+        (SIGNAL_POLICIES, "cpu", "signal policy 'cpu' is unknown"),  # a name of another kind
+    ],
+)
+def test_a_name_of_another_kind_or_distribution_is_unknown(kind, name, message) -> None:
+    with pytest.raises(UnknownNameError, match=message):
+        plugin_manager().get(kind, name)
 
 
 # --- twice ----------------------------------------------------------------------------------------
@@ -478,18 +456,23 @@ def test_what_a_loaded_plugin_offers_counts_as_a_second_provider(site) -> None:
 # --- passed in code -------------------------------------------------------------------------------
 
 
-def test_a_plugin_in_code_needs_no_metadata() -> None:
-    manager = plugin_manager(counter("mine", 7))
-    assert "mine" in manager.names(DEVICE_COUNTS)
-    assert manager.get(DEVICE_COUNTS, "mine")() == 7
+MINE = counter("mine", 7)
 
 
-def test_a_class_in_code_is_instantiated() -> None:
-    assert plugin_manager(type(counter("mine", 7))).get(DEVICE_COUNTS, "mine")() == 7
-
-
-def test_a_plugin_in_code_comes_before_an_installed_one() -> None:
-    assert plugin_manager(counter("cpu", 7)).get(DEVICE_COUNTS, "cpu")() == 7
+@pytest.mark.parametrize(
+    ("plugins", "name"),
+    [
+        ([MINE], "mine"),
+        ([type(MINE)], "mine"),
+        ([MINE, MINE], "mine"),
+        ([counter("cpu", 7)], "cpu"),  # it comes before what is installed
+    ],
+    ids=["an object", "a class", "one that is passed twice", "a name that is taken"],
+)
+def test_a_plugin_in_code_needs_no_metadata(plugins, name) -> None:
+    manager = plugin_manager(*plugins)
+    assert name in manager.names(DEVICE_COUNTS)
+    assert manager.get(DEVICE_COUNTS, name)() == 7
 
 
 def test_two_plugins_in_code_with_one_name_are_an_error() -> None:
@@ -498,14 +481,9 @@ def test_two_plugins_in_code_with_one_name_are_an_error() -> None:
         manager.get(DEVICE_COUNTS, "mine")
 
 
-def test_a_plugin_that_is_passed_twice_is_one_plugin() -> None:
-    plugin = counter("mine", 1)
-    assert plugin_manager(plugin, plugin).get(DEVICE_COUNTS, "mine")() == 1
-
-
 @pytest.mark.parametrize("word", ["no:mine", "no:device_counts:mine", "no:Counters"])
 def test_blocking_holds_for_plugins_in_code(word) -> None:
-    manager = plugin_manager(counter("mine", 7), words=[word])
+    manager = plugin_manager(MINE, words=[word])
     assert "mine" not in manager.names(DEVICE_COUNTS)
     with pytest.raises(UsageError):
         manager.get(DEVICE_COUNTS, "mine")
@@ -529,22 +507,20 @@ def test_a_class_in_code_that_cannot_be_created() -> None:
         plugin_manager(Picky)
 
 
-def test_a_failing_offer_names_the_plugin() -> None:
-    with pytest.raises(PluginError, match=r"'Counters'.*RuntimeError: no counters today"):
-        plugin_manager(counter("mine", 1, fails=True)).get(DEVICE_COUNTS, "cpu")
-
-
-@pytest.mark.parametrize("offer", [None, ["mine"], {1: len}])
-def test_an_offer_maps_names(offer) -> None:
-    class Odd:
-        @hookimpl
-        def plaunch_device_counts(self):
-            return offer
-
-    with pytest.raises(PluginError, match=r"'Odd'.*returned .* from plaunch_device_counts"):
-        plugin_manager(Odd()).get(DEVICE_COUNTS, "cpu")
+@pytest.mark.parametrize(
+    ("offer", "problem"),
+    [
+        (lambda: 1 // 0, "ZeroDivisionError: integer"),
+        (lambda: None, "returned .* from plaunch_device_counts"),
+        (lambda: ["mine"], "returned .* from plaunch_device_counts"),
+        (lambda: {1: len}, "returned .* from plaunch_device_counts"),
+    ],
+)
+def test_an_offer_that_is_no_mapping_of_names_is_its_plugins_fault(offer, problem) -> None:
+    with pytest.raises(PluginError, match=rf"'Odd'.*{problem}"):
+        plugin_manager(plugin_of("Odd", plaunch_device_counts=offer)).get(DEVICE_COUNTS, "cpu")
 
 
 def test_managers_share_nothing() -> None:
-    plugin_manager(counter("mine", 7))
+    plugin_manager(MINE)
     assert "mine" not in plugin_manager().names(DEVICE_COUNTS)

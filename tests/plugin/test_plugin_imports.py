@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from helpers.programs import run_python
 
 HEAVY = {
     "asyncio",
@@ -21,10 +20,20 @@ HEAVY = {
     "uuid",
 }
 
+DEFAULTS = """
+from plaunch.plugin import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES, PluginManager
+manager = PluginManager.create()
+manager.get(RENDEZVOUS, "static")
+manager.get(LOGS_SPECS, "default")
+manager.get(EVENT_HANDLERS, "null")
+manager.get(SIGNAL_POLICIES, "torchrun")
+assert len(manager.selected()) == 4
+"""
 CASES = {
     "the kinds": ("import plaunch.plugin.registry", HEAVY | {"pluggy", "plaunch.agent"}),
     "the public names": ("import plaunch.plugin", HEAVY | {"pluggy", "plaunch.plugin.manager"}),
     "a manager": ("from plaunch.plugin import PluginManager; PluginManager.create()", HEAVY),
+    "the default plugins": (DEFAULTS, HEAVY),
     "a hook": ("from plaunch import hookimpl", HEAVY | {"plaunch.plugin.manager"}),
 }
 
@@ -32,38 +41,4 @@ CASES = {
 @pytest.mark.parametrize(("source", "unwanted"), CASES.values(), ids=CASES)
 def test_nothing_heavy_is_imported(source, unwanted) -> None:
     program = f"{source}\nimport sys\nprint(*sorted({unwanted!r} & sys.modules.keys()))"
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert result.stdout.split() == []
-
-
-def test_the_default_plugins_bring_nothing_heavy() -> None:
-    program = """
-import sys
-from plaunch.plugin import EVENT_HANDLERS, LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES, PluginManager
-manager = PluginManager.create()
-manager.get(RENDEZVOUS, "static")
-manager.get(LOGS_SPECS, "default")
-manager.get(EVENT_HANDLERS, "null")
-manager.get(SIGNAL_POLICIES, "torchrun")
-print(len(manager.selected()))
-print(*sorted(unwanted & sys.modules.keys()))
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", f"unwanted = {HEAVY!r}\n{program}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert result.stdout.splitlines() == ["4", ""]
-
-
-def test_all_public_names_exist() -> None:
-    import plaunch.plugin
-    import plaunch.testing
-
-    for package in (plaunch.plugin, plaunch.testing):
-        for name in package.__all__:
-            assert getattr(package, name) is not None
+    assert run_python("-c", program, check=True).stdout.split() == []

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import subprocess
 import sys
-import threading
 
 import pytest
 from plaunch import LaunchConfig, defaults, elastic_launch
 from plaunch.agent.worker_store import open_default_store
 from plaunch.errors import PluginError, PluginLoadError, WorkerStoreError
-from plaunch.plugin import PluginContext, components, hookimpl
+from plaunch.plugin import PluginContext, components
 from plaunch.process import ChildFailedError
 from plaunch.testing import plugin_manager
 
+from helpers.hooks import plugin_of
+from helpers.programs import run_python
 from helpers.waiting import BOUND
 
-WHO = "plugin 'A' (module tests.plugin.test_worker_store)"
+WHO = "plugin 'A' (module helpers.hooks)"
 # Notes what the store says to those who connect.
 ASKING = """\
 import os, socket
@@ -73,12 +72,8 @@ class Store:
 
 
 def plugin(name, answer):
-    """A plugin called `name` that answers so, or with what a function makes of the context."""
-
-    def plaunch_worker_store(self, context):
-        return answer(context)
-
-    return type(name, (), {"plaunch_worker_store": hookimpl(plaunch_worker_store)})()
+    """A plugin called `name` that whose answer is what a function makes of the context."""
+    return plugin_of(name, plaunch_worker_store=answer)
 
 
 def context(**settings):
@@ -126,15 +121,11 @@ def test_a_plugin_that_answers_with_something_else_is_named():
         store_of(plugin("A", lambda context: 7))
 
 
-def test_a_store_that_does_not_open_is_named(monkeypatch):
+def test_a_store_that_does_not_open_is_named(monkeypatch, gate):
     monkeypatch.setattr(components, "START_BOUND", 0.01)
-    gate = threading.Event()
-    try:
-        opens = store_of(plugin("A", lambda context: lambda store_round: gate.wait(BOUND)))
-        with pytest.raises(PluginError, match=r"plugin 'A' .* not returned from opening a store"):
-            opens(None)
-    finally:
-        gate.set()
+    opens = store_of(plugin("A", lambda context: lambda store_round: gate.wait(BOUND)))
+    with pytest.raises(PluginError, match=r"plugin 'A' .* not returned from opening a store"):
+        opens(None)
 
 
 def test_a_third_partys_store_in_a_launch(tmp_path, monkeypatch):
@@ -156,13 +147,10 @@ def test_a_store_that_is_lost_is_a_failure_of_the_round():
         launch("60")
 
 
-def test_without_any_the_worker_of_rank_0_hosts_it(tmp_path):
+def test_without_any_the_worker_of_rank_0_hosts_it():
     code = "import os; print(os.environ['TORCHELASTIC_USE_AGENT_STORE'])"
-    command = [sys.executable, "-m", "plaunch", "-p", "no:worker_store", "--no-python"]
-    done = subprocess.run(
-        [*command, sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, env=os.environ
-    )
-    assert done.stdout == b"False\n"
+    launch = ("-m", "plaunch", "-p", "no:worker_store", "--no-python")
+    assert run_python(*launch, sys.executable, "-c", code, check=True).stdout == "False\n"
 
 
 def test_a_package_that_is_gone_is_said_when_it_is_wanted(monkeypatch):

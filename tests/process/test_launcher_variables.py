@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
-import time
 
 import pytest
 from plaunch.process import start_processes
 from plaunch.process.stopping.guard import guard
+
+from helpers.programs import run_python
+from helpers.waiting import wait_until
 
 SECRET = "a secret of the nodes"
 SECRETS = ("PLAUNCH_RDZV_TOKEN", "PLAUNCH_ETCD_PASSWORD", "PLAUNCH_OF_A_PLUGIN_PASSWORD")
@@ -61,10 +62,8 @@ def test_the_guard_that_is_a_program_of_its_own_gets_no_secret(monkeypatch):
     monkeypatch.setenv("PLAUNCH_LAUNCHER", "kept")  # by this its launcher knows it
     started = guard.start_guard()
     try:
-        deadline = time.monotonic() + 60
-        while not (seen := environ_of(started.pid)):  # there is none while it is executed
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        # There is none while it is executed.
+        seen = wait_until(lambda: environ_of(started.pid), "an environment")
         assert b"PLAUNCH_LAUNCHER=kept" in seen
         assert not [entry for entry in seen if SECRET.encode() in entry]
     finally:
@@ -110,12 +109,5 @@ def test_what_is_forked_shows_no_secret_either(start_method, tmp_path):
     script.write_text(FORKED)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PLAUNCH_")}
     env.update({"PLAUNCH_RDZV_TOKEN": SECRET, "PLAUNCH_ETCD_PASSWORD": SECRET, "KEPT": "yes"})
-    told = subprocess.run(
-        [sys.executable, str(script), start_method],
-        env=env,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=60,
-    ).stdout.splitlines()
+    told = run_python(script, start_method, env=env, check=True).stdout.splitlines()
     assert told == ["['KEPT=yes']", "['KEPT=yes']", f"['PLAUNCH_RDZV_TOKEN={SECRET}']"]

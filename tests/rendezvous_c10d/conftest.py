@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import pytest
@@ -16,7 +14,7 @@ from plaunch_rendezvous_c10d import prepare_backend
 from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.torch_import import load_distributed
 
-from helpers.calls import Call
+from helpers.programs import running_python
 
 SERVER = """
 import sys
@@ -32,6 +30,10 @@ def parameters(endpoint="", max_nodes=1, local_addr=None, **config):
     return RendezvousParameters("c10d", endpoint, "job", 1, max_nodes, local_addr, **config)
 
 
+def port_of(backend):
+    return int(backend.endpoint.rpartition(":")[2])
+
+
 @contextlib.contextmanager
 def prepared(*args, **config):
     backend = prepare_backend(parameters(*args, **config))
@@ -43,7 +45,7 @@ def prepared(*args, **config):
 
 @dataclass
 class Server:
-    process: subprocess.Popen
+    process: object
     port: int
 
     def connector(self, read_timeout=60.0):
@@ -55,23 +57,10 @@ def start_server():
     with contextlib.ExitStack() as stack:
 
         def start(port=0):
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", SERVER, str(port)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            stack.callback(process.kill)
+            process = stack.enter_context(running_python("-c", SERVER, port))
             return Server(process, int(process.stdout.readline()))
 
         yield start
-
-
-@pytest.fixture
-def in_thread():
-    return Call
 
 
 @pytest.fixture

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from plaunch.errors import RendezvousConnectionError, RendezvousStateError
 from plaunch.rendezvous import ChangeKind, RendezvousParameters
 from plaunch_rendezvous_c10d.backend import create_c10d_handler
 
+from helpers.calls import Call, at_once
 from helpers.ports import free_port
 from helpers.waiting import wait_until
-
-BOUND = 60.0
 
 
 @pytest.fixture
@@ -34,20 +31,10 @@ def create():
         handler.leave()
 
 
-def join(handlers):
-    threads = [threading.Thread(target=handler.next_rendezvous) for handler in handlers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(BOUND)
-    assert not any(thread.is_alive() for thread in threads)
-
-
 def test_a_killed_node_is_noticed_whatever_the_counters_say(create, caplog):
     """torch's server ends the connection of whoever adds to what is not a number."""
-    handlers = [create(1, 3), create(1, 3)]
-    join(handlers)
-    host, other = handlers
+    host, other = create(1, 3), create(1, 3)
+    at_once(host.next_rendezvous, other.next_rendezvous)
     membership = host._membership
     store = host._threads.connect()
     store.set(f"{membership.keys.done(membership.part.place.round)}/tickets", b"garbage")
@@ -62,22 +49,11 @@ def test_a_killed_node_is_noticed_whatever_the_counters_say(create, caplog):
 
 def test_whoever_joins_is_told_what_is_there(create):
     handler = create(2, 2)
-    call = threading.Thread(target=lambda: _keep_error(handler, errors))
-    errors = []
-    call.start()
+    call = Call(handler.next_rendezvous)
     membership = handler._membership
     wait_until(lambda: membership.part.joined is not None, "it has joined")
     key = f"{membership.keys.joined(0)}/tickets"
     handler._threads.connect().set(key, b"garbage")
-    call.join(BOUND)
-    assert not call.is_alive()
-    (error,) = errors
-    assert isinstance(error, RendezvousStateError)
-    assert f"the counter under '{key}' holds b'garbage', which is not a number" in str(error)
-
-
-def _keep_error(handler, errors):
-    try:
-        handler.next_rendezvous()
-    except RendezvousStateError as error:
-        errors.append(error)
+    said = f"the counter under '{key}' holds b'garbage', which is not a number"
+    with pytest.raises(RendezvousStateError, match=said):
+        call.get()

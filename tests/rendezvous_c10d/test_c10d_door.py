@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 from plaunch_rendezvous_c10d import door
+from plaunch_rendezvous_c10d.guests import find_guests
 
 from helpers.clock import Clock
+from helpers.programs import running_python
+from helpers.waiting import wait_until
 
 # Opens as many connections as each line says, and answers how many of all those it has, the oldest
 # first, are open; 0 opens none.
@@ -47,12 +48,7 @@ class NoDoor:
 @pytest.fixture
 def crowd(port):
     """Let another process open connections; say which of all of them are still there."""
-    with subprocess.Popen(
-        [sys.executable, "-c", CROWD, str(port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with running_python("-c", CROWD, port) as process:
 
         def crowd(count):
             process.stdin.write(f"{count}\n")
@@ -60,7 +56,6 @@ def crowd(port):
             return json.loads(process.stdout.readline())
 
         yield crowd
-        process.kill()
 
 
 @pytest.fixture
@@ -92,10 +87,6 @@ def keep(port, monkeypatch):
 
 def served(port, count):
     """Whether torch has taken so many connections of others."""
-    from plaunch_rendezvous_c10d.guests import find_guests
-
-    from helpers.waiting import wait_until
-
     wait_until(lambda: len(find_guests(port)) >= count, f"{count} connections")
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.torch_import import load_distributed
 
 from helpers.ports import free_port
+from helpers.programs import running_python
 from helpers.waiting import wait_until
+
+from .conftest import port_of
 
 GUEST = """
 import socket, sys
@@ -20,27 +21,17 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))):
 """
 
 
-def port_of(backend):
-    return int(backend.endpoint.rpartition(":")[2])
-
-
 def test_another_process_is_a_guest_as_long_as_it_is_connected(prepare):
     with prepare("127.0.0.1:0", max_nodes=2) as backend:
         assert not backend.has_guests()
         own = backend.connect()
         own.set("key", b"x")
         assert not backend.has_guests()
-        with subprocess.Popen(
-            [sys.executable, "-c", GUEST, str(port_of(backend))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as guest:
+        with running_python("-c", GUEST, port_of(backend)) as guest:
             assert guest.stdout.readline() == "here\n"
             wait_until(backend.has_guests, "the guest")
             guest.send_signal(signal.SIGSTOP)
             assert backend.has_guests()
-            guest.kill()
         wait_until(lambda: not backend.has_guests(), "nobody is there any more")
         own.close()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import logging
 import os
 import socket
 import sys
@@ -17,6 +15,7 @@ from plaunch.errors import (
     RendezvousError,
     UsageError,
 )
+from plaunch.rendezvous import RendezvousParameters
 from plaunch_network import interface_addresses, is_loop_back
 from plaunch_rendezvous_c10d import connecting, hosting, prepare_backend
 from plaunch_rendezvous_c10d.connecting import Connector
@@ -25,15 +24,9 @@ from plaunch_rendezvous_c10d.torch_import import load_distributed
 from helpers.ports import free_port
 from helpers.programs import run_python
 
+from .conftest import port_of
+
 FOREIGN = "192.0.2.77"
-
-
-@contextlib.contextmanager
-def listening(host="127.0.0.1"):
-    with socket.socket() as sock:
-        sock.bind((host, 0))
-        sock.listen()
-        yield sock.getsockname()[1]
 
 
 def listeners(port):
@@ -49,12 +42,13 @@ def listeners(port):
     return found
 
 
-def port_of(backend):
-    return int(backend.endpoint.rpartition(":")[2])
+def prepare_for_two(endpoint, **config):
+    return prepare_backend(RendezvousParameters("c10d", endpoint, "job", 1, 2, **config))
 
 
-def test_one_node_hosts_on_loop_back_alone_and_on_any_port(prepare):
+def test_one_node_hosts_on_loop_back_alone_and_on_any_port(prepare, caplog):
     with prepare() as backend:
+        assert not caplog.records  # the port of a plain job is nobody's business
         assert backend.is_host
         assert backend.address == "127.0.0.1"
         assert not backend.outlives_job
@@ -139,13 +133,7 @@ def test_port_0_picks_one_and_says_which(prepare, caplog):
         assert f"--rdzv-endpoint={backend.endpoint}" in caplog.text
         assert "WARNING" in caplog.text
     with pytest.raises(UsageError, match="has no port; give the port"):
-        prepare_backend_of(f"{FOREIGN}:0")
-
-
-def prepare_backend_of(endpoint, **config):
-    from plaunch.rendezvous import RendezvousParameters
-
-    return prepare_backend(RendezvousParameters("c10d", endpoint, "job", 1, 2, None, **config))
+        prepare_for_two(f"{FOREIGN}:0")
 
 
 def test_a_foreign_endpoint_is_joined_not_hosted(prepare, monkeypatch):
@@ -172,9 +160,10 @@ def test_is_host_false_never_hosts(prepare):
 
 def test_a_port_that_another_program_has(prepare, monkeypatch):
     monkeypatch.setattr(connecting, "CONNECT_TIMEOUT", 0.5)
-    with listening() as port:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         with pytest.raises(UsageError, match=rf"port is taken by pid {os.getpid()} "):
-            prepare_backend_of(f"localhost:{port}", is_host=True)
+            prepare_for_two(f"localhost:{port}", is_host=True)
         # Without being asked we take it for the host, and find out when it does not answer.
         with prepare(f"127.0.0.1:{port}", max_nodes=2) as backend:
             assert not backend.is_host
@@ -188,7 +177,7 @@ def test_a_port_that_may_not_be_bound(monkeypatch):
 
     monkeypatch.setattr(hosting, "_listen", refuse)
     with pytest.raises(UsageError, match="'localhost:80' cannot be hosted: Permission denied"):
-        prepare_backend_of("localhost:80")
+        prepare_for_two("localhost:80")
 
 
 def test_a_host_behind_a_service_address(prepare, monkeypatch):
@@ -310,7 +299,7 @@ def test_connections_ask_no_name_server(prepare, monkeypatch):
 )
 def test_bad_settings_are_named(endpoint, config, message):
     with pytest.raises(UsageError, match=message):
-        prepare_backend_of(endpoint, **config)
+        prepare_for_two(endpoint, **config)
 
 
 def test_a_file_of_one_node_goes_and_a_given_one_stays(prepare, tmp_path):
@@ -366,10 +355,4 @@ def test_a_missing_torch_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "torch.distributed")
     with pytest.raises(PluginLoadError, match=r"pip install 'plaunch\[c10d\]'"):
-        prepare_backend_of("")
-
-
-def test_the_port_of_a_plain_job_is_no_warning(prepare, caplog):
-    caplog.set_level(logging.WARNING, "plaunch")
-    with prepare():
-        assert not caplog.records
+        prepare_for_two("")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
-import sys
 from datetime import timedelta
 
 import pytest
@@ -16,7 +14,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStateError
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 
 from helpers.ports import free_port
-from helpers.programs import run_python
+from helpers.programs import run_python, running_python
 
 SAYS = r"torchrun.*'job'.*start all nodes with plaunch"
 
@@ -73,20 +71,13 @@ def test_a_newcomer_in_a_job_that_torchrun_runs_ends_with_what_is_wrong(tmp_path
     script.write_text("import sys; print('up', flush=True); sys.stdin.read()\n")
     endpoint = f"127.0.0.1:{free_port()}"
     options = ["--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=job"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", *options]
-    with contextlib.ExitStack() as stack:
-        torchrun = stack.enter_context(
-            subprocess.Popen(
-                [*command, "--rdzv-conf=last_call_timeout=1", str(script)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-        )
-        stack.callback(torchrun.terminate)
+    words = ["-m", "torch.distributed.run", "--nnodes=1:2", *options]
+    words += ["--rdzv-conf=last_call_timeout=1", script]
+    with running_python(*words, stderr=subprocess.DEVNULL) as torchrun:
         assert torchrun.stdout.readline() == "up\n"
-        ended = run_python("-m", "plaunch", "--nnodes=1:2", *options, str(script), timeout=120)
+        ended = run_python("-m", "plaunch", "--nnodes=1:2", *options, script, timeout=120)
+        torchrun.terminate()
+        torchrun.wait()
     assert ended.returncode == 112
     assert "start all nodes with plaunch" in ended.stderr
     assert ended.stdout == ""

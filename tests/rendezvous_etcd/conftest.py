@@ -12,23 +12,23 @@ pytest.importorskip("grpc")
 pytest.importorskip("google.protobuf")
 
 from plaunch.rendezvous import RendezvousParameters
-from plaunch_rendezvous_etcd import prepare_backend
+from plaunch_rendezvous_etcd import create_etcd_handler, prepare_backend
 from plaunch_rendezvous_etcd.testing import EtcdServer, create_certificates
 from plaunch_rendezvous_etcd.testing.fixtures import (  # noqa: F401 - fixtures
     etcd_cluster,
     etcd_server,
     own_etcd_server,
 )
+from plaunch_testing.conformance.nodes import Node, close_all
 
-from helpers.calls import Call
-
+QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 5, "last_call_timeout": 0.2}
 USERS = {"ann": "ann's password"}
 _numbers = itertools.count()
 
 
-def parameters(endpoint="", run_id=None, backend="etcd-v2", max_nodes=1, local_addr=None, **config):
+def parameters(endpoint="", run_id=None, backend="etcd-v2", min_nodes=1, max_nodes=1, **config):
     run_id = f"job {next(_numbers)}" if run_id is None else run_id
-    return RendezvousParameters(backend, endpoint, run_id, 1, max_nodes, local_addr, **config)
+    return RendezvousParameters(backend, endpoint, run_id, min_nodes, max_nodes, **config)
 
 
 @contextlib.contextmanager
@@ -68,6 +68,24 @@ def params_of():
     return parameters
 
 
+@pytest.fixture
+def make_nodes():
+    """Make nodes of one job that notice losses soon; ask for it after what is to outlive them."""
+    made = []
+
+    def make(endpoint, count, min_nodes=None, **config):
+        run_id, min_nodes = f"job {next(_numbers)}", min_nodes or count
+        config = {"min_nodes": min_nodes, "max_nodes": count, **QUICK, **config}
+        nodes = [
+            Node(create_etcd_handler(parameters(endpoint, run_id, **config))) for _ in range(count)
+        ]
+        made.extend(nodes)
+        return nodes
+
+    yield make
+    close_all(made)
+
+
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
     try:
@@ -102,8 +120,3 @@ def secure(certificates, password_file):
         "etcd_user": "ann",
         "etcd_password_file": password_file,
     }
-
-
-@pytest.fixture
-def in_thread():
-    return Call

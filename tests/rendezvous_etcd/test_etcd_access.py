@@ -6,7 +6,6 @@ import contextlib
 import http.server
 import itertools
 import os
-import re
 import socket
 import ssl
 import threading
@@ -17,6 +16,8 @@ from plaunch.errors import ExitCode, RendezvousConnectionError
 from plaunch_rendezvous_etcd import EtcdAccessError, create_etcd_handler
 from plaunch_rendezvous_etcd.testing import EtcdServer, create_certificates, free_ports
 from plaunch_rendezvous_etcd.testing import certificates as authority
+
+from helpers.calls import Call
 
 
 @contextlib.contextmanager
@@ -85,22 +86,24 @@ def nobody():
     yield f"127.0.0.1:{port}"
 
 
-def assert_matches(pattern, text):
-    assert re.search(pattern, text), text
+@pytest.fixture
+def fails(params_of):
+    """What `next_rendezvous` raises, which matches a pattern, and after how long."""
 
+    def fails(endpoint, pattern, *, connect_timeout=60, **config):
+        params = params_of(endpoint, connect_timeout=connect_timeout, **config)
+        handler = create_etcd_handler(params)
+        began = time.monotonic()
+        try:
+            with pytest.raises(EtcdAccessError, match=pattern) as raised:
+                handler.next_rendezvous()
+        finally:
+            handler.shutdown()
+        assert raised.value.exit_code == ExitCode.CONTROL_PLANE_LOST
+        assert endpoint in str(raised.value)
+        return str(raised.value), time.monotonic() - began
 
-def failure(params_of, endpoint, **config):
-    """What `next_rendezvous` raises, and after how long."""
-    handler = create_etcd_handler(params_of(endpoint, **config))
-    began = time.monotonic()
-    try:
-        with pytest.raises(EtcdAccessError) as raised:
-            handler.next_rendezvous()
-    finally:
-        handler.shutdown()
-    assert raised.value.exit_code == ExitCode.CONTROL_PLANE_LOST
-    assert endpoint in str(raised.value)
-    return str(raised.value), time.monotonic() - began
+    return fails
 
 
 @pytest.mark.parametrize(
@@ -120,10 +123,9 @@ def failure(params_of, endpoint, **config):
         ),
     ],
 )
-def test_what_is_no_etcd_is_said_at_once(params_of, server, config, expected):
+def test_what_is_no_etcd_is_said_at_once(fails, server, config, expected):
     with server() as endpoint:
-        text, seconds = failure(params_of, endpoint, connect_timeout=60, **config)
-    assert_matches(expected, text)
+        _, seconds = fails(endpoint, expected, **config)
     assert seconds < 30
 
 
@@ -135,11 +137,10 @@ def test_what_is_no_etcd_is_said_at_once(params_of, server, config, expected):
         (silent, r"takes connections but does not answer: it is stopped, or it is not etcd"),
     ],
 )
-def test_who_does_not_answer_is_given_up_in_time(params_of, server, expected, protocol):
+def test_who_does_not_answer_is_given_up_in_time(fails, server, expected, protocol):
     with server() as endpoint:
-        text, seconds = failure(params_of, endpoint, connect_timeout=2, protocol=protocol)
-    assert_matches(expected, text)
-    assert_matches(r"within 2 s \(--rdzv-conf connect_timeout\)", text)
+        text, seconds = fails(endpoint, expected, connect_timeout=2, protocol=protocol)
+    assert "within 2 s (--rdzv-conf connect_timeout)" in text
     assert 1 < seconds < 5
 
 
@@ -147,17 +148,16 @@ def test_who_does_not_answer_is_given_up_in_time(params_of, server, expected, pr
 @pytest.mark.parametrize(
     "text", [b"HTTP/1.1 200 OK\r\n", b"\x16\x03\x03\x40\x00", b"\x00\x00\x04\x04"]
 )
-def test_who_answers_drop_by_drop_is_given_up_in_time(params_of, text, protocol):
+def test_who_answers_drop_by_drop_is_given_up_in_time(fails, text, protocol):
     """However often something comes: the limit is for all of it."""
     with dripping(text) as endpoint:
-        said, seconds = failure(params_of, endpoint, connect_timeout=1, protocol=protocol)
+        _, seconds = fails(endpoint, ".", connect_timeout=1, protocol=protocol)
         assert seconds < 30.0  # byte by byte, it would be hours
-    assert said
 
 
-def test_a_name_that_has_no_address(params_of):
-    text, _ = failure(params_of, "no-such-host.invalid:2379", connect_timeout=1)
-    assert_matches(r"'no-such-host.invalid' (has no address|\S+ name server)", text)
+def test_a_name_that_has_no_address(fails):
+    said = r"'no-such-host.invalid' (has no address|\S+ name server)"
+    fails("no-such-host.invalid:2379", said, connect_timeout=1)
 
 
 def test_a_server_that_comes_late_is_found(params_of, own_etcd_server):
@@ -188,44 +188,37 @@ def mutual_server(etcd_server, certificates):
         yield server
 
 
-def test_a_certificate_of_another_authority(params_of, secure_server, secure, strangers):
-    config = {**secure, "ca_cert": strangers.ca}
-    text, _ = failure(params_of, secure_server.endpoint, **config)
-    assert_matches(r"certificate of \S+ is not accepted: .*check that ca_cert \(", text)
+def test_a_certificate_of_another_authority(fails, secure_server, secure, strangers):
+    said = r"certificate of \S+ is not accepted: .*check that ca_cert \("
+    fails(secure_server.endpoint, said, **{**secure, "ca_cert": strangers.ca})
 
 
-def test_a_certificate_for_another_host(params_of, strangers):
+def test_a_certificate_for_another_host(fails, strangers):
+    said = r"not accepted: .*IP address mismatch.*it is for '127.0.0.1'"
     with EtcdServer(certificates=strangers) as server:
-        text, _ = failure(
-            params_of, server.endpoint, protocol="https", ca_cert=strangers.ca, connect_timeout=60
-        )
-    assert_matches(r"not accepted: .*IP address mismatch.*it is for '127.0.0.1'", text)
+        fails(server.endpoint, said, protocol="https", ca_cert=strangers.ca)
 
 
-def test_tls_without_being_told(params_of, secure_server):
-    text, _ = failure(params_of, secure_server.endpoint, connect_timeout=60)
-    assert_matches(r"speaks TLS only; add --rdzv-conf protocol=https", text)
+def test_tls_without_being_told(fails, secure_server):
+    fails(secure_server.endpoint, "speaks TLS only; add --rdzv-conf protocol=https")
 
 
-def test_tls_where_there_is_none(params_of, etcd_server, certificates):
-    config = {"protocol": "https", "ca_cert": certificates.ca, "connect_timeout": 60}
-    text, _ = failure(params_of, etcd_server.endpoint, **config)
-    assert_matches(r"does not speak TLS", text)
+def test_tls_where_there_is_none(fails, etcd_server, certificates):
+    fails(etcd_server.endpoint, "does not speak TLS", protocol="https", ca_cert=certificates.ca)
 
 
 @pytest.mark.parametrize("own", ["none", "a stranger's"])
 def test_a_client_certificate_that_etcd_does_not_take(
-    params_of, mutual_server, certificates, strangers, own
+    fails, mutual_server, certificates, strangers, own
 ):
-    config = {"protocol": "https", "ca_cert": certificates.ca, "connect_timeout": 60}
+    config = {"protocol": "https", "ca_cert": certificates.ca}
     if own != "none":
         config |= {"ssl_cert": strangers.client_cert, "ssl_cert_key": strangers.client_key}
-    text, _ = failure(params_of, mutual_server.endpoint, **config)
     expected = "whether it wants a client certificate" if own == "none" else "check ssl_cert"
-    assert_matches(f"refused the TLS handshake: .*{expected}", text)
+    fails(mutual_server.endpoint, f"refused the TLS handshake: .*{expected}", **config)
 
 
-def test_an_authority_that_only_python_minds_is_not_blamed(params_of, monkeypatch, tmp_path):
+def test_an_authority_that_only_python_minds_is_not_blamed(fails, monkeypatch, tmp_path):
     openssl, create = authority._openssl, ssl.create_default_context
 
     def without_key_usage(*arguments):
@@ -240,9 +233,7 @@ def test_an_authority_that_only_python_minds_is_not_blamed(params_of, monkeypatc
     monkeypatch.setattr(ssl, "create_default_context", strict)
     old = create_certificates(str(tmp_path))
     with EtcdServer(certificates=old, wants_client_certificate=True) as server:
-        config = {"protocol": "https", "ca_cert": old.ca, "connect_timeout": 60}
-        text, _ = failure(params_of, server.endpoint, **config)
-    assert_matches("refused the TLS handshake", text)
+        fails(server.endpoint, "refused the TLS handshake", protocol="https", ca_cert=old.ca)
 
 
 @pytest.mark.parametrize(
@@ -258,11 +249,10 @@ def test_both_spellings_of_the_certificates_work(prepare, mutual_server, certifi
 
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
 def test_without_ca_cert_the_machines_authorities_are_believed(
-    prepare, params_of, secure_server, secure, certificates, variable, monkeypatch, tmp_path
+    prepare, fails, secure_server, secure, certificates, variable, monkeypatch, tmp_path
 ):
     config = {key: value for key, value in secure.items() if key != "ca_cert"}
-    text, _ = failure(params_of, secure_server.endpoint, connect_timeout=60, **config)
-    assert_matches(r"is not accepted: .*ca_cert \(none was given\)", text)
+    fails(secure_server.endpoint, r"is not accepted: .*ca_cert \(none was given\)", **config)
     folder = tmp_path / "certs"
     folder.mkdir()
     (folder / "deadbeef.0").symlink_to(certificates.ca)
@@ -273,38 +263,34 @@ def test_without_ca_cert_the_machines_authorities_are_believed(
     assert prepare(secure_server.endpoint, **config).connect().add("n", 1) >= 1
 
 
-def test_a_key_that_does_not_fit(params_of, mutual_server, certificates):
+def test_a_key_that_does_not_fit(fails, mutual_server, certificates):
     config = {"ssl_cert": certificates.client_cert, "ssl_cert_key": certificates.key}
-    text, _ = failure(
-        params_of, mutual_server.endpoint, protocol="https", ca_cert=certificates.ca, **config
-    )
-    assert_matches(r"certificate files cannot be used: .*check ca_cert, ssl_cert and", text)
+    said = "certificate files cannot be used: .*check ca_cert, ssl_cert and"
+    fails(mutual_server.endpoint, said, protocol="https", ca_cert=certificates.ca, **config)
 
 
 # --- users ----------------------------------------------------------------------------------------
 
 
-def test_a_wrong_password(params_of, secure_server, secure, tmp_path):
+def test_a_wrong_password(fails, secure_server, secure, tmp_path):
     path = tmp_path / "password"
     path.write_text("another password")
     path.chmod(0o600)
     config = {**secure, "etcd_password_file": str(path)}
-    text, _ = failure(params_of, secure_server.endpoint, connect_timeout=60, **config)
-    assert_matches(r"does not know user 'ann' with this password; check etcd_user", text)
+    said = "does not know user 'ann' with this password; check etcd_user"
+    text, _ = fails(secure_server.endpoint, said, **config)
     assert "another password" not in text
 
 
-def test_no_user_where_one_is_wanted(params_of, secure_server, secure):
+def test_no_user_where_one_is_wanted(fails, secure_server, secure):
     config = {key: value for key, value in secure.items() if not key.startswith("etcd_")}
-    text, _ = failure(params_of, secure_server.endpoint, connect_timeout=60, **config)
-    assert_matches(r"wants a user and a password; give --rdzv-conf etcd_user", text)
+    said = "wants a user and a password; give --rdzv-conf etcd_user"
+    fails(secure_server.endpoint, said, **config)
 
 
-def test_a_prefix_that_the_user_may_not_use(params_of, secure_server, secure):
-    text, _ = failure(
-        params_of, secure_server.endpoint, connect_timeout=60, etcd_prefix="/elsewhere", **secure
-    )
-    assert_matches(r"does not let user 'ann' read keys below /elsewhere/; grant a role", text)
+def test_a_prefix_that_the_user_may_not_use(fails, secure_server, secure):
+    said = "does not let user 'ann' read keys below /elsewhere/; grant a role"
+    fails(secure_server.endpoint, said, etcd_prefix="/elsewhere", **secure)
 
 
 def test_the_password_may_come_from_the_environment(prepare, secure_server, secure, monkeypatch):
@@ -314,14 +300,14 @@ def test_the_password_may_come_from_the_environment(prepare, secure_server, secu
     assert prepare(secure_server.endpoint, **secure).connect().add("n", 1) >= 1
 
 
-def test_a_login_that_has_expired_is_renewed(prepare, secure_server, secure, in_thread):
+def test_a_login_that_has_expired_is_renewed(prepare, secure_server, secure):
     one, other = (prepare(secure_server.endpoint, **secure).connect() for _ in range(2))
     one.set("login", b"x")
-    call = in_thread(other.wait, "after the login", 60)
+    call = Call(other.wait, "after the login", 60)
     # The server's logins last for three seconds.
     assert not call.ended(8)
     assert other.multi_get(["login"]) == [b"x"]
-    again = in_thread(other.wait, "after the login too", 60)
+    again = Call(other.wait, "after the login too", 60)
     assert not again.ended(0.3)
     one.multi_set({"after the login": b"1", "after the login too": b"2"})
     assert call.ended()
@@ -364,17 +350,16 @@ def test_one_good_endpoint_is_enough(prepare, etcd_server):
             assert prepare(endpoint).connect().add("n", 1) >= 1
 
 
-def test_all_endpoints_are_named_if_none_works(params_of):
+def test_all_endpoints_are_named_if_none_works(fails):
     with nobody() as one, answering(b"") as other:
-        text, _ = failure(params_of, f"{one},{other}", connect_timeout=1)
-    assert "Connection refused" in text
+        text, _ = fails(f"{one},{other}", "Connection refused", connect_timeout=1)
     assert "is not etcd" in text
 
 
-def test_a_client_that_is_released_while_it_connects(prepare, in_thread):
+def test_a_client_that_is_released_while_it_connects(prepare):
     with silent() as endpoint:
         backend = prepare(endpoint, connect_timeout=60)
-        call = in_thread(backend.connect)
+        call = Call(backend.connect)
         assert not call.ended(0.2)
         backend.release()
         assert call.ended()

@@ -18,8 +18,8 @@ def create(params_of, etcd_server):
     nodes = []
 
     def make(run_id, nodes_wanted=1, **config):
-        params = params_of(etcd_server.endpoint, run_id, max_nodes=nodes_wanted, **config)
-        params.min_nodes = nodes_wanted
+        config.update(min_nodes=nodes_wanted, max_nodes=nodes_wanted)
+        params = params_of(etcd_server.endpoint, run_id, **config)
         nodes.append(Node(create_etcd_handler(params)))
         return nodes[-1]
 

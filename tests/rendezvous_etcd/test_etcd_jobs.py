@@ -6,12 +6,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 from plaunch.errors import ExitCode
 
+from helpers.programs import running_python
 from helpers.waiting import wait_until
 
 WORKER = """
@@ -35,22 +35,14 @@ def start(tmp_path):
     with contextlib.ExitStack() as stack:
 
         def launch(endpoint, *arguments):
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [
-                        *(sys.executable, "-m", "plaunch", "--rdzv-backend=etcd-v2"),
-                        *(f"--rdzv-endpoint={endpoint}", "--rdzv-id=real"),
-                        *(*arguments, str(script), str(folder), str(stop)),
-                    ],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    start_new_session=True,
-                    env={**os.environ, "LOGLEVEL": "WARNING"},
-                )
+            words = ["--rdzv-backend=etcd-v2", f"--rdzv-endpoint={endpoint}", "--rdzv-id=real"]
+            started = running_python(
+                *("-m", "plaunch", *words, *arguments, script, folder, stop),
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "LOGLEVEL": "WARNING"},
             )
-            stack.callback(process.kill)
-            return process
+            return stack.enter_context(started)
 
         launch.workers = lambda: sorted(os.listdir(folder))
         launch.stop = stop.touch

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 
 import pytest
 from plaunch.rendezvous import ChangeKind
-from plaunch_rendezvous_etcd import create_etcd_handler
-from plaunch_testing.conformance.nodes import Node, close_all, eventually
+from plaunch_testing.conformance.nodes import eventually, meet
 
-QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 5, "last_call_timeout": 0.2}
 JOB_TTL = 7200
-
-
-@contextlib.contextmanager
-def job(params_of, endpoint, min_nodes, **config):
-    """Two nodes that obey."""
-    run_id = f"lost-{time.monotonic_ns()}"
-    nodes = []
-    for _ in range(2):
-        params = params_of(endpoint, run_id, max_nodes=2, **{**QUICK, **config})
-        params.min_nodes = min_nodes
-        nodes.append(Node(create_etcd_handler(params)).obey())
-    try:
-        yield nodes
-    finally:
-        close_all(nodes)
 
 
 def incarnations(nodes):
@@ -43,10 +25,17 @@ def are_in_one_world(nodes):
     )
 
 
-def begin(nodes):
-    eventually(lambda: are_in_one_world(nodes), "both are in one world")
-    (incarnation,) = incarnations(nodes)
-    return incarnation
+@pytest.fixture
+def job(own_etcd_server, make_nodes):
+    """Two nodes that obey, in one world, and the job's incarnation."""
+
+    def job(min_nodes):
+        nodes = [node.obey() for node in make_nodes(own_etcd_server.endpoint, 2, min_nodes)]
+        eventually(lambda: are_in_one_world(nodes), "both are in one world")
+        (incarnation,) = incarnations(nodes)
+        return nodes, incarnation
+
+    return job
 
 
 def check(nodes, incarnation):
@@ -81,45 +70,35 @@ def end_lease_of_the_job(server):
 
 @pytest.mark.parametrize("min_nodes", [1, 2])
 @pytest.mark.parametrize("seconds", [0.0, 0.3])
-def test_a_server_that_comes_back_empty(params_of, own_etcd_server, min_nodes, seconds):
-    with job(params_of, own_etcd_server.endpoint, min_nodes) as nodes:
-        incarnation = begin(nodes)
-        own_etcd_server.forget()
-        time.sleep(seconds)  # in which nobody might ask it for anything
-        own_etcd_server.start()
-        check(nodes, incarnation)
+def test_a_server_that_comes_back_empty(job, own_etcd_server, min_nodes, seconds):
+    nodes, incarnation = job(min_nodes)
+    own_etcd_server.forget()
+    time.sleep(seconds)  # in which nobody might ask it for anything
+    own_etcd_server.start()
+    check(nodes, incarnation)
 
 
 @pytest.mark.parametrize("min_nodes", [1, 2])
-def test_the_keys_of_the_job_are_gone_and_the_server_is_not(params_of, own_etcd_server, min_nodes):
-    with job(params_of, own_etcd_server.endpoint, min_nodes) as nodes:
-        incarnation = begin(nodes)
-        end_lease_of_the_job(own_etcd_server)
-        check(nodes, incarnation)
+def test_the_keys_of_the_job_are_gone_and_the_server_is_not(job, own_etcd_server, min_nodes):
+    nodes, incarnation = job(min_nodes)
+    end_lease_of_the_job(own_etcd_server)
+    check(nodes, incarnation)
 
 
 @pytest.mark.parametrize("min_nodes", [1, 2])
-def test_an_older_snapshot_is_restored(params_of, own_etcd_server, min_nodes):
-    with job(params_of, own_etcd_server.endpoint, min_nodes) as nodes:
-        incarnation = begin(nodes)
-        saved = own_etcd_server.save()
-        send_notice(nodes)
-        own_etcd_server.restore(saved)
-        own_etcd_server.start()
-        check(nodes, incarnation)
+def test_an_older_snapshot_is_restored(job, own_etcd_server, min_nodes):
+    nodes, incarnation = job(min_nodes)
+    saved = own_etcd_server.save()
+    send_notice(nodes)
+    own_etcd_server.restore(saved)
+    own_etcd_server.start()
+    check(nodes, incarnation)
 
 
-def test_all_are_told_why(params_of, own_etcd_server):
-    with contextlib.ExitStack() as stack:
-        nodes = []
-        for _ in range(2):
-            params = params_of(own_etcd_server.endpoint, "told", max_nodes=2, **QUICK)
-            params.min_nodes = 2
-            nodes.append(Node(create_etcd_handler(params)).join())
-        stack.callback(close_all, nodes)
-        for node in nodes:
-            node.round()
-        end_lease_of_the_job(own_etcd_server)
-        for node in nodes:
-            change = node.wait_for(ChangeKind.LOST)
-            assert "lost" in change.reason
+def test_all_are_told_why(own_etcd_server, make_nodes):
+    nodes = make_nodes(own_etcd_server.endpoint, 2)
+    meet(*nodes)
+    end_lease_of_the_job(own_etcd_server)
+    for node in nodes:
+        change = node.wait_for(ChangeKind.LOST)
+        assert "lost" in change.reason

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import pytest
 from plaunch.agent.job_failures import describe_groups, from_job_failures, to_job_failures
@@ -11,6 +10,7 @@ from plaunch.process import ChildFailedError, ProcessFailure
 from plaunch.rendezvous import JobSettings, RendezvousParameters
 from plaunch_rendezvous_etcd.backend import create_etcd_handler
 
+from helpers.calls import at_once
 from helpers.waiting import wait_until
 
 NODES = 20
@@ -47,12 +47,7 @@ def handlers(etcd_server):
             keep_alive_interval="5",
         )
         made.append(create_etcd_handler(params))
-    threads = [threading.Thread(target=handler.next_rendezvous) for handler in made]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
+    at_once(*(handler.next_rendezvous for handler in made))
     yield made
     for handler in made:
         handler.leave()

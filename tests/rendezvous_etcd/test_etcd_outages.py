@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
 from plaunch.rendezvous import ChangeKind
-from plaunch_rendezvous_etcd import client, create_etcd_handler, watching
-from plaunch_testing.conformance.nodes import BOUND, Node, eventually, meet
+from plaunch_rendezvous_etcd import client, watching
+from plaunch_testing.conformance.nodes import BOUND, eventually, meet
 
-QUICK = {"keep_alive_interval": 0.5, "keep_alive_max_attempt": 5, "last_call_timeout": 0.2}
+from helpers.calls import Call, at_once
 
 
-@contextlib.contextmanager
-def job(params_of, endpoint, count, **config):
+@pytest.fixture
+def job(make_nodes):
     """Nodes that are in a round."""
-    run_id = f"outage-{time.monotonic_ns()}"
-    with contextlib.ExitStack() as stack:
-        nodes = []
-        for _ in range(count):
-            params = params_of(endpoint, run_id, max_nodes=count, **{**QUICK, **config})
-            params.min_nodes = count
-            nodes.append(Node(create_etcd_handler(params)))
-            stack.callback(nodes[-1].close)
+
+    def job(endpoint, count, **config):
+        nodes = make_nodes(endpoint, count, **config)
         meet(*nodes)
-        yield nodes
+        return nodes
+
+    return job
 
 
 def assert_all_is_well(nodes):
@@ -71,11 +66,11 @@ def test_a_dead_server_is_noticed_at_once_and_a_restarted_one_found(prepare, own
     assert again.add("n", 1) == 2
 
 
-def test_a_wait_goes_on_after_a_restart(prepare, own_etcd_server, in_thread, monkeypatch):
+def test_a_wait_goes_on_after_a_restart(prepare, own_etcd_server, monkeypatch):
     monkeypatch.setattr(watching, "PATIENCE", BOUND)
     server = own_etcd_server
     backend = prepare(server.endpoint)
-    calls = [in_thread(backend.connect().wait, f"key/{n}", BOUND) for n in range(3)]
+    calls = [Call(backend.connect().wait, f"key/{n}", BOUND) for n in range(3)]
     assert not any(call.ended(0.2) for call in calls)
     for _ in range(2):
         server.kill()
@@ -88,12 +83,10 @@ def test_a_wait_goes_on_after_a_restart(prepare, own_etcd_server, in_thread, mon
     assert [call.result for call in calls] == [b"0", b"1", b"2"]
 
 
-def test_a_wait_does_not_outlast_a_server_that_stays_away(
-    prepare, own_etcd_server, in_thread, monkeypatch
-):
+def test_a_wait_does_not_outlast_a_server_that_stays_away(prepare, own_etcd_server, monkeypatch):
     monkeypatch.setattr(watching, "PATIENCE", 1.0)
     backend = prepare(own_etcd_server.endpoint)
-    call = in_thread(backend.connect().wait, "key", 10 * BOUND)
+    call = Call(backend.connect().wait, "key", 10 * BOUND)
     assert not call.ended(0.2)
     own_etcd_server.kill()
     assert call.ended()
@@ -101,10 +94,10 @@ def test_a_wait_does_not_outlast_a_server_that_stays_away(
     assert own_etcd_server.endpoint in str(call.error)
 
 
-def test_nothing_spins_while_the_server_is_away(prepare, own_etcd_server, in_thread, monkeypatch):
+def test_nothing_spins_while_the_server_is_away(prepare, own_etcd_server, monkeypatch):
     monkeypatch.setattr(watching, "PATIENCE", BOUND)
     backend = prepare(own_etcd_server.endpoint)
-    calls = [in_thread(backend.connect().wait, "key", BOUND) for _ in range(3)]
+    calls = [Call(backend.connect().wait, "key", BOUND) for _ in range(3)]
     assert not calls[0].ended(0.2)
     own_etcd_server.kill()
     began, used = time.monotonic(), time.process_time()
@@ -171,64 +164,60 @@ def _reads(backend, key):
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def test_a_job_survives_a_restart(params_of, own_etcd_server):
-    with job(params_of, own_etcd_server.endpoint, 3) as nodes:
-        own_etcd_server.kill()
-        time.sleep(3)  # longer than anybody may be silent
-        own_etcd_server.start()
-        assert_all_is_well(nodes)
+def test_a_job_survives_a_restart(own_etcd_server, job):
+    nodes = job(own_etcd_server.endpoint, 3)
+    own_etcd_server.kill()
+    time.sleep(3)  # longer than anybody may be silent
+    own_etcd_server.start()
+    assert_all_is_well(nodes)
 
 
-def test_a_job_survives_a_pause_in_which_all_leases_end(params_of, own_etcd_server):
-    with job(params_of, own_etcd_server.endpoint, 3) as nodes:
-        own_etcd_server.pause()
-        time.sleep(5)
-        own_etcd_server.resume()
-        assert_all_is_well(nodes)
+def test_a_job_survives_a_pause_in_which_all_leases_end(own_etcd_server, job):
+    nodes = job(own_etcd_server.endpoint, 3)
+    own_etcd_server.pause()
+    time.sleep(5)
+    own_etcd_server.resume()
+    assert_all_is_well(nodes)
 
 
-def test_a_job_survives_the_loss_of_the_leader(params_of, etcd_cluster):
-    with job(params_of, etcd_cluster.endpoint, 3) as nodes:
-        leader = etcd_cluster.leader()
-        leader.kill()
-        etcd_cluster.leader()
-        assert_all_is_well(nodes)
-        leader.start()
-        etcd_cluster.leader().pause()
-        assert_all_is_well(nodes)
+def test_a_job_survives_the_loss_of_the_leader(etcd_cluster, job):
+    nodes = job(etcd_cluster.endpoint, 3)
+    leader = etcd_cluster.leader()
+    leader.kill()
+    etcd_cluster.leader()
+    assert_all_is_well(nodes)
+    leader.start()
+    etcd_cluster.leader().pause()
+    assert_all_is_well(nodes)
 
 
 @pytest.mark.parametrize(
     "seconds", [5, pytest.param(60, marks=(pytest.mark.exhaustive, pytest.mark.timeout(240)))]
 )
-def test_a_job_survives_the_loss_of_the_quorum(params_of, etcd_cluster, seconds):
-    with job(params_of, etcd_cluster.endpoint, 3, unreachable_timeout=120) as nodes:
-        for member in etcd_cluster.members[:2]:
-            member.kill()
-        time.sleep(seconds)
-        starters = [threading.Thread(target=m.start) for m in etcd_cluster.members[:2]]
-        for starter in starters:
-            starter.start()
-        for starter in starters:
-            starter.join()
-        etcd_cluster.leader()
-        assert_all_is_well(nodes)
+def test_a_job_survives_the_loss_of_the_quorum(etcd_cluster, job, seconds):
+    nodes = job(etcd_cluster.endpoint, 3, unreachable_timeout=120)
+    for member in etcd_cluster.members[:2]:
+        member.kill()
+    time.sleep(seconds)
+    at_once(*(member.start for member in etcd_cluster.members[:2]))
+    etcd_cluster.leader()
+    assert_all_is_well(nodes)
 
 
-def test_beyond_the_bound_the_job_is_told(params_of, own_etcd_server):
-    with job(params_of, own_etcd_server.endpoint, 2, unreachable_timeout=2) as nodes:
-        own_etcd_server.kill()
-        for node in nodes:
-            change = node.wait_for(ChangeKind.UNREACHABLE)
-            assert "unreachable_timeout=2" in change.reason
-            assert own_etcd_server.endpoint in change.reason
+def test_beyond_the_bound_the_job_is_told(own_etcd_server, job):
+    nodes = job(own_etcd_server.endpoint, 2, unreachable_timeout=2)
+    own_etcd_server.kill()
+    for node in nodes:
+        change = node.wait_for(ChangeKind.UNREACHABLE)
+        assert "unreachable_timeout=2" in change.reason
+        assert own_etcd_server.endpoint in change.reason
 
 
-def test_a_dead_node_is_still_lost_after_an_outage(params_of, own_etcd_server):
-    with job(params_of, own_etcd_server.endpoint, 3) as nodes:
-        own_etcd_server.kill()
-        nodes[2].kill()
-        time.sleep(1)
-        own_etcd_server.start()
-        for node in nodes[:2]:
-            node.wait_for(ChangeKind.LOST)
+def test_a_dead_node_is_still_lost_after_an_outage(own_etcd_server, job):
+    nodes = job(own_etcd_server.endpoint, 3)
+    own_etcd_server.kill()
+    nodes[2].kill()
+    time.sleep(1)
+    own_etcd_server.start()
+    for node in nodes[:2]:
+        node.wait_for(ChangeKind.LOST)

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 
 import pytest
 from plaunch.rendezvous import ChangeKind
-from plaunch_rendezvous_etcd import create_etcd_handler
-from plaunch_testing.conformance.nodes import Node, eventually, meet
+from plaunch_testing.conformance.nodes import eventually, meet
 
 QUICK = {"keep_alive_interval": 0.25, "keep_alive_max_attempt": 8, "last_call_timeout": 0.1}
-RUN_ID = "presence"
 
 
 @pytest.fixture
-def nodes(params_of, own_etcd_server):
+def nodes(own_etcd_server, make_nodes):
     """Two nodes that are in a round, on a server that nobody else uses."""
-    with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(2):
-            params = params_of(own_etcd_server.endpoint, RUN_ID, max_nodes=2, **QUICK)
-            params.min_nodes = 1
-            found.append(Node(create_etcd_handler(params)))
-            stack.callback(found[-1].close)
-        meet(*found)
-        for node in found:
-            beats_pass([node], 3)  # until nothing is new to say
-        yield found
+    found = make_nodes(own_etcd_server.endpoint, 2, 1, **QUICK)
+    meet(*found)
+    for node in found:
+        beats_pass([node], 3)  # until nothing is new to say
+    return found
 
 
 def beats_pass(nodes, count):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ import pytest
 from plaunch.errors import PluginLoadError
 from plaunch_rendezvous_etcd import protocol
 
+from helpers.calls import at_once
 from helpers.programs import run_python
 
 ROUND_TRIP = """
@@ -50,8 +50,7 @@ def test_nothing_is_loaded_before_a_handler_is_created():
         "import sys, plaunch_rendezvous_etcd\n"
         "print(sorted({'grpc', 'google.protobuf', 'etcd3', 'torch', 'ssl'} & set(sys.modules)))"
     )
-    printed = subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60)
-    assert printed == "[]\n"
+    assert run_python("-c", code).stdout == "[]\n"
 
 
 @pytest.mark.parametrize("implementation", ["", "python"])
@@ -120,26 +119,19 @@ def test_a_description_is_read_as_whatever_generated_it_wrote_it(text):
 
 def test_many_threads_share_one_class_of_a_message():
     """protobuf ends the process if there are two, and one of them is forgotten."""
-    from plaunch_rendezvous_etcd.protocol import load_protocol
-
-    protocol = load_protocol()
-    count, begin, found = 16, threading.Barrier(16), []
-    create = protocol._create_class
+    loaded = protocol.load_protocol()
+    begin = threading.Barrier(16)
+    create = loaded._create_class
 
     def slowly(descriptor):
         time.sleep(0.01)
         return create(descriptor)
 
-    protocol._create_class = slowly
+    loaded._create_class = slowly
 
     def ask():
         begin.wait()
-        found.append(protocol.message("WatchCancelRequest"))
+        return loaded.message("WatchCancelRequest")
 
-    threads = [threading.Thread(target=ask) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == count
+    found = at_once(*[ask] * 16)
     assert len(set(map(id, found))) == 1

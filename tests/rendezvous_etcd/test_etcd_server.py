@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 import urllib.error
 
@@ -16,6 +15,8 @@ from plaunch_rendezvous_etcd.testing import (
     find_etcd,
 )
 from plaunch_rendezvous_etcd.testing import server as etcd
+
+from helpers.programs import run_python
 
 PLUGIN_TEST = """
 pytest_plugins = ["plaunch_rendezvous_etcd.testing.fixtures"]
@@ -100,8 +101,6 @@ def test_a_program_on_the_path_comes_first_unless_it_is_a_script(monkeypatch, tm
 
 def test_the_fixtures_are_for_others_too(etcd_server, tmp_path):
     (tmp_path / "test_theirs.py").write_text(PLUGIN_TEST)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
-    )
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path]
+    done = run_python(*words, cwd=tmp_path)
     assert "1 passed" in done.stdout, done.stdout + done.stderr

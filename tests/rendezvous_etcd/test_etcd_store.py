@@ -12,6 +12,7 @@ from plaunch_rendezvous_etcd.client import EtcdClient
 from plaunch_rendezvous_etcd.options import read_options
 from plaunch_rendezvous_etcd.protocol import load_protocol
 
+from helpers.calls import Call
 from helpers.waiting import wait_until
 
 
@@ -123,10 +124,10 @@ def test_reading_a_counter_writes_nothing(client, store):
     assert held(client, "unread").version == 1
 
 
-def test_amounts_other_than_1_are_never_lost(create_client, etcd_server, in_thread):
+def test_amounts_other_than_1_are_never_lost(create_client, etcd_server):
     stores = [create_client(etcd_server.endpoint).connect() for _ in range(4)]
     calls = [
-        in_thread(lambda s=store: [s.add("mixed", amount) for amount in (1, 3, 1, -2) * 5])
+        Call(lambda s=store: [s.add("mixed", amount) for amount in (1, 3, 1, -2) * 5])
         for store in stores
     ]
     assert all(call.ended() for call in calls)
@@ -313,10 +314,10 @@ def test_leases_are_renewed_in_time(create_client, etcd_server, monkeypatch):
 # --- waiting --------------------------------------------------------------------------------------
 
 
-def test_one_stream_serves_all_waits_of_an_agent(client, in_thread):
+def test_one_stream_serves_all_waits_of_an_agent(client):
     stores = [client.connect() for _ in range(20)]
     before = threading.active_count()
-    calls = [in_thread(store.wait, f"one/{n % 10}", 30) for n, store in enumerate(stores)]
+    calls = [Call(store.wait, f"one/{n % 10}", 30) for n, store in enumerate(stores)]
     assert not calls[0].ended(0.3)
     # Beside those that wait: the reader, and two of grpc's.
     assert threading.active_count() <= before + len(calls) + 3
@@ -334,7 +335,7 @@ def test_watches_are_cancelled_when_nobody_waits(client, store):
     )
 
 
-def test_a_watch_whose_revisions_are_gone_reads_again(client, store, in_thread, monkeypatch):
+def test_a_watch_whose_revisions_are_gone_reads_again(client, store, monkeypatch):
     store.set("compacted/other", b"x")
     revision = held(client, "compacted/other").mod_revision
     add = client.watches.add
@@ -354,15 +355,15 @@ def test_a_watch_whose_revisions_are_gone_reads_again(client, store, in_thread, 
         return add(key, from_revision)
 
     monkeypatch.setattr(client.watches, "add", add_late)
-    call = in_thread(store.wait, "compacted/key", 30)
+    call = Call(store.wait, "compacted/key", 30)
     assert call.ended()
     assert call.result == b"now"
     assert len(revisions) == 1
 
 
-def test_a_closed_client_ends_everything(client, in_thread):
+def test_a_closed_client_ends_everything(client):
     stores = [client.connect() for _ in range(3)]
-    calls = [in_thread(store.wait, "never", 60) for store in stores]
+    calls = [Call(store.wait, "never", 60) for store in stores]
     assert not any(call.ended(0.2) for call in calls)
     client.close()
     client.close()

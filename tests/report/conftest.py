@@ -7,6 +7,8 @@ import os
 import shutil
 
 import pytest
+from plaunch_report.reading import read_folder
+from plaunch_report.story import Storyteller
 
 EPOCH = 1_800_000_000.0  # the date at second 0 of a run
 
@@ -79,6 +81,14 @@ class Agent:
             lifetime=1.0, **self.worker(local),
         )  # fmt: skip
 
+    def fail(self, second, rank, pid, **metadata):
+        """Tell of a worker that failed, by default on this node, for nothing that is known."""
+        told = {
+            "failed_host": self.common["host"], "exit_code": 1, "signal_name": None,
+            "message": "", "error_file": "", "last_lines": "", "is_first": True, **metadata,
+        }  # fmt: skip
+        return self.tell(second, "failure", global_rank=rank, worker_pid=pid, **told)
+
     def stop_all(self, second, skip=()):
         for local in range(self.workers):
             if local not in skip:
@@ -110,6 +120,14 @@ class Runs:
     def agent(self, host, pid=100, **arguments):
         return Agent(self.folder, host, pid, **arguments)
 
+    def read(self):
+        return read_folder(str(self.folder))
+
+    def teller(self):
+        """What tells the story of all that is there, and what was read for it."""
+        reading = self.read()
+        return Storyteller(reading.agents, reading), reading
+
     def elastic(self, *, run_id="job", shift=0.0, last_lines="Traceback:\nValueError: bad batch"):
         """Two nodes train, rank 3 fails, they start again, a third arrives, and all succeed.
 
@@ -124,12 +142,8 @@ class Runs:
             agent.join(s + 1, s + 4, s + 5, round=0, world=4, nodes=2, rank=rank)
         b.exit(s + 20, 1, 1)
         for agent in (a, b):
-            agent.tell(
-                s + 20, "failure", failed_host="b", exit_code=1, signal_name=None,
-                message="ValueError: bad batch" if agent is b else "", error_file="",
-                last_lines=last_lines if agent is b else "", is_first=True, global_rank=3,
-                worker_pid=10_003,
-            )  # fmt: skip
+            knows = {"message": "ValueError: bad batch", "last_lines": last_lines}
+            agent.fail(s + 20, 3, 10_003, failed_host="b", **(knows if agent is b else {}))
             agent.tell(s + 20, "state.changed", old="HEALTHY", new="STOPPED")
             agent.stop_all(s + 22, skip=(1,) if agent is b else ())
         for agent, rank in ((a, 0), (b, 1)):
@@ -171,10 +185,9 @@ class Runs:
                     break
                 if rank == 7:
                     agent.exit(at + 80, 3, 1)
-                agent.tell(
-                    at + 80, "failure", failed_host="node-007", exit_code=1, signal_name=None,
-                    message="RuntimeError", error_file="", last_lines="a line of a log\n" * 40,
-                    is_first=True, global_rank=7 * workers + 3, worker_pid=10_000 * (number + 1),
+                agent.fail(
+                    at + 80, 7 * workers + 3, 10_000 * (number + 1), failed_host="node-007",
+                    message="RuntimeError", last_lines="a line of a log\n" * 40,
                 )  # fmt: skip
                 agent.tell(at + 80, "state.changed", old="HEALTHY", new="STOPPED")
                 agent.stop_all(at + 85, skip=(3,) if rank == 7 else ())

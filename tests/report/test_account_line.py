@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
+
+from helpers.programs import run_python
 
 
 @pytest.mark.parametrize(
@@ -25,16 +26,9 @@ import pytest
     ],
 )
 def test_one_line_at_the_end(program, options, code, words):
-    argv = [sys.executable, "-m", "plaunch", *options, "--no-python", sys.executable, "-c", program]
+    argv = ["-m", "plaunch", *options, "--no-python", sys.executable, "-c", program]
     for level, lines in (("INFO", 1), ("WARNING", 0)):
-        done = subprocess.run(
-            argv,
-            env={**os.environ, "LOGLEVEL": level},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = run_python(*argv, env={**os.environ, "LOGLEVEL": level})
         assert done.returncode == code, done.stderr
         told = re.findall(r"this launch took (.*)", done.stderr)
         assert len(told) == lines

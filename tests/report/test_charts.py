@@ -8,14 +8,11 @@ pytest.importorskip("bokeh")
 
 from plaunch_report.charts import create_charts
 from plaunch_report.cli import main
-from plaunch_report.reading import read_folder
-from plaunch_report.story import Storyteller
 
 
 def labels(runs):
     """The labels of the timeline, from top to bottom."""
-    reading = read_folder(str(runs.folder))
-    story = Storyteller(reading.agents, reading).tell()
+    story = runs.teller()[0].tell()
     found = {}
 
     def search(value):
@@ -61,11 +58,7 @@ def test_the_page_begins_with_the_first_failure_of_the_run(runs, tmp_path):
     for attempt, cause in enumerate(("the loss is nan", "port taken")):
         at = 10 * attempt
         agent.join(at, at + 1, at + 2, round=attempt, attempt=attempt, world=2, nodes=1, rank=0)
-        agent.tell(
-            at + 5, "failure", failed_host="a", global_rank=attempt, worker_pid=attempt,
-            exit_code=1, signal_name=None, message=cause, is_first=True, error_file="",
-            last_lines=f"last lines: {cause}",
-        )  # fmt: skip
+        agent.fail(at + 5, attempt, attempt, message=cause, last_lines=f"last lines: {cause}")
     agent.finish(20, "failed", 1).write()
     path = tmp_path / "report.html"
     assert main([str(runs.folder), "-o", str(path)]) == 0

@@ -9,8 +9,6 @@ import random
 import pytest
 from plaunch.errors import UsageError
 from plaunch_report import cli
-from plaunch_report.reading import read_folder
-from plaunch_report.story import Storyteller
 from plaunch_report.table import create_table
 
 from helpers.mutations import mutate
@@ -19,8 +17,7 @@ NUMBERS = [10**400, -(10**400), 1e308, -1e308, 2**63, 2**53, 1e12, -1, 0.5, True
 
 
 def tell(runs):
-    reading = read_folder(str(runs.folder))
-    teller = Storyteller(reading.agents, reading)
+    teller, reading = runs.teller()
     story = teller.tell()
     return story, create_table(reading, teller)
 
@@ -75,8 +72,7 @@ def test_a_date_that_is_none_is_no_event(runs, number):
     """The year 30489, and those before 1970; nothing is left of this agent."""
     agents = runs.elastic()
     change(agents[1], timestamp=number)
-    reading = read_folder(str(runs.folder))
-    assert sorted(agent.host for agent in reading.agents) == ["a", "c"]
+    assert sorted(agent.host for agent in runs.read().agents) == ["a", "c"]
     assert "</html>" in page_of(runs)
 
 
@@ -96,10 +92,7 @@ def test_clocks_that_cannot_be_leave_the_beginning_unknown(runs):
 def launcher_fails(runs):
     agent = runs.agent("a").start(0)
     agent.join(1, 2, 3, round=0, world=2, nodes=1, rank=0)
-    agent.tell(
-        4, "failure", failed_host="a", exit_code=113, signal_name=None, message="no disk",
-        error_file=None, last_lines="", is_first=True, global_rank=-1, worker_pid=100,
-    )  # fmt: skip
+    agent.fail(4, -1, 100, exit_code=113, message="no disk", error_file=None)
     agent.finish(5, "failed", 113).write()
 
 
@@ -113,12 +106,6 @@ def test_a_launcher_that_failed_is_called_one(runs):
     assert "<em>first</em> the launcher on a (pid 100): exit code 113" in page
     assert "ank <b>-1" not in page
     assert "rank -1" not in page
-
-
-def test_a_worker_has_its_rank(runs):
-    runs.elastic()
-    story, _ = tell(runs)
-    assert story.failures[0].who == "rank 3"
 
 
 @pytest.mark.parametrize("seed", range(60))

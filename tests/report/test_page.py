@@ -162,10 +162,8 @@ def test_nothing_that_a_worker_writes_becomes_part_of_the_page(runs, look):
     agent.start(0, entry_point=HOSTILE, backend=HOSTILE, plaunch=HOSTILE, endpoint=HOSTILE)
     agent.join(1, 2, 3, round=0, world=2, nodes=1, rank=0, why=(HOSTILE, HOSTILE))
     agent.exit(5, 0, 1, signal=HOSTILE)
-    agent.tell(
-        5, "failure", failed_host=HOSTILE, exit_code=1, signal_name=HOSTILE, message=HOSTILE,
-        error_file=HOSTILE, last_lines=HOSTILE, is_first=True, global_rank=0, worker_pid=1,
-    )  # fmt: skip
+    texts = ("failed_host", "signal_name", "message", "error_file", "last_lines")
+    agent.fail(5, 0, 1, **dict.fromkeys(texts, HOSTILE))
     agent.tell(5, "membership.changed", kind=HOSTILE, node=HOSTILE, reason=HOSTILE)
     agent.tell(5, "signal.received", signal_name=HOSTILE, action=HOSTILE, signum=1)
     agent.tell(5, "stop.step", step="killed", stop_ranks=HOSTILE, seconds=1.0)
@@ -212,11 +210,7 @@ def test_a_thousand_nodes_that_all_fail(runs, look):
         agent = runs.agent(f"node-{rank}", rank=rank).start(0, 1)
         agent.join(1, 2, 3, round=0, world=1000, nodes=1000, rank=rank)
         agent.exit(4, 0, 1)
-        agent.tell(
-            4, "failure", failed_host=f"node-{rank}", exit_code=1, signal_name=None, message="",
-            error_file="", last_lines="line\n" * 40, is_first=rank == 5, global_rank=rank,
-            worker_pid=10_000 + rank,
-        )  # fmt: skip
+        agent.fail(4, rank, 10_000 + rank, last_lines="line\n" * 40, is_first=rank == 5)
         agent.finish(5, "failed" if rank != 999 else "signalled", 1).write()
     path = report(runs)
     assert path.stat().st_size < 6_000_000

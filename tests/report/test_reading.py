@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from plaunch.errors import UsageError
 from plaunch.events import Event, EventSource
 from plaunch_report.reading import read_folder
-from plaunch_report.story import Storyteller
 from plaunch_report.table import create_table
 
 
@@ -49,7 +48,7 @@ def test_rotated_files_are_read_from_the_oldest(runs):
     for number, line in zip((10, 2, 1), agent.lines, strict=False):
         path.with_name(f"{path.name}.{number}").write_text(line + "\n")
     path.write_text(agent.lines[-1] + "\n")
-    reading = read_folder(str(runs.folder))
+    reading = runs.read()
     assert names(reading) == [
         ["launcher.started", "rendezvous.begun", "rendezvous.failed", "launcher.finished"]
     ]
@@ -60,7 +59,7 @@ def test_a_torn_last_line_and_garbage_are_counted_and_left_out(runs):
     path = runs.agent("a").start(0).finish(1, "succeeded", 0).write()
     good = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(good[0] + b"\xff\xfe garbage\n\n[1, 2]\n" + good[1] + good[1][:40])
-    reading = read_folder(str(runs.folder))
+    reading = runs.read()
     assert names(reading) == [["launcher.started", "launcher.finished"]]
     assert (reading.unreadable, reading.torn) == (2, 1)
 
@@ -89,7 +88,7 @@ def test_lines_that_are_no_events(runs, fields):
     path = agent.write()
     with path.open("a") as file:
         file.write(json.dumps({**json.loads(agent.lines[0]), **fields}) + "\n")
-    reading = read_folder(str(runs.folder))
+    reading = runs.read()
     only(reading)
     assert reading.unreadable == 1
 
@@ -97,7 +96,7 @@ def test_lines_that_are_no_events(runs, fields):
 def test_values_that_are_not_plain_are_left_out(runs):
     agent = runs.agent("a").tell(0, "restart", reason=["x"], cause={"a": 1}, max_restarts=2)
     agent.write()
-    _, record = only(read_folder(str(runs.folder)))
+    _, record = only(runs.read())
     assert "reason" not in record.metadata
     assert "cause" not in record.metadata
     assert record.number("max_restarts") == 2
@@ -107,7 +106,7 @@ def test_values_that_are_not_plain_are_left_out(runs):
 def test_numbers_that_are_none_are_not_there(runs, value):
     """Nothing that plaunch writes is as large, and nothing can be drawn that is."""
     runs.agent("a").tell(0, "restart", seconds=value, world_size=value, exit_code=value).write()
-    _, record = only(read_folder(str(runs.folder)))
+    _, record = only(runs.read())
     assert record.seconds("seconds") == 0.0
     assert record.number("world_size") == -1
     assert record.code is None
@@ -116,7 +115,7 @@ def test_numbers_that_are_none_are_not_there(runs, value):
 def test_a_process_id_that_comes_again_is_another_agent(runs):
     agent = runs.agent("a", 1).start(0).finish(1, "failed", 1).start(2).finish(3, "succeeded", 0)
     agent.write()
-    assert names(read_folder(str(runs.folder))) == [["launcher.started", "launcher.finished"]] * 2
+    assert names(runs.read()) == [["launcher.started", "launcher.finished"]] * 2
 
 
 def test_files_of_all_folders_below_are_read_and_no_others(runs):
@@ -128,7 +127,7 @@ def test_files_of_all_folders_below_are_read_and_no_others(runs):
     (runs.folder / "notes.txt").write_text("not for us")
     (runs.folder / "x.jsonl.gz").write_text("not for us")
     os.mkfifo(runs.folder / "pipe.jsonl")
-    reading = read_folder(str(runs.folder))
+    reading = runs.read()
     assert sorted(agent.host for agent in reading.agents) == ["a", "b"]
     assert reading.files == 2
     assert reading.unreadable == 0
@@ -171,7 +170,7 @@ def test_no_bytes_break_the_reader(tmp_path_factory, content):
 def test_what_is_written_meanwhile_is_not_read_the_second_time(runs):
     agent = runs.agent("a").start(0).tell(1, "rendezvous.begun")
     path = agent.write()
-    reading = read_folder(str(runs.folder))
+    reading = runs.read()
     agent.tell(2, "rendezvous.failed").start(3)
     agent.write()
     runs.agent("b").start(0).write()
@@ -185,7 +184,7 @@ def test_what_is_written_meanwhile_takes_no_other_nodes_rows(runs):
     second = runs.agent("b").start(0).finish(1, "succeeded", 0)
     first.write()
     second.write()
-    reading = read_folder(str(runs.folder))
+    reading = runs.read()
     first.start(2).finish(3, "succeeded", 0).write()
     third = runs.agent("c")
     third.path = first.path
@@ -208,8 +207,7 @@ def test_a_million_events_would_fit(runs):
         agent.stop_all(at + 9)
     agent.finish(200, "failed", 1).write()
     tracemalloc.start()
-    reading = read_folder(str(runs.folder))
-    teller = Storyteller(reading.agents, reading)
+    teller, reading = runs.teller()
     story = teller.tell()
     table = create_table(reading, teller, most=100)
     _, peak = tracemalloc.get_traced_memory()

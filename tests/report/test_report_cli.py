@@ -13,6 +13,8 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch_report import cli
 
+from helpers.programs import run_python
+
 
 def run(argv, capsys):
     code = cli.main(argv)
@@ -20,9 +22,15 @@ def run(argv, capsys):
     return code, said.out, said.err
 
 
-def test_json_is_for_machines(runs, capsys):
+@pytest.fixture
+def folder(runs):
+    """Of a run in which all kinds of things happen."""
     runs.elastic()
-    code, out, err = run([str(runs.folder), "--json"], capsys)
+    return str(runs.folder)
+
+
+def test_json_is_for_machines(folder, capsys):
+    code, out, err = run([folder, "--json"], capsys)
     assert (code, err) == (0, "")
     facts = json.loads(out)
     assert facts["version"] == 2
@@ -32,46 +40,42 @@ def test_json_is_for_machines(runs, capsys):
     assert facts["nodes"][0]["seconds"]["lost"] == 7
 
 
-def test_json_needs_no_libraries(runs):
-    runs.elastic()
+def test_json_needs_no_libraries(folder):
     code = (
         "import sys; from plaunch_report.cli import main; "
-        f"main([{str(runs.folder)!r}, '--json', '-o', {os.devnull!r}]); "
+        f"main([{folder!r}, '--json', '-o', {os.devnull!r}]); "
         "print(sorted({'bokeh', 'jinja2', 'numpy', 'torch'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = run_python("-c", code)
     assert "[]\n" in done.stdout, done.stderr
 
 
-def test_a_missing_library_is_named_with_the_extra(runs, capsys, monkeypatch):
-    runs.elastic()
+def test_a_missing_library_is_named_with_the_extra(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "bokeh", None)
-    code, _, err = run([str(runs.folder)], capsys)
+    code, _, err = run([folder], capsys)
     assert code == 2
     assert "the page needs the library 'bokeh'" in err
     assert "pip install 'plaunch[report]', or use --json" in err
 
 
-def test_the_page_goes_to_report_html_unless_told_otherwise(runs, capsys, monkeypatch, tmp_path):
+def test_the_page_goes_to_report_html_unless_told_otherwise(folder, capsys, monkeypatch, tmp_path):
     pytest.importorskip("bokeh")
-    runs.elastic()
     monkeypatch.chdir(tmp_path)
-    code, out, _ = run([str(runs.folder)], capsys)
+    code, out, _ = run([folder], capsys)
     assert (code, out) == (0, "report.html: run 'job' on 3 nodes, outcome 'succeeded'\n")
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "report.html"]
-    code, out, _ = run([str(runs.folder), "-o", "-"], capsys)
+    code, out, _ = run([folder, "-o", "-"], capsys)
     assert code == 0
     assert out.startswith("<!DOCTYPE html>")
 
 
-def test_an_output_that_cannot_be_written(runs, capsys, tmp_path):
-    runs.elastic()
+def test_an_output_that_cannot_be_written(folder, capsys, tmp_path):
     path = tmp_path / "absent" / "facts.json"
-    code, _, err = run([str(runs.folder), "--json", "-o", str(path)], capsys)
+    code, _, err = run([folder, "--json", "-o", str(path)], capsys)
     assert code == 2
     assert f"cannot write the report to {str(path)!r}: No such file" in err
-    code, _, err = run([str(runs.folder), "--json", "-o", str(tmp_path)], capsys)
+    code, _, err = run([folder, "--json", "-o", str(tmp_path)], capsys)
     assert code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["logs"], "what was begun is removed"
 
@@ -84,41 +88,28 @@ FULL = "No space left on device"
     ("form", "output"),
     [(["--json"], []), (["--json"], ["-o", "/dev/full"]), ([], [])],
 )
-def test_a_full_disk_is_one_line(runs, tmp_path, form, output):
+def test_a_full_disk_is_one_line(folder, tmp_path, form, output):
     if not form:
         pytest.importorskip("bokeh")
-    runs.elastic()
     (tmp_path / "report.html").write_text("the report of before")
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "plaunch_report", str(runs.folder), *form, *output],
-            check=False,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-        )
+        words = ["-m", "plaunch_report", folder, *form, *output]
+        pipes = {"capture_output": False, "stdout": full, "stderr": subprocess.PIPE}
+        done = run_python(*words, cwd=tmp_path, **pipes)
     assert done.returncode == 2
     assert re.fullmatch(rf"plaunch-report: error: cannot write .*: {FULL}.*\n", done.stderr)
     if "/dev/full" in output:
         assert (tmp_path / "report.html").read_text() == "the report of before"
 
 
-def test_the_report_of_before_stays_if_there_is_no_room(runs, tmp_path):
-    runs.elastic()
+def test_the_report_of_before_stays_if_there_is_no_room(folder, tmp_path):
     path = tmp_path / "report.html"
     path.write_text("the report of before")
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
         "from plaunch_report.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-B", "-c", code, str(runs.folder), "--json", "-o", str(path)],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    done = run_python("-B", "-c", code, folder, "--json", "-o", path, cwd=tmp_path)
     assert done.returncode == 2
     assert re.fullmatch(
         rf"plaunch-report: error: cannot write the report to '{path}': .*\n", done.stderr
@@ -132,42 +123,39 @@ def others_in(folder):
 
 
 def test_a_file_that_somebody_else_has_put_there_is_not_written_to(
-    runs, capsys, tmp_path, monkeypatch
+    folder, capsys, tmp_path, monkeypatch
 ):
     """The name of what is not complete yet cannot be known before, and no link is followed."""
-    runs.elastic()
     path, victim = tmp_path / "facts.json", tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / f"facts.json.{os.getpid()}.partial").symlink_to(victim)
     monkeypatch.setattr(cli.secrets, "token_hex", lambda size: "known")
     (tmp_path / "facts.json.known.partial").symlink_to(victim)
-    code, _, err = run([str(runs.folder), "--json", "-o", str(path)], capsys)
+    code, _, err = run([folder, "--json", "-o", str(path)], capsys)
     assert code == 2
     assert "File exists" in err
     (tmp_path / "facts.json.known.partial").unlink()
-    code, _, _ = run([str(runs.folder), "--json", "-o", str(path)], capsys)
+    code, _, _ = run([folder, "--json", "-o", str(path)], capsys)
     assert code == 0
     assert json.loads(path.read_text())["run_id"] == "job"
     assert victim.read_text() == "precious"
 
 
-def test_a_link_stays_a_link(runs, capsys, tmp_path):
-    runs.elastic()
-    folder = tmp_path / "pages"
-    folder.mkdir()
-    (folder / "latest").write_text("the report of before")
+def test_a_link_stays_a_link(folder, capsys, tmp_path):
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    (pages / "latest").write_text("the report of before")
     link = tmp_path / "facts.json"
-    link.symlink_to(folder / "latest")
-    code, _, _ = run([str(runs.folder), "--json", "-o", str(link)], capsys)
+    link.symlink_to(pages / "latest")
+    code, _, _ = run([folder, "--json", "-o", str(link)], capsys)
     assert code == 0
     assert link.is_symlink()
-    assert json.loads((folder / "latest").read_text())["run_id"] == "job"
-    assert [path.name for path in folder.iterdir()] == ["latest"]
+    assert json.loads((pages / "latest").read_text())["run_id"] == "job"
+    assert [path.name for path in pages.iterdir()] == ["latest"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UsageError("no"), RuntimeError])
-def test_what_was_begun_is_removed_however_it_ends(runs, tmp_path, monkeypatch, error):
-    runs.elastic()
+def test_what_was_begun_is_removed_however_it_ends(folder, tmp_path, monkeypatch, error):
     path = tmp_path / "facts.json"
     path.write_text("the report of before")
 
@@ -178,7 +166,7 @@ def test_what_was_begun_is_removed_however_it_ends(runs, tmp_path, monkeypatch, 
 
     monkeypatch.setattr(cli, "_as_json", pieces)
     with contextlib.suppress(KeyboardInterrupt, RuntimeError):
-        cli.main([str(runs.folder), "--json", "-o", str(path)])
+        cli.main([folder, "--json", "-o", str(path)])
     assert path.read_text() == "the report of before"
     assert others_in(tmp_path) == []
 
@@ -213,8 +201,7 @@ def test_a_reader_who_leaves_is_no_traceback(runs):
         (["logs", "--launch=0"], "--launch=0: this run was launched once; the first is 1"),
     ],
 )
-def test_errors_are_one_line_and_say_what_to_do(argv, words, runs, capsys, monkeypatch, tmp_path):
-    runs.elastic()
+def test_errors_are_one_line_and_say_what_to_do(argv, words, folder, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("x")
     (tmp_path / "empty").mkdir()
@@ -233,10 +220,5 @@ def test_the_program_is_installed():
 
     [script] = entry_points(group="console_scripts", name="plaunch-report")
     assert script.load() is cli.entry_point
-    done = subprocess.run(
-        [sys.executable, "-m", "plaunch_report", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python("-m", "plaunch_report", "--help", check=True)
     assert "RUN_DIR" in done.stdout

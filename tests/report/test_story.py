@@ -8,12 +8,11 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch_report.clocks import align
 from plaunch_report.launches import choose_launch, choose_run, split_launches
-from plaunch_report.reading import read_folder
 from plaunch_report.story import Storyteller
 
 
 def story_of(runs, run_id=None, launch=None):
-    reading = read_folder(str(runs.folder))
+    reading = runs.read()
     agents, number, count = choose_launch(choose_run(reading.agents, run_id), launch)
     return Storyteller(agents, reading, number, count).tell()
 
@@ -48,6 +47,7 @@ def test_rounds_and_why_they_ended(elastic):
 def test_a_failure_that_several_nodes_told_of_is_one(elastic):
     [failure] = elastic.failures
     assert (failure.global_rank, failure.host, failure.pid, failure.round) == (3, "b", 10_003, 0)
+    assert failure.who == "rank 3"
     assert failure.how == "exit code 1"
     assert failure.is_first
     # Node a has told of it first, and knew less.
@@ -128,7 +128,7 @@ def test_hosts_that_never_met_are_aligned_through_one_that_met_both(runs):
         agent.succeed(9, 9)
     for agent in (a, b, c):
         agent.write()
-    agents = read_folder(str(runs.folder)).agents
+    agents = runs.read().agents
     assert len(split_launches(agents)) == 1
     offsets = {agent.host: clock.offset for agent, clock in zip(agents, align(agents), strict=True)}
     assert offsets["a"] - offsets["b"] == pytest.approx(10)
@@ -217,10 +217,9 @@ def test_the_first_cause_is_the_first_of_all_and_the_final_one_that_of_the_last_
         at = 10 * attempt
         agent.join(at, at + 1, at + 2, round=attempt, attempt=attempt, world=2, nodes=1, rank=0)
         for rank in (1, 0):
-            agent.tell(
-                at + 5, "failure", failed_host="a", global_rank=rank, worker_pid=rank,
-                exit_code=-9, signal_name="SIGKILL", message=cause, is_first=rank == 0,
-                error_file="", last_lines=f"{cause} of {rank}",
+            agent.fail(
+                at + 5, rank, rank, exit_code=-9, signal_name="SIGKILL", message=cause,
+                is_first=rank == 0, last_lines=f"{cause} of {rank}",
             )  # fmt: skip
     agent.finish(20, "failed", 137).write()
     story = story_of(runs)
@@ -233,18 +232,11 @@ def test_the_first_cause_is_the_first_of_all_and_the_final_one_that_of_the_last_
 
 def test_what_was_taken_for_the_first_cause_is_not_if_the_nodes_agree_on_another(runs):
     a, b = two_nodes(runs)
-    at_once = {"error_file": "", "exit_code": 1, "signal_name": None, "last_lines": ""}
-    ours = {"failed_host": "a", "global_rank": 0, "worker_pid": 10, "message": "ours", **at_once}
-    theirs = {
-        "failed_host": "b",
-        "global_rank": 2,
-        "worker_pid": 20,
-        "message": "theirs",
-        **at_once,
-    }
-    a.tell(5, "failure", is_first=True, **ours)
-    b.tell(5.1, "failure", is_first=True, **theirs)
-    a.tell(6, "failure", is_first=True, **theirs).tell(6, "failure", is_first=False, **ours)
+    ours = {"rank": 0, "pid": 10, "failed_host": "a", "message": "ours"}
+    theirs = {"rank": 2, "pid": 20, "failed_host": "b", "message": "theirs"}
+    a.fail(5, **ours)
+    b.fail(5.1, **theirs)
+    a.fail(6, **theirs).fail(6, **ours, is_first=False)
     for agent in (a, b):
         agent.finish(7, "failed", 1).write()
     story = story_of(runs)

@@ -7,6 +7,8 @@ from plaunch.errors import UsageError
 from plaunch_schedulers.kubernetes import find_kubernetes_allocation
 from plaunch_schedulers.none import find_no_allocation
 
+from helpers.environments import recorded
+
 
 @pytest.mark.parametrize(
     ("environ", "name"),
@@ -105,7 +107,7 @@ def test_what_cannot_be_meant_is_refused(environ, message):
         find_kubernetes_allocation(environ)
 
 
-def test_none_takes_nothing(recorded):
+def test_none_takes_nothing():
     allocation = find_no_allocation(recorded("slurm-step-2x1-task0"))
     assert allocation.nnodes is None
     assert not allocation.sources

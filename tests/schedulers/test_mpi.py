@@ -6,6 +6,8 @@ import pytest
 from plaunch.errors import UsageError
 from plaunch_schedulers.mpi import find_mpi_allocation
 
+from helpers.environments import recorded
+
 
 @pytest.mark.parametrize(
     ("name", "nnodes", "rank", "run_id"),
@@ -16,7 +18,7 @@ from plaunch_schedulers.mpi import find_mpi_allocation
         ("slurm-step-pmi2-task1", 2, 1, ""),
     ],
 )
-def test_a_rank_is_a_node(recorded, name, nnodes, rank, run_id):
+def test_a_rank_is_a_node(name, nnodes, rank, run_id):
     environ = recorded(name)
     allocation = find_mpi_allocation(environ)
     assert (allocation.nnodes, allocation.node_rank) == (nnodes, rank)
@@ -35,7 +37,7 @@ def test_a_rank_is_a_node(recorded, name, nnodes, rank, run_id):
         ("fd00::1", "29501", "[fd00::1]:29501"),
     ],
 )
-def test_the_endpoint_is_where_the_user_says(recorded, address, port, endpoint):
+def test_the_endpoint_is_where_the_user_says(address, port, endpoint):
     environ = recorded("mpich-2x1-rank1", MASTER_ADDR=address, MASTER_PORT=port)
     allocation = find_mpi_allocation(environ)
     assert allocation.endpoint == endpoint
@@ -50,7 +52,7 @@ def test_the_endpoint_is_where_the_user_says(recorded, address, port, endpoint):
         ("mpich-1x2-rank1", r"2 launchers .*MPI_LOCALNRANKS\) .* mpiexec -ppn 1"),
     ],
 )
-def test_several_launchers_on_one_node_are_refused(recorded, name, message):
+def test_several_launchers_on_one_node_are_refused(name, message):
     with pytest.raises(UsageError, match=message):
         find_mpi_allocation(recorded(name))
 
@@ -67,7 +69,7 @@ def test_several_launchers_on_one_node_are_refused(recorded, name, message):
         ({"MASTER_ADDR": "a", "MASTER_PORT": "none"}, "MASTER_PORT is 'none'"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(recorded, changes, message):
+def test_what_cannot_be_meant_is_refused(changes, message):
     with pytest.raises(UsageError, match=message) as caught:
         find_mpi_allocation(recorded("mpich-2x1-rank1", **changes))
     assert "\n" not in str(caught.value)

@@ -17,6 +17,8 @@ from plaunch_schedulers.kubernetes import find_kubernetes_allocation
 from plaunch_schedulers.mpi import find_mpi_allocation
 from plaunch_schedulers.slurm import FIRST_PORT, PORTS, find_slurm_allocation
 
+from helpers.environments import recorded
+
 DOCS = Path(__file__).parents[2] / "docs"
 SLURM, KUBERNETES = ((DOCS / f"{name}.md").read_text() for name in ("slurm", "kubernetes"))
 FIELDS = {
@@ -41,7 +43,7 @@ def variables(text):
     return set(re.findall(r"\b[A-Z]+_[A-Z_]+\b", text))
 
 
-def test_the_table_of_slurm_names_what_is_read(recorded):
+def test_the_table_of_slurm_names_what_is_read():
     rows = table(SLURM, "What is taken from Slurm")
     sources = find_slurm_allocation(recorded("slurm-requeued-task1")).sources
     for option, field in FIELDS.items():
@@ -54,7 +56,7 @@ def test_the_table_of_slurm_names_what_is_read(recorded):
     ("column", "name", "run_id"),
     [(0, "openmpi-in-slurm-3x1-rank1", "PMIX_NAMESPACE"), (1, "mpich-2x1-rank1", None)],
 )
-def test_the_table_of_mpi_names_what_is_read(recorded, column, name, run_id):
+def test_the_table_of_mpi_names_what_is_read(column, name, run_id):
     rows = table(SLURM, "Under mpirun")
     sources = find_mpi_allocation(recorded(name)).sources
     assert sources.get("run_id") == run_id
@@ -70,7 +72,7 @@ def test_the_table_of_kubernetes_names_what_is_read():
     assert f"`{found.endpoint}`" in rows["rdzv-endpoint"][1]
 
 
-def test_the_example_of_what_is_said_is_right(recorded):
+def test_the_example_of_what_is_said_is_right():
     job = re.search(r"rdzv_id=slurm-(\d+)\.(\d+) ", SLURM)
     environ = recorded("slurm-step-2x1-task0", SLURM_JOB_ID=job[1], SLURM_STEP_ID=job[2])
     port = find_slurm_allocation(environ).endpoint.rpartition(":")[2]
@@ -79,7 +81,7 @@ def test_the_example_of_what_is_said_is_right(recorded):
     assert f"{FIRST_PORT} to {FIRST_PORT + PORTS - 1}" in SLURM
 
 
-def test_the_error_in_the_text_is_the_one_that_is_raised(recorded):
+def test_the_error_in_the_text_is_the_one_that_is_raised():
     with pytest.raises(ValueError, match="launchers on one node") as caught:
         find_slurm_allocation(recorded("slurm-step-2x8-task9"))
     assert f"plaunch: error: {caught.value}\n" in SLURM

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from plaunch.cli.parser import parse
 from plaunch_schedulers.starters import offer_scheduler, warn_of_hasty_stop
 
-ENVIRONMENTS = Path(__file__).parents[1] / "schedulers/environments"
-
-
-def recorded(name, **changes):
-    """A recorded environment; a variable that becomes None is left out."""
-    lines = (ENVIRONMENTS / f"{name}.env").read_text().splitlines()
-    environ = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-    environ.update(changes)
-    return {variable: value for variable, value in environ.items() if value is not None}
+from helpers.environments import recorded
 
 
 def offer(environ, *argv, **variables):

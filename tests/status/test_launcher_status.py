@@ -8,9 +8,10 @@ import pathlib
 import re
 
 import pytest
-from plaunch.agent.time_accounting import TimeAccount
+from plaunch_events.time_accounting import TimeAccount
 from plaunch_status.launcher import FINISHED, PHASES, LauncherStatus
-from streams import Stream
+
+from .streams import Stream
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 

@@ -11,12 +11,13 @@ from plaunch.agent import Snapshot
 from plaunch.process.streams.traffic import Traffic
 from plaunch_status.counters import BOUNDS, Counters
 from plaunch_status.launcher import LauncherStatus
-from streams import Stream
 
 pytest.importorskip("prometheus_client")
 
 from plaunch_status import prometheus as exposition
 from prometheus_client.parser import text_string_to_metric_families
+
+from .streams import Stream
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"
 

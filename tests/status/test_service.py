@@ -17,16 +17,19 @@ from dataclasses import replace
 import pytest
 from plaunch import LaunchConfig, elastic_launch, hookimpl
 from plaunch import launch as launching
-from plaunch.agent import HealthCheckServer, Snapshot, health
+from plaunch.agent import Snapshot
 from plaunch.agent.alive import Alive
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import ChildFailedError
 from plaunch_logs_default import DefaultLogsSpecs
 from plaunch_status.extension import StatusExtension
-from streams import Stream
+from plaunch_torchrun import health
+from plaunch_torchrun.health import HealthCheckServer
 
 from helpers.ports import free_port
+
+from .streams import Stream
 
 VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"
 LONG = 30.0  # seconds; nothing here should ever take as long

@@ -6,12 +6,14 @@ import contextlib
 import errno
 import http.client
 import os
+import select
 import socket
 import threading
 
 import pytest
 from plaunch_status.address import listen
-from plaunch_status.server import Page, StatusServer, health_page
+from plaunch_status.page import Page, health_page
+from plaunch_status.server import StatusServer
 
 from helpers.waiting import wait_until
 
@@ -36,6 +38,10 @@ def ask(server, path="/", method="GET"):
         connection.request(method, path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode(), dict(answer.getheaders())
+
+
+def connected(server):
+    return socket.create_connection((server.host, server.port), timeout=LONG)
 
 
 def threads():
@@ -106,7 +112,7 @@ def test_threads_rest_for_a_fork_and_requests_wait_meanwhile():
         assert ask(server)[0] == 200
         server.rest()
         assert not threads()
-        with socket.create_connection((server.host, server.port), timeout=LONG) as asking:
+        with connected(server) as asking:
             asking.sendall(b"GET / HTTP/1.0\r\n\r\n")
             server.start()
             assert b"hello" in b"".join(iter(lambda: asking.recv(999), b""))
@@ -115,35 +121,23 @@ def test_threads_rest_for_a_fork_and_requests_wait_meanwhile():
 
 
 def test_a_client_that_dawdles_is_cut_off_though_it_never_pauses():
-    with (
-        served(timeout=0.2) as server,
-        socket.create_connection((server.host, server.port), timeout=LONG) as slow,
-    ):
+    with served(timeout=0.2) as server, connected(server) as slow:
         # One byte after the other: each arrives in time, the request never does.
         for _ in range(10_000):
             try:
                 slow.sendall(b"G")
             except OSError:
                 break
-            if _readable(slow) and not slow.recv(99):
+            if select.select([slow], [], [], 0.01)[0] and not slow.recv(99):
                 break
         else:
             pytest.fail("it was never cut off")
         wait_until(lambda: len(threads()) == 1, "one thread is left")
 
 
-def _readable(sock):
-    import select
-
-    return select.select([sock], [], [], 0.01)[0]
-
-
 def test_the_oldest_is_cut_off_when_there_are_too_many():
     with served(most=2, timeout=LONG) as server, contextlib.ExitStack() as stack:
-        slow = [
-            stack.enter_context(socket.create_connection((server.host, server.port), timeout=LONG))
-            for _ in range(2)
-        ]
+        slow = [stack.enter_context(connected(server)) for _ in range(2)]
         wait_until(lambda: len(server._ends) == 2, "two ask")
         assert ask(server)[1] == "hello"
         assert slow[0].recv(99) == b""
@@ -154,7 +148,7 @@ def test_the_oldest_is_cut_off_when_there_are_too_many():
 def test_a_client_that_goes_away_harms_nobody():
     with served({"/": lambda: Page("x" * (16 << 20))}) as server:
         for _ in range(5):
-            with socket.create_connection((server.host, server.port), timeout=LONG) as rude:
+            with connected(server) as rude:
                 rude.sendall(b"GET / HTTP/1.0\r\n\r\n")
         wait_until(lambda: len(threads()) == 1, "one thread is left")
         assert len(ask(server)[1]) == 16 << 20
@@ -163,7 +157,7 @@ def test_a_client_that_goes_away_harms_nobody():
 @pytest.mark.parametrize("text", [b"\r\n\r\n", b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"x" * 70_000])
 def test_what_is_no_request(text):
     with served(timeout=1.0) as server:
-        with socket.create_connection((server.host, server.port), timeout=LONG) as odd:
+        with connected(server) as odd:
             with contextlib.suppress(OSError):
                 odd.sendall(text)
                 odd.shutdown(socket.SHUT_WR)
@@ -199,7 +193,7 @@ def test_no_descriptors_left_is_not_a_busy_loop(monkeypatch):
 
 def test_stopping_does_not_wait_for_a_client_for_long():
     with served(timeout=LONG) as server:
-        slow = socket.create_connection((server.host, server.port), timeout=LONG)
+        slow = connected(server)
         wait_until(lambda: server._ends, "somebody asks")
         server.stop()
         assert not threads()

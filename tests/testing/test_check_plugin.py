@@ -7,6 +7,7 @@ import re
 import pytest
 
 from helpers.ports import free_port
+from helpers.site import Site
 
 EVENT_HANDLER = """
 import os, plaunch
@@ -381,13 +382,9 @@ def test_extensions_are_tried(check, environ, faults):
 
 def install_options(folder, source, plugin):
     """A package whose plugin has options."""
-    info = folder / "acme_options-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-options\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[plaunch.options]\nacme = acme_declares\n")
-    (folder / "acme_declares.py").write_text(source)
-    (folder / "acme_plugin.py").write_text(plugin)
-    (folder / "acme_more.py").touch()
+    modules = {"acme_declares": source, "acme_plugin": plugin, "acme_more": ""}
+    declared = {"plaunch.options": {"acme": "acme_declares"}}
+    Site(folder, "").install("acme_options", declared, metadata_name="acme-options", **modules)
 
 
 @pytest.mark.parametrize("name", ["acme", "options:acme", "Acme.Options:acme"])
@@ -428,10 +425,8 @@ def plaunch_extensions(context):
 
 @pytest.mark.parametrize("name", ["greeter", "plugin:greeter", "Acme.Hooks:greeter"])
 def test_an_installed_package_of_hooks_passes(check, tmp_path, name):
-    info = tmp_path / "acme_hooks-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-hooks\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[plaunch.plugins]\ngreeter = faulty\n")
+    offers = {"plaunch.plugins": {"greeter": "faulty"}}
+    Site(tmp_path, "").install("acme_hooks", offers, metadata_name="acme-hooks")
     done = check(f"--check-plugin={name}", source=GREETER)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\n  ok        it takes part in a second launch\n" in done.stdout

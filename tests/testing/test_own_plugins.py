@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -24,124 +23,65 @@ from plaunch_testing.conformance import (
     SignalPolicyConformance,
 )
 
+from helpers.environments import recorded
 from helpers.ports import free_port
 
-ENVIRONMENTS = Path(__file__).parents[1] / "schedulers" / "environments"
+
+def each(suite, kind, *names):
+    """The suite for all plugins of these names."""
+
+    class Each(suite):
+        @pytest.fixture(autouse=True, params=names)
+        def _name(self, request):
+            self.name = request.param
+
+        def plugin(self):
+            return plugin_manager().get(kind, self.name)
+
+    return Each
 
 
-def named(kind, name):
-    return plugin_manager().get(kind, name)
+TestLogsSpecs = each(LogsSpecsConformance, LOGS_SPECS, "default")
+TestEventHandlers = each(EventHandlerConformance, EVENT_HANDLERS, "null", "console", "jsonl")
+TestDeviceCounts = each(DeviceCounterConformance, DEVICE_COUNTS, "auto", "cpu", "gpu", "xpu")
+TestSignalPolicies = each(SignalPolicyConformance, SIGNAL_POLICIES, "torchrun", "notify")
+TestStatic = each(RendezvousHandlerConformance, RENDEZVOUS, "static")
+TestStatic.backend = "static"
 
 
-def recorded(*names):
-    """Environments of real launchers, as they were recorded."""
-    return [
-        dict(
-            line.split("=", 1)
-            for line in (ENVIRONMENTS / f"{name}.env").read_text().splitlines()
-            if "=" in line and not line.startswith("#")
-        )
-        for name in names
-    ]
-
-
-class TestDefaultLogsSpecs(LogsSpecsConformance):
-    def plugin(self):
-        return named(LOGS_SPECS, "default")
-
-
-class TestNull(EventHandlerConformance):
-    def plugin(self):
-        return named(EVENT_HANDLERS, "null")
-
-
-class TestConsole(EventHandlerConformance):
-    def plugin(self):
-        return named(EVENT_HANDLERS, "console")
-
-
-class TestJsonl(EventHandlerConformance):
-    def plugin(self):
-        return named(EVENT_HANDLERS, "jsonl")
-
-
-class TestJsonlWithOptions(TestJsonl):
+class TestJsonlWithOptions(each(EventHandlerConformance, EVENT_HANDLERS, "jsonl")):
     @pytest.fixture(autouse=True)
     def _options(self, tmp_path):
         self.options = {"path": str(tmp_path / "events.jsonl"), "max_bytes": "2k", "keep": "1"}
 
 
-class TestCpu(DeviceCounterConformance):
-    def plugin(self):
-        return named(DEVICE_COUNTS, "cpu")
-
-
-class TestAuto(DeviceCounterConformance):
-    def plugin(self):
-        return named(DEVICE_COUNTS, "auto")
-
-
-class TestGpu(DeviceCounterConformance):
-    def plugin(self):
-        return named(DEVICE_COUNTS, "gpu")
-
-
-class TestXpu(DeviceCounterConformance):
-    def plugin(self):
-        return named(DEVICE_COUNTS, "xpu")
-
-
-class TestTorchrunPolicy(SignalPolicyConformance):
-    def plugin(self):
-        return named(SIGNAL_POLICIES, "torchrun")
-
-
-class TestNotify(SignalPolicyConformance):
-    def plugin(self):
-        return named(SIGNAL_POLICIES, "notify")
-
-
-class TestNotifyOfOthers(TestNotify):
+class TestNotifyOfOthers(each(SignalPolicyConformance, SIGNAL_POLICIES, "notify")):
     settings: ClassVar[dict[str, str]] = {"notify_signals": "SIGUSR2,SIGWINCH"}
 
 
-class TestSlurm(SchedulerConformance):
-    environments = recorded("slurm-step-2x1-task1", "slurm-step-1x1", "slurm-requeued-task0")
-
-    def plugin(self):
-        return named(SCHEDULERS, "slurm")
-
-
-class TestMpi(SchedulerConformance):
-    environments = recorded("mpich-2x1-rank1", "openmpi-1x1-rank0")
-
-    def plugin(self):
-        return named(SCHEDULERS, "mpi")
+class TestSlurm(each(SchedulerConformance, SCHEDULERS, "slurm")):
+    environments: ClassVar[list[dict[str, str]]] = [
+        recorded(name)
+        for name in ("slurm-step-2x1-task1", "slurm-step-1x1", "slurm-requeued-task0")
+    ]
 
 
-class TestKubernetes(SchedulerConformance):
+class TestMpi(each(SchedulerConformance, SCHEDULERS, "mpi")):
+    environments: ClassVar[list[dict[str, str]]] = [
+        recorded(name) for name in ("mpich-2x1-rank1", "openmpi-1x1-rank0")
+    ]
+
+
+class TestKubernetes(each(SchedulerConformance, SCHEDULERS, "kubernetes")):
     environments: ClassVar[list[dict[str, str]]] = [
         {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "train-1"},
         {"JOB_COMPLETION_INDEX": "0", "JOB_NAME": "train"},
     ]
     files = ("/etc/hosts",)  # the kubelet's, with the pod's own name
 
-    def plugin(self):
-        return named(SCHEDULERS, "kubernetes")
 
-
-class TestNone(SchedulerConformance):
+class TestNone(each(SchedulerConformance, SCHEDULERS, "none")):
     environments: ClassVar[list[dict[str, str]]] = [{"SLURM_JOB_ID": "1"}]
-
-    def plugin(self):
-        return named(SCHEDULERS, "none")
-
-
-class TestStatic(RendezvousHandlerConformance):
-    backend = "static"
-
-    def plugin(self):
-        return named(RENDEZVOUS, "static")
 
 
 class TestStaticOfSeveral(TestStatic):

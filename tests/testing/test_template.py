@@ -6,33 +6,26 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from helpers.programs import run_python
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "examples/plaunch-example-plugins/README.md").read_text()
 TIMEOUT = 200.0  # seconds
 
 
-def run(folder, *command, **environ):
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTEST_ADDOPTS": "",
-            "PYTEST_DEBUG_TEMPROOT": str(folder),  # pytest removes what other runs have left
-            **environ,
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+def run(folder, *words, **environ):
+    environ = {
+        **os.environ,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_ADDOPTS": "",
+        "PYTEST_DEBUG_TEMPROOT": str(folder),  # pytest removes what other runs have left
+        **environ,
+    }
+    done = run_python(*words, cwd=folder, env=environ, timeout=TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -51,20 +44,18 @@ def test_copied_renamed_and_tested(tmp_path):
         tmp_path / "examples/plaunch-example-plugins",
         ignore=shutil.ignore_patterns("__pycache__", ".*"),
     )
-    run(tmp_path, "sh", "-ec", "\n".join(renaming))
+    subprocess.run(["sh", "-ec", "\n".join(renaming)], cwd=tmp_path, timeout=TIMEOUT, check=True)
     package = tmp_path / "acme-plaunch"
     left = [p for p in package.rglob("*") if p.is_file() and "example_plugins" in p.read_text()]
     assert not left
     # As the README's command, but without asking any network.
     words = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
     site = str(tmp_path / "site")
-    run(package, sys.executable, "-m", "pip", "install", *words, "--target", site, str(package))
-    tested = run(
-        package, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", PYTHONPATH=site
-    )
+    run(package, "-m", "pip", "install", *words, "--target", site, str(package))
+    tested = run(package, "-m", "pytest", "-q", "-p", "no:cacheprovider", PYTHONPATH=site)
     assert int(re.search(r"(\d+) passed", tested)[1]) > 200
     assert "skipped" not in tested
-    listed = run(tmp_path, sys.executable, "-m", "plaunch", "--list-plugins", PYTHONPATH=site)
+    listed = run(tmp_path, "-m", "plaunch", "--list-plugins", PYTHONPATH=site)
     assert listed.count("acme-plaunch") == 7
-    checked = run(tmp_path, sys.executable, "-m", "plaunch", "--check-plugin=flat", PYTHONPATH=site)
+    checked = run(tmp_path, "-m", "plaunch", "--check-plugin=flat", PYTHONPATH=site)
     assert " 0 failed" in checked

@@ -10,12 +10,14 @@ import time
 
 import pytest
 from plaunch import LaunchConfig, elastic_launch
-from plaunch.agent import HealthCheckServer, Snapshot, health
+from plaunch.agent import Snapshot
 from plaunch.errors import UsageError
 from plaunch.plugin import PluginContext
 from plaunch.process import ChildFailedError
 from plaunch_timer import FileTimerClient, FileTimerRequest
 from plaunch_timer.extension import Timers
+from plaunch_torchrun import health
+from plaunch_torchrun.health import HealthCheckServer
 
 SCRIPT = """\
 import os, signal, sys, time

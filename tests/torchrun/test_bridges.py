@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from plaunch.errors import (
-    LogDirectoryError,
-    PluginError,
-    PluginLoadError,
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-    UsageError,
-)
+from plaunch import errors
+from plaunch.errors import LogDirectoryError, PluginError, PluginLoadError, UsageError
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS
 from plaunch.process.streams.logs import LogsDest, LogsSpecs
 from plaunch.process.streams.std import Std
 from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
+
+from helpers.programs import run_python
 
 PACKAGE = Path(__file__).parent.parent / "data" / "torchrun_package"
 
@@ -100,14 +90,8 @@ def test_a_log_directory_that_is_a_file_is_our_error(manager, tmp_path) -> None:
 
 
 def test_torchs_own_default_logs_spec_works(site, tmp_path) -> None:
-    site.install(
-        "torch",
-        {
-            "torchrun.logs_specs": {
-                "default": "torch.distributed.elastic.multiprocessing:DefaultLogsSpecs"
-            }
-        },
-    )
+    theirs = "torch.distributed.elastic.multiprocessing:DefaultLogsSpecs"
+    site.install("torch", {"torchrun.logs_specs": {"default": theirs}})
     specs = site.manager().get(LOGS_SPECS, "torch:default")(
         log_dir=str(tmp_path / "logs"), redirects=Std.ALL
     )
@@ -163,8 +147,9 @@ def test_the_backends_name_comes_without_the_distribution(manager) -> None:
     assert handler._handler.params.backend == handler.get_backend() == "acme"
 
 
-def test_closing_and_shutting_down(manager) -> None:
+def test_leaving_does_not_close_the_rendezvous_for_the_others_but_closing_does(manager) -> None:
     handler = create(manager)
+    assert handler.leave() is True
     assert handler.is_closed() is False
     handler.set_closed()
     assert handler.is_closed() is True
@@ -172,24 +157,9 @@ def test_closing_and_shutting_down(manager) -> None:
     assert create(manager).shutdown() is True
 
 
-def test_leaving_does_not_close_the_rendezvous_for_the_others(manager) -> None:
-    handler = create(manager)
-    assert handler.leave() is True
-    assert handler.is_closed() is False
-
-
-ERRORS = [
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-]
-
-
-@pytest.mark.parametrize("error", ERRORS)
-def test_torchs_exceptions_become_ours(manager, error) -> None:
+@pytest.mark.parametrize("kind", ["Closed", "Connection", "", "GracefulExit", "State", "Timeout"])
+def test_torchs_exceptions_become_ours(manager, kind) -> None:
+    error = getattr(errors, f"Rendezvous{kind}Error")
     handler = create(manager, fail_with=error.__name__)
     with pytest.raises(error, match=r"'acme' \(distribution acme-torchrun 1\.2.*acme says no") as e:
         handler.next_rendezvous()
@@ -213,64 +183,59 @@ def test_a_handler_of_another_name_is_refused_as_torchrun_does(manager) -> None:
         create(manager, backend_name="other")
 
 
+@pytest.fixture
+def offered(site):
+    """What a package with such a module offers as `x` in the group of torchrun."""
+
+    def offered(source, value="mod:get"):
+        site.install("acme", {"torchrun.handlers": {"x": value}}, mod=source)
+        return site.manager().get(RENDEZVOUS, "x")
+
+    return offered
+
+
 CREATORS = {
     "a creator that cannot be made": (
         "def get(): raise ImportError('no driver')",
-        PluginLoadError,
         "ImportError: no driver",
     ),
-    "no creator": ("def get(): pass", PluginLoadError, "returned None"),
-    "not callable": ("get = 3", PluginLoadError, "TypeError"),
+    "no creator": ("def get(): pass", "returned None"),
+    "not callable": ("get = 3", "TypeError"),
 }
 
 
-@pytest.mark.parametrize(("source", "error", "words"), CREATORS.values(), ids=CREATORS)
-def test_a_broken_creator(site, source, error, words) -> None:
-    site.install("acme", {"torchrun.handlers": {"x": "mod:get"}}, mod=source)
-    with pytest.raises(error, match=words):
-        site.manager().get(RENDEZVOUS, "x")
+@pytest.mark.parametrize(("source", "words"), CREATORS.values(), ids=CREATORS)
+def test_a_broken_creator(offered, source, words) -> None:
+    with pytest.raises(PluginLoadError, match=words):
+        offered(source)
 
 
-def test_a_round_without_a_store_address_is_the_plugins_fault(site) -> None:
-    site.install(
-        "acme",
-        {"torchrun.handlers": {"x": "mod:get"}},
-        mod="""
-            class Handler:
-                def get_backend(self): return "x"
-                def next_rendezvous(self): return ("store", 0, 1)
-            def get(): return lambda params: Handler()
-        """,
-    )
-    handler = site.manager().get(RENDEZVOUS, "x")(params())
+def test_a_round_without_a_store_address_is_the_plugins_fault(offered) -> None:
+    create = offered("""
+        class Handler:
+            def get_backend(self): return "x"
+            def next_rendezvous(self): return ("store", 0, 1)
+        def get(): return lambda params: Handler()
+    """)
     with pytest.raises(PluginError, match=r"'x' .* returned \('store', 0, 1\)"):
-        handler.next_rendezvous()
+        create(params()).next_rendezvous()
 
 
-def test_a_handler_of_ours_needs_no_bridge(site) -> None:
-    site.install(
-        "acme",
-        {"torchrun.handlers": {"x": "mod:get"}},
-        mod="""
-            from plaunch.testing import FakeRendezvous
-            def get(): return lambda params: FakeRendezvous()
-        """,
-    )
-    handler = site.manager().get(RENDEZVOUS, "x")(params())
-    assert type(handler).__name__ == "FakeRendezvous"
+def test_a_handler_of_ours_needs_no_bridge(offered) -> None:
+    create = offered("""
+        from plaunch.testing import FakeRendezvous
+        def get(): return lambda params: FakeRendezvous()
+    """)
+    assert type(create(params())).__name__ == "FakeRendezvous"
 
 
-def test_a_module_of_hooks_in_torchruns_group_is_asked_for_its_hooks(site) -> None:
-    site.install(
-        "acme",
-        {"torchrun.handlers": {"x": "mod"}},
-        mod="""
-            from plaunch.plugin import hookimpl
-            @hookimpl
-            def plaunch_rendezvous_backends(): return {"x": len}
-        """,
-    )
-    assert site.manager().get(RENDEZVOUS, "x") is len
+def test_a_module_of_hooks_in_torchruns_group_is_asked_for_its_hooks(offered) -> None:
+    source = """
+        from plaunch.plugin import hookimpl
+        @hookimpl
+        def plaunch_rendezvous_backends(): return {"x": len}
+    """
+    assert offered(source, "mod") is len
 
 
 # --- both, from the command line ------------------------------------------------------------------
@@ -285,11 +250,11 @@ def test_both_work_from_the_command_line(tmp_path) -> None:
         "print(*(os.environ[name] for name in names))\n"
     )
     logs = tmp_path / "logs"
-    command = [sys.executable, "-m", "plaunch", "--nproc-per-node=2"]
+    command = ["-m", "plaunch", "--nproc-per-node=2"]
     command += ["--rdzv-backend=acme", "--rdzv-endpoint=127.0.0.1:23456", "--rdzv-id=job"]
     command += ["--rdzv-conf=rank=0,anything=else"]
     command += ["--logs-specs=acme-flat", f"--log-dir={logs}", "--redirects=1", str(script)]
     environ = {**os.environ, "PYTHONPATH": str(PACKAGE)}
-    subprocess.run(command, env=environ, check=True, timeout=100, cwd=tmp_path)
+    run_python(*command, env=environ, check=True, timeout=100, cwd=tmp_path)
     shown = [(logs / f"{rank}.out").read_text().split() for rank in (0, 1)]
     assert shown == [[rank, "2", "0", "127.0.0.1", "23456"] for rank in "01"]

@@ -29,6 +29,14 @@ def handlers(monkeypatch):
     monkeypatch.setattr(metrics, "_HANDLERS", metrics._Handlers())
 
 
+@pytest.fixture
+def kept():
+    """Takes what nobody else does."""
+    kept = Kept()
+    metrics.configure(kept)
+    return kept
+
+
 def test_by_default_nobody_takes_them():
     assert isinstance(metrics.getStream("any").handler, metrics.NullMetricHandler)
     metrics.put_metric("name", 1)
@@ -65,10 +73,7 @@ def test_a_handler_that_fails_harms_nobody_and_is_reported_once(caplog):
     assert "no disk" in record.getMessage()
 
 
-def test_prof_of_a_method():
-    kept = Kept()
-    metrics.configure(kept)
-
+def test_prof_of_a_method(kept):
     class Agent:
         @metrics.prof
         def act(self, value):
@@ -91,9 +96,7 @@ def test_prof_of_a_function_that_fails():
     assert set(kept.values()) == {"test_metrics.fail.failure", "test_metrics.fail.duration.ms"}
 
 
-def test_names_that_are_deprecated():
-    kept = Kept()
-    metrics.configure(kept)
+def test_names_that_are_deprecated(kept):
     with pytest.warns(FutureWarning, match="put_metric"):
         metrics.publish_metric("group", "name", 5)
     with pytest.warns(FutureWarning, match="prof"):
@@ -123,9 +126,7 @@ def event(name, **told):
         (0, "signalled", "failure", None, None),
     ],
 )
-def test_the_end_of_a_run(attempt, outcome, run, counted, flakiness):
-    kept = Kept()
-    metrics.configure(kept)
+def test_the_end_of_a_run(attempt, outcome, run, counted, flakiness, kept):
     recorder = MetricRecorder("trainer", 3)
     recorder.handle(event("launcher.finished", attempt=attempt, outcome=outcome, seconds_total=1.5))
     values = kept.values()
@@ -137,9 +138,7 @@ def test_the_end_of_a_run(attempt, outcome, run, counted, flakiness):
     assert values.get("workers.trainer.flakiness") == flakiness
 
 
-def test_events_on_the_way():
-    kept = Kept()
-    metrics.configure(kept)
+def test_events_on_the_way(kept):
     recorder = MetricRecorder("trainer", 3)
     recorder.handle(event("rendezvous.completed", attempt=1, duration=0.25))
     recorder.handle(event("workers.started", attempt=1, duration=0.5))
@@ -154,9 +153,7 @@ def test_events_on_the_way():
     }
 
 
-def test_a_launch_reports_to_whoever_takes_numbers():
-    kept = Kept()
-    metrics.configure(kept)
+def test_a_launch_reports_to_whoever_takes_numbers(kept):
     config = LaunchConfig(1, 1, 1, role="trainer", max_restarts=1)
     with pytest.raises(ChildFailedError):
         elastic_launch(config, "false")()

@@ -17,6 +17,8 @@ from plaunch_torchrun.redirects import (
     redirect_stdout,
 )
 
+from helpers.programs import run_python
+
 PROLOGUE = """
 import ctypes, os, sys
 from plaunch_torchrun.redirects import redirect, redirect_stderr, redirect_stdout
@@ -28,15 +30,8 @@ a, b = sys.argv[1:3]
 def run(body, tmp_path):
     """Run a program on pipes, where Python and C keep back what they print; its two files too."""
     files = tmp_path / "a.log", tmp_path / "b.log"
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROLOGUE + body, *map(str, files)],
-        capture_output=True,
-        check=False,
-        timeout=60,
-        env=environ,
-    )
-    texts = [file.read_bytes().decode() if file.exists() else None for file in files]
+    done = run_python("-c", PROLOGUE + body, *files)
+    texts = [file.read_text() if file.exists() else None for file in files]
     return done, *texts
 
 
@@ -52,30 +47,22 @@ os.system("echo child after")
 """
     done, inside, _ = run(body, tmp_path)
     assert sorted(inside.splitlines()) == ["c inside", "child inside", "python inside"]
-    assert sorted(done.stdout.decode().splitlines()) == [
+    assert sorted(done.stdout.splitlines()) == [
         "c after",
         "c before",
         "child after",
         "python after",
         "python before",
     ]
-    assert done.stderr == b"error inside\n"
-    assert done.returncode == 0
+    assert (done.returncode, done.stderr) == (0, "error inside\n")
 
 
-def test_stderr_goes_to_the_file_and_back(tmp_path):
-    body = """
+STDERR = """
 with redirect_stderr(a):
     print("inside", file=sys.stderr); os.system("echo child >&2"); print("out")
 print("after", file=sys.stderr)
 """
-    done, inside, _ = run(body, tmp_path)
-    assert inside == "inside\nchild\n"
-    assert (done.stdout, done.stderr) == (b"out\n", b"after\n")
-
-
-def test_blocks_nest(tmp_path):
-    body = """
+NESTED = """
 with redirect("stdout", a):
     print("outer 1")
     with redirect("stdout", b):
@@ -83,35 +70,20 @@ with redirect("stdout", a):
     print("outer 2")
 print("outside")
 """
-    done, outer, inner = run(body, tmp_path)
-    assert (outer, inner) == ("outer 1\nouter 2\n", "inner\n")
-    assert done.stdout == b"outside\n"
-
-
-def test_both_streams_may_share_one_file(tmp_path):
-    body = """
+ONE_FILE = """
 with redirect_stdout(a), redirect_stderr(a):
     for n in range(3):
         print("out", n, flush=True); print("err", n, file=sys.stderr, flush=True)
 """
-    _, both, _ = run(body, tmp_path)
-    assert both == "out 0\nerr 0\nout 1\nerr 1\nout 2\nerr 2\n"
-
-
-def test_an_exception_restores_the_stream(tmp_path):
-    body = """
+EXCEPTION = """
 try:
     with redirect_stdout(a):
         print("inside"); raise ValueError
 except ValueError:
     print("after")
 """
-    done, inside, _ = run(body, tmp_path)
-    assert (inside, done.stdout) == ("inside\n", b"after\n")
-
-
-def test_a_stream_that_was_closed_is_closed_again(tmp_path):
-    body = """
+CLOSED = """
+os.close(1)
 with redirect_stdout(a):
     os.write(1, b"inside\\n"); print("python")
 try:
@@ -119,8 +91,22 @@ try:
 except OSError:
     os.write(2, b"closed")
 """
-    done, inside, _ = run("os.close(1)\n" + body, tmp_path)
-    assert (inside, done.stderr) == ("inside\npython\n", b"closed")
+
+
+@pytest.mark.parametrize(
+    ("body", "a", "b", "out", "err"),
+    [
+        (STDERR, "inside\nchild\n", None, "out\n", "after\n"),
+        (NESTED, "outer 1\nouter 2\n", "inner\n", "outside\n", ""),
+        (ONE_FILE, "out 0\nerr 0\nout 1\nerr 1\nout 2\nerr 2\n", None, "", ""),
+        (EXCEPTION, "inside\n", None, "after\n", ""),
+        (CLOSED, "inside\npython\n", None, "", "closed"),
+    ],
+    ids=["stderr", "blocks that nest", "both into one file", "an exception", "a closed stream"],
+)
+def test_a_stream_goes_to_the_file_and_back(tmp_path, body, a, b, out, err):
+    done, *files = run(body, tmp_path)
+    assert (*files, done.stdout, done.stderr) == (a, b, out, err)
 
 
 def test_a_process_that_started_without_stdout(tmp_path):

@@ -35,42 +35,46 @@ def receive(signum):
     os.kill(os.getpid(), signum)
 
 
-def installed():
-    signals = StopSignals(Escalated())
+def installed(escalated=None):
+    signals = StopSignals(escalated or Escalated())
     signals.install()
     return signals
 
 
+def restore_on_a_thread(signals):
+    """As when the context is closed on a thread, which cannot put handlers back."""
+    closer = threading.Thread(target=signals.restore)
+    closer.start()
+    closer.join()
+
+
 @pytest.mark.parametrize("signum", HANDLED)
 def test_torchruns_signals_raise(signum):
-    signals = installed()
+    installed()
     with pytest.raises(SignalException) as caught:
         receive(signum)
     assert caught.value.sigval is signum
     assert signum.name in str(caught.value)
-    signals.restore()
 
 
 def test_the_environment_says_which(monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1")
-    signals = installed()
+    installed()
     assert signal.getsignal(signal.SIGTERM) is before
     with pytest.raises(SignalException):
         receive(signal.SIGUSR1)
-    signals.restore()
 
 
 def test_a_name_that_is_no_signal_is_logged_and_left_out(monkeypatch, caplog):
     monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGNONE, SIGUSR1,SIGKILL")
     with caplog.at_level(logging.WARNING, "plaunch"):
-        signals = installed()
+        installed()
     assert len(caplog.messages) == 2
     assert "'SIGNONE' is not a signal" in caplog.messages[0]
     assert "'SIGKILL' cannot be handled" in caplog.messages[1]
     with pytest.raises(SignalException):
         receive(signal.SIGUSR1)
-    signals.restore()
 
 
 def test_restore_puts_the_previous_handlers_back():
@@ -118,13 +122,9 @@ def test_two_contexts_that_end_in_the_order_of_their_start_leave_nothing():
 
 
 def test_a_retired_handler_passes_the_signal_on():
-    """As when the context is closed on a thread, which cannot put handlers back."""
     received = []
     signal.signal(signal.SIGTERM, lambda signum, frame: received.append(signum))
-    signals = installed()
-    closer = threading.Thread(target=signals.restore)
-    closer.start()
-    closer.join()
+    restore_on_a_thread(installed())
     receive(signal.SIGTERM)
     receive(signal.SIGTERM)
     assert received == [signal.SIGTERM, signal.SIGTERM]
@@ -135,10 +135,7 @@ def test_a_retired_handler_over_the_default_lets_the_process_die():
     if pid == 0:
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signals = installed()
-            closer = threading.Thread(target=signals.restore)
-            closer.start()
-            closer.join()
+            restore_on_a_thread(installed())
             receive(signal.SIGTERM)
         finally:
             os._exit(3)
@@ -155,51 +152,30 @@ def test_on_another_thread_nothing_is_installed_and_that_is_logged(caplog):
     assert "on thread 'starter'" in caplog.text
 
 
-def test_a_signal_in_the_middle_of_something_is_raised_at_its_end():
-    signals = installed()
+def test_signals_in_the_middle_of_something_are_raised_at_its_end_and_the_second_escalates_it():
+    escalated = Escalated()
+    signals = installed(escalated)
     steps = []
 
     def work():
         with signals.held():
             with signals.held():
                 receive(signal.SIGTERM)
-                steps.append("inner")
-            steps.append("outer")
-
-    with pytest.raises(SignalException) as caught:
-        work()
-    assert steps == ["inner", "outer"]
-    assert caught.value.sigval is signal.SIGTERM
-    signals.restore()
-
-
-def test_the_second_signal_in_the_middle_of_something_escalates_it():
-    escalated = Escalated()
-    signals = StopSignals(escalated)
-    signals.install()
-    counts = []
-
-    def work():
-        with signals.held():
-            receive(signal.SIGTERM)
-            counts.append(escalated.times)
+                steps.append(("inner", escalated.times))
             receive(signal.SIGINT)
-            counts.append(escalated.times)
+            steps.append(("outer", escalated.times))
 
     with pytest.raises(SignalException) as caught:
         work()
-    assert counts == [0, 1]
+    assert steps == [("inner", 0), ("outer", 1)]
     assert caught.value.sigval is signal.SIGTERM
-    signals.restore()
 
 
 def test_after_a_signal_was_raised_the_next_one_escalates_the_close():
     escalated = Escalated()
-    signals = StopSignals(escalated)
-    signals.install()
+    signals = installed(escalated)
     with pytest.raises(SignalException):
         receive(signal.SIGTERM)
     with signals.held():
         receive(signal.SIGTERM)
     assert escalated.times == 1
-    signals.restore()

@@ -19,10 +19,14 @@ from plaunch.errors import (
 from plaunch_torchrun.elastic.multiprocessing import SubprocessHandler, get_subprocess_handler
 
 
-def output_of(code, *, env=None, args=()):
+def start(program, *args, env=None, out=None, err=None, rank=0):
+    return SubprocessHandler(program, args, env or {}, out, err, rank)
+
+
+def output_of(code, *args, env=None):
     """Run Python code as a worker and return what it wrote to stdout."""
     reader, writer = os.pipe()
-    handler = SubprocessHandler(sys.executable, ("-c", code, *args), env or {}, writer, None, 0)
+    handler = start(sys.executable, "-c", code, *args, env=env, out=writer)
     os.close(writer)
     with open(reader) as stream:
         text = stream.read()
@@ -32,7 +36,7 @@ def output_of(code, *, env=None, args=()):
 
 def test_arguments_are_passed_as_strings():
     code = "import sys; print(sys.argv[1:])"
-    text = output_of(code, args=(1, 2.5, [1, 2], "a b", b"raw", ""))
+    text = output_of(code, 1, 2.5, [1, 2], "a b", b"raw", "")
     assert text == "['1', '2.5', '[1, 2]', 'a b', 'raw', '']\n"
 
 
@@ -70,17 +74,15 @@ def test_paths_are_overwritten(tmp_path):
 
 def test_no_descriptor_stays_open(tmp_path):
     before = set(os.listdir("/proc/self/fd"))
-    handler = SubprocessHandler("true", (), {}, str(tmp_path / "out"), str(tmp_path / "err"), 0)
-    handler.proc.wait(20)
+    start("true", out=str(tmp_path / "out"), err=str(tmp_path / "err")).proc.wait(20)
     with pytest.raises(ProgramNotFoundError):
-        SubprocessHandler("/no/such/program", (), {}, str(tmp_path / "out"), None, 0)
+        start("/no/such/program", out=str(tmp_path / "out"))
     assert set(os.listdir("/proc/self/fd")) == before
 
 
 def test_close_signals_the_whole_group():
-    program = ("-c", "sleep 600 & echo started; wait")
     reader, writer = os.pipe()
-    handler = SubprocessHandler("sh", program, {}, writer, None, 0)
+    handler = start("sh", "-c", "sleep 600 & echo started; wait", out=writer)
     os.close(writer)
     with open(reader) as stream:
         stream.readline()
@@ -90,13 +92,13 @@ def test_close_signals_the_whole_group():
 
 
 def test_close_sends_the_signal_asked_for():
-    handler = SubprocessHandler("sleep", ("600",), {}, None, None, 0)
+    handler = start("sleep", "600")
     handler.close(signal.SIGUSR1)
     assert handler.proc.wait(20) == -signal.SIGUSR1
 
 
 def test_close_after_the_end_signals_nobody():
-    handler = SubprocessHandler("true", (), {}, None, None, 0)
+    handler = start("true")
     handler.proc.wait(20)
     handler.close()
 
@@ -110,7 +112,7 @@ def test_close_after_the_end_signals_nobody():
 )
 def test_a_program_that_does_not_exist(program, cause):
     with pytest.raises(ProgramNotFoundError) as caught:
-        SubprocessHandler(program, (), {}, None, None, 3)
+        start(program, rank=3)
     assert str(caught.value).startswith(f"cannot start {program!r} for local rank 3: {cause}")
     for kind in (PlaunchError, FileNotFoundError, WorkerStartError):
         assert isinstance(caught.value, kind)
@@ -118,20 +120,27 @@ def test_a_program_that_does_not_exist(program, cause):
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-def test_the_path_is_the_workers(tmp_path):
-    program = tmp_path / "my-trainer"
-    program.write_text("#!/bin/sh\nexit 5\n")
-    program.chmod(0o755)
-    handler = SubprocessHandler("my-trainer", (), {"PATH": f"{tmp_path}:/bin"}, None, None, 0)
-    assert handler.proc.wait(20) == 5
+@pytest.fixture
+def write(tmp_path):
+    """Write a program."""
+
+    def write(content, mode=0o755):
+        program = tmp_path / "my-trainer"
+        program.write_text(content)
+        program.chmod(mode)
+        return str(program)
+
+    return write
 
 
-def test_a_script_whose_interpreter_does_not_exist(tmp_path):
-    program = tmp_path / "script"
-    program.write_text("#!/no/such/python\n")
-    program.chmod(0o755)
+def test_the_path_is_the_workers(tmp_path, write):
+    write("#!/bin/sh\nexit 5\n")
+    assert start("my-trainer", env={"PATH": f"{tmp_path}:/bin"}).proc.wait(20) == 5
+
+
+def test_a_script_whose_interpreter_does_not_exist(write):
     with pytest.raises(ProgramNotFoundError, match="the interpreter after its '#!' does not exist"):
-        SubprocessHandler(str(program), (), {}, None, None, 0)
+        start(write("#!/no/such/python\n"))
 
 
 @pytest.mark.parametrize(
@@ -141,24 +150,21 @@ def test_a_script_whose_interpreter_does_not_exist(tmp_path):
         (0o755, "print('no first line')\n", "it is neither a binary .* nor a script"),
     ],
 )
-def test_a_program_that_is_not_executable(tmp_path, mode, content, cause):
-    program = tmp_path / "script"
-    program.write_text(content)
-    program.chmod(mode)
+def test_a_program_that_is_not_executable(write, mode, content, cause):
     with pytest.raises(ProgramNotExecutableError, match=cause) as caught:
-        SubprocessHandler(str(program), (), {}, None, None, 0)
+        start(write(content, mode))
     assert isinstance(caught.value, PermissionError)
     assert caught.value.errno in (errno.EACCES, errno.ENOEXEC)
 
 
 def test_a_directory_is_no_program(tmp_path):
     with pytest.raises(ProgramNotExecutableError, match="it is a directory"):
-        SubprocessHandler(str(tmp_path), (), {}, None, None, 0)
+        start(str(tmp_path))
 
 
 def test_a_nul_character_is_a_usage_error():
     with pytest.raises(UsageError, match="cannot be started: embedded null byte"):
-        SubprocessHandler("echo", ("a\0b",), {}, None, None, 0)
+        start("echo", "a\0b")
 
 
 def test_another_refusal_of_the_system_is_passed_on(monkeypatch):
@@ -167,7 +173,7 @@ def test_another_refusal_of_the_system_is_passed_on(monkeypatch):
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with pytest.raises(WorkerStartError, match=r"the system gives no more processes or threads"):
-        SubprocessHandler("echo", (), {}, None, None, 0)
+        start("echo")
 
 
 def test_an_unknown_kind_of_cpu_binding_is_refused():

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from plaunch_torchrun import tail_log
 from plaunch_torchrun.tail_log import TailLog, tail_logfile
 
 LONG = 60.0  # seconds between looks: a test that depends on a second look would time out
@@ -32,18 +33,20 @@ class Screen(io.StringIO):
             )
 
 
-def finished():
-    event = threading.Event()
-    event.set()
-    return event
+FINISHED = threading.Event()
+FINISHED.set()
 
 
-def tail(content, tmp_path, **options):
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "0.log"
+
+
+def tail(content, file, **options):
     """What a finished log file with `content` looks like on the screen."""
-    file = tmp_path / "stdout.log"
     file.write_bytes(content)
     screen = Screen()
-    tail_logfile("[a0]:", str(file), screen, finished(), LONG, **options)
+    tail_logfile("[a0]:", str(file), screen, FINISHED, LONG, **options)
     return screen.getvalue()
 
 
@@ -65,12 +68,11 @@ def tail(content, tmp_path, **options):
         (b"cut off \xe2\x82", "[a0]:cut off \ufffd\n"),
     ],
 )
-def test_a_finished_file_is_shown_to_its_last_line(content, shown, tmp_path):
-    assert tail(content, tmp_path) == shown
+def test_a_finished_file_is_shown_to_its_last_line(content, shown, file):
+    assert tail(content, file) == shown
 
 
-def test_what_was_written_just_before_the_end_is_shown(tmp_path):
-    file = tmp_path / "stdout.log"
+def test_what_was_written_just_before_the_end_is_shown(file):
     file.touch()
     event = threading.Event()
 
@@ -93,11 +95,11 @@ def test_what_was_written_just_before_the_end_is_shown(tmp_path):
 
 def test_a_file_that_never_comes_ends_with_the_event(tmp_path):
     screen = Screen()
-    tail_logfile(">", str(tmp_path / "never"), screen, finished(), LONG)
+    tail_logfile(">", str(tmp_path / "never"), screen, FINISHED, LONG)
     assert screen.getvalue() == ""
 
 
-def test_a_filter_sees_whole_lines_and_decides(tmp_path):
+def test_a_filter_sees_whole_lines_and_decides(file):
     seen = []
 
     def keep(line):
@@ -105,31 +107,31 @@ def test_a_filter_sees_whole_lines_and_decides(tmp_path):
         return "loss" in line
 
     content = b"loss 1\nother\nloss 2"
-    assert tail(content, tmp_path, log_line_filter=keep) == "[a0]:loss 1\n[a0]:loss 2\n"
+    assert tail(content, file, log_line_filter=keep) == "[a0]:loss 1\n[a0]:loss 2\n"
     assert seen == ["loss 1\n", "other\n", "loss 2\n"]
 
 
-def test_bytes_pass_unchanged_through_a_stream_with_a_buffer(tmp_path):
-    file = tmp_path / "stdout.log"
+def test_bytes_pass_unchanged_through_a_stream_with_a_buffer(file):
     file.write_bytes(b"bad \xff byte\n\xe2\x82")
     raw = io.BytesIO()
     screen = io.TextIOWrapper(raw, encoding="ascii")
-    tail_logfile("ü:", str(file), screen, finished(), LONG)
+    tail_logfile("ü:", str(file), screen, FINISHED, LONG)
     assert raw.getvalue() == b"\xc3\xbc:bad \xff byte\n\xc3\xbc:\xe2\x82\n"
 
 
-def test_a_character_and_a_line_end_may_be_cut_by_the_read_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaunch_torchrun.tail_log._CHUNK_BYTES", 1)
-    assert tail("€\r\nü\n".encode(), tmp_path) == "[a0]:€\n[a0]:ü\n"
+@pytest.mark.parametrize(
+    ("size", "content", "shown"),
+    [
+        ("_CHUNK_BYTES", "€\r\nü\n", "[a0]:€\n[a0]:ü\n"),  # cut in a character and a line end
+        ("_MAX_LINE_CHARS", "abcdefghij", "[a0]:abcd\n[a0]:efgh\n[a0]:ij\n"),
+    ],
+)
+def test_what_is_read_and_shown_in_pieces(file, monkeypatch, size, content, shown):
+    monkeypatch.setattr(tail_log, size, 1 if size == "_CHUNK_BYTES" else 4)
+    assert tail(content.encode(), file) == shown
 
 
-def test_an_endless_line_is_shown_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaunch_torchrun.tail_log._MAX_LINE_CHARS", 4)
-    assert tail(b"abcdefghij", tmp_path) == "[a0]:abcd\n[a0]:efgh\n[a0]:ij\n"
-
-
-def test_a_writer_that_goes_on_after_the_end_does_not_keep_it_going(tmp_path):
-    file = tmp_path / "stdout.log"
+def test_a_writer_that_goes_on_after_the_end_does_not_keep_it_going(file):
     file.write_text("before\n")
 
     class Feeding(Screen):
@@ -139,13 +141,13 @@ def test_a_writer_that_goes_on_after_the_end_does_not_keep_it_going(tmp_path):
             return super().write(text)
 
     screen = Feeding()
-    tail_logfile(">", str(file), screen, finished(), LONG)
+    tail_logfile(">", str(file), screen, FINISHED, LONG)
     assert screen.getvalue() == ">before\n"
 
 
 def test_an_unreadable_file_raises(tmp_path):
     with pytest.raises(IsADirectoryError):
-        tail_logfile(">", str(tmp_path), Screen(), finished(), LONG)
+        tail_logfile(">", str(tmp_path), Screen(), FINISHED, LONG)
 
 
 # --- TailLog --------------------------------------------------------------------------------------
@@ -170,8 +172,7 @@ def test_lines_appear_while_the_files_grow(tmp_path):
     assert screen.getvalue().endswith("one>half a l\n")
 
 
-def test_stop_shows_everything_at_once(tmp_path):
-    file = tmp_path / "0.log"
+def test_stop_shows_everything_at_once(file):
     file.touch()
     screen = Screen()
     log = TailLog("trainer", {0: str(file)}, screen, interval_sec=LONG).start()
@@ -197,8 +198,7 @@ def test_lines_of_several_files_stay_whole(tmp_path):
 
 
 @pytest.mark.parametrize("dst", [None, Screen()])
-def test_nothing_to_show_or_nowhere_to_show_it(tmp_path, dst):
-    file = tmp_path / "0.log"
+def test_nothing_to_show_or_nowhere_to_show_it(file, dst):
     file.write_text("x\n")
     log = TailLog("w", {0: str(file)} if dst is None else {}, dst)
     assert log.start() is log
@@ -206,8 +206,8 @@ def test_nothing_to_show_or_nowhere_to_show_it(tmp_path, dst):
     assert log.stopped()
 
 
-def test_stop_without_start_and_a_second_stop(tmp_path):
-    log = TailLog("w", {0: str(tmp_path / "0.log")}, Screen())
+def test_stop_without_start_and_a_second_stop(file):
+    log = TailLog("w", {0: str(file)}, Screen())
     log.stop()
     log.stop()
     assert log.stopped()
@@ -233,16 +233,14 @@ def test_a_stream_that_fails_is_logged_and_the_others_go_on(tmp_path, caplog):
     )
 
 
-def test_a_filter_that_fails_is_logged(tmp_path, caplog):
-    file = tmp_path / "0.log"
+def test_a_filter_that_fails_is_logged(file, caplog):
     file.write_text("x\n")
     TailLog("w", {0: str(file)}, Screen(), log_line_filter=lambda line: line.nope).start().stop()
     assert "AttributeError" in caplog.text
 
 
-def test_no_descriptor_and_no_thread_is_left(tmp_path):
+def test_no_descriptor_and_no_thread_is_left(file):
     before = len(os.listdir("/proc/self/fd")), threading.active_count()
-    file = tmp_path / "0.log"
     file.write_text("x\n")
     TailLog("w", {0: str(file)}, Screen()).start().stop()
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before

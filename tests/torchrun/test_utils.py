@@ -12,9 +12,8 @@ import types
 from datetime import timedelta
 
 import pytest
-from plaunch.agent import health
 from plaunch.errors import UsageError
-from plaunch_torchrun import stores
+from plaunch_torchrun import health, stores
 from plaunch_torchrun.elastic import utils
 from plaunch_torchrun.elastic.control_plane import worker_main
 
@@ -160,12 +159,9 @@ def test_a_worker_with_a_control_plane(monkeypatch):
     assert said == ["/tmp/some", "shutdown"]
 
 
-def test_no_health_check_unless_asked_for(monkeypatch):
+def test_a_health_check_that_a_site_makes(monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_HEALTH_CHECK_PORT", raising=False)
     assert health.find_server(lambda: 7) is None
-
-
-def test_a_health_check_that_a_site_makes(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", "1234")
     assert health.find_server(lambda: 7) is None  # torchrun's own serves nothing
     made = []

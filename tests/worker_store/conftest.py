@@ -89,6 +89,12 @@ class Stage:
         assert lost is None, lost
         return said[0]
 
+    def serve(self, **settings):
+        """Open it, and wait until there is a server, of which the launcher knows."""
+        self.open(**settings)
+        assert self.hear(self.connect()) == "lean"
+        assert self.turn(self.is_served) is None
+
     def is_served(self):
         """Whether the launcher knows that there is a server."""
         return self.store.is_served

@@ -13,22 +13,25 @@ if TYPE_CHECKING:
     from plaunch.agent.env import worker_environment as worker_environment
     from plaunch.agent.extensions import Control as Control
     from plaunch.agent.extensions import Extension as Extension
-    from plaunch.agent.health import (
-        TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT,
-    )
-    from plaunch.agent.health import (
-        TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT as TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT,
-    )
-    from plaunch.agent.health import HealthCheckServer as HealthCheckServer
-    from plaunch.agent.health import create_healthcheck_server as create_healthcheck_server
     from plaunch.agent.local import LocalElasticAgent as LocalElasticAgent
+    from plaunch.agent.notifications import AfterRendezvous as AfterRendezvous
+    from plaunch.agent.notifications import AgentFinished as AgentFinished
+    from plaunch.agent.notifications import BeforeRendezvous as BeforeRendezvous
+    from plaunch.agent.notifications import BeforeWorkers as BeforeWorkers
+    from plaunch.agent.notifications import MembershipChanged as MembershipChanged
+    from plaunch.agent.notifications import Notification as Notification
+    from plaunch.agent.notifications import RendezvousFailed as RendezvousFailed
+    from plaunch.agent.notifications import RequestReceived as RequestReceived
+    from plaunch.agent.notifications import SignalReceived as SignalReceived
+    from plaunch.agent.notifications import StateChanged as StateChanged
+    from plaunch.agent.notifications import Stopping as Stopping
+    from plaunch.agent.notifications import WorkerEnded as WorkerEnded
+    from plaunch.agent.notifications import WorkerExited as WorkerExited
+    from plaunch.agent.notifications import WorkersFailed as WorkersFailed
+    from plaunch.agent.notifications import WorkersStarted as WorkersStarted
     from plaunch.agent.requests import Snapshot as Snapshot
     from plaunch.agent.states import Requested as Requested
     from plaunch.agent.states import RequestKind as RequestKind
-    from plaunch.agent.time_accounting import LaunchPhase as LaunchPhase
-    from plaunch.agent.time_accounting import TimeAccount as TimeAccount
-    from plaunch.agent.time_accounting import describe_seconds as describe_seconds
-    from plaunch.agent.time_accounting import describe_times as describe_times
     from plaunch.agent.worker import GroupInfo as GroupInfo
     from plaunch.agent.worker import RunResult as RunResult
     from plaunch.agent.worker import Worker as Worker
@@ -44,15 +47,15 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
         ".agent": "ElasticAgent SimpleElasticAgent",
         ".env": "macros worker_environment",
+        ".notifications": (
+            "AfterRendezvous AgentFinished BeforeRendezvous BeforeWorkers MembershipChanged "
+            "Notification RendezvousFailed RequestReceived SignalReceived StateChanged Stopping "
+            "WorkerEnded WorkerExited WorkersFailed WorkersStarted"
+        ),
         ".requests": "Snapshot",
         ".states": "RequestKind Requested",
-        ".health": (
-            "HealthCheckServer TORCHELASTIC_HEALTH_CHECK_PORT "
-            "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT create_healthcheck_server"
-        ),
         ".local": "LocalElasticAgent",
         ".extensions": "Control Extension",
         ".worker": (

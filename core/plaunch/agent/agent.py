@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import abc
 import logging
-import os
 import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
+from plaunch import defaults
 from plaunch.agent import notifications
 from plaunch.agent.alive import TURN_BOUND, Alive
 from plaunch.agent.loop import Loop
@@ -19,7 +19,7 @@ from plaunch.agent.peers import ObservedPeers, Peers
 from plaunch.agent.poller import Poller
 from plaunch.agent.requests import Requests, Snapshot
 from plaunch.agent.rounds import prepare_rendezvous
-from plaunch.agent.signals import SignalInbox, StopOn
+from plaunch.agent.signals import SignalInbox
 from plaunch.agent.states import Outcome, RequestKind
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
@@ -94,7 +94,7 @@ class SimpleElasticAgent(ElasticAgent):
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self._shutdown_timeout = shutdown_timeout
         self._host = socket.gethostname()
-        self._signal_policy = signal_policy or StopOn.from_environment(os.environ)
+        self._signal_policy = signal_policy or defaults.load_default(defaults.DEFAULT_POLICY)()
         self._worker_group = group = WorkerGroup(spec)
         prepare_rendezvous(spec, shutdown_timeout)
         self._notifier = Notifier(group, lambda: self._loop.state, notify)

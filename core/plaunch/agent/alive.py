@@ -49,12 +49,11 @@ class Alive:
 
     def sleeps(self, seconds: float | None) -> None:
         """The loop goes to sleep, for `seconds` at most, or until something happens."""
-        self._heard = now = self._clock()
-        self._due = math.inf if seconds is None else now + seconds + self.bound
+        self._expect(math.inf if seconds is None else seconds + self.bound)
 
     def wakes(self) -> None:
         """The loop is awake, and has something to do."""
-        self._expect_soon()
+        self._expect(self.bound)
 
     def waits(self) -> None:
         """The loop is awake, and waits for code of others as long as each may take; said often.
@@ -62,17 +61,17 @@ class Alive:
         Nothing where there is no loop, or none any more.
         """
         if self._due != math.inf:
-            self._expect_soon()
+            self._expect(self.bound)
 
-    def _expect_soon(self) -> None:
+    def _expect(self, seconds: float) -> None:
+        """The loop is heard of now, and is to be within `seconds`."""
         self._heard = now = self._clock()
-        self._due = now + self.bound
+        self._due = now + seconds
 
     @contextlib.contextmanager
     def calling(self, seconds: float = CALL_BOUND) -> Iterator[None]:
         """The loop is in code of others, which should not take longer than `seconds`."""
-        self._heard = now = self._clock()
-        self._due = now + seconds
+        self._expect(seconds)
         try:
             yield
         finally:
@@ -80,8 +79,7 @@ class Alive:
 
     def ends(self) -> None:
         """There is no loop any more."""
-        self._heard = self._clock()
-        self._due = math.inf
+        self._expect(math.inf)
 
     def overdue(self) -> float:
         """Seconds for which nothing has been heard of a loop that should have been; else 0."""

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError
-from plaunch.process.failures.error_file import text_of, traceback_of
+from plaunch.process.failures.error_file import traceback_of
 from plaunch.process.failures.failure import NOT_AVAILABLE, ProcessFailure
 from plaunch.rendezvous.bounds import MAX_NAME, nearest_date, printable
 from plaunch.rendezvous.job import JobFailure
@@ -128,7 +128,7 @@ def _worker(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
     """What is told of the failure that was its node's first, if `place` is 0, or a later one."""
     what = f"rank {rank} on {failure.host} (pid {failure.pid}) failed: {failure.describe_exit()}"
     if rank < 0:
-        what = f"the launcher on {failure.host} failed: {text_of(failure.message)}"
+        what = f"the launcher on {failure.host} failed: {failure.text}"
     return JobFailure(
         rank=rank,
         began=failure.began,
@@ -149,7 +149,7 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "oom_killed": failure.oom_killed,
         "has_reply": failure.has_reply,
         "error_file": failure.error_file,
-        "message": _end_of(text_of(failure.message), limit),
+        "message": _end_of(failure.text, limit),
     }
     if in_full:
         detail["traceback"] = _end_of(traceback_of(failure.message), limit)

@@ -190,15 +190,12 @@ class JobPeers(ObservedPeers):
 
     def report_failures(self, failures: Mapping[int, ProcessFailure]) -> None:
         """Tell which own workers failed by themselves, by global rank; once a round."""
-        from plaunch.agent.job_failures import (  # noqa: PLC0415 - failures only
-            node_failure,
-            to_job_failures,
-        )
+        from plaunch.agent import job_failures  # noqa: PLC0415 - failures only
 
-        told = to_job_failures(failures)
+        told = job_failures.to_job_failures(failures)
         if not told:
             # An agent of somebody else's may know no more than that.
-            told = [node_failure(RuntimeError(), self._host, "the workers failed")]
+            told = [job_failures.node_failure(RuntimeError(), self._host, "the workers failed")]
         self._job.report_failure(told)
 
     def report_error(self, error: BaseException, before: Mapping[int, ProcessFailure]) -> None:
@@ -207,14 +204,14 @@ class JobPeers(ObservedPeers):
         `before` are the failures of its workers, by global rank, that led to this round: they stay
         the first cause.
         """
-        from plaunch.agent.job_failures import (  # noqa: PLC0415 - failures only
-            node_failure,
-            to_job_failures,
-        )
+        from plaunch.agent import job_failures  # noqa: PLC0415 - failures only
 
         self.reason = str(error)
         self._awaits_verdict = True
-        failures = [*to_job_failures(before), node_failure(error, self._host)]
+        failures = [
+            *job_failures.to_job_failures(before),
+            job_failures.node_failure(error, self._host),
+        ]
         self._job.report_failure(failures, is_final=True)
 
     def announce(self, then: states.Again | states.Outcome, state: states.State) -> None:
@@ -245,21 +242,18 @@ class JobPeers(ObservedPeers):
 
     def failed_result(self, own: RunResult) -> RunResult:
         """The result of a job that failed: the failures of all nodes, the same one first on all."""
-        from plaunch.agent.job_failures import (  # noqa: PLC0415 - failures only
-            describe_groups,
-            from_job_failures,
-        )
+        from plaunch.agent import job_failures  # noqa: PLC0415 - failures only
 
         verdict = self._job.verdict
         if verdict is None:
             raise RuntimeError("the job failed, but its verdict is not known")
-        failures, first = from_job_failures(verdict.failures, own.failures)
+        failures, first = job_failures.from_job_failures(verdict.failures, own.failures)
         result = RunResult(
             WorkerState.FAILED,
             failures=failures,
             stopped=own.stopped,
             first_failure=first,
-            counted=describe_groups(verdict.others, failures),
+            counted=job_failures.describe_groups(verdict.others, failures),
         )
         self._notifier.notify_failures(result)
         return result

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from plaunch import defaults
 from plaunch.agent.agent import DEFAULT_ROLE, SimpleElasticAgent
 from plaunch.agent.env import macros, worker_environment
-from plaunch.agent.health import HealthCheckServer, find_server
 from plaunch.agent.local_workers import LocalWorkers
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, describe_worker
 from plaunch.agent.worker_store import open_default_store
@@ -36,6 +36,17 @@ if TYPE_CHECKING:
     from plaunch.process.streams.traffic import Traffic
 
 DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
+HEALTH_VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"
+
+
+class HealthCheckServer(Protocol):
+    """Tells an outside watcher that an agent is alive; torchrun's has these."""
+
+    def start(self) -> None:
+        """Begin to serve; before the first round."""
+
+    def stop(self) -> None:
+        """End serving; at the end of the run."""
 
 
 def _nothing_more(worker: object, env: Mapping[str, str]) -> Mapping[str, str]:
@@ -147,7 +158,9 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def run(self, role: str = DEFAULT_ROLE) -> RunResult:
         """Run the workers to the end; see `ElasticAgent.run`."""
-        server = self._health_check_server or find_server(self._get_alive_time)
+        server = self._health_check_server
+        if server is None and HEALTH_VARIABLE in os.environ:
+            server = defaults.load_default(defaults.FIND_HEALTH_CHECK)(self._get_alive_time)
         if server is None:
             return super().run(role)
         server.start()

@@ -21,8 +21,8 @@ from plaunch.agent.peers import QUIET_INTERVAL
 from plaunch.agent.requests import Snapshot
 from plaunch.agent.results import Results
 from plaunch.agent.rounds import Rounds
-from plaunch.agent.stopping import Stopping
 from plaunch.agent.worker import WorkerState
+from plaunch.agent.workers import Stopping
 from plaunch.process.stopping.signals import SignalAction
 
 if TYPE_CHECKING:

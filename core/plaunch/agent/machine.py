@@ -14,11 +14,11 @@ after a failure, here or elsewhere, the agent joins again and is told there what
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.agent import states
-from plaunch.agent.asking import asked, is_for_restart, is_impatient
 from plaunch.agent.states import Action, Again, Event, Outcome, Phase, State
 from plaunch.agent.worker import WorkerState
 
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Transition = tuple[State, tuple[Action, ...]]
+
+# Seconds within which SIGTERM, SIGHUP and the like are one request, however many come: Slurm sends
+# SIGTERM twice within milliseconds, systemd SIGTERM and SIGHUP.
+_SAME_REQUEST = 2.0
+# The same for SIGINT: nobody presses Ctrl-C twice within it, but `timeout` sends every signal to
+# the launcher and to its group.
+_SAME_INTERRUPT = 0.0005
 
 
 def _begin(state: State, event: Event) -> Transition:
@@ -99,9 +106,9 @@ def _cleared(state: State, event: Event) -> Transition:
 def _stop_requested_while_clearing(state: State, event: Event) -> Transition:
     # Own workers have succeeded; a stop now cannot undo that, but nobody else is waited for.
     first = state.then is not Outcome.SUCCEEDED
-    done = replace(asked(state, event), then=Outcome.SUCCEEDED)
+    done = replace(_asked(state, event), then=Outcome.SUCCEEDED)
     actions: tuple[Action, ...] = (states.Report(Outcome.SUCCEEDED),) if first else ()
-    return done, (*actions, states.Escalate()) if is_impatient(state, event) else actions
+    return done, (*actions, states.Escalate()) if _is_impatient(state, event) else actions
 
 
 def _closed_while_clearing(state: State, event: Event) -> Transition:
@@ -127,10 +134,15 @@ def _unreachable(state: State, event: Event) -> Transition:
     return _stop(stopped, Outcome.ERROR, states.Report(Outcome.ERROR))
 
 
-def _unreachable_before_stopped(state: State, event: Event) -> Transition:
-    if isinstance(state.then, Again):
-        return replace(state, then=Outcome.ERROR), (states.Report(Outcome.ERROR),)
-    return state, ()
+def _before_stopped_for(end: Outcome) -> Callable[[State, Event], Transition]:
+    """A stop that was for another round, which can no longer form, is one for this end."""
+
+    def decide(state: State, event: Event) -> Transition:
+        if isinstance(state.then, Again):
+            return replace(state, then=end), (states.Report(end),)
+        return state, ()
+
+    return decide
 
 
 def _job_ended(state: State, event: Event) -> Transition:
@@ -181,35 +193,28 @@ def _end(state: State) -> Outcome:
     return state.then if isinstance(state.then, Outcome) else Outcome.CLOSED
 
 
-def _closed_before_stopped(state: State, event: Event) -> Transition:
-    # The stop was for another round, which can no longer form.
-    if isinstance(state.then, Again):
-        return replace(state, then=Outcome.CLOSED), (states.Report(Outcome.CLOSED),)
-    return state, ()
-
-
 def _stop_requested(state: State, event: Event) -> Transition:
-    stopped = replace(asked(state, event), workers=WorkerState.STOPPED)
+    stopped = replace(_asked(state, event), workers=WorkerState.STOPPED)
     return _stop(stopped, Outcome.SIGNALLED, states.Report(Outcome.SIGNALLED))
 
 
 def _stop_requested_before_start(state: State, event: Event) -> Transition:
-    return _finish(asked(state, event), Outcome.SIGNALLED, states.Report(Outcome.SIGNALLED))
+    return _finish(_asked(state, event), Outcome.SIGNALLED, states.Report(Outcome.SIGNALLED))
 
 
 def _stop_requested_while_stopping(state: State, event: Event) -> Transition:
     # A failure or an error that already decided the end keeps its place as the first cause.
-    actions: tuple[Action, ...] = (states.Escalate(),) if is_impatient(state, event) else ()
-    known = asked(state, event)
+    actions: tuple[Action, ...] = (states.Escalate(),) if _is_impatient(state, event) else ()
+    known = _asked(state, event)
     if isinstance(state.then, Again):
         return replace(known, then=Outcome.SIGNALLED), (states.Report(Outcome.SIGNALLED), *actions)
     return known, actions
 
 
 def _requested(state: State, event: Event) -> Transition:
-    if not is_for_restart(event):
+    if not _is_for_restart(event):
         return _stop_requested(state, event)
-    known = replace(asked(state, event), workers=WorkerState.STOPPED)
+    known = replace(_asked(state, event), workers=WorkerState.STOPPED)
     return _stop(known, Again.REQUEST, states.Report(Again.REQUEST))
 
 
@@ -219,7 +224,7 @@ def _unless_for_restart(
     """The same decision, but not for a restart, which is under way already or comes too late."""
 
     def decide(state: State, event: Event) -> Transition:
-        return (state, ()) if is_for_restart(event) else transition(state, event)
+        return (state, ()) if _is_for_restart(event) else transition(state, event)
 
     return decide
 
@@ -231,7 +236,7 @@ def _after_success(
     """The same, but for a restart of a job whose other workers may still be at work."""
 
     def decide(state: State, event: Event) -> Transition:
-        if not is_for_restart(event):
+        if not _is_for_restart(event):
             return transition(state, event)
         return restart(state, event) if state.is_job_wide else (state, ())
 
@@ -258,7 +263,7 @@ def _peers_finished(state: State, event: Event) -> Transition:
 
 def _stop_requested_while_waiting(state: State, event: Event) -> Transition:
     # Own workers have succeeded; a stop now cannot undo that, so it only ends the wait.
-    return _finish(asked(state, event), Outcome.SUCCEEDED, states.Report(Outcome.SUCCEEDED))
+    return _finish(_asked(state, event), Outcome.SUCCEEDED, states.Report(Outcome.SUCCEEDED))
 
 
 def _while_clearing(
@@ -276,6 +281,41 @@ def _while_clearing(
         return after, tuple(action for action in actions if action != states.StopWorkers())
 
     return decide
+
+
+# --- who asks, and how urgently -------------------------------------------------------------------
+
+
+def _is_for_restart(event: Event) -> bool:
+    """Whether a restart is requested."""
+    return isinstance(event, states.Requested) and event.kind is states.RequestKind.RESTART
+
+
+def _asked(state: State, event: Event) -> State:
+    """Remember who asked, and when: the first one to ask for the end."""
+    if isinstance(event, states.Requested):
+        return state if state.is_asked_to_end else replace(state, request=event)
+    if state.asked_by is not None or not isinstance(event, states.StopRequested):
+        return state
+    return replace(state, asked_by=event.signum, asked_at=event.at)
+
+
+def _is_impatient(state: State, event: Event) -> bool:
+    r"""Whether a signal that arrives during a stop means that the grace is not to be waited for.
+
+    Whoever types Ctrl-C or Ctrl-\ at a launcher that stops wants it at once. What programs send
+    (SIGTERM, SIGHUP and the like) comes more than once for one request.
+    """
+    if not isinstance(event, states.StopRequested):
+        return False
+    if event.signum is signal.SIGQUIT:
+        return True
+    if event.signum is signal.SIGINT:
+        return state.asked_by is not signal.SIGINT or event.at - state.asked_at > _SAME_INTERRUPT
+    return state.asked_by is not None and event.at - state.asked_at > _SAME_REQUEST
+
+
+# --- what several of them have in common ---------------------------------------------------------
 
 
 def _stop(state: State, then: Again | Outcome, *before: Action) -> Transition:
@@ -312,8 +352,8 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.RUNNING, states.Requested): _requested,
     (Phase.STOPPING, states.StopSucceeded): _stopped,
     (Phase.STOPPING, states.StopFailed): _stop_failed,
-    (Phase.STOPPING, states.PeersUnreachable): _unreachable_before_stopped,
-    (Phase.STOPPING, states.RendezvousClosed): _closed_before_stopped,
+    (Phase.STOPPING, states.PeersUnreachable): _before_stopped_for(Outcome.ERROR),
+    (Phase.STOPPING, states.RendezvousClosed): _before_stopped_for(Outcome.CLOSED),
     (Phase.STOPPING, states.JobEnded): _job_ended_before_stopped,
     (Phase.STOPPING, states.StopRequested): _stop_requested_while_stopping,
     (Phase.STOPPING, states.Requested): _unless_for_restart(_stop_requested_while_stopping),

@@ -6,7 +6,6 @@ import signal
 from typing import TYPE_CHECKING
 
 from plaunch.agent.states import Again, Outcome, Phase, RequestKind, State
-from plaunch.process.failures.error_file import text_of
 from plaunch.process.failures.failure import first_failure
 from plaunch.rendezvous.job import JobRound
 
@@ -96,7 +95,7 @@ def describe_failures(result: RunResult) -> str:
         return "the workers failed"
     rank, failure = first_failure(result.failures)
     if rank < 0:
-        return text_of(failure.message)  # the launcher's own
+        return failure.text  # the launcher's own
     end = failure.describe_exit().partition(" (signal")[0]
     if failure.exitcode > 0:
         how = f"failed with {end}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol
 
 from plaunch.agent.states import Value
 from plaunch.agent.worker import (
@@ -25,8 +25,7 @@ from plaunch.rendezvous.api import ChangeKind, MembershipChange
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from plaunch.agent.ranks import Round
-    from plaunch.agent.states import Requested, State
+    from plaunch.agent.states import Requested, RoundFormed, State
     from plaunch.agent.worker import WorkerGroup
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.stopping.stop_sequence import StopStep
@@ -165,6 +164,19 @@ WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
 Facts = ParamSpec("Facts")
 
 
+class EventStream(Protocol):
+    """Makes the events of a launch, for those who listen to it."""
+
+    def begin(self) -> None:
+        """The launch begins."""
+
+    def __call__(self, notification: Notification) -> None:
+        """Tell what `notification` amounts to."""
+
+    def finish(self, error: BaseException | None) -> str:
+        """The launch raises `error`; where its time went, in a line that may be empty."""
+
+
 class Notifier:
     """Makes notifications, and hands them on.
 
@@ -186,13 +198,13 @@ class Notifier:
         """Where the agent's state machine is."""
         return self._state()
 
-    def group_info(self, formed: Round | None = None) -> GroupInfo:
+    def group_info(self, formed: RoundFormed | None = None) -> GroupInfo:
         """The group as it is; as it is about to be in the round that has `formed`."""
         group, state = self._group, self._state()
         attempt, number = state.attempt, state.round
         if formed is not None:
             attempt = state.attempt if formed.attempt is None else formed.attempt
-            number = state.round + 1 if formed.number is None else formed.number
+            number = state.round + 1 if formed.round is None else formed.round
         return GroupInfo(
             run_id=self._group.spec.rdzv_handler.get_run_id(),
             role=group.spec.role,
@@ -217,7 +229,7 @@ class Notifier:
         if self._notify is not None:
             self._notify(notification(self.group_info(), *args, **kwargs))
 
-    def notify_round(self, formed: Round, waited: float, reason: str) -> None:
+    def notify_round(self, formed: RoundFormed, waited: float, reason: str) -> None:
         """Tell that a round has formed for which this node waited so many seconds."""
         if self._notify is not None:
             self._notify(AfterRendezvous(self.group_info(formed), waited, reason))

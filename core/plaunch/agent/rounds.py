@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from plaunch import defaults
 from plaunch.agent import notifications
 from plaunch.agent.messages import describe_round
 from plaunch.agent.poller import BackgroundCall
-from plaunch.agent.ranks import Round, assign_alike, assign_through_store, create_workers
 from plaunch.agent.states import RoundFailed, RoundFormed
+from plaunch.agent.worker import Worker
 from plaunch.durations import bounded
 from plaunch.errors import PluginError
 from plaunch.rendezvous.api import NodeSettings, RendezvousHandler
-from plaunch.rendezvous.job import JobRendezvous, JobRound
+from plaunch.rendezvous.job import JobRendezvous, JobRound, WorldRanks
 
 if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from plaunch.agent.states import Event, State
     from plaunch.agent.wait_reporter import WaitReporter
     from plaunch.agent.worker import WorkerGroup, WorkerSpec
-    from plaunch.rendezvous.job import WorldRanks
+    from plaunch.rendezvous.api import RendezvousInfo
 
 logger = logging.getLogger("plaunch")
 
@@ -62,6 +63,34 @@ def prepare_rendezvous(spec: WorkerSpec, shutdown_timeout: float) -> None:
     )
 
 
+class Round(NamedTuple):
+    """What a rendezvous brought: the round, and this node's workers with their ranks."""
+
+    info: RendezvousInfo
+    workers: list[Worker]
+
+
+def create_workers(ranks: WorldRanks, local_world_size: int) -> list[Worker]:
+    """The workers of one node, with their ranks."""
+    return [
+        Worker(
+            local_rank=local_rank,
+            global_rank=ranks.first_global + local_rank,
+            role_rank=ranks.first_role + local_rank,
+            world_size=ranks.world_size,
+            role_world_size=ranks.role_world_size,
+        )
+        for local_rank in range(local_world_size)
+    ]
+
+
+def assign_alike(local_world_size: int, group_rank: int, group_world_size: int) -> WorldRanks:
+    """Number the workers of one node if all nodes are alike, without communication."""
+    first = group_rank * local_world_size
+    world_size = group_world_size * local_world_size
+    return WorldRanks(first, world_size, first, world_size)
+
+
 def join_round(spec: WorkerSpec) -> Round:
     """Meet the other nodes and work out ranks; blocks, so it runs in a background thread.
 
@@ -82,7 +111,8 @@ def join_round(spec: WorkerSpec) -> Round:
         if info.store is None or info.world_size == 1 or alike:
             ranks = assign_alike(size, info.rank, info.world_size)
         else:
-            ranks = assign_through_store(info.store, spec.role, size, info.rank, info.world_size)
+            assign_ranks = defaults.load_default(defaults.RANKS_THROUGH_STORE)
+            ranks = assign_ranks(info.store, spec.role, size, info.rank, info.world_size)
     return Round(info, create_workers(ranks, size))
 
 
@@ -174,9 +204,11 @@ class Rounds:
         text = describe_round(formed.info, state)
         if text:
             logger.warning("%s", text)
-        reason = formed.info.reason if isinstance(formed.info, JobRound) else ""
-        self._notifier.notify_round(formed, call.duration, reason or self.turn)
-        return [RoundFormed(formed.attempt, formed.number)]
+        event, reason = RoundFormed(), ""
+        if isinstance(formed.info, JobRound):
+            event, reason = RoundFormed(formed.info.attempt, formed.info.round), formed.info.reason
+        self._notifier.notify_round(event, call.duration, reason or self.turn)
+        return [event]
 
     def _notify_failed(self, error: BaseException) -> None:
         waited = time.monotonic() - self._began

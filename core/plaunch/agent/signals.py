@@ -21,7 +21,7 @@ from plaunch.process.stopping.signals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable
     from types import FrameType
 
     from plaunch.agent.poller import WakeUp
@@ -44,27 +44,6 @@ _FATAL = (
     "SIGPWR",
     "SIGSTKFLT",
 )
-
-
-class StopOn:
-    """The policy of an agent that is given none: every listed signal stops the job."""
-
-    def __init__(self, signals: Collection[signal.Signals]) -> None:
-        self._signals = tuple(signals)
-
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> StopOn:
-        """Read the list from `TORCHELASTIC_SIGNALS_TO_HANDLE`, as torchrun's library does."""
-        return cls(parse_signals(environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", DEFAULT_SIGNALS)))
-
-    def signals(self) -> Collection[signal.Signals]:
-        """The signals of the list."""
-        return self._signals
-
-    def action(self, signum: signal.Signals) -> SignalAction:
-        """Always stop."""
-        del signum
-        return SignalAction.STOP
 
 
 class Received(NamedTuple):

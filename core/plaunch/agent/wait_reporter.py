@@ -24,8 +24,7 @@ class WaitReporter:
     """Tells of one wait after the other, in a live line, or in plain ones that become rarer.
 
     Args:
-        start_timeout: seconds from `began` until the first worker must run, or None for no bound.
-        began: when the launch began, on the monotonic clock; now, by default.
+        start_timeout: seconds from now until the first worker must run, or None for no bound.
         show: shows a line in the place of the one that it showed before; an empty text takes that
             away. None where lines cannot be replaced: they are logged then.
         clock: seconds that never go back.
@@ -36,7 +35,6 @@ class WaitReporter:
         self,
         start_timeout: float | None = None,
         *,
-        began: float | None = None,
         show: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -45,7 +43,7 @@ class WaitReporter:
         self._show = show
         self._clock = clock
         self._wall_clock = wall_clock
-        now = clock() if began is None else began
+        now = clock()
         self._start_by = None if start_timeout is None else now + start_timeout
         self._since = now
         self._since_time = 0.0

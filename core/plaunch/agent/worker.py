@@ -8,6 +8,10 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from plaunch.durations import PERIOD
+from plaunch.errors import UsageError
+from plaunch.numbers import MOST_WORKERS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -100,27 +104,11 @@ class WorkerSpec:
     job_id: str = ""
 
     def __post_init__(self) -> None:
-        from plaunch.durations import PERIOD  # noqa: PLC0415
-        from plaunch.errors import UsageError  # noqa: PLC0415
-        from plaunch.numbers import MOST_WORKERS  # noqa: PLC0415
-
-        if self.local_world_size < 1:
-            raise UsageError(
-                f"local_world_size is {self.local_world_size}; a node runs at least one worker"
-            )
-        if self.local_world_size > MOST_WORKERS:
-            raise UsageError(
-                f"local_world_size is {self.local_world_size}; a node runs at most {MOST_WORKERS} "
-                "workers"
-            )
+        check_workers(self.local_world_size, f"local_world_size is {self.local_world_size}")
         PERIOD.check(self.monitor_interval, "monitor_interval")
         if self.max_restarts < 0:
             raise UsageError(f"max_restarts is {self.max_restarts}; it cannot be negative")
-        if self.worker_store not in WORKER_STORES:
-            raise UsageError(
-                f"worker_store is {self.worker_store!r} (--worker-store); choices: "
-                f"{', '.join(WORKER_STORES)}"
-            )
+        check_choice("worker_store", self.worker_store, WORKER_STORES)
         if self.fn is not None:
             self.entrypoint = self.fn
         if self.entrypoint is None:
@@ -149,6 +137,31 @@ class WorkerSpec:
             return self.entrypoint.rpartition("/")[2]
         name: str = getattr(self.entrypoint, "__qualname__", repr(self.entrypoint))
         return name
+
+
+def check_workers(count: float, what: str) -> None:
+    """See whether a node may run so many workers.
+
+    Raises:
+        UsageError: it may not; the message begins with `what`.
+    """
+    if not count >= 1:
+        raise UsageError(f"{what}; a node runs at least one worker")
+    if not count <= MOST_WORKERS:
+        raise UsageError(f"{what}; a node runs at most {MOST_WORKERS} workers")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """See whether a setting has one of the values that there are.
+
+    Raises:
+        UsageError: it has not.
+    """
+    if value not in choices:
+        raise UsageError(
+            f"{name} {value!r} is unknown (--{name.replace('_', '-')}); choices: "
+            f"{', '.join(choices)}"
+        )
 
 
 def name_entrypoint(entrypoint: Callable[..., Any] | str, args: Sequence[Any]) -> str:

@@ -1,15 +1,17 @@
-"""The workers of a node as the agent's loop knows them."""
+"""The workers of a node, and a stop of them, as the agent's loop knows them."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from plaunch.agent.ranks import wait_for_peers
+from plaunch import defaults
+from plaunch.agent.states import Event, StopFailed, StopSucceeded
+from plaunch.errors import UnkillableWorkerError
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from plaunch.agent.worker import RunResult, WorkerGroup
 
@@ -28,6 +30,46 @@ class WorkersStop(Protocol):
 
     def escalate(self) -> None:
         """Skip the grace."""
+
+
+class Stopping:
+    """The stop in progress, if there is one, as the loop drives it."""
+
+    def __init__(self) -> None:
+        self._stop: WorkersStop | None = None
+        self.delay = 0.0  # seconds until it has something to do
+        self.error: BaseException | None = None  # why the last one failed
+
+    def begin(self, begin: Callable[[], WorkersStop | None]) -> Event | None:
+        """Begin one; its end, if that was all."""
+        try:
+            self._stop = begin()
+        except UnkillableWorkerError as error:
+            self.error = error
+            return StopFailed()
+        return self.step()
+
+    def step(self) -> Event | None:
+        """Take the next step; an event if it was the last one."""
+        try:
+            delay = None if self._stop is None else self._stop.step()
+        except UnkillableWorkerError as error:
+            self._stop, self.error = None, error
+            return StopFailed()
+        if delay is None:
+            self._stop = None
+            return StopSucceeded()
+        self.delay = delay
+        return None
+
+    def is_in_progress(self) -> bool:
+        """Whether there is one."""
+        return self._stop is not None
+
+    def escalate(self) -> None:
+        """Skip the grace."""
+        if self._stop is not None:
+            self._stop.escalate()
 
 
 class TemplateMethods(Protocol):
@@ -133,4 +175,4 @@ class Workers:
         """
         nodes = self.group.group_world_size or 1
         if self.group.store is not None and nodes > 1:
-            wait_for_peers(self.group.store, nodes, timeout)
+            defaults.load_default(defaults.WAIT_THROUGH_STORE)(self.group.store, nodes, timeout)

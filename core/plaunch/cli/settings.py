@@ -9,8 +9,9 @@ import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from plaunch.agent.worker import check_workers
 from plaunch.cli.contradictions import check_options
-from plaunch.config import LaunchConfig, check_nodes, check_workers, make_run_id
+from plaunch.config import LaunchConfig, check_nodes, make_run_id
 from plaunch.errors import NodeRangeError, UnknownNameError, UsageError
 from plaunch.numbers import MOST_WORKERS, digits, quote, whole
 from plaunch.plugin.answers import checked_count

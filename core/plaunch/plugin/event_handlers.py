@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch._names import suggest
-from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.errors import PluginLoadError, UsageError
 from plaunch.plugin.answers import checked_event_handler
+from plaunch.plugin.event_queue import EventQueue, close_queues
 from plaunch.plugin.registry import EVENT_HANDLERS
 
 if TYPE_CHECKING:

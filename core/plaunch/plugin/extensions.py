@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from plaunch.agent.alive import Alive
-    from plaunch.agent.event_queue import EventQueue
     from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
     from plaunch.agent.requests import Snapshot
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from plaunch.events import Event
     from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
+    from plaunch.plugin.event_queue import EventQueue
     from plaunch.process.streams.traffic import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
 

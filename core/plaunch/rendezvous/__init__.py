@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.bounds import MAX_NAME as MAX_NAME
     from plaunch.rendezvous.bounds import nearest_date as nearest_date
     from plaunch.rendezvous.bounds import printable as printable
-    from plaunch.rendezvous.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
     from plaunch.rendezvous.job import FailureGroup as FailureGroup
     from plaunch.rendezvous.job import JobFailure as JobFailure
     from plaunch.rendezvous.job import JobRendezvous as JobRendezvous
@@ -57,7 +56,6 @@ __getattr__, __dir__, __all__ = attach(
         ),
         ".bounds": "MAX_NAME nearest_date printable",
         ".job": "FailureGroup JobFailure JobRendezvous JobRound Verdict WorldRanks world_ranks",
-        ".endpoint": "parse_rendezvous_endpoint",
         ".parameters": "JobSettings NodeSettings RendezvousParameters",
         ".traits": "BackendTraits backend_traits traits_of",
         ".token": "TOKEN_OPTION TOKEN_VARIABLE",

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
 from plaunch.errors import RendezvousConnectionError, UsageError
-from plaunch.rendezvous import parse_rendezvous_endpoint
-from plaunch_network import SocketAddress, is_loop_back, join_host_port, names_this_machine
+from plaunch_network import (
+    SocketAddress,
+    is_loop_back,
+    join_host_port,
+    names_this_machine,
+    parse_rendezvous_endpoint,
+)
 
 from plaunch_doctor.network import ACCEPTED, FREE, REFUSED, TAKEN
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from plaunch import __version__
 from plaunch.agent import Worker, WorkerGroup, WorkerInfo, WorkerSpec, macros, worker_environment
 from plaunch.plugin import RENDEZVOUS, PluginContext
-from plaunch.rendezvous import RendezvousHandler, parse_rendezvous_endpoint, traits_of
+from plaunch.rendezvous import RendezvousHandler, traits_of
+from plaunch_network import parse_rendezvous_endpoint
 
 from plaunch_dry_run.text import OPEN, format_plan
 

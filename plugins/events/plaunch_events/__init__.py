@@ -1,5 +1,28 @@
-"""The built-in event handlers, a module for each: a launch imports those that it uses.
+"""The events of a launch: what makes them, their built-in handlers, and where the time went.
 
-`null` drops events, `console` prints one line for each, `jsonl` writes a file for programs, and
-`otel` makes traces of them.
+The handler `null` drops events, `console` prints one line for each, `jsonl` writes a file for
+programs, and `otel` makes traces of them. A launch imports what it uses.
+
+The public names are a library for whoever reads events, too. They load on first use.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.lazy import attach
+
+if TYPE_CHECKING:
+    from plaunch_events.stream import EventStream as EventStream
+    from plaunch_events.time_accounting import LaunchPhase as LaunchPhase
+    from plaunch_events.time_accounting import TimeAccount as TimeAccount
+    from plaunch_events.time_accounting import describe_seconds as describe_seconds
+    from plaunch_events.time_accounting import describe_times as describe_times
+
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        ".stream": "EventStream",
+        ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
+    },
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent import TimeAccount
+from plaunch_events.time_accounting import TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

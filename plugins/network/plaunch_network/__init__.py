@@ -1,4 +1,4 @@
-"""Addresses and ports, for connections between nodes: the owners of addresses and ports.
+"""Addresses, ports and endpoints, for connections between nodes: their notation and owners.
 
 A library, which backends, the doctor and others build on. Every public name loads on first use.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plaunch_network.address import join_host_port as join_host_port
     from plaunch_network.address import names_this_machine as names_this_machine
     from plaunch_network.address import resolve_host as resolve_host
+    from plaunch_network.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
     from plaunch_network.ports import HeldPort as HeldPort
     from plaunch_network.ports import count_connections as count_connections
     from plaunch_network.ports import port_owner as port_owner
@@ -29,6 +30,7 @@ __getattr__, __dir__, __all__ = attach(
             "SocketAddress find_node_address interface_addresses is_loop_back is_own_address "
             "join_host_port names_this_machine resolve_host"
         ),
+        ".endpoint": "parse_rendezvous_endpoint",
         ".ports": "HeldPort count_connections port_owner",
     },
 )

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration
 from plaunch.errors import RendezvousConnectionError, UsageError
-from plaunch.rendezvous import BackendTraits, backend_traits, parse_rendezvous_endpoint
+from plaunch.rendezvous import BackendTraits, backend_traits
 from plaunch_membership import DynamicRendezvousHandler
-from plaunch_network import HeldPort, find_node_address, is_loop_back, join_host_port
+from plaunch_network import (
+    HeldPort,
+    find_node_address,
+    is_loop_back,
+    join_host_port,
+    parse_rendezvous_endpoint,
+)
 
 from plaunch_rendezvous_c10d.connecting import Connector
 from plaunch_rendezvous_c10d.door import Doorkeeper

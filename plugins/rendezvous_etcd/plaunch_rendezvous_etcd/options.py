@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.durations import Duration
 from plaunch.errors import UsageError
-from plaunch.rendezvous import parse_rendezvous_endpoint
-from plaunch_network import join_host_port
+from plaunch_network import join_host_port, parse_rendezvous_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

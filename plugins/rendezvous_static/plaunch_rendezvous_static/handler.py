@@ -12,9 +12,8 @@ from plaunch.rendezvous import (
     RendezvousParameters,
     RendezvousStoreInfo,
     backend_traits,
-    parse_rendezvous_endpoint,
 )
-from plaunch_network import HeldPort
+from plaunch_network import HeldPort, parse_rendezvous_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

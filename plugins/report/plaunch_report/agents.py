@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from plaunch.agent import TimeAccount
+from plaunch_events import TimeAccount
 
 from plaunch_report.facts import Life, Span
 
 if TYPE_CHECKING:
-    from plaunch_report.reading import Record
+    from plaunch_report.record import Record
 
 # Those of which there are few, and which the story is made of; there may be one for each worker and
 # round of all others, and they only count.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from plaunch.agent import describe_seconds
+from plaunch_events import describe_seconds
 
 if TYPE_CHECKING:
     from plaunch_report.facts import Life, Story

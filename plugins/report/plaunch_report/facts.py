@@ -106,7 +106,7 @@ class Round:
 
 @dataclass
 class Node:
-    """One agent. `seconds` has its account, by the names of `plaunch.agent.TimeAccount`."""
+    """One agent. `seconds` has its account, by the names of `plaunch_events.TimeAccount`."""
 
     label: str
     host: str

@@ -8,7 +8,7 @@ from plaunch.errors import UsageError
 
 if TYPE_CHECKING:
     from plaunch_report.agents import Agent
-    from plaunch_report.reading import Record
+    from plaunch_report.record import Record
 
 Meeting = tuple[int, str, int]
 

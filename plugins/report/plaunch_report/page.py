@@ -12,7 +12,7 @@ import itertools
 import secrets
 from typing import TYPE_CHECKING
 
-from plaunch.agent import describe_seconds
+from plaunch_events import describe_seconds
 
 from plaunch_report.charts import FATES, MARKS, MOST_LIVES, PHASES, create_charts
 

@@ -13,53 +13,18 @@ from typing import TYPE_CHECKING
 from plaunch.errors import UsageError
 
 from plaunch_report.agents import Agent
+from plaunch_report.record import ENDLESS, MOST, Plain, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-Plain = str | int | float | bool | None
 _Key = tuple[str, str, int]
 
 _BEGIN = "plaunch.launcher.started"
 
-_MOST = 1 << 40  # of whole numbers: there are not as many workers, rounds or processes
-_ENDLESS = 1e12  # seconds that nothing has lasted
 _LAST_DATE = 253_402_128_000.0  # seconds since the epoch; no date is later (9999-12-30)
 
 _FILE = re.compile(r"(?P<base>.*\.jsonl)(\.(?P<number>\d+))?")
-
-
-@dataclass(frozen=True)
-class Record:
-    """One event, as read; `plaunch.events.Event` says what the fields are."""
-
-    name: str
-    timestamp: float
-    monotonic: float
-    metadata: Mapping[str, Plain]
-
-    def text(self, key: str) -> str:
-        """The value of `key` for people; empty if there is none."""
-        value = self.metadata.get(key)
-        return "" if value is None else str(value)
-
-    def number(self, key: str, default: int = -1, most: int = _MOST) -> int:
-        """The whole number under `key`; `default` if there is none, or one beyond `most`."""
-        value = self.metadata.get(key)
-        return value if type(value) is int and -most <= value <= most else default
-
-    def seconds(self, key: str) -> float:
-        """The seconds under `key`; 0 if there are none, or so many that it cannot be."""
-        value = self.metadata.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return 0.0
-        return float(value) if abs(value) < _ENDLESS else 0.0
-
-    @property
-    def code(self) -> int | None:
-        """The exit code, if there is one."""
-        value = self.metadata.get("exit_code")
-        return value if type(value) is int and abs(value) <= _MOST else None
 
 
 @dataclass
@@ -199,7 +164,7 @@ def _parse(line: bytes) -> Record | None:
         return None
     name, metadata = fields.get("name"), fields.get("metadata")
     date = _seconds(fields.get("timestamp"), 0.0, _LAST_DATE)
-    monotonic = _seconds(fields.get("monotonic"), -_ENDLESS, _ENDLESS)
+    monotonic = _seconds(fields.get("monotonic"), -ENDLESS, ENDLESS)
     if not (isinstance(name, str) and name.startswith("plaunch.") and isinstance(metadata, dict)):
         return None
     if date is None or monotonic is None:
@@ -227,5 +192,5 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, int):
-        return abs(value) <= _MOST  # what is not written by plaunch may be of any length
+        return abs(value) <= MOST  # what is not written by plaunch may be of any length
     return value is None or isinstance(value, str)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.agent import describe_times
+from plaunch_events import describe_times
 
 from plaunch_report.clocks import NOTABLE_SKEW, align
 from plaunch_report.facts import Failure, Mark, Node, Round, Story
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from plaunch_report.agents import Agent
     from plaunch_report.clocks import Clock
     from plaunch_report.facts import Span
-    from plaunch_report.reading import Reading, Record
+    from plaunch_report.reading import Reading
+    from plaunch_report.record import Record
 
 NO_END = "no end"  # outcome of an agent that was killed, or still runs
 # Of agents that ended differently, the first of these is how the job ended.

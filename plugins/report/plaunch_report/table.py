@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from plaunch_report.reading import Reading, Record
+    from plaunch_report.reading import Reading
+    from plaunch_report.record import Record
     from plaunch_report.story import Storyteller
 
 MOST_EVENTS = 50_000  # those of workers that started and ended well, and the later ones, give way

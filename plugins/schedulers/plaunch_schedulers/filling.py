@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from plaunch.cli import parse_min_max_nnodes
 from plaunch.errors import UsageError
 from plaunch.plugin import RENDEZVOUS, SCHEDULERS
-from plaunch.rendezvous import parse_rendezvous_endpoint, traits_of
+from plaunch.rendezvous import traits_of
 from plaunch.scheduling import Allocation
+from plaunch_network import parse_rendezvous_endpoint
 
 from plaunch_schedulers.starters import offer_scheduler, warn_of_hasty_stop
 

@@ -16,7 +16,8 @@ from plaunch.numbers import digits
 from plaunch_status.address import listen, parse_address
 from plaunch_status.counters import Counters
 from plaunch_status.launcher import LauncherStatus
-from plaunch_status.server import Page, StatusServer, health_page
+from plaunch_status.page import Page, health_page
+from plaunch_status.server import StatusServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch import __version__
-from plaunch.agent import LaunchPhase, TimeAccount
+from plaunch_events import LaunchPhase, TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

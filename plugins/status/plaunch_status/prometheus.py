@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector, CollectorRegistry  # noqa: TID
 
 from plaunch_status.counters import BOUNDS
 from plaunch_status.launcher import FINISHED, PHASES
-from plaunch_status.server import Page
+from plaunch_status.page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,7 +6,7 @@ import http.server
 import logging
 from typing import TYPE_CHECKING, Any
 
-from plaunch_status.server import Page
+from plaunch_status.page import Page
 
 if TYPE_CHECKING:
     import socket

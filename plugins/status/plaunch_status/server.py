@@ -10,7 +10,6 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.durations import milliseconds
@@ -21,6 +20,8 @@ from plaunch_status.address import LOOPBACK, describe_address
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from plaunch_status.page import Page
+
 logger = logging.getLogger("plaunch")
 
 MOST_CONNECTIONS = 8
@@ -28,26 +29,6 @@ CONNECTION_TIMEOUT = 5.0  # seconds for a request and its answer
 _REST_WAIT = 1.0  # seconds for threads to end
 _LAST_WORDS = 0.2  # seconds for answers that have begun
 _PAUSE = 1.0  # seconds without new connections, after one could not be taken
-
-
-@dataclass(frozen=True)
-class Page:
-    """An answer: its text, its media type and its HTTP status."""
-
-    text: str | bytes
-    kind: str = "text/plain; charset=utf-8"
-    status: int = 200
-
-
-def health_page(silent: float, bound: float) -> Page:
-    """The page `/healthz`, if nothing was heard of the loop for `silent` seconds."""
-    if not silent:
-        return Page("ok\n")
-    return Page(
-        f"the agent's loop has not reported for {silent:.0f} s; it should have been within "
-        f"{bound:.0f} s\n",
-        status=503,
-    )
 
 
 class StatusServer:

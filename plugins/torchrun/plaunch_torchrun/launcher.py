@@ -19,7 +19,7 @@ from plaunch_torchrun.translate import own_config
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from plaunch.agent import HealthCheckServer
+    from plaunch_torchrun.health import HealthCheckServer
 
 __all__ = ["LaunchConfig", "elastic_launch", "launch_agent"]
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 ENV_AT_IMPORT = os.environ.get("WORKER_TEST")
@@ -36,7 +33,6 @@ def megabytes(count):
 def facts():
     return {
         "pid": os.getpid(),
-        "parent": os.getppid(),
         "session": os.getsid(0),
         "group": os.getpgrp(),
         "env": os.environ.get("WORKER_TEST"),
@@ -78,81 +74,8 @@ def fail(message):
     raise ValueError(message)
 
 
-class UnpicklableError(Exception):
-    def __init__(self, lock):
-        super().__init__("holds a lock")
-        self.lock = lock
-
-
-def raise_unpicklable():
-    raise UnpicklableError(threading.Lock())
-
-
-class TwoArgumentsError(Exception):
-    """Its pickle cannot be loaded: the constructor wants more than `args` holds."""
-
-    def __init__(self, what, why):
-        super().__init__(f"{what} because {why}")
-
-
-def raise_unloadable():
-    raise TwoArgumentsError("it failed", "of that")
-
-
-def return_unpicklable():
-    return threading.Lock()
-
-
-class OnlyInWorker:
-    def __reduce__(self):
-        return _fail_outside, (os.getpid(),)
-
-
-def _fail_outside(pid):
-    if os.getpid() != pid:
-        raise RuntimeError("this object does not travel")
-    return OnlyInWorker()
-
-
-def return_unloadable():
-    return OnlyInWorker()
-
-
 def exit_with(code):
     sys.exit(code)
-
-
-def exit_at_once(code):
-    os._exit(code)
-
-
-def kill_self(signum):
-    os.kill(os.getpid(), signum)
-    time.sleep(600)
-
-
-def die_while_sending(count):
-    """Be killed after part of the return value was written."""
-
-    class Poison:
-        def __reduce__(self):
-            return bytes, (count,)
-
-    def kill_soon():
-        # The launcher takes the value while it comes, so that only this thread's pace matters.
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Timer(0.02, kill_soon).start()
-    from plaunch_functions import results
-
-    def trickle(fd, data):
-        os.write(fd, results._HEADER.pack(results._MAGIC, len(data)))
-        while True:
-            os.write(fd, data[:1000])
-            time.sleep(0.001)
-
-    results.send_result = trickle
-    return bytes(count)
 
 
 def interrupted():
@@ -220,13 +143,6 @@ def fork_a_child_that_holds_the_result_pipe(value):
     return value, pid
 
 
-def print_much(megabytes):
-    line = b"x" * 1023 + b"\n"
-    for _ in range(megabytes):
-        os.write(1, line * 1024)
-    return megabytes
-
-
 def start_processes_itself(count):
     with multiprocessing.get_context("fork").Pool(count) as pool:
         return pool.map(abs, [-1, -2, -3])
@@ -248,10 +164,16 @@ def mean_of_tensor(tensor):
     return tensor.mean(), float(tensor.sum())
 
 
-def report(path):
-    with open(path, "w") as file:
-        json.dump({"stdin": sys.stdin.read()}, file)
+def read_stdin():
+    return sys.stdin.read()
 
 
-def dump_default_pickle():
-    return pickle.DEFAULT_PROTOCOL
+def return_when(mine, others, code=0):
+    """Say that this worker is up, wait for a file, and return, or exit with a code."""
+    with open(mine, "w"):
+        pass
+    while others and not os.path.exists(others):
+        time.sleep(0.01)
+    if code:
+        sys.exit(code)
+    return os.getpid()

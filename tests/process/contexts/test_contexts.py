@@ -64,10 +64,19 @@ class ThreadContext(PContext):
             thread.join()
 
 
-def make(entrypoint=lambda: None, args=None, logs_specs=None, **options):
+def make(entrypoint=lambda: None, args=None, logs_specs=None, *, kind=ThreadContext, **options):
     args = args or {0: (), 1: ()}
     envs = {rank: {} for rank in args}
-    return ThreadContext("t", entrypoint, args, envs, logs_specs or Nowhere(), **options)
+    return kind("t", entrypoint, args, envs, logs_specs or Nowhere(), **options)
+
+
+def ended(polls):
+    """A context whose workers have ended, and which tells so at the last of some looks."""
+    context = make(polls=polls)
+    context.start()
+    for thread in context.threads:
+        thread.join()
+    return context
 
 
 def test_it_is_started_polled_and_closed():
@@ -84,19 +93,12 @@ def test_it_takes_torchruns_arguments_by_position():
     context = ThreadContext(
         "t", print, {0: ()}, {0: {}}, Nowhere(), {0: "prefix"}, ["out"], ["err"]
     )
-    assert (context.name, context.nprocs, context.stdouts, context.error_files) == (
-        "t",
-        1,
-        {0: ""},
-        {},
-    )
+    assert (context.name, context.nprocs) == ("t", 1)
+    assert (context.stdouts, context.error_files) == ({0: ""}, {})
 
 
 def test_looking_does_not_wait():
-    context = make(polls=3)
-    context.start()
-    for thread in context.threads:
-        thread.join()
+    context = ended(3)
     assert [context.wait(0), context.wait(0)] == [None, None]
     assert context.wait(0) is not None
 
@@ -104,10 +106,7 @@ def test_looking_does_not_wait():
 def test_it_is_polled_at_the_period(monkeypatch):
     sleeps = []
     monkeypatch.setattr(time, "sleep", sleeps.append)
-    context = make(polls=4)
-    context.start()
-    for thread in context.threads:
-        thread.join()
+    context = ended(4)
     assert context.wait(-1, period=0.25) is not None
     assert sleeps == [0.25, 0.25, 0.25]
 
@@ -171,7 +170,7 @@ def test_handlers_are_restored_even_if_close_fails():
         def _close(self, death_sig, timeout=30):
             raise RuntimeError("cannot close")
 
-    context = Broken("t", print, {0: ()}, {0: {}}, Nowhere())
+    context = make(kind=Broken)
     context.start()
     with pytest.raises(RuntimeError, match="cannot close"):
         context.close()
@@ -194,7 +193,7 @@ def test_a_start_that_fails_is_cleaned_up():
             raise RuntimeError("no more threads")
 
     before = signal.getsignal(signal.SIGTERM)
-    context = Broken("t", print, {0: ()}, {0: {}}, Nowhere())
+    context = make(kind=Broken)
     with pytest.raises(RuntimeError, match="no more threads"):
         context.start()
     assert context.closed == [(signal.SIGTERM, 1.0)]
@@ -206,7 +205,7 @@ def test_a_signal_during_the_start_leaves_the_workers_their_grace():
         def _start(self):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    context = Interrupted("t", print, {0: ()}, {0: {}}, Nowhere())
+    context = make(kind=Interrupted)
     with pytest.raises(SignalException):
         context.start()
     assert context.closed == [(signal.SIGTERM, 30.0)]
@@ -253,8 +252,3 @@ def test_every_public_name_loads():
     for name in plaunch.process.__all__:
         assert isinstance(getattr(plaunch.process, name), str) == name.isupper(), name
     assert set(plaunch.process.__all__) <= set(dir(plaunch.process))
-
-
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'start_process'"):
-        plaunch.process.start_process  # noqa: B018

@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from plaunch.errors import LogDirectoryError, ProgramNotFoundError, RankMappingError, UsageError
 from plaunch.process import LogsDest, LogsSpecs, Std, SubprocessContext, start_processes
+from plaunch_functions import MultiprocessContext
+
+from helpers.programs import run_python
 
 BOUND = 60.0
 
@@ -51,20 +53,30 @@ def read(path):
         return file.read()
 
 
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """Where temporary folders are made, and nothing else."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
 def test_the_newer_generation_has_a_logs_spec(tmp_path):
     result = echo({0: ("a", 1), 1: ("b",)}, {0: {}, 1: {}}, InFolder(tmp_path))
     assert [read(result.stdouts[rank]) for rank in (0, 1)] == ["a 1\n", "b\n"]
     assert result.stdouts[0] == str(tmp_path / "0.out")
 
 
-def test_the_older_generation_has_a_log_dir(tmp_path):
-    result = echo({0: "a"}, {0: {}}, log_dir=tmp_path, redirects=Std.OUT)
+@pytest.mark.parametrize("by_position", [True, False])
+def test_the_older_generation_has_a_log_dir(tmp_path, by_position):
+    given = {0: "a"}, {0: {}}
+    if by_position:
+        result = echo(*given, str(tmp_path), redirects=Std.OUT)
+    else:
+        result = echo(*given, log_dir=tmp_path, redirects=Std.OUT)
     assert read(result.stdouts[0]) == "a\n"
-    assert result.stdouts[0].startswith(str(tmp_path))
-
-
-def test_the_older_generation_gave_the_log_dir_by_position(tmp_path):
-    result = echo({0: "a"}, {0: {}}, str(tmp_path), redirects=Std.OUT)
     assert result.stdouts[0].startswith(str(tmp_path))
 
 
@@ -102,19 +114,16 @@ def test_the_callers_mappings_are_not_changed(tmp_path):
     assert (args, envs) == ({0: "a"}, {0: {"NUMBER": 7}})
 
 
-def test_a_given_logs_spec_is_left_open_and_an_own_one_is_closed(tmp_path, monkeypatch):
+def test_a_given_logs_spec_is_left_open_and_an_own_one_is_closed(tmp_path, temporary):
     spec = InFolder(tmp_path)
     echo({0: "a"}, None, spec)
     assert spec.closed == []
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", None)
     echo({0: "a"})
     context = start_processes("t", "false", {0: ()})
     assert context.wait(BOUND).failures[0].exitcode == 1
     context = start_processes("t", "sleep", {0: "600"})
     context.close(signal.SIGKILL)
-    assert os.listdir(tmp_path / "tmp") == []
+    assert os.listdir(temporary) == []
 
 
 def test_a_program_may_be_a_path(tmp_path):
@@ -204,29 +213,20 @@ def test_a_log_dir_that_is_a_file_is_refused(tmp_path):
         start_processes("t", "echo", {0: "a"}, log_dir=tmp_path / "file")
 
 
-def test_a_program_that_does_not_exist_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+def test_a_program_that_does_not_exist_leaves_nothing(temporary):
     before = set(os.listdir("/proc/self/fd"))
     handler = signal.getsignal(signal.SIGTERM)
     with pytest.raises(ProgramNotFoundError):
         start_processes("t", "/no/such/program", {0: "a", 1: "b"})
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(temporary) == []
     assert set(os.listdir("/proc/self/fd")) == before
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def test_it_has_torchruns_parameters_in_torchruns_order():
     names = list(inspect.signature(start_processes).parameters)
-    assert names[:7] == [
-        "name",
-        "entrypoint",
-        "args",
-        "envs",
-        "logs_specs",
-        "log_line_prefixes",
-        "start_method",
-    ]
+    torchs = "name entrypoint args envs logs_specs log_line_prefixes start_method"
+    assert names[:7] == torchs.split()
 
 
 def test_the_context_takes_torchruns_arguments(tmp_path):
@@ -256,11 +256,69 @@ def test_the_context_takes_torchruns_arguments(tmp_path):
 def test_starting_programs_loads_nothing_heavy(code):
     heavy = "torch asyncio multiprocessing tempfile uuid shutil json importlib.metadata"
     check = f"\nimport sys\nprint([m for m in {heavy.split()!r} if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{code}{check}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    path = f"import sys; sys.path[:0] = {sys.path!r}\n"
+    done = run_python("-S", "-c", path + code + check)
     assert done.stdout == "[]\n", done.stderr
+
+
+# --- as its users write it ------------------------------------------------------------------------
+
+FUNCTION = """
+import os
+import sys
+
+from plaunch.process import Std, start_processes
+
+
+def trainer(a, b, c):
+    print("train", a, b, c, "as local rank", os.environ["LOCAL_RANK"])
+    print("warning from", os.environ["LOCAL_RANK"], file=sys.stderr)
+    return a + b + c
+
+
+if __name__ == "__main__":
+    ctx = start_processes(
+        name="trainer",
+        entrypoint=trainer,
+        args={0: (1, 2, 3), 1: (4, 5, 6)},
+        envs={0: {"LOCAL_RANK": 0}, 1: {"LOCAL_RANK": 1}},
+        log_dir=sys.argv[1],
+        redirects=Std.ALL,
+        tee={0: Std.ERR},
+    )
+    result = ctx.wait()
+    print(result.is_failed(), result.return_values, type(ctx).__name__)
+    for rank in sorted(result.stdouts):
+        print(repr(open(result.stdouts[rank]).read()), repr(open(result.stderrs[rank]).read()))
+"""
+
+
+def test_two_trainers_as_a_function(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(FUNCTION)
+    done = run_python(script, tmp_path / "logs")
+    assert done.stderr == "[trainer0]:warning from 0\n"
+    assert done.stdout.splitlines() == [
+        f"False {{0: 6, 1: 15}} {MultiprocessContext.__name__}",
+        r"'train 1 2 3 as local rank 0\n' 'warning from 0\n'",
+        r"'train 4 5 6 as local rank 1\n' 'warning from 1\n'",
+    ]
+    assert done.returncode == 0
+
+
+def test_two_echoes_as_a_program(temporary, capfd):
+    ctx = start_processes(
+        name="echo",
+        entrypoint="echo",
+        args={0: "hello", 1: "world"},
+        redirects={1: Std.OUT},
+    )
+    result = ctx.wait(BOUND)
+    assert isinstance(ctx, SubprocessContext)
+    assert result.return_values == {0: None, 1: None}
+    assert not result.is_failed()
+    assert capfd.readouterr().out == "hello\n"
+    assert result.stdouts[0] == ""
+    assert read(result.stdouts[1]) == "world\n"
+    assert result.stdouts[1].startswith(str(temporary) + os.sep)
+    assert result.stderrs == {0: "", 1: ""}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import math
 import os
@@ -28,6 +27,7 @@ from plaunch.process.stopping.reaping.tree import ProcTree
 from plaunch.process.stopping.session import WorkerSession
 from plaunch.process.stopping.stop_sequence import StopSequence
 
+from helpers.calls import Call
 from helpers.processes import is_gone, wait_for_end
 from helpers.waiting import wait_for_files, wait_until
 
@@ -68,10 +68,10 @@ def contexts():
 
 @pytest.fixture
 def run(contexts):
-    def run(*codes, logs_specs=None, start=True, **options):
+    def run(*codes, logs_specs=None, start=True, kind=SubprocessContext, **options):
         """One Python program per local rank, from its source code."""
         args = {rank: ("-c", code) for rank, code in enumerate(codes)}
-        context = SubprocessContext(
+        context = kind(
             "trainer",
             sys.executable,
             args,
@@ -87,6 +87,18 @@ def run(contexts):
     return run
 
 
+@pytest.fixture
+def run_deaf(run, tmp_path):
+    """A worker that ignores SIGTERM, and others that begin with it."""
+
+    def run_deaf(*others, **options):
+        context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}", *others, **options)
+        wait_for_files(tmp_path / "0")
+        return context
+
+    return run_deaf
+
+
 def wait_for_ends(context, *ranks):
     """Let these workers end, without the context having looked."""
     for rank in ranks:
@@ -98,10 +110,15 @@ def touch(path):
 
 
 SLEEP = "import time; time.sleep(600)"
+IGNORE = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
 def sleep_once_ready(path):
     return f"{touch(path)}; {SLEEP}"
+
+
+def wait_for(path):
+    return f"import os, time\nwhile not os.path.exists({str(path)!r}): time.sleep(0.002)\n"
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -121,8 +138,7 @@ def test_all_succeed(run):
 @pytest.mark.usefixtures("kernel")
 def test_one_fails_and_the_others_are_stopped(run, tmp_path):
     ready = tmp_path / "ready"
-    code = f"import os, time\nwhile not os.path.exists({str(ready)!r}): time.sleep(0.002)\n"
-    context = run(SLEEP, f"{code}raise SystemExit(17)", sleep_once_ready(ready))
+    context = run(SLEEP, f"{wait_for(ready)}raise SystemExit(17)", sleep_once_ready(ready))
     result = context.wait(BOUND)
     assert result.is_failed()
     assert list(result.failures) == [1]
@@ -150,12 +166,7 @@ def test_two_that_fail_at_the_same_time_are_both_failures(run):
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the order is the kernel's")
 def test_failures_are_in_the_order_in_which_they_happened(run, tmp_path):
     gates = [tmp_path / str(rank) for rank in range(3)]
-    codes = [
-        f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.002)\n"
-        "raise SystemExit(9)"
-        for gate in gates
-    ]
-    context = run(*codes)
+    context = run(*(f"{wait_for(gate)}raise SystemExit(9)" for gate in gates))
     for rank in (2, 0, 1):
         gates[rank].touch()
         wait_for_ends(context, rank)
@@ -174,20 +185,20 @@ def test_an_early_success_is_no_event(run):
 
 
 def test_a_worker_that_has_reported_its_exception_failed_by_itself(run, tmp_path):
-    """Rank 0 fails first but its interpreter takes its time; rank 1 is only seen first."""
+    """Rank 0 fails first but its interpreter takes its time; our signal hastens what has begun."""
     error_file = tmp_path / "0.json"
     report = '{"message": {"message": "ValueError: first", "extraInfo": {"timestamp": "5"}}}'
     context = run(
         f"open({str(error_file)!r}, 'w').write({report!r}); {SLEEP}",
-        f"import os, time\nwhile not os.path.exists({str(error_file)!r}): time.sleep(0.002)\n"
-        f"time.sleep(0.01); raise SystemExit(1)",
+        f"{wait_for(error_file)}time.sleep(0.01); raise SystemExit(3)",
         SLEEP,
         logs_specs=NoFiles(tmp_path),
     )
     wait_for_ends(context, 1)
     wait_until(lambda: error_file.read_text() == report, "the report is complete")
     result = context.wait(BOUND)
-    assert sorted(result.failures) == [0, 1]
+    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 1, 1: 3}
+    assert "ValueError: first" in str(result.failures[0].message)
     assert result.stopped == {2: -signal.SIGTERM}
     assert min(result.failures, key=lambda rank: result.failures[rank].timestamp) == 0
 
@@ -235,8 +246,7 @@ def test_waiting_returns_none_when_its_time_is_over(run):
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfds")
 def test_exit_fds_wake_somebody_elses_loop(run, tmp_path):
     gate = tmp_path / "gate"
-    wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.002)"
-    context = run(wait, wait)
+    context = run(wait_for(gate), wait_for(gate))
     [fd] = context.exit_fds()
     assert select.select([fd], [], [], 0)[0] == []
     gate.touch()
@@ -282,26 +292,17 @@ def test_close_stops_everybody_with_the_signal_asked_for(run, tmp_path, death_si
     assert result.return_values == {}
 
 
-IGNORE = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-
-
 @pytest.mark.usefixtures("kernel")
-def test_who_ignores_the_signal_is_killed_after_the_timeout(run, tmp_path):
-    context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}", SLEEP)
-    wait_for_files(tmp_path / "0")
+def test_who_ignores_the_signal_is_killed_after_the_timeout(run_deaf):
+    context = run_deaf(SLEEP)
     began = time.monotonic()
     context.close(timeout=0.2)
     assert 0.19 < time.monotonic() - began < BOUND
     assert {seen.local_rank: seen.exitcode for seen in context.take_exits()} == {0: -9, 1: -15}
 
 
-def test_a_failure_of_another_gives_the_same_grace(run, tmp_path):
-    code = f"import os, time\nwhile not os.listdir({str(tmp_path)!r}): time.sleep(0.002)\n"
-    context = run(
-        f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}",
-        f"{code}raise SystemExit(1)",
-        shutdown_timeout=0.2,
-    )
+def test_a_failure_of_another_gives_the_same_grace(run_deaf, tmp_path):
+    context = run_deaf(f"{wait_for(tmp_path / '0')}raise SystemExit(1)", shutdown_timeout=0.2)
     began = time.monotonic()
     result = context.wait(BOUND)
     assert 0.19 < time.monotonic() - began < BOUND
@@ -389,9 +390,8 @@ def test_close_may_be_called_again_and_before_the_start(run):
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGTERM]
 
 
-def test_escalating_skips_the_grace_in_progress(run, tmp_path, caplog):
-    context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
-    wait_for_files(tmp_path / "0")
+def test_escalating_skips_the_grace_in_progress(run_deaf, caplog):
+    context = run_deaf()
 
     def escalate():
         # From here on there is nothing to do for the rest of the grace.
@@ -406,17 +406,15 @@ def test_escalating_skips_the_grace_in_progress(run, tmp_path, caplog):
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
 
 
-def test_escalating_before_the_stop_is_remembered(run, tmp_path):
-    context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
-    wait_for_files(tmp_path / "0")
+def test_escalating_before_the_stop_is_remembered(run_deaf):
+    context = run_deaf()
     context.escalate()
     context.close(timeout=600)
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
 
 
-def test_an_interrupted_stop_leaves_nobody_behind(run, tmp_path, monkeypatch):
-    context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}")
-    wait_for_files(tmp_path / "0")
+def test_an_interrupted_stop_leaves_nobody_behind(run_deaf):
+    context = run_deaf()
     pid = context.pids()[0]
 
     def interrupt(signum, frame):
@@ -433,17 +431,12 @@ def test_an_interrupted_stop_leaves_nobody_behind(run, tmp_path, monkeypatch):
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
 
 
-@pytest.fixture
-def unkillable(monkeypatch):
+def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog, monkeypatch):
     """Signals reach nobody, and the wait after SIGKILL is short."""
     monkeypatch.setattr(WorkerSession, "ask_to_end", lambda self, signum: False)
     monkeypatch.setattr(WorkerSession, "kill", lambda self: set())
     impatient = functools.partial(StopSequence, kill_wait=0.05)
     monkeypatch.setattr(supervised, "StopSequence", impatient)
-
-
-@pytest.mark.usefixtures("unkillable")
-def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog):
     context = run("raise SystemExit(3)", SLEEP, shutdown_timeout=0.05)
     pid = context.pids()[1]
     with caplog.at_level(logging.ERROR, "plaunch"), pytest.raises(UnkillableWorkerError) as caught:
@@ -453,9 +446,8 @@ def test_an_unkillable_worker_is_named_and_not_waited_for(run, caplog):
     assert "exit code 3" in str(caught.value)
     assert caught.value.exit_code == 114
     assert "needs a restart" not in str(caught.value), "it is not in the kernel"
-    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
-        str(caught.value)
-    ]
+    errors = [text for _, level, text in caplog.record_tuples if level == logging.ERROR]
+    assert errors == [str(caught.value)]
     result = context.wait(0)
     assert list(result.failures) == [0]
     context.close()
@@ -521,9 +513,8 @@ def test_a_signal_raises_out_of_wait_and_close_restores_the_handlers(run):
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGTERM]
 
 
-def test_the_second_signal_skips_the_grace(run, tmp_path):
-    context = run(f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}", handle_signals=True)
-    wait_for_files(tmp_path / "0")
+def test_the_second_signal_skips_the_grace(run_deaf):
+    context = run_deaf(handle_signals=True)
     with pytest.raises(SignalException):
         os.kill(os.getpid(), signal.SIGTERM)
     alarm = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
@@ -533,14 +524,9 @@ def test_the_second_signal_skips_the_grace(run, tmp_path):
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
 
 
-def test_a_signal_during_the_stop_of_the_others_is_raised_after_it(run, tmp_path):
-    code = f"import os, time\nwhile not os.listdir({str(tmp_path)!r}): time.sleep(0.002)\n"
-    context = run(
-        f"{IGNORE}; {sleep_once_ready(tmp_path / '0')}",
-        f"{code}raise SystemExit(1)",
-        handle_signals=True,
-        shutdown_timeout=0.5,
-    )
+def test_a_signal_during_the_stop_of_the_others_is_raised_after_it(run_deaf, tmp_path):
+    fail = f"{wait_for(tmp_path / '0')}raise SystemExit(1)"
+    context = run_deaf(fail, handle_signals=True, shutdown_timeout=0.5)
     wait_for_ends(context, 1)
     alarm = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
     alarm.start()
@@ -565,34 +551,25 @@ def test_an_agent_owns_its_signals(run):
     context.close()
 
 
-def test_an_ignored_sigchld_does_not_lose_exit_codes(run, caplog):
+@pytest.fixture
+def ignored_sigchld():
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        with caplog.at_level(logging.WARNING, "plaunch"):
-            result = run("raise SystemExit(6)").wait(BOUND)
-    finally:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def test_an_ignored_sigchld_does_not_lose_exit_codes(run, ignored_sigchld, caplog):
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        result = run("raise SystemExit(6)").wait(BOUND)
     assert result.failures[0].exitcode == 6
     assert "SIGCHLD was ignored" in caplog.text
 
 
-def test_an_ignored_sigchld_is_refused_where_it_cannot_be_changed(run):
-    errors = []
-
-    def start():
-        try:
-            run("raise SystemExit(6)")
-        except WorkerStartError as error:
-            errors.append(str(error))
-
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        thread = threading.Thread(target=start)
-        thread.start()
-        thread.join()
-    finally:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    assert "SIGCHLD is ignored" in errors[0]
+def test_an_ignored_sigchld_is_refused_where_it_cannot_be_changed(run, ignored_sigchld):
+    start = Call(run, "raise SystemExit(6)")
+    assert start.ended()
+    assert isinstance(start.error, WorkerStartError)
+    assert "SIGCHLD is ignored" in str(start.error)
 
 
 # --- starting -------------------------------------------------------------------------------------
@@ -608,7 +585,7 @@ def test_a_worker_that_cannot_be_started_stops_those_before_it(contexts):
     assert is_gone(context.pids()[0])
 
 
-def test_a_start_that_fails_does_not_wait_for_who_ignores_the_signal(contexts, tmp_path):
+def test_a_start_that_fails_does_not_wait_for_who_ignores_the_signal(run, tmp_path):
     """Nobody can shorten the grace then: an agent listens to signals again after the start."""
 
     class SecondFails(SubprocessContext):
@@ -618,38 +595,12 @@ def test_a_start_that_fails_does_not_wait_for_who_ignores_the_signal(contexts, t
                 raise WorkerStartError("the device is gone")
             return super()._start_worker(local_rank, stdout, stderr)
 
-    ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    code = f"{ignore}; {sleep_once_ready(tmp_path / 'deaf')}"
-    context = SecondFails(
-        "trainer",
-        sys.executable,
-        {0: ("-c", code), 1: ("-c", code)},
-        {0: {}, 1: {}},
-        NoFiles(),
-        handle_signals=False,
-        shutdown_timeout=math.inf,
-    )
-    contexts.append(context)
+    code = f"{IGNORE}; {sleep_once_ready(tmp_path / 'deaf')}"
+    context = run(code, code, kind=SecondFails, start=False, shutdown_timeout=math.inf)
     with pytest.raises(WorkerStartError, match="the device is gone"):
         context.start()
     assert [seen.exitcode for seen in context.take_exits()] == [-signal.SIGKILL]
     assert is_gone(context.pids()[0])
-
-
-def test_a_worker_that_has_reported_failed_by_itself_whoever_ends_it(run, tmp_path):
-    """Its peer was seen to fail first; our signal only hastens an end that has begun."""
-    report = tmp_path / "0.json"
-    written = f"{str(report)!r}"
-    text = json.dumps({"message": {"message": "ValueError: mine", "extraInfo": {"timestamp": "1"}}})
-    slow = (
-        f"import os, time\nopen({written} + '.new', 'w').write({text!r})\n"
-        f"os.rename({written} + '.new', {written})\ntime.sleep(600)"
-    )
-    fast = f"import os, time\nwhile not os.path.exists({written}): time.sleep(0.002)\nos._exit(3)"
-    result = run(slow, fast, logs_specs=NoFiles(tmp_path)).wait(BOUND)
-    assert {rank: failure.exitcode for rank, failure in result.failures.items()} == {0: 1, 1: 3}
-    assert "ValueError: mine" in str(result.failures[0].message)
-    assert result.stopped == {}
 
 
 def test_a_kill_for_want_of_memory_is_told_from_others(run, monkeypatch):
@@ -662,16 +613,14 @@ def test_a_kill_for_want_of_memory_is_told_from_others(run, monkeypatch):
     assert run(kill).wait(BOUND).failures[0].oom_killed is False
 
 
-def test_a_context_is_started_once(run):
-    context = run(SLEEP)
+def test_a_context_is_started_once_and_then_waited_for(run):
+    context = run(SLEEP, start=False)
+    with pytest.raises(UsageError, match="were not started"):
+        context.wait(0)
+    context.start()
     with pytest.raises(UsageError, match="already started"):
         context.start()
     assert context.wait(0) is None, "the workers were harmed"
-
-
-def test_waiting_needs_a_start(run):
-    with pytest.raises(UsageError, match="were not started"):
-        run(SLEEP, start=False).wait(0)
 
 
 def test_a_negative_timeout_is_refused(run):

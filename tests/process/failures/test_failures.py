@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import signal
@@ -18,19 +17,6 @@ def nested(text="ValueError: bad shape", stack="Traceback ...\nValueError: bad s
     return {"message": {"message": text, "extraInfo": extra}}
 
 
-@pytest.fixture
-def error_file(tmp_path):
-    path = tmp_path / "error.json"
-
-    def write(data, mtime=None):
-        path.write_text(data if isinstance(data, str) else json.dumps(data))
-        if mtime is not None:
-            os.utime(path, (mtime, mtime))
-        return str(path)
-
-    return write
-
-
 def failure_at(timestamp, exitcode=1, local_rank=0):
     failure = ProcessFailure(local_rank, 100 + local_rank, exitcode, "")
     failure.timestamp = timestamp
@@ -43,8 +29,8 @@ def failure_at(timestamp, exitcode=1, local_rank=0):
 @pytest.mark.parametrize(
     "content", ["{}", '{"message": null}', '{"message": ""}', '{"message": {}}', "half", ""]
 )
-def test_a_file_without_a_message_is_not_said_to_be_missing(error_file, content):
-    path = error_file(content)
+def test_a_file_without_a_message_is_not_said_to_be_missing(child_file, content):
+    path = child_file(content)
     failure = ProcessFailure(0, 4242, 17, path)
     report = str(ChildFailedError("train.py", {0: failure}))
     assert f"error file: {path}" in report
@@ -119,8 +105,8 @@ def test_timestamp_isoformat_is_local_time_as_torch_writes_it():
 # --- with an error file ---------------------------------------------------------------------------
 
 
-def test_the_nested_form_is_read(error_file):
-    path = error_file(nested())
+def test_the_nested_form_is_read(child_file):
+    path = child_file(nested())
     failure = ProcessFailure(0, 1, 1, path)
     assert failure.error_file == path
     assert failure.has_reply
@@ -128,8 +114,8 @@ def test_the_nested_form_is_read(error_file):
     assert failure.error_file_data == nested()
 
 
-def test_the_flat_form_is_read(error_file):
-    failure = ProcessFailure(0, 1, 1, error_file({"message": "out of luck", "timestamp": 1.5}))
+def test_the_flat_form_is_read(child_file):
+    failure = ProcessFailure(0, 1, 1, child_file({"message": "out of luck", "timestamp": 1.5}))
     assert (failure.message, failure.timestamp) == ("out of luck", 1.5)
     assert failure.has_reply
 
@@ -152,28 +138,25 @@ def test_the_flat_form_is_read(error_file):
         (nested(timestamp_ns=-1), 1700000000.75, 1700000000.75),
     ],
 )
-def test_the_worker_says_when_it_failed(error_file, data, mtime, expected):
-    assert ProcessFailure(0, 1, 1, error_file(data, mtime)).timestamp == pytest.approx(
+def test_the_worker_says_when_it_failed(child_file, data, mtime, expected):
+    assert ProcessFailure(0, 1, 1, child_file(data, mtime)).timestamp == pytest.approx(
         expected, abs=1e-5
     )
 
 
-@pytest.mark.parametrize("stamp", ["soon", "", None, True, [1], -5, 0, "nan", "inf", 10**400])
-def test_a_senseless_time_gives_way_to_that_of_detection(error_file, stamp):
-    path = error_file(nested(timestamp=stamp))
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(nested(timestamp=t) for t in ("soon", "", None, True, [1], -5, 0, "nan", "inf", 10**400)),
+        nested(timestamp_ns=10**19),  # in the future
+        nested(timestamp="10000000000"),
+        {"message": "x"},  # without a time in the flat form
+    ],
+)
+def test_a_senseless_time_gives_way_to_that_of_detection(child_file, data):
+    path = child_file(data)
     before = time.time()
     assert before <= ProcessFailure(0, 1, 1, path).timestamp <= time.time()
-
-
-@pytest.mark.parametrize("field", [{"timestamp_ns": 10**19}, {"timestamp": "10000000000"}])
-def test_a_time_in_the_future_gives_way_to_that_of_detection(error_file, field):
-    path = error_file(nested(**field))
-    assert ProcessFailure(0, 1, 1, path).timestamp <= time.time()
-
-
-def test_a_flat_form_without_a_time_does_not_come_first(error_file):
-    before = time.time()
-    assert ProcessFailure(0, 1, 1, error_file({"message": "x"})).timestamp >= before
 
 
 @pytest.mark.parametrize(
@@ -183,25 +166,20 @@ def test_a_flat_form_without_a_time_does_not_come_first(error_file):
         (" \n", "is empty"),
         ('{"message": {"message": "Val', "not valid JSON, or was cut off"),
         ("[" * 100_000, "not valid JSON, or was cut off"),
+        (b"\xff\xfe\x00" * 50, "not valid JSON"),
         ("[1, 2]", "has no 'message' field"),
         ('{"error": "x"}', "has no 'message' field"),
         ('{"message": 3}', "has no 'message' field"),
     ],
 )
-def test_a_broken_error_file_is_tolerated_and_named(error_file, content, problem):
-    path = error_file(content)
+def test_a_broken_error_file_is_tolerated_and_named(child_file, content, problem):
+    path = child_file(content)
     failure = ProcessFailure(2, 4242, 3, path)
     assert failure.message.startswith("PID 4242 ended with exit code 3")
     assert problem in failure.message
     assert repr(path) in failure.message
     assert failure.error_file == path
     assert not failure.has_reply
-
-
-def test_binary_rubbish_is_tolerated(tmp_path):
-    path = tmp_path / "error.json"
-    path.write_bytes(b"\xff\xfe\x00" * 50)
-    assert "not valid JSON" in ProcessFailure(0, 1, 1, str(path)).message
 
 
 @pytest.mark.parametrize("size", [MAX_READ_BYTES + 1, 1 << 36])
@@ -220,8 +198,8 @@ def test_a_pipe_in_place_of_the_error_file_does_not_block(tmp_path):
     assert ProcessFailure(0, 1, 1, str(path)).error_file == "<N/A>"
 
 
-def test_an_empty_message_is_filled_in(error_file):
-    failure = ProcessFailure(0, 5, -15, error_file({"message": "", "timestamp": 3}))
+def test_an_empty_message_is_filled_in(child_file):
+    failure = ProcessFailure(0, 5, -15, child_file({"message": "", "timestamp": 3}))
     assert failure.message == "Signal 15 (SIGTERM) received by PID 5"
     assert not failure.has_reply
 
@@ -229,10 +207,14 @@ def test_an_empty_message_is_filled_in(error_file):
 # --- ChildFailedError -----------------------------------------------------------------------------
 
 
-def test_the_first_failure_is_the_earliest():
-    failures = {3: failure_at(10.5), 1: failure_at(10.25), 2: failure_at(11.0)}
+@pytest.mark.parametrize(
+    ("times", "first"),
+    [((10.5, 10.25, 11.0), 1), ((10.5, 10.5, 10.5), 3)],  # of equal ones that which was seen first
+)
+def test_the_first_failure_is_the_earliest(times, first):
+    failures = dict(zip((3, 1, 2), map(failure_at, times), strict=True))
     rank, failure = ChildFailedError("train.py", failures).get_first_failure()
-    assert (rank, failure) == (1, failures[1])
+    assert (rank, failure) == (first, failures[first])
 
 
 def replied(failure):
@@ -261,11 +243,6 @@ def test_a_sudden_end_comes_before_what_its_peers_said_about_it(signum):
 )
 def test_an_exception_comes_before_what_it_led_to(second):
     assert first_failure({0: second, 1: replied(failure_at(99.7))})[0] == 1
-
-
-def test_of_equal_times_the_one_that_was_seen_first_wins():
-    failures = {3: failure_at(10.5), 1: failure_at(10.5), 2: failure_at(10.5)}
-    assert ChildFailedError("train.py", failures).get_first_failure()[0] == 3
 
 
 @pytest.mark.parametrize(

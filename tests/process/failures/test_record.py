@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import logging
 import os
 import stat
-import subprocess
 import sys
 import time
 
@@ -20,30 +18,7 @@ from plaunch.process.failures.error_handler import (
 )
 from plaunch.process.failures.failure import ProcessFailure
 
-
-@pytest.fixture(autouse=True)
-def quiet_faulthandler(monkeypatch):
-    """Keep pytest's own faulthandler; what `initialize` does with it has a test of its own."""
-    calls = []
-    monkeypatch.setattr(faulthandler, "enable", lambda **kwargs: calls.append(kwargs))
-    return calls
-
-
-@pytest.fixture
-def error_file(tmp_path, monkeypatch):
-    path = tmp_path / "error.json"
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
-    return path
-
-
-@pytest.fixture
-def child_file(tmp_path):
-    def write(data):
-        path = tmp_path / "child.json"
-        path.write_text(data if isinstance(data, str) else json.dumps(data))
-        return str(path)
-
-    return write
+from helpers.programs import run_python
 
 
 def read(path):
@@ -109,6 +84,7 @@ def test_causes_are_part_of_the_traceback(error_file):
     assert stack.index("KeyError: 'inner'") < stack.index("RuntimeError: outer")
 
 
+@pytest.mark.usefixtures("enabled")
 @pytest.mark.parametrize("value", [None, ""])
 def test_without_an_error_file_the_exception_just_passes(monkeypatch, value):
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
@@ -118,25 +94,19 @@ def test_without_an_error_file_the_exception_just_passes(monkeypatch, value):
         record(lambda: 1 / 0)()
 
 
-@pytest.mark.parametrize("code", [1, 17, "why", None])
-def test_other_exits_pass_and_are_not_recorded(error_file, code):
-    with pytest.raises(SystemExit) as caught:
-        record(lambda: sys.exit(code))()
-    assert caught.value.code == code
-    assert not error_file.exists()
-
-
-def test_exit_0_becomes_a_result(error_file):
-    assert record(lambda: sys.exit(0))() is None
-    assert not error_file.exists()
-
-
-def test_a_keyboard_interrupt_is_not_recorded(error_file):
+@pytest.mark.parametrize(
+    "ending", [SystemExit(1), SystemExit(17), SystemExit("why"), SystemExit(), KeyboardInterrupt()]
+)
+def test_other_exits_pass_and_are_not_recorded(error_file, ending):
     def main():
-        raise KeyboardInterrupt
+        raise ending
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(type(ending)) as caught:
         record(main)()
+    assert caught.value is ending
+    assert not error_file.exists()
+    # Exit 0 becomes a result.
+    assert record(lambda: sys.exit(0))() is None
     assert not error_file.exists()
 
 
@@ -158,9 +128,9 @@ def test_a_handler_of_the_users_own_is_used(error_file):
     assert not error_file.exists()
 
 
-def test_faulthandler_is_turned_on(quiet_faulthandler, error_file):
+def test_faulthandler_is_turned_on(enabled, error_file):
     record(lambda: None)()
-    assert quiet_faulthandler == [{"all_threads": True}]
+    assert enabled == [{"all_threads": True}]
 
 
 def test_a_process_without_stderr_still_runs(monkeypatch, caplog, error_file):
@@ -179,20 +149,26 @@ def test_get_error_handler_gives_the_default():
 # --- difficult exceptions -------------------------------------------------------------------------
 
 
-def test_an_exception_without_a_text_is_recorded(error_file):
-    class Rude(Exception):
-        def __str__(self):
-            raise RuntimeError("no")
+class Rude(Exception):
+    def __str__(self):
+        raise RuntimeError("no")
 
-    get_error_handler().record_exception(Rude())
+
+@pytest.mark.parametrize(
+    ("error", "text", "stack"),
+    [
+        (Rude(), "Rude: <its text is not available: RuntimeError>", None),
+        (ValueError("by hand"), "ValueError: by hand", "ValueError: by hand\n"),
+        (ValueError("ünï \udcff \x00 \U0001f600"), "ValueError: ünï \udcff \x00 \U0001f600", None),
+    ],
+    ids=["without a text", "never raised", "of any characters"],
+)
+def test_a_difficult_exception_is_recorded(error_file, error, text, stack):
+    get_error_handler().record_exception(error)
     message = read(error_file)["message"]
-    assert message["message"] == "Rude: <its text is not available: RuntimeError>"
-    assert "Rude" in message["extraInfo"]["py_callstack"]
-
-
-def test_an_exception_that_was_never_raised_is_recorded(error_file):
-    ErrorHandler().record_exception(ValueError("made by hand"))
-    assert read(error_file)["message"]["extraInfo"]["py_callstack"] == "ValueError: made by hand\n"
+    assert message["message"] == text
+    assert text.partition(":")[0] in message["extraInfo"]["py_callstack"]
+    assert stack in (None, message["extraInfo"]["py_callstack"])
 
 
 def test_a_huge_text_keeps_its_ends(error_file):
@@ -202,11 +178,6 @@ def test_a_huge_text_keeps_its_ends(error_file):
     assert text.endswith("the end")
     assert "characters left out" in text
     assert error_file.stat().st_size < 3 * MAX_TEXT_CHARS
-
-
-def test_any_characters_survive(error_file):
-    ErrorHandler().record_exception(ValueError("ünï \udcff \x00 \U0001f600"))
-    assert read(error_file)["message"]["message"] == "ValueError: ünï \udcff \x00 \U0001f600"
 
 
 def test_a_deep_recursion_is_recorded(error_file):
@@ -221,6 +192,7 @@ def test_a_deep_recursion_is_recorded(error_file):
 # --- writing --------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("enabled")
 def test_a_failed_write_never_hides_the_exception(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "gone" / "error.json"))
     with pytest.raises(ZeroDivisionError):
@@ -275,25 +247,32 @@ def child_failed(error_file="", exitcode=17, **more):
     return ChildFailedError("train.py", {3: ProcessFailure(0, 42, exitcode, error_file, **more)})
 
 
-def test_a_childs_file_is_copied_with_its_exit_code(error_file, child_file):
-    ErrorHandler().dump_error_file(child_file(nested()), 17)
-    assert read(error_file) == nested(errorCode=17)
+FLAT = {"message": "bad", "timestamp": 3}
 
 
-def test_an_exit_code_of_0_is_not_added(error_file, child_file):
-    ErrorHandler().dump_error_file(child_file(nested()))
-    assert read(error_file) == nested()
-
-
-def test_the_flat_form_gets_the_code_beside_its_message(error_file, child_file):
-    ErrorHandler().dump_error_file(child_file({"message": "bad", "timestamp": 3}), -9)
-    assert read(error_file) == {"message": "bad", "timestamp": 3, "errorCode": -9}
+@pytest.mark.parametrize(
+    ("data", "code", "copied"),
+    [
+        (nested(), (17,), nested(errorCode=17)),
+        (nested(), (), nested()),
+        (FLAT, (-9,), {**FLAT, "errorCode": -9}),
+    ],
+)
+def test_a_childs_file_is_copied_with_its_exit_code(
+    error_file, child_file, caplog, data, code, copied
+):
+    error_file.touch()  # one that is empty is replaced without a word
+    ErrorHandler().dump_error_file(child_file(data), *code)
+    assert read(error_file) == copied
+    assert caplog.text == ""
 
 
 def test_a_broken_childs_file_is_logged_and_nothing_is_written(error_file, child_file, caplog):
     ErrorHandler().dump_error_file(child_file("{"), 17)
     assert not error_file.exists()
-    assert "the root cause is not passed on" in caplog.text
+    [(logger, _, text)] = caplog.record_tuples
+    assert logger == "plaunch"
+    assert "the root cause is not passed on" in text
 
 
 def test_what_is_replaced_is_logged(error_file, child_file, caplog):
@@ -304,12 +283,6 @@ def test_what_is_replaced_is_logged(error_file, child_file, caplog):
     ErrorHandler().dump_error_file(child_file(nested()), 1)
     assert "not valid JSON" in caplog.text
     assert read(error_file) == nested(errorCode=1)
-
-
-def test_an_empty_file_is_replaced_without_a_word(error_file, child_file, caplog):
-    error_file.touch()
-    ErrorHandler().dump_error_file(child_file(nested()), 1)
-    assert caplog.text == ""
 
 
 def test_record_hands_a_childs_failure_up_as_it_is(error_file, child_file):
@@ -360,14 +333,16 @@ def test_an_exit_without_words_is_handed_up_with_torchs_traits(error_file):
     assert "py_callstack" not in data["message"]["extraInfo"]
 
 
-def test_an_out_of_memory_kill_is_handed_up_in_words(error_file):
-    dump_root_cause(child_failed(exitcode=-9, oom_killed=True))
-    assert "out-of-memory killer" in read(error_file)["message"]["message"]
-
-
-def test_a_broken_error_file_is_handed_up_as_such(error_file, child_file):
-    dump_root_cause(child_failed(child_file("{")))
-    assert "not valid JSON" in read(error_file)["message"]["message"]
+@pytest.mark.parametrize(
+    ("content", "ended", "words"),
+    [
+        ("", {"exitcode": -9, "oom_killed": True}, "out-of-memory killer"),
+        ("{", {}, "not valid JSON"),  # a broken error file is passed on as such
+    ],
+)
+def test_it_is_handed_up_in_words(error_file, child_file, content, ended, words):
+    dump_root_cause(child_failed(child_file(content) if content else "", **ended))
+    assert words in read(error_file)["message"]["message"]
 
 
 def test_nothing_is_handed_up_without_an_error_file(monkeypatch, tmp_path, child_file):
@@ -387,15 +362,9 @@ def test_a_root_cause_without_a_message_keeps_its_form(caplog):
 # --- in a real process ----------------------------------------------------------------------------
 
 
-def run(code, tmp_path, **env):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(tmp_path / "error.json"), **env},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=60,
-    )
+def run(code, tmp_path):
+    error_file = str(tmp_path / "error.json")
+    return run_python("-c", code, env={**os.environ, "TORCHELASTIC_ERROR_FILE": error_file})
 
 
 def test_a_script_under_record_ends_as_it_would_without(tmp_path):
@@ -426,9 +395,3 @@ def test_record_loads_little(tmp_path):
         " & (set(sys.modules) - before)))"
     )
     assert run(code, tmp_path).stdout == "[]\n"
-
-
-def test_logging_goes_to_the_plaunch_logger(caplog, error_file, child_file):
-    with caplog.at_level(logging.WARNING, logger="plaunch"):
-        ErrorHandler().dump_error_file(child_file("{"))
-    assert {entry.name for entry in caplog.records} == {"plaunch"}

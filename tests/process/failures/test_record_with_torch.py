@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import faulthandler
 import json
 import warnings
 
@@ -18,14 +17,6 @@ def theirs():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return pytest.importorskip("torch.distributed.elastic.multiprocessing.errors")
-
-
-@pytest.fixture
-def error_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(faulthandler, "enable", lambda **_: None)
-    path = tmp_path / "error.json"
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
-    return path
 
 
 def fail():
@@ -67,13 +58,10 @@ def test_both_write_the_same_fields(theirs, error_file):
 
 
 @pytest.mark.parametrize("has_file", [True, False])
-def test_torch_reads_a_root_cause_that_was_handed_up(theirs, error_file, tmp_path, has_file):
-    child = tmp_path / "child.json"
-    if has_file:
-        child.write_text(
-            json.dumps({"message": {"message": "E: x", "extraInfo": {"timestamp": "1700000000"}}})
-        )
-    failure = ProcessFailure(0, 42, -9, str(child), last_lines=["the end"])
+def test_torch_reads_a_root_cause_that_was_handed_up(theirs, error_file, child_file, has_file):
+    data = {"message": {"message": "E: x", "extraInfo": {"timestamp": "1700000000"}}}
+    child = child_file(data) if has_file else "/no/such/file"
+    failure = ProcessFailure(0, 42, -9, child, last_lines=["the end"])
     dump_root_cause(ChildFailedError("train.py", {0: failure}))
     read = theirs.ProcessFailure(0, 42, 1, str(error_file))
     assert read.message["errorCode"] == -9

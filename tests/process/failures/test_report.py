@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import time
 import types
@@ -18,16 +17,6 @@ def make(exitcode=1, at=0.0, local_rank=0, pid=4242, error_file="", **more):
     failure = ProcessFailure(local_rank, pid, exitcode, str(error_file), host="gpu-07", **more)
     failure.timestamp = NOON + at
     return failure
-
-
-@pytest.fixture
-def reply(tmp_path):
-    def write(data):
-        path = tmp_path / "error.json"
-        path.write_text(json.dumps(data))
-        return path
-
-    return write
 
 
 def nested(text, stack):
@@ -74,9 +63,9 @@ def test_files_are_named_where_there_are_some(tmp_path):
     assert "N/A" not in report({0: make(), 1: make(exitcode=-45)})
 
 
-def test_a_traceback_replaces_the_stderr_lines(reply):
+def test_a_traceback_replaces_the_stderr_lines(child_file):
     stack = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: bad\n'
-    path = reply(nested("ValueError: bad", stack))
+    path = child_file(nested("ValueError: bad", stack))
     text = report({0: make(error_file=path, last_lines=["noise"])})
     assert (
         "  Python traceback:\n"
@@ -91,8 +80,8 @@ def test_a_traceback_replaces_the_stderr_lines(reply):
 @pytest.mark.parametrize(
     "data", [{"message": "no memory\non card 3"}, nested("no memory\non card 3", "")]
 )
-def test_a_message_without_a_traceback_is_shown_with_the_stderr_lines(reply, data):
-    text = report({0: make(error_file=reply(data), last_lines=["last words"])})
+def test_a_message_without_a_traceback_is_shown_with_the_stderr_lines(child_file, data):
+    text = report({0: make(error_file=child_file(data), last_lines=["last words"])})
     assert "  what it reported:\n    no memory\n    on card 3\n" in text
     assert "  last lines of its stderr:\n    last words" in text
 
@@ -150,9 +139,9 @@ def test_at_most_twenty_stderr_lines_are_shown():
     assert "    line 29" in text
 
 
-def test_a_long_traceback_keeps_its_ends(reply):
+def test_a_long_traceback_keeps_its_ends(child_file):
     stack = "\n".join(f"frame {n}" for n in range(1000))
-    text = report({0: make(error_file=reply(nested("E", stack)))})
+    text = report({0: make(error_file=child_file(nested("E", stack)))})
     assert "    frame 0\n" in text
     assert "    frame 999" in text
     assert "    ... 800 lines left out ...\n" in text
@@ -184,10 +173,10 @@ def test_an_out_of_memory_kill_is_said_in_words():
     )
 
 
-def test_other_failures_are_one_line_each_in_order_of_time(reply):
+def test_other_failures_are_one_line_each_in_order_of_time(child_file):
     failures = {
         9: make(at=3.0, last_lines=["", "first", "last words  ", ""]),
-        4: make(at=2.0, exitcode=3, error_file=reply(nested("KeyError: x\nmore", "stack"))),
+        4: make(at=2.0, exitcode=3, error_file=child_file(nested("KeyError: x\nmore", "stack"))),
         1: make(at=1.0),
     }
     lines = report(failures).splitlines()

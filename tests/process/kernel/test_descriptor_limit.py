@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from helpers.programs import run_python
 
 LAUNCHER = """
 import resource, sys
@@ -34,14 +33,7 @@ if __name__ == "__main__":
 def test_workers_get_the_limit_as_it_was(tmp_path, kind):
     script = tmp_path / "launcher.py"
     script.write_text(LAUNCHER)
-    said = subprocess.run(
-        [sys.executable, str(script), kind],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-        cwd=tmp_path,
-    ).stdout.splitlines()
+    said = run_python(script, kind, check=True, cwd=tmp_path, timeout=100).stdout.splitlines()
     if kind == "program":
         worker, expected = said
         assert worker == expected

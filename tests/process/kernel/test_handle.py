@@ -37,15 +37,6 @@ def test_the_exit_code_is_read_without_reaping(code, exitcode):
     assert program.returncode == exitcode
 
 
-def test_a_running_process_has_no_exit_code():
-    program, worker = start("import time; time.sleep(600)")
-    assert worker.poll() is None
-    program.kill()
-    wait_for_end(program.pid)
-    assert worker.poll() == -9
-    worker.reap()
-
-
 @pytest.mark.parametrize("exitcode", [0, 3])
 def test_what_was_reaped_through_its_own_handle_is_known(exitcode):
     program, worker = start(f"raise SystemExit({exitcode})")
@@ -61,21 +52,6 @@ def test_what_somebody_else_has_reaped_is_no_success(caplog):
     worker.reap()
 
 
-def test_release_is_passed_on():
-    program, _ = start("")
-    released = []
-    worker = ProcessHandle(program, release=lambda: released.append(program.pid))
-    worker.release()
-    assert released == [program.pid]
-    program.wait()
-
-
-def test_a_child_needs_no_descriptor():
-    program, worker = start("")
-    assert worker.exit_fd() is None
-    program.wait()
-
-
 def test_systems_without_waitid_reap(monkeypatch):
     program, worker = start("raise SystemExit(4)")
     wait_for_end(program.pid)
@@ -84,23 +60,19 @@ def test_systems_without_waitid_reap(monkeypatch):
     assert program.returncode == 4
 
 
-# --- signals to the very process ------------------------------------------------------------------
-
-
-@pytest.fixture
-def stranger():
+def test_a_running_child_gets_its_signal_and_needs_no_descriptor():
     program = subprocess.Popen(["sleep", "600"])
-    yield program
-    program.kill()
-    program.wait()
-
-
-def test_a_child_gets_its_signal(stranger):
-    worker = ProcessHandle(stranger, release=lambda: None)
+    released = []
+    worker = ProcessHandle(program, release=lambda: released.append(program.pid))
+    assert worker.poll() is None
+    assert worker.exit_fd() is None
     worker.send_signal(signal.SIGTERM)
-    wait_for_end(stranger.pid)
+    wait_for_end(program.pid)
+    assert worker.poll() == -signal.SIGTERM
     worker.send_signal(signal.SIGTERM)  # it has ended, and nobody gets it
     assert worker.owns_pid()
     worker.reap()
     assert not worker.owns_pid()
     worker.send_signal(signal.SIGTERM)
+    worker.release()
+    assert released == [program.pid]

@@ -40,19 +40,14 @@ def test_a_worker_that_sleeps_too_long_is_stuck():
     assert found == {0: pytest.approx(10, abs=1)}
 
 
-def test_sleep_that_is_interrupted_begins_anew():
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_sleep_that_is_interrupted_or_is_anothers_begins_anew(is_replaced):
     world = World(4)
     for second in range(60):
-        world.states = {71: "S" if second % 3 == 0 else "D"}
-        assert world.find(r0=71) == {}
-        world.now += 1
-
-
-def test_the_sleep_of_one_worker_is_not_that_of_another():
-    world = World(4)
-    for second in range(60):
-        world.states = {71: "D", 72: "D"}
-        assert world.find(**({"r0": 71} if second % 4 < 2 else {"r0": 72})) == {}
+        is_other = is_replaced and second % 4 >= 2
+        is_awake = not is_replaced and second % 3 == 0
+        world.states = {71: "S" if is_awake else "D", 72: "D"}
+        assert world.find(r0=72 if is_other else 71) == {}
         world.now += 1
 
 

@@ -43,12 +43,23 @@ def start():
         program.stdin.close()
 
 
-def child(program):
-    return ProcessHandle(program, release=lambda: None)
+def add(watch, key, program):
+    process = ProcessHandle(program, release=lambda: None)
+    watch.add(key, program.pid, lambda: process.poll() is not None)
 
 
-def is_over(process):
-    return lambda: process.poll() is not None
+def start_all(watch, start, count):
+    """So many programs, by their keys, that end when their stdin is closed."""
+    programs = {key: start("cat") for key in range(count)}
+    for key, program in programs.items():
+        add(watch, key, program)
+    return programs
+
+
+def wait_a_short_while(watch):
+    began = time.monotonic()
+    watch.wait(20)
+    assert time.monotonic() - began < 10, "it slept until the time-out"
 
 
 def wait_for_all(watch, keys, seconds=20.0):
@@ -63,12 +74,10 @@ def wait_for_all(watch, keys, seconds=20.0):
 
 def test_an_end_wakes_it_and_is_named_once(watch, start):
     program = start("cat")
-    watch.add(7, program.pid, is_over(child(program)))
+    add(watch, 7, program)
     assert watch.ended() == []
     program.stdin.close()
-    began = time.monotonic()
-    watch.wait(20)
-    assert time.monotonic() - began < 10, "it slept until the time-out"
+    wait_a_short_while(watch)
     assert watch.ended() == [7]
     assert watch.ended() == []
 
@@ -76,24 +85,20 @@ def test_an_end_wakes_it_and_is_named_once(watch, start):
 def test_a_process_that_has_ended_before_it_is_added_is_noticed(watch, start):
     program = start("true")
     wait_for_end(program.pid)
-    watch.add(0, program.pid, is_over(child(program)))
+    add(watch, 0, program)
     watch.wait(20)
     assert watch.ended() == [0]
 
 
 def test_many_processes_are_each_named_once(watch, start):
-    programs = {key: start("cat") for key in range(12)}
-    for key, program in programs.items():
-        watch.add(key, program.pid, is_over(child(program)))
+    programs = start_all(watch, start, 12)
     for program in programs.values():
         program.stdin.close()
     wait_for_all(watch, programs)
 
 
 def test_ends_come_in_the_order_in_which_they_happened(watch, start):
-    programs = {key: start("cat") for key in range(3)}
-    for key, program in programs.items():
-        watch.add(key, program.pid, is_over(child(program)))
+    programs = start_all(watch, start, 3)
     seen = []
     for key in (2, 0, 1):
         programs[key].stdin.close()
@@ -104,9 +109,7 @@ def test_ends_come_in_the_order_in_which_they_happened(watch, start):
 @PIDFDS
 def test_ends_between_two_looks_keep_their_order(start):
     watch = ExitWatch()
-    programs = {key: start("cat") for key in range(5)}
-    for key, program in programs.items():
-        watch.add(key, program.pid, is_over(child(program)))
+    programs = start_all(watch, start, 5)
     for key in (3, 1, 4, 0, 2):
         programs[key].stdin.close()
         wait_for_end(programs[key].pid)
@@ -115,8 +118,7 @@ def test_ends_between_two_looks_keep_their_order(start):
 
 
 def test_it_returns_when_the_time_is_over(watch, start):
-    program = start("cat")
-    watch.add(0, program.pid, is_over(child(program)))
+    start_all(watch, start, 1)
     began = time.monotonic()
     watch.wait(0.05)
     assert 0.04 < time.monotonic() - began < 5
@@ -124,20 +126,16 @@ def test_it_returns_when_the_time_is_over(watch, start):
 
 
 def test_a_wake_ends_the_wait(watch, start):
-    program = start("cat")
-    watch.add(0, program.pid, is_over(child(program)))
-    began = time.monotonic()
+    start_all(watch, start, 1)
     waker = threading.Timer(0.05, watch.wake)
     waker.start()
-    watch.wait(20)
+    wait_a_short_while(watch)
     waker.join()
-    assert time.monotonic() - began < 10
     assert watch.ended() == []
 
 
 def test_an_early_wake_is_not_lost_and_counts_once(watch, start):
-    program = start("cat")
-    watch.add(0, program.pid, is_over(child(program)))
+    start_all(watch, start, 1)
     for _ in range(100_000):  # more than a pipe holds
         watch.wake()
     watch.wait(20)
@@ -147,27 +145,21 @@ def test_an_early_wake_is_not_lost_and_counts_once(watch, start):
 
 
 def test_a_wake_from_a_signal_handler(watch, start):
-    program = start("cat")
-    watch.add(0, program.pid, is_over(child(program)))
+    start_all(watch, start, 1)
     previous = signal.signal(signal.SIGALRM, lambda *_: watch.wake())
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
-        began = time.monotonic()
-        watch.wait(20)
-        assert time.monotonic() - began < 10
+        wait_a_short_while(watch)
     finally:
         signal.signal(signal.SIGALRM, previous)
 
 
 def test_other_descriptors_wake_it_too(watch, start):
-    program = start("cat")
-    watch.add(0, program.pid, is_over(child(program)))
+    start_all(watch, start, 1)
     reader, writer = os.pipe()
     watch.add_fd(reader)
     os.write(writer, b"x")
-    began = time.monotonic()
-    watch.wait(20)
-    assert time.monotonic() - began < 10
+    wait_a_short_while(watch)
     assert watch.ended() == []
     watch.remove_fd(reader)
     os.close(reader)
@@ -189,9 +181,7 @@ def test_a_given_descriptor_stands_for_the_process(watch):
 @PIDFDS
 def test_fileno_is_readable_when_there_is_something_to_do(start):
     watch = ExitWatch()
-    programs = [start("cat"), start("cat")]
-    for key, program in enumerate(programs):
-        watch.add(key, program.pid, is_over(child(program)))
+    programs = start_all(watch, start, 2)
     fd = watch.fileno()
     poller = select.poll()
     poller.register(fd, select.POLLIN)
@@ -211,8 +201,7 @@ def test_fileno_is_readable_when_there_is_something_to_do(start):
 def test_the_environment_switches_pidfds_off(start, monkeypatch):
     monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
     watch = ExitWatch()
-    program = start("cat")
-    watch.add(0, program.pid, is_over(child(program)))
+    start_all(watch, start, 1)
     assert watch.fileno() is None
     watch.close()
 
@@ -230,7 +219,7 @@ def test_a_kernel_that_refuses_a_pidfd_is_lived_with(start, monkeypatch):
     monkeypatch.setattr(os, "pidfd_open", refuse_the_second)
     watch = ExitWatch()
     for key, program in programs.items():
-        watch.add(key, program.pid, is_over(child(program)))
+        add(watch, key, program)
     assert watch.fileno() is None
     for program in programs.values():
         program.stdin.close()
@@ -242,9 +231,7 @@ def test_a_kernel_that_refuses_a_pidfd_is_lived_with(start, monkeypatch):
 def test_a_copy_of_the_pidfd_in_a_forked_child_does_not_wake_it_for_ever(start):
     """An epoll forgets a closed descriptor only once all its copies are closed."""
     watch = ExitWatch()
-    programs = [start("cat"), start("cat")]
-    for key, program in enumerate(programs):
-        watch.add(key, program.pid, is_over(child(program)))
+    programs = start_all(watch, start, 2)
     pidfd = next(fd for fd in watch.own_fds() if "pidfd" in os.readlink(f"/proc/self/fd/{fd}"))
     copy = os.dup(pidfd)  # what a fork would have made
     programs[0].stdin.close()
@@ -260,7 +247,7 @@ def test_closing_gives_every_descriptor_back(start):
     program = start("cat")
     before = set(os.listdir("/proc/self/fd"))
     watch = ExitWatch()
-    watch.add(0, program.pid, is_over(child(program)))
+    add(watch, 0, program)
     watch.close()
     watch.close()
     watch.wake()

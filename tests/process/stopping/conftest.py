@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from plaunch.process.kernel.processes import read_process
 
+from helpers.site import own_metadata, site  # noqa: F401 - fixtures
 from helpers.waiting import wait_until
 
 BOUND = 60.0  # seconds within which everything here has long happened, however busy the machine
@@ -129,3 +130,50 @@ def run_program(environ, tmp_path):
         if process.poll() is None:
             process.kill()
         process.communicate(timeout=BOUND)
+
+
+@pytest.fixture
+def launch(run_program, family):
+    """Start a launch whose workers start processes and then end in one way."""
+
+    def launch(kinds, end, *options, nprocs=2, **popen):
+        script = os.path.join(PROGRAMS, "descendants.py")
+        words = (f"--nproc-per-node={nprocs}", *options, script, family.folder, ",".join(kinds))
+        return run_program("-m", "plaunch", *words, end, **popen)
+
+    return launch
+
+
+@pytest.fixture
+def sleep():
+    """Start programs that sleep, and end those that are left when the test is over."""
+    started = []
+
+    def sleep(**options):
+        started.append(subprocess.Popen(["sleep", "600"], **options))
+        return started[-1]
+
+    yield sleep
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def wait_until_alone(tmp_path):
+    """Wait until no process is left that belongs to this test by its environment."""
+
+    def others():
+        found = []
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            try:
+                environ = Path(f"/proc/{pid}/environ").read_bytes()
+                process = read_process(pid)
+            except OSError:
+                continue
+            mine = f"TMPDIR={tmp_path / 'tmp'}".encode() in environ
+            if mine and process is not None and process.is_alive:
+                found.append(pid)
+        return found
+
+    return lambda: wait_until(lambda: others() == [], lambda: f"the end of {others()}")

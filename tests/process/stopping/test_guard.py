@@ -24,6 +24,7 @@ from plaunch.process.stopping.reaper import Reaper
 
 from helpers.clock import Clock
 from helpers.processes import wait_for_end
+from helpers.programs import run_python
 from helpers.waiting import wait_until
 
 BOUND = 60.0
@@ -122,21 +123,15 @@ def test_it_is_not_met_by_who_ends_the_job_by_its_name(guard):
     assert title() in (f"workers-guard of pid {os.getpid()}", f"guard of {os.getpid()}")
 
 
-def test_it_goes_without_a_trace(kind):
+@pytest.mark.parametrize("has_pidfds", [True, False])
+def test_it_goes_without_a_trace(kind, monkeypatch, has_pidfds):
+    monkeypatch.setenv("PLAUNCH_NO_PIDFD", "0" if has_pidfds else "1")
     before = set(os.listdir("/proc/self/fd"))
-    guard = start_guard()
-    pid = guard.pid
-    guard.dismiss()
-    assert not os.path.exists(f"/proc/{pid}")
-    assert set(os.listdir("/proc/self/fd")) == before
-    guard.dismiss()  # again
-
-
-def test_it_goes_also_where_there_are_no_pidfds(kind, monkeypatch):
-    monkeypatch.setenv("PLAUNCH_NO_PIDFD", "1")
     guard = start_guard()
     guard.dismiss()
     assert not os.path.exists(f"/proc/{guard.pid}")
+    assert set(os.listdir("/proc/self/fd")) == before
+    guard.dismiss()  # again
 
 
 def test_its_exit_code_may_be_taken_by_other_code(kind):
@@ -156,30 +151,27 @@ def test_telling_it_never_waits(guard, caplog):
     assert "does not read" in caplog.text
 
 
-def test_the_system_has_no_more_processes(kind, monkeypatch, caplog):
+@pytest.mark.parametrize("what", ["processes", "descriptors"])
+def test_the_system_has_no_more(kind, what, monkeypatch, caplog):
     def refuse(*_, **__):
-        raise BlockingIOError(11, "Resource temporarily unavailable")
+        raise OSError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(os, "fork", refuse)
-    monkeypatch.setattr(subprocess, "Popen", refuse)
+    if what == "processes":
+        monkeypatch.setattr(os, "fork", refuse)
+        monkeypatch.setattr(subprocess, "Popen", refuse)
+    else:
+        monkeypatch.setattr(os, "pipe", refuse)
     before = set(os.listdir("/proc/self/fd"))
     assert start_guard() is None
     assert set(os.listdir("/proc/self/fd")) == before
     assert "workers may outlive this launcher" in caplog.text
 
 
-def test_the_system_has_no_more_descriptors(kind, monkeypatch, caplog):
-    def refuse():
-        raise OSError(23, "Too many open files in system")
-
-    monkeypatch.setattr(os, "pipe", refuse)
-    assert start_guard() is None
-    assert "workers may outlive this launcher" in caplog.text
-
-
-def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(monkeypatch, caplog):
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(
+    is_first, monkeypatch, caplog
+):
     caplog.set_level(logging.INFO, "plaunch")
-    pipe = os.pipe
     refused = []
 
     def refuse():
@@ -189,17 +181,20 @@ def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(monkeypat
     clock = Clock(0.0)
     reaper = Reaper(clock=clock)
     try:
-        reaper.begin()
-        os.kill(reaper.guard.pid, signal.SIGKILL)
-        wait_for_end(reaper.guard.pid)
-        monkeypatch.setattr(os, "pipe", refuse)
-        while clock.now < 60:
-            reaper.tend_guard()
-            assert reaper.guard is None
-            clock.now += 1
+        if not is_first:
+            reaper.begin()
+            os.kill(reaper.guard.pid, signal.SIGKILL)
+            wait_for_end(reaper.guard.pid)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pipe", refuse)
+            if is_first:
+                reaper.begin()
+            while clock.now < 60:
+                reaper.tend_guard()
+                assert reaper.guard is None
+                clock.now += 1
         assert refused == [0, 10, 20, 30, 40, 50]
         assert caplog.text.count("workers may outlive this launcher") == 1, "it is said once"
-        monkeypatch.setattr(os, "pipe", pipe)
         reaper.tend_guard()
         assert reaper.guard.is_alive()
         assert f"the guard process (pid {reaper.guard.pid}) has started now" in caplog.text
@@ -207,24 +202,7 @@ def test_a_guard_that_could_not_be_started_is_tried_again_now_and_then(monkeypat
         reaper.close()
 
 
-def test_a_first_guard_that_could_not_be_started_is_tried_again_too(monkeypatch):
-    def refuse():
-        raise OSError(23, "Too many open files in system")
-
-    clock = Clock(0.0)
-    reaper = Reaper(clock=clock)
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pipe", refuse)
-            reaper.begin()
-        clock.now += 10
-        reaper.tend_guard()
-        assert reaper.guard.is_alive()
-    finally:
-        reaper.close()
-
-
-def test_a_program_with_threads_is_not_forked(monkeypatch):
+def test_a_program_with_threads_is_not_forked_nor_is_a_large_one(monkeypatch):
     monkeypatch.setattr(guard_module, "_SMALL", 1 << 40)  # whatever was imported before this test
     assert guard_module._is_forkable() is (len(os.listdir("/proc/self/task")) == 1)
     release = threading.Event()
@@ -233,20 +211,16 @@ def test_a_program_with_threads_is_not_forked(monkeypatch):
     assert not guard_module._is_forkable()
     release.set()
     thread.join()
+    monkeypatch.setattr(guard_module, "_SMALL", 1)
+    assert not guard_module._is_forkable()
 
 
 def test_as_another_program_it_loads_little():
     code = "import sys; sys.path.append(sys.argv[1]); import plaunch.process.stopping.guard."
     code += "guard_process; print(*sys.modules)"
     package = os.path.dirname(guard_module.__file__).partition("/plaunch/process/")[0]
-    argv = [sys.executable, "-I", "-S", "-c", code, package]
-    loaded = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    loaded = run_python("-I", "-S", "-c", code, package, check=True).stdout.split()
     assert not {"dataclasses", "logging", "subprocess"}.intersection(loaded)
-
-
-def test_a_large_program_is_not_forked(monkeypatch):
-    monkeypatch.setattr(guard_module, "_SMALL", 1)
-    assert not guard_module._is_forkable()
 
 
 # --- a launcher that is killed --------------------------------------------------------------------
@@ -254,38 +228,25 @@ def test_a_large_program_is_not_forked(monkeypatch):
 ORPHANED = ("child", "stubborn", "session", "daemon", "execd", "closed", "cleared")
 
 
-@pytest.mark.parametrize("extras", [(), ("thread",)], ids=["forked", "another program"])
+@pytest.mark.parametrize("how", ["forked", "another program", "without pidfds"])
 @pytest.mark.parametrize("method", ["program", "spawn", "fork", "forkserver"])
 def test_nothing_outlives_a_launcher_that_is_killed(
-    run_program, programs, family, tmp_path, method, extras
+    run_program, programs, family, tmp_path, method, how
 ):
+    is_lost_found = method != "program" and how != "without pidfds"
     launcher = run_program(
         os.path.join(programs, "launcher.py"),
         family.folder,
-        ",".join(ORPHANED if method == "program" else (*ORPHANED, "lost")),
+        ",".join((*ORPHANED, "lost") if is_lost_found else ORPHANED),
         "wait",
         method,
-        *extras,
+        *(["thread"] if how == "another program" else []),
+        env={"PLAUNCH_NO_PIDFD": "1"} if how == "without pidfds" else {},
     )
     family.wait_for("worker", 2)
     launcher.kill()
     family.wait_until_gone()
     wait_until(lambda: folders_of(tmp_path) == [], lambda: f"the removal of {folders_of(tmp_path)}")
-
-
-@pytest.mark.parametrize("method", ["program", "spawn", "fork", "forkserver"])
-def test_the_same_without_pidfds(run_program, programs, family, method):
-    launcher = run_program(
-        os.path.join(programs, "launcher.py"),
-        family.folder,
-        ",".join(ORPHANED),
-        "wait",
-        method,
-        env={"PLAUNCH_NO_PIDFD": "1"},
-    )
-    family.wait_for("worker", 2)
-    launcher.kill()
-    family.wait_until_gone()
 
 
 def test_without_a_process_table_groups_are_killed(run_program, programs, family):
@@ -343,45 +304,30 @@ else:
 @pytest.mark.parametrize("moment", ["between", "untold"])
 @pytest.mark.parametrize("method", ["program", "spawn", "fork", "forkserver"])
 def test_a_launcher_is_killed_while_it_starts_workers(
-    run_program, family, tmp_path, method, moment
+    run_program, family, tmp_path, wait_until_alone, method, moment
 ):
     """Between two workers; and when it has not yet heard itself which worker it has started."""
     launcher = run_program("-c", BETWEEN, family.folder, method, moment, "/proc")
     assert launcher.wait(BOUND) == -signal.SIGKILL
-    wait_until(lambda: others_of(tmp_path) == [], lambda: f"the end of {others_of(tmp_path)}")
+    wait_until_alone()
     assert family.kinds().count("launcher") == 1
     assert family.alive() == []
     assert folders_of(tmp_path) == []
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_a_worker_makes_itself_known_if_the_launcher_cannot(run_program, family, tmp_path, method):
+def test_a_worker_makes_itself_known_if_the_launcher_cannot(
+    run_program, family, wait_until_alone, method
+):
     """Without a process table nothing else would tell that it is there."""
     launcher = run_program("-c", BETWEEN, family.folder, method, "untold", "/nonexistent")
     assert launcher.wait(BOUND) == -signal.SIGKILL
-    wait_until(lambda: others_of(tmp_path) == [], lambda: f"the end of {others_of(tmp_path)}")
+    wait_until_alone()
 
 
 def folders_of(tmp_path):
     """Our temporary folders; a fork server has one of multiprocessing's own."""
     return [name for name in os.listdir(tmp_path / "tmp") if not name.startswith("pymp-")]
-
-
-def others_of(tmp_path):
-    """Processes that belong to this test by their environment: workers, guards, fork servers."""
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            try:
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    environ = file.read()
-                process = read_process(int(name))
-            except OSError:
-                continue
-            mine = f"TMPDIR={tmp_path / 'tmp'}".encode() in environ
-            if mine and process is not None and process.is_alive:
-                found.append(int(name))
-    return found
 
 
 IN_THE_STOP = """\
@@ -420,16 +366,8 @@ def test_there_is_none_if_the_user_says_so(monkeypatch):
     reaper.close()
 
 
-def test_the_variable_turns_it_off_for_launches(run_program, family, programs, monkeypatch):
-    launcher = run_program(
-        "-m",
-        "plaunch",
-        os.path.join(programs, "descendants.py"),
-        family.folder,
-        "",
-        "wait",
-        env={"PLAUNCH_GUARD": "0"},
-    )
+def test_the_variable_turns_it_off_for_launches(launch, family):
+    launcher = launch((), "wait", nprocs=1, env={"PLAUNCH_GUARD": "0"})
     family.wait_for("worker")
     with open(f"/proc/{launcher.pid}/task/{launcher.pid}/children") as file:
         children = [int(pid) for pid in file.read().split()]
@@ -438,78 +376,64 @@ def test_the_variable_turns_it_off_for_launches(run_program, family, programs, m
     launcher.communicate(timeout=BOUND)
 
 
-def test_a_job_goes_on_without_its_guard_and_gets_another_one(family, programs, caplog):
-    clock = Clock(0.0)
+@pytest.fixture
+def guarded(family, programs, monkeypatch):
+    """A job of one worker and its reaper, the clock of both, and what wakes whoever waits."""
+    clock = Clock(10.0)
     reaper = Reaper(clock=clock)
-    script = os.path.join(programs, "descendants.py")
-    argv = (script, family.folder, "child,execd", "wait")
+    argv = (os.path.join(programs, "descendants.py"), family.folder, "child,execd", "wait")
     context = start_processes(
         "t", sys.executable, {0: argv}, log_dir=os.devnull, handle_signals=False, reaper=reaper
     )
-    try:
-        family.wait_for("worker")
-        first = reaper.guard.pid
-        os.kill(first, signal.SIGKILL)
-        wait_for_end(first)
-        assert context.wait(0) is None
-        clock.now += 1.0
-        with caplog.at_level(logging.WARNING, "plaunch"):
-            assert context.wait(0) is None
-        assert reaper.guard.pid != first
-        assert "another one takes over" in caplog.text
-    finally:
-        context.close()
-        reaper.close()
+    poller = select.poll()
+    for fd in context.exit_fds():
+        poller.register(fd, select.POLLIN)
+    yield types.SimpleNamespace(context=context, reaper=reaper, clock=clock, poller=poller)
+    context.close()
+    reaper.close()
+
+
+def test_a_job_goes_on_without_its_guard_and_gets_another_one(guarded, family, caplog):
+    family.wait_for("worker")
+    first = guarded.reaper.guard.pid
+    os.kill(first, signal.SIGKILL)
+    wait_for_end(first)
+    with caplog.at_level(logging.WARNING, "plaunch"):
+        assert guarded.context.wait(0) is None
+    assert guarded.reaper.guard.pid != first
+    assert "another one takes over" in caplog.text
+    guarded.context.close()
     assert family.alive() == []
 
 
-def test_the_end_of_the_guard_wakes_whoever_waits_for_workers(family, programs):
+def test_the_end_of_the_guard_wakes_whoever_waits_for_workers(guarded):
     """A launcher that is killed a moment later is guarded again."""
-    clock = Clock(10.0)
-    reaper = Reaper(clock=clock)
-    argv = (os.path.join(programs, "descendants.py"), family.folder, "", "wait")
-    context = start_processes(
-        "t", sys.executable, {0: argv}, log_dir=os.devnull, handle_signals=False, reaper=reaper
-    )
-    poller = select.poll()
-    for fd in context.exit_fds():
-        poller.register(fd, select.POLLIN)
-    try:
-        for _ in range(4):
-            assert poller.poll(0) == []
-            guard = reaper.guard.pid
-            os.kill(guard, signal.SIGKILL)
-            assert poller.poll(BOUND * 1000)
-            assert context.wait(0) is None
-            assert reaper.guard.pid != guard
-        # One that is killed all the time is not started all the time.
-        os.kill(reaper.guard.pid, signal.SIGKILL)
+    context, reaper, poller = guarded.context, guarded.reaper, guarded.poller
+    for _ in range(4):
+        assert poller.poll(0) == []
+        guard = reaper.guard.pid
+        os.kill(guard, signal.SIGKILL)
         assert poller.poll(BOUND * 1000)
         assert context.wait(0) is None
-        assert reaper.guard is None
-        assert poller.poll(0) == []
-        clock.now += 10.0
-        assert context.wait(0) is None
-        assert reaper.guard.is_alive()
-    finally:
-        context.close()
-        reaper.close()
+        assert reaper.guard.pid != guard
+    # One that is killed all the time is not started all the time.
+    os.kill(reaper.guard.pid, signal.SIGKILL)
+    assert poller.poll(BOUND * 1000)
+    assert context.wait(0) is None
+    assert reaper.guard is None
+    assert poller.poll(0) == []
+    guarded.clock.now += 10.0
+    assert context.wait(0) is None
+    assert reaper.guard.is_alive()
 
 
-def test_the_end_of_the_guard_during_a_sweep_wakes_but_once(family, programs, monkeypatch):
+def test_the_end_of_the_guard_during_a_sweep_wakes_but_once(guarded, monkeypatch):
+    reaper, poller = guarded.reaper, guarded.poller
     sweep = types.SimpleNamespace(left=[], step=lambda: 60.0)
     monkeypatch.setattr(Job, "begin_sweep", lambda *_: sweep)
     monkeypatch.setattr(Job, "is_clear", lambda _: False)
-    reaper = Reaper()
-    argv = (os.path.join(programs, "descendants.py"), family.folder, "", "wait")
-    context = start_processes(
-        "t", sys.executable, {0: argv}, log_dir=os.devnull, handle_signals=False, reaper=reaper
-    )
-    poller = select.poll()
-    for fd in context.exit_fds():
-        poller.register(fd, select.POLLIN)
     try:
-        stop = context.begin_stop(signal.SIGKILL, 0)
+        stop = guarded.context.begin_stop(signal.SIGKILL, 0)
         while (delay := stop.step()) != 60.0:
             assert delay is not None
             poller.poll(BOUND * 1000)
@@ -522,35 +446,15 @@ def test_the_end_of_the_guard_during_a_sweep_wakes_but_once(family, programs, mo
         assert reaper.guard.is_alive()
     finally:
         sweep.step = lambda: None
-        context.close()
-        reaper.close()
 
 
-def test_a_launcher_is_killed_soon_after_its_guard(run_program, programs, family):
-    launcher = run_program(
-        "-m", "plaunch", os.path.join(programs, "descendants.py"), family.folder, "child", "wait"
-    )
+@pytest.mark.parametrize("is_stopping", [False, True])
+def test_a_launcher_is_killed_soon_after_its_guard(launch, family, is_stopping):
+    launcher = launch(["child"], "stubborn", "--shutdown-timeout=600", nprocs=1)
     family.wait_for("worker")
-    first = guard_of(launcher)
-    os.kill(first, signal.SIGKILL)
-    wait_until(lambda: guard_of(launcher) not in (None, first), "another guard")
-    launcher.kill()
-    family.wait_until_gone()
-
-
-def test_a_guard_that_is_killed_during_a_stop_is_replaced(run_program, programs, family):
-    launcher = run_program(
-        "-m",
-        "plaunch",
-        "--shutdown-timeout=600",
-        os.path.join(programs, "descendants.py"),
-        family.folder,
-        "child",
-        "stubborn",
-    )
-    family.wait_for("worker")
-    launcher.terminate()
-    assert "SIGTERM received" in launcher.stderr.readline()
+    if is_stopping:
+        launcher.terminate()
+        assert "SIGTERM received" in launcher.stderr.readline()
     first = guard_of(launcher)
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: guard_of(launcher) not in (None, first), "another guard")
@@ -660,70 +564,53 @@ for line in sys.stdin:
 
 @pytest.fixture
 def told(run_program):
-    """A process with a guard that is told what the test says; it ends when the block does."""
-    launcher = run_program("-c", TOLD, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    """Tell the guard of a new process some lines, then kill that process."""
 
-    def tell(line):
-        launcher.stdin.write(line.decode())
-        launcher.stdin.flush()
-        assert launcher.stdout.readline() == "told\n"
+    def told(*lines):
+        launcher = run_program("-c", TOLD, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for line in lines:
+            launcher.stdin.write(line.decode())
+            launcher.stdin.flush()
+            assert launcher.stdout.readline() == "told\n"
+        launcher.kill()
 
-    tell.launcher = launcher
-    return tell
-
-
-def test_a_process_that_has_got_a_workers_number_is_spared(told, run_program):
-    """Number and start time are compared; the third worker is there to show that it looked."""
-    stranger, worker = [
-        subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2)
-    ]
-    try:
-        told(job_line("0123456789ab", since=0, has_forked=False, folder=None))
-        told(process_line(0, stranger.pid, read_process(stranger.pid).start - 1))
-        told(process_line(1, worker.pid, read_process(worker.pid).start))
-        told.launcher.kill()
-        assert worker.wait(BOUND) == -signal.SIGKILL
-        assert stranger.poll() is None
-    finally:
-        stranger.kill()
-        worker.kill()
-        stranger.wait()
+    return told
 
 
-def test_lines_that_make_no_sense_do_no_harm(told):
-    worker = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    try:
-        told(b"process 0 1 1\n")  # before any job: process 1 of the system
-        told(b"hello, world\n")
-        told(b"job\n")
-        told(b"process one two three\n")
-        told(job_line("0123456789ab", since=0, has_forked=False, folder=None))
-        told(process_line(1, worker.pid, read_process(worker.pid).start))
-        told.launcher.kill()
-        assert worker.wait(BOUND) == -signal.SIGKILL
-    finally:
-        worker.kill()
+def job(folder=None):
+    return job_line("0123456789ab", since=0, has_forked=False, folder=folder)
+
+
+def test_a_process_that_has_got_a_workers_number_is_spared(told, sleep):
+    """Number and start time are compared; the second worker is there to show that it looked."""
+    stranger, worker = (sleep(start_new_session=True) for _ in range(2))
+    told(
+        job(),
+        process_line(0, stranger.pid, read_process(stranger.pid).start - 1),
+        process_line(1, worker.pid, read_process(worker.pid).start),
+    )
+    assert worker.wait(BOUND) == -signal.SIGKILL
+    assert stranger.poll() is None
+
+
+def test_lines_that_make_no_sense_do_no_harm(told, sleep):
+    worker = sleep(start_new_session=True)
+    told(
+        b"process 0 1 1\n",  # before any job: process 1 of the system
+        b"hello, world\n",
+        b"job\n",
+        b"process one two three\n",
+        job(),
+        process_line(1, worker.pid, read_process(worker.pid).start),
+    )
+    assert worker.wait(BOUND) == -signal.SIGKILL
 
 
 def test_only_a_temporary_folder_of_ours_is_removed(told, tmp_path):
-    for name in ("plaunch_run_1234", "precious"):
+    for name in ("precious", "plaunch_run_1234"):
         (tmp_path / name / "attempt_0").mkdir(parents=True)
         (tmp_path / name / "attempt_0" / "error.json").write_text("{}")
-    for name in ("precious", "plaunch_run_1234"):
-        folder = str(tmp_path / name)
-        line = job_line("0123456789ab", since=0, has_forked=False, folder=folder)
-        if name == "precious":
-            other = subprocess.Popen(
-                [sys.executable, "-c", TOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-            other.stdin.write(line)
-            other.stdin.flush()
-            assert other.stdout.readline() == b"told\n"
-            other.kill()
-            other.communicate()
-        else:
-            told(line)
-            told.launcher.kill()
+        told(job(folder=str(tmp_path / name)))
     wait_until(lambda: not (tmp_path / "plaunch_run_1234").exists(), "our folder is removed")
     assert (tmp_path / "precious" / "attempt_0" / "error.json").exists()
 

@@ -183,27 +183,24 @@ def test_signals_to_a_worker_that_has_gone_are_nobodys(start):
     session.kill()
 
 
-def test_a_zombie_that_nobody_reaps_is_not_left_behind(tmp_path):
+# The grandchild's parent leaves the session but stays alive without reaping it.
+LEAVES_A_ZOMBIE = """
+import os, time
+if os.fork() == 0:
+    pid = os.fork()
+    if pid == 0: os._exit(0)
+    os.setsid()
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    print(os.getpid(), pid, flush=True)
+    time.sleep(600)
+os.wait()
+"""
+
+
+def test_a_zombie_that_nobody_reaps_is_not_left_behind():
     """Process 1 of a container often reaps nothing; its zombies keep the group alive for ever."""
-    program = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import subprocess, sys, time\n"
-            # The grandchild's parent leaves the session but stays alive without reaping it.
-            "import os\n"
-            "if os.fork() == 0:\n"
-            "    pid = os.fork()\n"
-            "    if pid == 0: os._exit(0)\n"
-            "    os.setsid()\n"
-            "    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)\n"
-            "    print(os.getpid(), pid, flush=True)\n"
-            "    time.sleep(600)\n"
-            "os.wait()\n",
-        ],
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
+    options = {"stdout": subprocess.PIPE, "start_new_session": True}
+    program = subprocess.Popen([sys.executable, "-c", LEAVES_A_ZOMBIE], **options)
     keeper, zombie = map(int, program.stdout.readline().split())
     try:
         program.kill()
@@ -263,8 +260,8 @@ def test_a_worker_that_may_not_be_signalled_is_said_so(start, monkeypatch, caplo
     ]
 
 
-def test_a_worker_that_does_not_lead_its_group_yet_is_killed_alone():
-    program = subprocess.Popen(["sleep", "600"])  # in our own group, as just after a fork
+def test_a_worker_that_does_not_lead_its_group_yet_is_killed_alone(sleep):
+    program = sleep()  # in our own group, as just after a fork
     session_of(program).kill()
     assert program.wait(20) == -signal.SIGKILL
 
@@ -282,17 +279,19 @@ def fake_proc(root, pid, stat, **files):
 
 
 @pytest.mark.parametrize(
-    ("name", "state"), [("python", "D"), ("a) S 1 (b", "R"), ("two words", "Z")]
+    ("stat", "state"),
+    [
+        ("77 (python) D", "D"),
+        ("77 (a) S 1 (b) R", "R"),
+        ("77 (two words) Z", "Z"),
+        ("garbage", ""),
+        (None, ""),  # there is nobody
+    ],
 )
-def test_the_state_is_read_whatever_the_name(tmp_path, name, state):
-    fake_proc(tmp_path, 77, f"77 ({name}) {state} 1 76 76 0 -1 4194560 0")
+def test_the_state_is_read_whatever_the_name(tmp_path, stat, state):
+    if stat is not None:
+        fake_proc(tmp_path, 77, f"{stat} 1 76 76 0 -1 4194560 0" if state else stat)
     assert read_state(77, str(tmp_path)) == state
-
-
-def test_the_state_of_nobody_is_empty(tmp_path):
-    assert read_state(77, str(tmp_path)) == ""
-    fake_proc(tmp_path, 78, "garbage")
-    assert read_state(78, str(tmp_path)) == ""
 
 
 @pytest.mark.parametrize(
@@ -311,7 +310,4 @@ def test_the_state_of_nobody_is_empty(tmp_path):
 def test_a_stuck_process_is_described(tmp_path, wchan, stack, words):
     fake_proc(tmp_path, 77, "77 (python) D 1 77 77 0 -1 0 0", wchan=wchan, stack=stack)
     assert describe_process(77, str(tmp_path)) == words
-
-
-def test_a_process_without_proc_is_described(tmp_path):
-    assert describe_process(77, str(tmp_path)) == "pid 77 (state unknown)"
+    assert describe_process(78, str(tmp_path)) == "pid 78 (state unknown)"

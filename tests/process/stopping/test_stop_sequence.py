@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import logging
 import signal
+from dataclasses import dataclass, field
 
 import pytest
 from plaunch.process.stopping.stop_sequence import StopSequence
 
-TERM, KILL = signal.SIGTERM, signal.SIGKILL
+TERM, INT, KILL = signal.SIGTERM, signal.SIGINT, signal.SIGKILL
 
 
 class FakeSession:
     """A worker that dies of the signals in `dies_of`, `delay` seconds after the first of them."""
 
     def __init__(
-        self, world, rank, *, dies_of=(TERM, KILL), delay=0.0001, leaves=(), is_wrapper=False
+        self,
+        world,
+        rank,
+        *,
+        dies_of=(TERM, KILL),
+        delay=0.0001,
+        dead_at=None,
+        leaves=(),
+        orphans_die_of=(TERM, KILL),
+        is_wrapper=False,
+        refuses=(),
     ):
         self.world = world
         self.rank = rank
         self.pid = 1000 + rank
         self.dies_of = set(dies_of)
         self.delay = delay
-        self.dead_at = None
+        self.dead_at = dead_at
         self.orphans = list(leaves)
-        self.orphans_die_of = {TERM, KILL}
+        self.orphans_die_of = set(orphans_die_of)
         self.is_wrapper = is_wrapper
         self.asked_rest = is_wrapper
-        self.refuses = set()  # the processes of another user's
+        self.refuses = set(refuses)  # the processes of another user's
 
     def ask_to_end(self, signum):
         self._note(signum, "session" if self.is_wrapper else "leader")
@@ -100,6 +111,7 @@ class World:
             ends = [s.dead_at for s in self.sessions.values() if s.dead_at and s.dead_at > self.now]
             self.now = min([self.now + max(delay, 1e-6), *ends])
             assert self.now < until, "the sequence does not end"
+        return sequence
 
     def signals(self, rank=None):
         return [(name, scope) for _, who, name, scope in self.sent if rank in (None, who)]
@@ -110,49 +122,91 @@ def world():
     return World()
 
 
-def test_a_cooperative_worker_gets_the_soft_signal_only_and_only_itself(world):
-    world.worker()
-    sequence = world.sequence()
-    world.climb(sequence)
-    assert world.signals() == [("SIGTERM", "leader")]
-    assert world.now < 0.001
-    assert sequence.stuck == {}
+@dataclass(frozen=True)
+class Stop:
+    """Workers that are stopped: what each of them gets, how long it takes, and who is left."""
+
+    workers: list
+    options: dict
+    signals: list
+    seconds: float
+    stuck: dict = field(default_factory=dict)
 
 
-def test_the_soft_signal_is_the_one_asked_for(world):
-    world.worker(dies_of=[signal.SIGINT])
-    world.climb(world.sequence(death_sig=signal.SIGINT))
-    assert world.signals() == [("SIGINT", "leader")]
+SOFT, HARD, REST = ("SIGTERM", "leader"), ("SIGKILL", "all"), ("SIGTERM", "rest")
+DEAF = {"dies_of": [KILL]}
+IMMORTAL = {"dies_of": []}
+GONE = {"dead_at": 0.0, "leaves": [77]}
+LASTING = {"orphans_die_of": []}
+LOOKS = 0.0075  # seconds until it is seen that nothing of the orphans is left
+
+STOPS = {
+    "a cooperative worker gets the soft signal only, and only itself": Stop([{}], {}, [[SOFT]], 0),
+    "the soft signal is the one asked for": Stop(
+        [{"dies_of": [INT]}], {"death_sig": INT}, [[("SIGINT", "leader")]], 0
+    ),
+    "it ends as soon as the last worker has ended": Stop(
+        [{"delay": 3}, {"delay": 7}], {"grace": 600}, [[SOFT], [SOFT]], 7
+    ),
+    "who ignores the soft signal is killed with its group after the grace": Stop(
+        [DEAF, {}], {"grace": 5}, [[SOFT, HARD], [SOFT]], 5
+    ),
+    "no grace means SIGKILL at once": Stop([DEAF], {"grace": 0}, [[SOFT, HARD]], 0),
+    "SIGKILL as the soft signal goes to the group at once": Stop(
+        [{}], {"death_sig": KILL}, [[HARD]], 0
+    ),
+    "what outlives SIGKILL is named after a bound": Stop(
+        [IMMORTAL, {}], {"grace": 5, "kill_wait": 4}, [[SOFT, HARD], [SOFT]], 9, {0: [1000]}
+    ),
+    # Another worker has left something behind by then, which is still waited for.
+    "who was given up is no reason to look all the time": Stop(
+        [IMMORTAL, {**DEAF, **LASTING, "delay": 3, "leaves": [77]}],
+        {"grace": 5, "kill_wait": 4},
+        [[SOFT, HARD], [SOFT, HARD, HARD]],
+        12,
+        {0: [1000], 1: [77]},
+    ),
+    "a worker that may not be signalled is not waited for after its grace": Stop(
+        [{**IMMORTAL, "refuses": [1000]}, {**DEAF, "delay": 1}],
+        {"grace": 5, "kill_wait": 4},
+        [[SOFT, HARD], [SOFT, HARD]],
+        6,
+        {0: [1000]},
+    ),
+    "what was orphaned and may not be signalled is not waited for": Stop(
+        [{**GONE, "leaves": [77, 78], "orphans_die_of": [KILL], "refuses": [77]}],
+        {"kill_wait": 4},
+        [[REST, HARD]],
+        0.5 + LOOKS,
+        {0: [77]},
+    ),
+    "what a worker orphaned gets the soft signal too": Stop([GONE], {}, [[REST]], LOOKS),
+    "what was orphaned and ignores it is killed in under a second": Stop(
+        [{**GONE, "leaves": [77, 78], "orphans_die_of": [KILL]}],
+        {"grace": 600},
+        [[REST, HARD]],
+        0.5 + LOOKS,
+    ),
+    "what was orphaned and outlives SIGKILL is named": Stop(
+        [{**GONE, **LASTING}], {"kill_wait": 4}, [[REST, HARD]], 4.5, {0: [77]}
+    ),
+    "who is abandoned gets SIGKILL at once and is not waited for": Stop(
+        [IMMORTAL, {"delay": 3}], {"abandoned": [0]}, [[HARD], [SOFT]], 3, {0: [1000]}
+    ),
+    "who is abandoned and ends after all is not stuck": Stop(
+        [{"delay": 1}, {"delay": 3}], {"abandoned": [0]}, [[HARD], [SOFT]], 3
+    ),
+}
 
 
-def test_it_ends_as_soon_as_the_last_worker_has_ended(world):
-    world.worker(delay=3)
-    world.worker(delay=7)
-    world.climb(world.sequence(grace=600))
-    assert world.now == pytest.approx(7, abs=0.01)
-    assert KILL.name not in [name for name, _ in world.signals()]
-
-
-def test_who_ignores_the_soft_signal_is_killed_with_its_group_after_the_grace(world):
-    world.worker(dies_of=[KILL])
-    world.worker()
-    world.climb(world.sequence(grace=5))
-    assert world.signals(rank=0) == [("SIGTERM", "leader"), ("SIGKILL", "all")]
-    assert world.signals(rank=1) == [("SIGTERM", "leader")]
-    assert world.now == pytest.approx(5, abs=0.01)
-
-
-def test_no_grace_means_sigkill_at_once(world):
-    world.worker(dies_of=[KILL])
-    world.climb(world.sequence(grace=0))
-    assert world.signals() == [("SIGTERM", "leader"), ("SIGKILL", "all")]
-    assert world.now < 0.001
-
-
-def test_sigkill_as_the_soft_signal_goes_to_the_group_at_once(world):
-    world.worker()
-    world.climb(world.sequence(death_sig=KILL))
-    assert world.signals() == [("SIGKILL", "all")]
+@pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS)
+def test_who_gets_which_signals_and_who_is_left(world, stop):
+    for worker in stop.workers:
+        world.worker(**worker)
+    sequence = world.climb(world.sequence(**stop.options))
+    assert [world.signals(rank) for rank in world.sessions] == stop.signals
+    assert world.now == pytest.approx(stop.seconds, rel=5e-4, abs=1e-3)
+    assert sequence.stuck == stop.stuck
 
 
 def test_escalating_skips_the_rest_of_the_grace(world):
@@ -183,65 +237,6 @@ def test_sigkill_is_sent_once_however_often_it_is_stepped(world):
     assert world.signals().count(("SIGKILL", "all")) == 1
 
 
-def test_what_outlives_sigkill_is_named_after_a_bound(world):
-    world.worker(dies_of=[])
-    world.worker()
-    sequence = world.sequence(grace=5, kill_wait=4)
-    world.climb(sequence)
-    assert world.now == pytest.approx(9, abs=0.01)
-    assert sequence.stuck == {0: [1000]}
-
-
-def test_who_was_given_up_is_no_reason_to_look_all_the_time(world):
-    """Another worker has left something behind by then, which is still waited for."""
-    world.worker(dies_of=[])
-    slow = world.worker(dies_of=[KILL], delay=3, leaves=[77])
-    slow.orphans_die_of = set()
-    sequence = world.sequence(grace=5, kill_wait=4)
-    world.climb(sequence)
-    assert sequence.stuck == {0: [1000], 1: [77]}
-    assert world.now == pytest.approx(12, abs=0.1)
-
-
-def test_a_worker_that_may_not_be_signalled_is_not_waited_for_after_its_grace(world):
-    world.worker(dies_of=[]).refuses = {1000}
-    world.worker(dies_of=[KILL], delay=1)
-    sequence = world.sequence(grace=5, kill_wait=4)
-    world.climb(sequence)
-    assert sequence.stuck == {0: [1000]}
-    assert world.now == pytest.approx(6, abs=0.1)
-
-
-def test_what_was_orphaned_and_may_not_be_signalled_is_not_waited_for(world):
-    session = world.worker(leaves=[77, 78])
-    session.orphans_die_of = {KILL}
-    session.refuses = {77}
-    session.dead_at = 0.0
-    sequence = world.sequence(kill_wait=4)
-    world.climb(sequence)
-    assert sequence.stuck == {0: [77]}
-    assert world.now == pytest.approx(0.5, abs=0.1)
-
-
-def test_what_a_worker_orphaned_gets_the_soft_signal_too(world):
-    session = world.worker(leaves=[77])
-    session.dead_at = 0.0
-    sequence = world.sequence()
-    world.climb(sequence)
-    assert world.signals() == [("SIGTERM", "rest")]
-    assert world.now < 0.1
-    assert sequence.stuck == {}
-
-
-def test_what_was_orphaned_and_ignores_it_is_killed_in_under_a_second(world):
-    session = world.worker(leaves=[77, 78])
-    session.orphans_die_of = {KILL}
-    session.dead_at = 0.0
-    world.climb(world.sequence(grace=600))
-    assert world.signals() == [("SIGTERM", "rest"), ("SIGKILL", "all")]
-    assert world.now < 1.0
-
-
 def test_children_are_left_alone_as_long_as_their_worker_lives(world):
     world.worker(delay=10, leaves=[77])
     world.climb(world.sequence(grace=30))
@@ -250,9 +245,7 @@ def test_children_are_left_alone_as_long_as_their_worker_lives(world):
 
 
 def test_what_one_worker_orphaned_is_not_spared_for_the_grace_of_another(world):
-    gone = world.worker(leaves=[77])
-    gone.orphans_die_of = {KILL}
-    gone.dead_at = 0.0
+    world.worker(leaves=[77], orphans_die_of=[KILL], dead_at=0.0)
     world.worker(dies_of=[KILL])
     world.climb(world.sequence(grace=20))
     killed_at = [at for at, rank, name, _ in world.sent if (rank, name) == (0, "SIGKILL")]
@@ -260,21 +253,9 @@ def test_what_one_worker_orphaned_is_not_spared_for_the_grace_of_another(world):
     assert world.now == pytest.approx(20, abs=0.01)
 
 
-def test_what_was_orphaned_and_outlives_sigkill_is_named(world):
-    session = world.worker(leaves=[77])
-    session.orphans_die_of = set()
-    session.dead_at = 0.0
-    sequence = world.sequence(kill_wait=4)
-    world.climb(sequence)
-    assert sequence.stuck == {0: [77]}
-    assert world.now == pytest.approx(4.5, abs=0.05)
-
-
 def test_what_evades_sigkill_as_another_process_gets_it_again(world):
     """It has forked and ended before the signal came; it is not one that outlives SIGKILL."""
-    session = world.worker(leaves=[77])
-    session.orphans_die_of = set()
-    session.dead_at = 0.0
+    session = world.worker(leaves=[77], orphans_die_of=[], dead_at=0.0)
     kill = session.kill
 
     def evade():
@@ -284,28 +265,24 @@ def test_what_evades_sigkill_as_another_process_gets_it_again(world):
         return refused
 
     session.kill = evade
-    sequence = world.sequence(kill_wait=4)
-    world.climb(sequence)
+    sequence = world.climb(world.sequence(kill_wait=4))
     assert world.signals() == [("SIGTERM", "rest")] + 4 * [("SIGKILL", "all")]
     assert sequence.stuck == {}
     assert world.now < 1
 
 
 def test_what_evades_sigkill_for_ever_is_given_up(world):
-    session = world.worker(leaves=[77])
-    session.orphans_die_of = set()
-    session.dead_at = 0.0
+    session = world.worker(leaves=[77], orphans_die_of=[], dead_at=0.0)
     survivors = session.survivors
     session.survivors = lambda: [survivors()[0] + int(world.now * 1000)]
-    sequence = world.sequence(kill_wait=4)
-    world.climb(sequence)
+    sequence = world.climb(world.sequence(kill_wait=4))
     assert list(sequence.stuck) == [0]
     assert world.now == pytest.approx(4.5, abs=0.05)
 
 
 def test_nothing_happens_when_all_have_ended_cleanly(world, caplog):
     for _ in range(3):
-        world.worker().dead_at = 0.0
+        world.worker(dead_at=0.0)
     with caplog.at_level(logging.INFO, "plaunch"):
         assert world.sequence().step([]) is None
     assert world.sent == []
@@ -356,17 +333,6 @@ def test_the_delay_is_that_of_the_next_thing_to_do(world):
     assert sequence.step([0]) == pytest.approx(4)  # giving up
 
 
-def test_who_is_abandoned_gets_sigkill_at_once_and_is_not_waited_for(world):
-    world.worker(dies_of=[])
-    world.worker(delay=3)
-    sequence = world.sequence(grace=30, abandoned=[0])
-    world.climb(sequence)
-    assert world.signals(rank=0) == [("SIGKILL", "all")]
-    assert world.signals(rank=1) == [("SIGTERM", "leader")]
-    assert world.now == pytest.approx(3, abs=0.01)
-    assert sequence.stuck == {0: [1000]}
-
-
 def test_who_is_abandoned_alone_is_given_up_at_once(world):
     world.worker(dies_of=[])
     sequence = world.sequence(grace=30, abandoned=[0])
@@ -374,17 +340,8 @@ def test_who_is_abandoned_alone_is_given_up_at_once(world):
     assert sequence.stuck == {0: [1000]}
 
 
-def test_who_is_abandoned_and_ends_after_all_is_not_stuck(world):
-    world.worker(delay=1)
-    world.worker(delay=3)
-    sequence = world.sequence(abandoned=[0])
-    world.climb(sequence)
-    assert sequence.stuck == {}
-
-
 def test_what_a_killed_worker_leaves_behind_has_had_its_grace(world):
-    session = world.worker(dies_of=[KILL], leaves=[77])
-    session.orphans_die_of = {KILL}
+    session = world.worker(dies_of=[KILL], leaves=[77], orphans_die_of=[KILL])
     kill = session.kill
 
     def kill_the_worker_alone():
@@ -400,8 +357,7 @@ def test_what_a_killed_worker_leaves_behind_has_had_its_grace(world):
 
 
 def test_the_program_that_a_shell_ran_has_the_whole_grace(world):
-    shell = world.worker(is_wrapper=True, leaves=[77])
-    shell.orphans_die_of = {KILL}
+    shell = world.worker(is_wrapper=True, leaves=[77], orphans_die_of=[KILL])
     sequence = world.sequence(grace=30)
     sequence.step(world.live())
     world.now = 20.0
@@ -414,8 +370,7 @@ def test_the_program_that_a_shell_ran_has_the_whole_grace(world):
 
 
 def test_the_program_that_a_shell_ran_is_killed_after_the_grace(world, caplog):
-    shell = world.worker(is_wrapper=True, leaves=[77])
-    shell.orphans_die_of = {KILL}
+    world.worker(is_wrapper=True, leaves=[77], orphans_die_of=[KILL])
     with caplog.at_level(logging.WARNING, "plaunch"):
         world.climb(world.sequence(grace=30))
     assert world.signals() == [("SIGTERM", "session"), ("SIGKILL", "all")]
@@ -457,5 +412,5 @@ def test_a_stop_by_sigkill_has_no_soft_signal(world):
 
 
 def test_nothing_is_told_of_workers_that_have_ended_by_themselves(world):
-    world.worker().dead_at = 0.0
+    world.worker(dead_at=0.0)
     assert told_of(world) == []

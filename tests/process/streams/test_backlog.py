@@ -4,18 +4,13 @@ import errno
 import os
 import subprocess
 import tempfile
-from typing import IO, TYPE_CHECKING
 
 import pytest
 from plaunch.process.streams import backlog as backlog_module
 from plaunch.process.streams.backlog import Backlog
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
-
-def read_all(backlog: Backlog, size: int = 1 << 16) -> bytes:
+def read_all(backlog, size=1 << 16):
     pieces = []
     while backlog.size:
         pieces.append(backlog.take(size))
@@ -25,18 +20,18 @@ def read_all(backlog: Backlog, size: int = 1 << 16) -> bytes:
 class Disk:
     """A disk of limited size: opens files, and lets only so many bytes be in them."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size):
         self.size = size
-        self.files: list[IO[bytes]] = []
+        self.files = []
 
-    def open_file(self) -> IO[bytes]:
+    def open_file(self):
         self.files.append(tempfile.TemporaryFile(buffering=0))
         return self.files[-1]
 
-    def used(self) -> int:
+    def used(self):
         return sum(os.fstat(f.fileno()).st_size for f in self.files if not f.closed)
 
-    def pwrite(self, fd: int, data: memoryview, position: int) -> int:
+    def pwrite(self, fd, data, position):
         growth = position + len(data) - os.fstat(fd).st_size
         room = len(data) - max(0, growth - (self.size - self.used()))
         if room <= 0:
@@ -45,15 +40,15 @@ class Disk:
 
 
 @pytest.fixture(autouse=True)
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_segments(monkeypatch):
     monkeypatch.setattr(backlog_module, "MIN_SEGMENT", 100)
 
 
-def batch(first: int, lines: int = 10) -> bytes:
+def batch(first, lines=10):
     return b"".join(b"line %04d\n" % n for n in range(first, first + lines))
 
 
-def test_gives_back_what_it_got_in_order() -> None:
+def test_gives_back_what_it_got_in_order():
     backlog = Backlog(0)
     written = [batch(n * 10) for n in range(20)]
     for data in written:
@@ -63,16 +58,14 @@ def test_gives_back_what_it_got_in_order() -> None:
     assert (backlog.size, backlog.count_lines(), backlog.dropped_lines) == (0, 0, 0)
 
 
-def test_reads_whole_lines_where_there_are_line_ends() -> None:
+def test_reads_whole_lines_where_there_are_line_ends():
     backlog = Backlog(0)
     backlog.append(b"one\ntwo\nthree, which is long\n")
-    assert backlog.take(6) == b"one\n"
-    assert backlog.take(6) == b"two\n"
-    assert backlog.take(6) == b"three,"
-    assert backlog.take(100) == b" which is long\n"
+    pieces = [backlog.take(size) for size in (6, 6, 6, 100)]
+    assert pieces == [b"one\n", b"two\n", b"three,", b" which is long\n"]
 
 
-def test_reading_and_writing_take_turns() -> None:
+def test_reading_and_writing_take_turns():
     backlog = Backlog(0)
     seen, written = b"", b""
     for n in range(50):
@@ -82,7 +75,7 @@ def test_reading_and_writing_take_turns() -> None:
     assert seen + read_all(backlog) == written
 
 
-def test_what_has_been_read_gives_its_space_back() -> None:
+def test_what_has_been_read_gives_its_space_back():
     disk = Disk(1 << 20)
     backlog = Backlog(0, disk.open_file)
     for n in range(20):
@@ -96,7 +89,7 @@ def test_what_has_been_read_gives_its_space_back() -> None:
     assert all(file.closed for file in disk.files)
 
 
-def test_a_full_disk_costs_the_oldest_lines_and_only_those() -> None:
+def test_a_full_disk_costs_the_oldest_lines_and_only_those():
     disk = Disk(1000)
     backlog = Backlog(0, disk.open_file, disk.pwrite)
     for n in range(30):
@@ -109,7 +102,7 @@ def test_a_full_disk_costs_the_oldest_lines_and_only_those() -> None:
     backlog.clear()
 
 
-def test_lines_that_were_read_already_are_not_counted_as_dropped() -> None:
+def test_lines_that_were_read_already_are_not_counted_as_dropped():
     disk = Disk(200)
     backlog = Backlog(0, disk.open_file, disk.pwrite)
     backlog.append(batch(0))
@@ -120,7 +113,7 @@ def test_lines_that_were_read_already_are_not_counted_as_dropped() -> None:
     assert read_all(backlog) == batch(10) + batch(20)
 
 
-def test_a_disk_that_takes_nothing_costs_the_oldest_lines_in_memory() -> None:
+def test_a_disk_that_takes_nothing_costs_the_oldest_lines_in_memory():
     disk = Disk(10)
     backlog = Backlog(200, disk.open_file, disk.pwrite)
     for n in range(3):
@@ -135,29 +128,21 @@ def test_a_disk_that_takes_nothing_costs_the_oldest_lines_in_memory() -> None:
     assert (backlog.size, backlog.dropped_lines) == (0, 20)
 
 
-def test_no_file_can_be_opened() -> None:
-    def fail() -> IO[bytes]:
+def test_with_no_more_descriptors_the_last_file_grows():
+    def fail():
         raise OSError(errno.EMFILE, "Too many open files")
 
     backlog = Backlog(0, fail)
     backlog.append(b"line\n")
-    assert (backlog.size, backlog.dropped_lines) == (0, 1)
-
-
-def test_with_no_more_descriptors_the_last_file_grows() -> None:
-    disk = Disk(1 << 20)
-    backlog = Backlog(0, disk.open_file)
+    assert (backlog.size, backlog.dropped_lines) == (0, 1), "there was none"
+    backlog = Backlog(0)
     backlog.append(batch(0))
-
-    def fail() -> IO[bytes]:
-        raise OSError(errno.EMFILE, "Too many open files")
-
     backlog._open_file = fail
     backlog.append(batch(10))
     assert read_all(backlog) == batch(0) + batch(10)
 
 
-def test_a_disk_that_loses_data_costs_that_part_only() -> None:
+def test_a_disk_that_loses_data_costs_that_part_only():
     disk = Disk(1 << 20)
     backlog = Backlog(0, disk.open_file)
     backlog.append(batch(0))
@@ -168,7 +153,7 @@ def test_a_disk_that_loses_data_costs_that_part_only() -> None:
     assert read_all(backlog) == batch(10)
 
 
-def test_the_files_have_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_have_no_name(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     backlog = Backlog(0)
     backlog.append(b"line\n")
@@ -178,7 +163,7 @@ def test_the_files_have_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+def tiny_disk(tmp_path):
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path],
         check=False,
@@ -190,7 +175,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
-def test_a_real_full_disk(tiny_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_full_disk(tiny_disk, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tiny_disk))
     monkeypatch.setattr(backlog_module, "MIN_SEGMENT", 64 << 10)
     backlog = Backlog(0)

@@ -6,30 +6,12 @@ import os
 
 import pytest
 from plaunch.process.streams.reader import FollowedFile, Reader, Source
-from plaunch.process.streams.sinks import Sink
 from plaunch.process.streams.traffic import Traffic
 
-from helpers.notices import Recorded
+from helpers.sinks import Kept, Plain
 from helpers.waiting import wait_until
 
 BOUND = 60.0
-
-
-class Kept(Sink):
-    def __init__(self):
-        self.data = b""
-        self.is_closed = False
-
-    def write(self, data):
-        self.data += data
-
-    def close(self):
-        self.is_closed = True
-
-
-@pytest.fixture
-def notices():
-    return Recorded()
 
 
 class Following:
@@ -78,19 +60,14 @@ def test_a_file_is_read_as_it_grows_also_if_it_comes_late(following, tmp_path):
     assert following.traffic.read_bytes == len(kept.data)
 
 
-def test_what_was_written_just_before_the_end_is_read(following, tmp_path):
+@pytest.mark.parametrize("size", [1_000_000, None], ids=["just before the end", "never"])
+def test_what_was_written_just_before_the_end_is_read(following, tmp_path, notices, size):
     kept = following.add(tmp_path / "log")
     following.start()
-    (tmp_path / "log").write_bytes(b"x" * 1_000_000)
+    if size is not None:
+        (tmp_path / "log").write_bytes(b"x" * size)
     following.stop()
-    assert len(kept.data) == 1_000_000
-
-
-def test_a_file_that_never_comes_is_no_trouble(following, tmp_path, notices):
-    kept = following.add(tmp_path / "log")
-    following.start()
-    following.stop()
-    assert (kept.data, notices.messages) == (b"", [])
+    assert (len(kept.data), notices.messages) == (size or 0, [])
 
 
 def test_one_who_goes_on_writing_is_not_waited_for(following, tmp_path):
@@ -98,12 +75,7 @@ def test_one_who_goes_on_writing_is_not_waited_for(following, tmp_path):
     with open(tmp_path / "log", "ab", buffering=0) as file:
         file.write(b"again\n")
         echoed = []
-
-        class Echo(Sink):
-            def write(self, data):
-                echoed.append(file.write(data))
-
-        following.add(tmp_path / "log", Echo())
+        following.add(tmp_path / "log", Plain(lambda data: echoed.append(file.write(data))))
         following.start()
         following.stop()
     assert echoed

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 from plaunch.process.streams.last_lines import (
@@ -11,9 +10,6 @@ from plaunch.process.streams.last_lines import (
     read_last_lines,
     split_last_lines,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -31,16 +27,16 @@ if TYPE_CHECKING:
         (b"caf\xc3\xa9 \xff\n", ["café \ufffd"]),
     ],
 )
-def test_last_lines_of_a_short_stream(data: bytes, lines: list[str]) -> None:
+def test_last_lines_of_a_short_stream(data, lines):
     assert split_last_lines(data) == lines
 
 
-def test_only_the_last_lines_are_kept() -> None:
+def test_only_the_last_lines_are_kept():
     data = b"".join(b"%d\n" % n for n in range(100))
     assert split_last_lines(data) == [str(n) for n in range(100 - KEPT_LINES, 100)]
 
 
-def test_a_line_whose_beginning_is_gone_is_left_out_unless_it_is_the_only_one() -> None:
+def test_a_line_whose_beginning_is_gone_is_left_out_unless_it_is_the_only_one():
     assert split_last_lines(b"ginning\nwhole\n", is_cut=True) == ["whole"]
     assert split_last_lines(b"ginning of one long line\n", is_cut=True) == [
         "ginning of one long line"
@@ -48,14 +44,22 @@ def test_a_line_whose_beginning_is_gone_is_left_out_unless_it_is_the_only_one() 
 
 
 class TestRing:
-    def test_remembers_what_was_written(self) -> None:
-        ring = Ring()
-        ring.write(b"one\ntw")
-        ring.write(b"o\n")
-        assert ring.last_lines() == ["one", "two"]
+    @pytest.mark.parametrize(
+        ("writes", "kept_bytes", "lines"),
+        [
+            ([b"one\ntw", b"o\n"], KEPT_BYTES, ["one", "two"]),
+            ([b"beginning\nend\n"], 8, ["end"]),  # one write fills it: it is known to be cut
+            ([b"abc\nd", b"ef\n"], 8, ["abc", "def"]),  # it just fits
+        ],
+    )
+    def test_remembers_what_was_written(self, writes, kept_bytes, lines):
+        ring = Ring(kept_bytes=kept_bytes)
+        for data in writes:
+            ring.write(data)
+        assert ring.last_lines() == lines
 
     @pytest.mark.parametrize("piece", [1, 7, 64, 1000])
-    def test_keeps_the_end_in_bounded_memory(self, piece: int) -> None:
+    def test_keeps_the_end_in_bounded_memory(self, piece):
         stream = b"".join(b"%04d\n" % n for n in range(200))
         ring = Ring(kept_bytes=32)
         for start in range(0, len(stream), piece):
@@ -63,45 +67,32 @@ class TestRing:
             assert len(ring._data) <= 64
         assert ring.last_lines() == ["0194", "0195", "0196", "0197", "0198", "0199"]
 
-    def test_one_write_that_fills_it_is_known_to_be_cut(self) -> None:
-        ring = Ring(kept_bytes=8)
-        ring.write(b"beginning\nend\n")
-        assert ring.last_lines() == ["end"]
-
-    def test_nothing_is_cut_from_a_stream_that_just_fits(self) -> None:
-        ring = Ring(kept_bytes=8)
-        ring.write(b"abc\nd")
-        ring.write(b"ef\n")
-        assert ring.last_lines() == ["abc", "def"]
-
 
 class TestFile:
-    def test_reads_the_end(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("content", "start", "lines"),
+        [
+            (
+                b"".join(b"line %d\n" % n for n in range(50_000)),
+                0,
+                [f"line {n}" for n in range(49_980, 50_000)],
+            ),
+            # a long last line is cut at its beginning
+            (b"first\n" + b"x" * (KEPT_BYTES - 6) + b"\nlast\n", 0, ["last"]),
+            # what others wrote before is left out
+            (b"old\nnew\n", 4, ["new"]),
+            (b"old\nnew\n", 8, []),
+            # a file that was truncated is read from its beginning
+            (b"new\n", 100, ["new"]),
+        ],
+        ids=["many lines", "a long line", "some old", "all old", "truncated"],
+    )
+    def test_reads_the_end(self, tmp_path, content, start, lines):
         path = tmp_path / "stderr.log"
-        path.write_bytes(b"".join(b"line %d\n" % n for n in range(50_000)))
-        assert path.stat().st_size > KEPT_BYTES
-        assert read_last_lines(str(path)) == [f"line {n}" for n in range(49_980, 50_000)]
+        path.write_bytes(content)
+        assert read_last_lines(str(path), start=start) == lines
 
-    def test_a_long_last_line_is_cut_at_its_beginning(self, tmp_path: Path) -> None:
-        path = tmp_path / "stderr.log"
-        path.write_bytes(b"first\n" + b"x" * (KEPT_BYTES - 6) + b"\nlast\n")
-        assert read_last_lines(str(path)) == ["last"]
-
-    def test_leaves_out_what_others_wrote_before(self, tmp_path: Path) -> None:
-        path = tmp_path / "stderr.log"
-        path.write_bytes(b"old\nnew\n")
-        assert read_last_lines(str(path), start=4) == ["new"]
-        assert read_last_lines(str(path), start=8) == []
-
-    def test_a_file_that_was_truncated_is_read_from_its_beginning(self, tmp_path: Path) -> None:
-        path = tmp_path / "stderr.log"
-        path.write_bytes(b"new\n")
-        assert read_last_lines(str(path), start=100) == ["new"]
-
-    def test_what_is_not_a_regular_file_has_none(self, tmp_path: Path) -> None:
+    def test_what_is_not_a_regular_file_has_none(self, tmp_path):
         os.mkfifo(tmp_path / "fifo")
-        assert read_last_lines(str(tmp_path / "fifo")) == []
-        assert read_last_lines(os.devnull) == []
-        assert read_last_lines("/dev/zero") == []
-        assert read_last_lines(str(tmp_path)) == []
-        assert read_last_lines(str(tmp_path / "missing")) == []
+        for path in (tmp_path / "fifo", os.devnull, "/dev/zero", tmp_path, tmp_path / "missing"):
+            assert read_last_lines(str(path)) == []

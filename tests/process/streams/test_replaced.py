@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import subprocess
 import sys
 import threading
 
@@ -14,38 +13,51 @@ from plaunch.launch import launch_agent
 from plaunch.process import Std, start_processes
 from plaunch_logs_default import DefaultLogsSpecs
 
+from helpers.programs import run_python
+
 BOUND = 60.0
 WORDS = ("-c", "echo out ü; echo err >&2")
 
 
-def tee(tee=Std.ALL, **options):
-    context = start_processes("t", "sh", {0: WORDS}, tee=tee, **options)
+def tee(tee=Std.ALL, words=WORDS, **options):
+    context = start_processes("t", "sh", {0: words}, tee=tee, **options)
     result = context.wait(BOUND)
     assert not result.is_failed()
 
 
-def test_it_goes_where_sys_stdout_goes(capfd, tmp_path):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        tee(log_dir=str(tmp_path))
-    assert (out.getvalue(), err.getvalue()) == ("[t0]:out ü\n", "[t0]:err\n")
-    assert capfd.readouterr() == ("", "")
+@pytest.mark.parametrize(
+    ("which", "replaced", "shown", "inherited"),
+    [
+        (Std.ALL, Std.ALL, ("[t0]:out ü\n", "[t0]:err\n"), ("", "")),
+        (Std.ALL, Std.OUT, ("[t0]:out ü\n", ""), ("", "[t0]:err\n")),
+        # What is not teed goes where the descriptor goes.
+        (Std.NONE, Std.ALL, ("", ""), ("out ü\n", "err\n")),
+    ],
+)
+def test_it_goes_where_sys_stdout_goes(
+    capfd, monkeypatch, tmp_path, which, replaced, shown, inherited
+):
+    streams = {Std.OUT: io.StringIO(), Std.ERR: io.StringIO()}
+    for std, name in ((Std.OUT, "stdout"), (Std.ERR, "stderr")):
+        if std in replaced:
+            monkeypatch.setattr(sys, name, streams[std])
+    tee(which, log_dir=str(tmp_path))
+    assert tuple(stream.getvalue() for stream in streams.values()) == shown
+    assert capfd.readouterr() == inherited
 
 
-def test_what_is_not_teed_goes_where_the_descriptor_goes(capfd):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        tee(Std.NONE)
-    assert (out.getvalue(), err.getvalue()) == ("", "")
-    assert capfd.readouterr() == ("out ü\n", "err\n")
-
-
-def test_one_of_the_two_is_replaced(capfd, tmp_path):
+def test_characters_that_come_in_two_pieces(tmp_path):
     out = io.StringIO()
+    script = "printf '\\303'; sleep 0.2; printf '\\274\\n\\377\\n'"
     with contextlib.redirect_stdout(out):
-        tee(log_dir=str(tmp_path))
-    assert out.getvalue() == "[t0]:out ü\n"
-    assert capfd.readouterr() == ("", "[t0]:err\n")
+        tee(Std.OUT, ("-c", script), log_dir=str(tmp_path))
+    assert out.getvalue() == "[t0]:ü\n[t0]:\\xff\n"
+
+
+def test_the_command_line_tees_to_its_stdout(tmp_path):
+    """It has its own `sys.stdout` replaced, lest plugins print there."""
+    words = ("-m", "plaunch", "--tee=3", "--no-python", "sh", *WORDS)
+    assert run_python(*words, check=True, cwd=tmp_path).stdout == "[default0]:out ü\n"
 
 
 def test_a_file_gets_what_others_print_in_the_right_order(tmp_path):
@@ -91,36 +103,6 @@ def test_an_object_that_takes_nothing_harms_nobody(what, tmp_path, caplog):
     with contextlib.redirect_stdout(Broken()):
         tee(log_dir=str(tmp_path))
     assert "sys.stdout cannot be written to any more" in caplog.text
-
-
-def test_characters_that_come_in_two_pieces(tmp_path):
-    writes = []
-
-    class Slow(io.StringIO):
-        def write(self, text):
-            writes.append(text)
-            return len(text)
-
-    out = Slow()
-    script = "printf '\\303'; sleep 0.2; printf '\\274\\n\\377\\n'"
-    with contextlib.redirect_stdout(out):
-        start_processes("t", "sh", {0: ("-c", script)}, tee=Std.OUT, log_dir=str(tmp_path)).wait(
-            BOUND
-        )
-    assert "".join(writes) == "[t0]:ü\n[t0]:\\xff\n"
-
-
-def test_the_command_line_tees_to_its_stdout(tmp_path):
-    """It has its own `sys.stdout` replaced, lest plugins print there."""
-    done = subprocess.run(
-        [sys.executable, "-m", "plaunch", "--tee=3", "--no-python", "sh", *WORDS],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-        timeout=BOUND,
-    )
-    assert done.stdout == "[default0]:out ü\n"
 
 
 def test_no_thread_is_left(tmp_path):

@@ -23,9 +23,7 @@ NULL = os.devnull
         ("a.log", "b.log", Route(Way.FILE, "a.log", is_shown=False, tail="b.log")),
     ],
 )
-def test_a_redirected_or_teed_stream(
-    path: str, tee_path: str | None, route: Route, capture: bool
-) -> None:
+def test_a_redirected_or_teed_stream(path, tee_path, route, capture):
     assert choose_route(path, tee_path, capture=capture) == route
 
 
@@ -40,7 +38,5 @@ def test_a_redirected_or_teed_stream(
         ("", "b.log", True, Route(Way.CAPTURE, tail="b.log")),
     ],
 )
-def test_a_stream_that_has_no_file(
-    path: str, tee_path: str | None, capture: bool, route: Route
-) -> None:
+def test_a_stream_that_has_no_file(path, tee_path, capture, route):
     assert choose_route(path, tee_path, capture=capture) == route

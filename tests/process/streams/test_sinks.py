@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 from plaunch.process.streams.console import Console
@@ -13,37 +12,33 @@ from plaunch.process.streams.sinks import (
     MAX_HELD,
     FileSink,
     RawToConsole,
-    Sink,
 )
 
 from helpers.clock import Clock
 from helpers.notices import Recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+from helpers.sinks import Kept
 
 
 class Screen(Console):
     """A console that remembers what was put there; it need not be started."""
 
-    def __init__(self, *, is_terminal: bool = False) -> None:
+    def __init__(self, *, is_terminal=False):
         super().__init__(1, "stdout", Recorded())
         self.is_terminal = is_terminal
 
     @property
-    def content(self) -> bytes:
+    def content(self):
         return b"".join(self._backlog._blocks)
 
 
 class Disk:
     """Writes until it is full."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room):
         self.room = room
         self.error = errno.ENOSPC
 
-    def write(self, fd: int, data: bytes) -> int:
+    def write(self, fd, data):
         if self.room <= 0:
             raise OSError(self.error, os.strerror(self.error))
         done = os.write(fd, data[: self.room])
@@ -53,45 +48,30 @@ class Disk:
 
 class TestFile:
     @pytest.fixture
-    def path(self, tmp_path: Path) -> Path:
+    def path(self, tmp_path):
         return tmp_path / "stdout.log"
 
     @pytest.fixture
-    def notices(self) -> Recorded:
-        return Recorded()
-
-    @pytest.fixture
-    def open_sink(
-        self, path: Path, notices: Recorded
-    ) -> Callable[[Callable[[int, bytes], int]], FileSink]:
-        def open_sink(write: Callable[[int, bytes], int]) -> FileSink:
+    def open_sink(self, path, notices):
+        def open_sink(write=os.write):
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             return FileSink(fd, str(path), notices, write)
 
         return open_sink
 
-    def test_gets_the_bytes_as_they_are(
-        self, path: Path, notices: Recorded, open_sink: Callable[..., FileSink]
-    ) -> None:
-        sink = open_sink(os.write)
+    @pytest.mark.parametrize("most", [3, 100], ids=["short writes", "whole writes"])
+    def test_gets_the_bytes_as_they_are(self, path, notices, open_sink, most):
+        sink = open_sink(lambda fd, data: os.write(fd, data[:most]))
         for piece in (b"one\ntw", b"", b"o\r\n\xff\x00", b"no end"):
             sink.write(piece)
         sink.close()
         assert path.read_bytes() == b"one\ntwo\r\n\xff\x00no end"
         assert notices.messages == []
 
-    def test_goes_on_after_a_short_write(
-        self, path: Path, notices: Recorded, open_sink: Callable[..., FileSink]
-    ) -> None:
-        sink = open_sink(lambda fd, data: os.write(fd, data[:3]))
-        sink.write(b"one\ntwo\nthree\n")
-        sink.close()
-        assert path.read_bytes() == b"one\ntwo\nthree\n"
-
     @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
     def test_a_full_disk_is_reported_once_and_its_lines_are_counted(
-        self, path: Path, notices: Recorded, open_sink: Callable[..., FileSink], error: int
-    ) -> None:
+        self, path, notices, open_sink, error
+    ):
         disk = Disk(room=8)
         disk.error = error
         sink = open_sink(disk.write)
@@ -123,16 +103,8 @@ class TestFile:
         ],
     )
     def test_goes_on_with_a_whole_line_when_there_is_space_again(
-        self,
-        path: Path,
-        notices: Recorded,
-        open_sink: Callable[..., FileSink],
-        room: int,
-        pieces: list[bytes],
-        more: list[bytes],
-        content: bytes,
-        lost: int,
-    ) -> None:
+        self, path, notices, open_sink, room, pieces, more, content, lost
+    ):
         disk = Disk(room)
         sink = open_sink(disk.write)
         for piece in pieces:
@@ -144,7 +116,7 @@ class TestFile:
         assert path.read_bytes() == content
         assert sink.lost_lines == lost
 
-    def test_a_real_full_device(self) -> None:
+    def test_a_real_full_device(self):
         notices = Recorded()
         sink = FileSink(os.open("/dev/full", os.O_WRONLY), "/dev/full", notices)
         sink.write(b"one\ntwo\n")
@@ -152,18 +124,14 @@ class TestFile:
         assert "No space left on device" in notices.messages[0]
         assert notices.messages[1] == "lines missing in '/dev/full': 2"
 
-    def test_an_error_at_the_close_is_reported(
-        self, path: Path, notices: Recorded, open_sink: Callable[..., FileSink]
-    ) -> None:
-        sink = open_sink(os.write)
+    def test_an_error_at_the_close_is_reported(self, path, notices, open_sink):
+        sink = open_sink()
         os.close(sink._fd)
         sink.close()
         assert "may be missing (Bad file descriptor)" in notices.messages[0]
 
-    def test_matching_lines_of_several_streams_share_a_file(
-        self, path: Path, open_sink: Callable[..., FileSink]
-    ) -> None:
-        file = open_sink(os.write)
+    def test_matching_lines_of_several_streams_share_a_file(self, path, open_sink):
+        file = open_sink()
         matches = [MatchesToFile(Prefix(text), [b"loss"], file) for text in ("0:", "1:")]
         matches[0].write(b"nothing\nloss=1\nlo")
         matches[1].write(b"loss=2\nnothing\n")
@@ -176,14 +144,14 @@ class TestFile:
 
 class TestRaw:
     @pytest.fixture
-    def screen(self) -> Screen:
+    def screen(self):
         return Screen()
 
     @pytest.fixture
-    def clock(self) -> Clock:
+    def clock(self):
         return Clock()
 
-    def test_is_shown_as_soon_as_it_comes(self, screen: Screen, clock: Clock) -> None:
+    def test_is_shown_as_soon_as_it_comes(self, screen, clock):
         raw = RawToConsole(screen, clock)
         for piece in (b"10%", b"\r20%", b"\rdone\n", b"prompt: "):
             raw.write(piece)
@@ -193,9 +161,7 @@ class TestRaw:
         assert raw.due is None
 
     @pytest.mark.parametrize("size", [1, 99, 838, 3097, 4095, 8191])
-    def test_a_line_that_arrives_in_pieces_stays_one(
-        self, screen: Screen, clock: Clock, size: int
-    ) -> None:
+    def test_a_line_that_arrives_in_pieces_stays_one(self, screen, clock, size):
         """Wherever a read ends: of a terminal's, one in four ends inside a line."""
         raws = [RawToConsole(screen, clock) for _ in range(2)]
         lines = [b"%d" % rank * 120 + b"\n" for rank in range(2)]
@@ -205,9 +171,7 @@ class TestRaw:
                 raw.write(text[start : start + size])
         assert {*screen.content.splitlines(keepends=True)} == {*lines}
 
-    def test_a_line_that_grows_by_and_by_is_shown_as_it_grows(
-        self, screen: Screen, clock: Clock
-    ) -> None:
+    def test_a_line_that_grows_by_and_by_is_shown_as_it_grows(self, screen, clock):
         raw = RawToConsole(screen, clock)
         raw.write(b"dots: ")
         due = raw.due
@@ -218,9 +182,7 @@ class TestRaw:
         raw.flush()
         assert screen.content == b"dots: .........."
 
-    def test_the_rest_of_a_long_write_is_waited_for_a_moment(
-        self, screen: Screen, clock: Clock
-    ) -> None:
+    def test_the_rest_of_a_long_write_is_waited_for_a_moment(self, screen, clock):
         raw, other = RawToConsole(screen, clock), RawToConsole(screen, clock)
         raw.write(b"x" * 4092 + b"\nhal")
         assert raw.due == clock.now + LONG_HOLD
@@ -229,7 +191,7 @@ class TestRaw:
         assert raw.due is None
         assert screen.content == b"x" * 4092 + b"\nother\nhalf\n"
 
-    def test_the_wait_ends(self, screen: Screen, clock: Clock) -> None:
+    def test_the_wait_ends(self, screen, clock):
         raw = RawToConsole(screen, clock)
         raw.write(b"x" * 4092 + b"\nhalf")
         raw.flush()
@@ -239,12 +201,11 @@ class TestRaw:
         raw.close()
         assert screen.content.endswith(b"\nend")
 
-    def test_a_progress_bar_is_not_waited_for(self, screen: Screen, clock: Clock) -> None:
-        raw = RawToConsole(screen, clock)
-        raw.write(b"x" * 5000 + b"\r")
+    def test_a_progress_bar_is_not_waited_for(self, screen, clock):
+        RawToConsole(screen, clock).write(b"x" * 5000 + b"\r")
         assert screen.content == b"x" * 5000 + b"\r"
 
-    def test_a_line_without_end_does_not_pile_up(self, screen: Screen, clock: Clock) -> None:
+    def test_a_line_without_end_does_not_pile_up(self, screen, clock):
         raw = RawToConsole(screen, clock)
         for _ in range(MAX_HELD // 4096 + 1):
             raw.write(b"x" * 4096)
@@ -252,7 +213,7 @@ class TestRaw:
 
 
 class TestLines:
-    def test_are_prefixed_and_whole(self) -> None:
+    def test_are_prefixed_and_whole(self):
         screen = Screen()
         a = LinesToConsole(Prefix("[a]:"), screen)
         b = LinesToConsole(Prefix("[b]:"), screen)
@@ -263,7 +224,7 @@ class TestLines:
         a.close()
         assert screen.content == b"[a]:one\n[b]:two\n[a]:half\n[a]:end\n"
 
-    def test_the_state_of_a_bar_is_shown_on_a_terminal(self) -> None:
+    def test_the_state_of_a_bar_is_shown_on_a_terminal(self):
         screen, clock = Screen(is_terminal=True), Clock()
         bar = LinesToConsole(Prefix("[a]:"), screen, clock)
         bar.write(b"\r10%")
@@ -278,7 +239,7 @@ class TestLines:
         assert screen.content == b"[a]:\r[a]:10%\r[a]:20%\n"
         assert bar.due is None
 
-    def test_the_state_of_a_bar_is_shown_again_after_an_interruption(self) -> None:
+    def test_the_state_of_a_bar_is_shown_again_after_an_interruption(self):
         screen, clock = Screen(is_terminal=True), Clock()
         bar = LinesToConsole(Prefix("[a]:"), screen, clock)
         other = LinesToConsole(Prefix("[b]:"), screen, clock)
@@ -289,34 +250,13 @@ class TestLines:
         assert screen.content == b"[a]:\r[a]:10%\n[b]:line\n[a]:10% of 3\r[a]:20%\n"
 
     @pytest.mark.parametrize(("is_terminal", "text"), [(False, b"\r10%"), (True, b"Loading ...")])
-    def test_nothing_else_is_shown_before_it_is_complete(
-        self, is_terminal: bool, text: bytes
-    ) -> None:
+    def test_nothing_else_is_shown_before_it_is_complete(self, is_terminal, text):
         screen = Screen(is_terminal=is_terminal)
         lines = LinesToConsole(Prefix("[a]:"), screen)
         lines.write(text)
         assert lines.due is None
         lines.write(b" done\n")
         assert screen.content.endswith(text.lstrip(b"\r") + b" done\n")
-
-
-class Kept(Sink):
-    """Keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def write(self, data: bytes) -> None:
-        self.data += data
-
-
-def matching(*pieces: bytes, max_line: int = 1 << 20) -> bytes:
-    file = Kept()
-    sink = MatchesToFile(lambda: b"[r0]:", [b"loss", b"error"], file, max_line)
-    for piece in pieces:
-        sink.write(piece)
-    sink.close()
-    return file.data
 
 
 @pytest.mark.parametrize(
@@ -329,11 +269,14 @@ def matching(*pieces: bytes, max_line: int = 1 << 20) -> bytes:
         ([b"lo\nss\n"], b""),
         ([b"a\nloss without end"], b"[r0]:loss without end\n"),
         ([b"\n\nloss\n"], b"[r0]:loss\n"),
+        # a line without an end does not pile up
+        ([b"loss", b"x" * 20, b"yyy\n"], b"[r0]:lossxxxxxxxxxxxxxxxxxxxx\n"),
     ],
 )
-def test_lines_with_a_substring_are_picked(pieces: list[bytes], picked: bytes) -> None:
-    assert matching(*pieces) == picked
-
-
-def test_picking_does_not_pile_up_a_line_without_end() -> None:
-    assert matching(b"loss", b"x" * 10, b"yyy\n", max_line=8) == b"[r0]:lossxxxxxxxxxx\n"
+def test_lines_with_a_substring_are_picked(pieces, picked):
+    file = Kept()
+    sink = MatchesToFile(lambda: b"[r0]:", [b"loss", b"error"], file, max_line=20)
+    for piece in pieces:
+        sink.write(piece)
+    sink.close()
+    assert file.data == picked

@@ -9,7 +9,6 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from plaunch.errors import LogDirectoryError, PlaunchError
@@ -19,15 +18,14 @@ from plaunch.process.streams.reader import Reader
 from plaunch.process.streams.sinks import FileSink
 from plaunch.process.streams.worker_streams import Streams
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from helpers.programs import run_python
 
 NULL = os.devnull
 FOREVER = 60.0  # seconds
 
 
 @pytest.fixture(autouse=True)
-def _leaves_nothing_behind() -> Iterator[None]:
+def _leaves_nothing_behind():
     fds, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
     yield
     assert len(os.listdir("/proc/self/fd")) == fds
@@ -37,42 +35,45 @@ def _leaves_nothing_behind() -> Iterator[None]:
 class Files:
     """Two files in the place of the launcher's own stdout and stderr."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self.stdout_fd = os.open(folder / "console.out", flags)
         self.stderr_fd = os.open(folder / "console.err", flags)
 
     @property
-    def stdout(self) -> bytes:
+    def stdout(self):
         return (self.folder / "console.out").read_bytes()
 
     @property
-    def stderr(self) -> bytes:
+    def stderr(self):
         return (self.folder / "console.err").read_bytes()
 
-    def path(self, name: str) -> str:
+    def path(self, name):
         return str(self.folder / name)
 
-    def streams(self, dest: object, nprocs: int = 1, **options: object) -> Streams:
+    def streams(self, dest, nprocs=1, **options):
         options = {
             "prefixes": {rank: f"[r{rank}]:" for rank in range(nprocs)},
             "stdout_fd": self.stdout_fd,
             "stderr_fd": self.stderr_fd,
             **options,
         }
-        return Streams(dest, nprocs, **options)  # type: ignore[arg-type]
+        return Streams(dest, nprocs, **options)
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Iterator[Files]:
+def files(tmp_path):
     files = Files(tmp_path)
     yield files
     os.close(files.stdout_fd)
     os.close(files.stderr_fd)
 
 
-def start(streams: Streams, programs: Mapping[int, str]) -> list[subprocess.Popen[bytes]]:
+BOTH = "import os; os.write(1, b'to stdout\\n'); os.write(2, b'to stderr\\n')"
+
+
+def start(streams, programs):
     """Start one Python program per rank, on the descriptors of `streams`."""
     processes = []
     for rank, program in programs.items():
@@ -89,16 +90,14 @@ def start(streams: Streams, programs: Mapping[int, str]) -> list[subprocess.Pope
     return processes
 
 
-def run(streams: Streams, programs: Mapping[int, str]) -> list[int]:
+def run(streams, programs=None):
     """Run one Python program per rank to its end; return the exit codes."""
-    codes = [process.wait(FOREVER) for process in start(streams, programs)]
+    codes = [process.wait(FOREVER) for process in start(streams, programs or {0: BOTH})]
     streams.finish()
     return codes
 
 
-def dest(
-    stdout: str = "", stderr: str = "", tee: str = "", nprocs: int = 1, **fields: str
-) -> LogsDest:
+def dest(stdout="", stderr="", tee="", nprocs=1, **fields):
     """The same for every rank: `{}` in a path is the rank; `tee` names the teed streams."""
     ranks = range(nprocs)
     stdouts = {rank: stdout.format(rank) for rank in ranks}
@@ -108,64 +107,56 @@ def dest(
         stderrs,
         dict(stdouts) if "out" in tee else {},
         dict(stderrs) if "err" in tee else {},
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )
 
 
 class Terminal:
     """A pseudo-terminal in the place of the user's, with somebody who looks at it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.master, self.slave = os.openpty()
         self.shown = b""
         self._reader = threading.Thread(target=self._read)
 
-    def _read(self) -> None:
+    def _read(self):
         try:
             while data := os.read(self.master, 1 << 16):
                 self.shown += data
         except OSError:
             pass  # the other side is closed
 
-    def __enter__(self) -> Terminal:
+    def __enter__(self):
         self._reader.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         os.close(self.slave)
         self._reader.join(FOREVER)
         os.close(self.master)
 
 
-def links_to(target: str) -> int:
+def links_to(target):
     """How many descriptors of this process lead to `target`."""
     fds = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
     return sum(os.path.lexists(fd) and os.readlink(fd) == target for fd in fds)
 
 
-BOTH = "import os; os.write(1, b'to stdout\\n'); os.write(2, b'to stderr\\n')"
-
-
 class TestInherited:
-    def test_without_capture_there_is_no_thread_and_no_descriptor(self, files: Files) -> None:
+    @pytest.mark.parametrize("is_redirected", [False, True])
+    def test_without_capture_there_is_no_thread_and_no_descriptor(self, files, is_redirected):
         fds, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
-        streams = files.streams(dest(nprocs=2), 2, capture_stderr=False)
-        assert streams.child_fds(0) == streams.child_fds(1) == (None, None)
+        paths = [files.path("{}.out"), files.path("{}.err")] if is_redirected else []
+        streams = files.streams(dest(*paths, nprocs=2), 2, capture_stderr=is_redirected)
+        children = [streams.child_fds(rank) for rank in range(2)]
+        assert is_redirected or children == [(None, None)] * 2
         streams.start()
         assert len(os.listdir("/proc/self/fd")) == fds
         assert threading.active_count() == threads
         streams.finish()
         assert streams.last_lines(0) == []
 
-    def test_streams_that_go_to_files_need_no_thread(self, files: Files) -> None:
-        threads = threading.active_count()
-        streams = files.streams(dest(files.path("o"), files.path("e")))
-        streams.child_fds(0)
-        streams.start()
-        assert threading.active_count() == threads
-        streams.finish()
-
-    def test_no_thread_before_the_start(self, files: Files) -> None:
+    def test_no_thread_before_the_start(self, files):
         threads = threading.active_count()
         streams = files.streams(dest())
         stdout, stderr = streams.child_fds(0)
@@ -183,7 +174,7 @@ class TestInherited:
 
 
 class TestRedirected:
-    def test_the_worker_writes_into_its_files(self, files: Files) -> None:
+    def test_the_worker_writes_into_its_files(self, files):
         streams = files.streams(dest(files.path("{}.out"), files.path("{}.err"), nprocs=2), 2)
         assert run(streams, {0: BOTH, 1: BOTH}) == [0, 0]
         for rank in range(2):
@@ -192,15 +183,15 @@ class TestRedirected:
             assert streams.last_lines(rank) == ["to stderr"]
         assert files.stdout == files.stderr == b""
 
-    def test_a_file_that_exists_is_added_to(self, files: Files) -> None:
+    def test_a_file_that_exists_is_added_to(self, files):
         path = Path(files.path("e"))
         path.write_bytes(b"of an earlier start\n")
         streams = files.streams(dest(stderr=str(path), stdout=NULL))
-        run(streams, {0: BOTH})
+        run(streams)
         assert path.read_bytes() == b"of an earlier start\nto stderr\n"
         assert streams.last_lines(0) == ["to stderr"]
 
-    def test_paths_may_be_of_any_kind_and_maps_incomplete(self, files: Files) -> None:
+    def test_paths_may_be_of_any_kind_and_maps_incomplete(self, files):
         third_party = SimpleNamespace(
             stdouts={0: Path(files.path("o"))},
             stderrs={0: os.fsencode(files.path("e")), 1: None},
@@ -216,7 +207,7 @@ class TestRedirected:
 
 
 class TestTee:
-    def test_raw_into_the_file_and_prefixed_on_the_console(self, files: Files) -> None:
+    def test_raw_into_the_file_and_prefixed_on_the_console(self, files):
         streams = files.streams(
             dest(files.path("{}.out"), files.path("{}.err"), tee="out err", nprocs=2), 2
         )
@@ -231,18 +222,14 @@ class TestTee:
             assert b"[r%b]:10%%\r[r%b]:20%%\n" % (rank, rank) in files.stderr
             assert streams.last_lines(int(rank)) == ["20%"]
 
-    @pytest.mark.parametrize("path", [NULL, ""])
-    def test_without_a_file(self, files: Files, path: str) -> None:
-        streams = files.streams(dest(path, path, tee="out err"))
-        run(streams, {0: BOTH})
+    @pytest.mark.parametrize("paths", [(NULL, NULL), ("", ""), ("", NULL)])
+    def test_without_a_file(self, files, paths):
+        path, tee = ({0: each} for each in paths)
+        run(files.streams(LogsDest(path, path, tee, tee)))
         assert files.stdout == b"[r0]:to stdout\n"
         assert files.stderr == b"[r0]:to stderr\n"
 
-    def test_a_null_device_for_the_tee_means_no_file(self, files: Files) -> None:
-        run(files.streams(LogsDest({0: ""}, {0: ""}, {0: NULL}, {0: NULL})), {0: BOTH})
-        assert (files.stdout, files.stderr) == (b"[r0]:to stdout\n", b"[r0]:to stderr\n")
-
-    def test_from_torchs_own_spec_a_null_device_means_nothing(self, files: Files) -> None:
+    def test_from_torchs_own_spec_a_null_device_means_nothing(self, files):
         torchs = SimpleNamespace(
             stdouts={0: ""}, stderrs={0: ""}, tee_stdouts={0: NULL}, tee_stderrs={0: NULL}
         )
@@ -251,7 +238,7 @@ class TestTee:
         run(streams, {0: "import os; os.write(2, b'plain\\n')"})
         assert files.stderr == b"plain\n"
 
-    def test_one_console_for_both_streams_keeps_lines_whole(self, files: Files) -> None:
+    def test_one_console_for_both_streams_keeps_lines_whole(self, files):
         program = """
 import os, random
 for n in range(2000):
@@ -260,7 +247,7 @@ for n in range(2000):
         streams = files.streams(dest(tee="out err", nprocs=4), 4, stderr_fd=os.dup(files.stdout_fd))
         run(streams, dict.fromkeys(range(4), program))
         os.close(streams._stderr.fd)
-        seen: dict[tuple[int, int], list[int]] = {}
+        seen = {}
         for line in files.stdout.splitlines():
             match = re.fullmatch(rb"\[r(\d)\]:(\d+) x* end", line)
             assert match, line
@@ -270,7 +257,7 @@ for n in range(2000):
             (rank, first): list(range(first, 2000, 2)) for rank in range(4) for first in (0, 1)
         }
 
-    def test_a_worker_killed_while_writing_loses_no_line(self, files: Files) -> None:
+    def test_a_worker_killed_while_writing_loses_no_line(self, files):
         program = """
 import os, signal
 for n in range(20000):
@@ -288,9 +275,7 @@ os.kill(os.getpid(), signal.SIGKILL)
             assert b"".join(mine).replace(prefix, b"") == written
             assert streams.last_lines(rank) == ["last words"]
 
-    def test_a_full_disk_costs_lines_in_the_file_only(
-        self, files: Files, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_full_disk_costs_lines_in_the_file_only(self, files, caplog):
         run(files.streams(dest("/dev/full", tee="out", stderr=NULL)), {0: BOTH})
         assert files.stdout == b"[r0]:to stdout\n"
         assert sorted(caplog.messages) == [
@@ -299,7 +284,7 @@ os.kill(os.getpid(), signal.SIGKILL)
             "lines missing in '/dev/full': 1",
         ]
 
-    def test_a_tee_of_another_file_shows_that_file(self, files: Files) -> None:
+    def test_a_tee_of_another_file_shows_that_file(self, files):
         other = files.path("other")
         spec = LogsDest({0: files.path("o")}, {0: ""}, {0: other}, {})
         spec.filtered_stdout = files.path("filtered")
@@ -314,7 +299,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 class TestFilters:
     PROGRAM = "import os; os.write(1, b'a\\nloss=1\\n'); os.write(2, b'b\\nerror 1\\n')"
 
-    def test_matching_lines_of_teed_ranks_also_go_to_one_file(self, files: Files) -> None:
+    def test_matching_lines_of_teed_ranks_also_go_to_one_file(self, files):
         spec = dest(
             tee="out err",
             nprocs=3,
@@ -324,31 +309,26 @@ class TestFilters:
         del spec.tee_stdouts[2], spec.tee_stderrs[1]
         streams = files.streams(spec, 3, stdout_filters=["none", "loss"], stderr_filters=["error"])
         run(streams, dict.fromkeys(range(3), self.PROGRAM))
-        assert sorted(Path(files.path("f.out")).read_bytes().splitlines()) == [
-            b"[r0]:loss=1",
-            b"[r1]:loss=1",
-        ]
-        assert sorted(Path(files.path("f.err")).read_bytes().splitlines()) == [
-            b"[r0]:error 1",
-            b"[r2]:error 1",
-        ]
+        out, err = (Path(files.path(name)).read_bytes().splitlines() for name in ("f.out", "f.err"))
+        assert sorted(out) == [b"[r0]:loss=1", b"[r1]:loss=1"]
+        assert sorted(err) == [b"[r0]:error 1", b"[r2]:error 1"]
         assert files.stderr.count(b"]:b\n") == 2
         assert files.stderr.count(b"b\n") == 3
 
     @pytest.mark.parametrize("path", ["", NULL, NULL + "/filtered_stdout.log"])
-    def test_without_a_place_there_is_no_file(self, files: Files, path: str) -> None:
+    def test_without_a_place_there_is_no_file(self, files, path):
         spec = dest(tee="out", stderr=NULL, filtered_stdout=path)
         run(files.streams(spec, stdout_filters=["loss"]), {0: self.PROGRAM})
         assert files.stdout == b"[r0]:a\n[r0]:loss=1\n"
 
-    def test_without_a_teed_rank_there_is_no_file(self, files: Files) -> None:
+    def test_without_a_teed_rank_there_is_no_file(self, files):
         spec = dest(NULL, filtered_stdout=files.path("f.out"))
         run(files.streams(spec, stdout_filters=["loss"]), {0: self.PROGRAM})
         assert not os.path.exists(files.path("f.out"))
 
 
 class TestCaptured:
-    def test_passes_as_it_is_and_its_end_is_known(self, files: Files) -> None:
+    def test_passes_as_it_is_and_its_end_is_known(self, files):
         program = """
 import os, sys
 assert not os.isatty(2)
@@ -362,7 +342,7 @@ os.write(2, b'10%\\r20%\\r\\xff')
         assert files.stderr == "\n".join(lines).encode() + b"\n10%\r20%\r\xff"
         assert streams.last_lines(0) == [*lines[11:], "\ufffd"]
 
-    def test_is_seen_at_once_also_without_line_end(self, tmp_path: Path) -> None:
+    def test_is_seen_at_once_also_without_line_end(self, tmp_path):
         read_end, write_end = os.pipe()
         streams = Streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=write_end)
         (process,) = start(
@@ -378,38 +358,35 @@ os.write(2, b'10%\\r20%\\r\\xff')
             os.close(read_end)
             os.close(write_end)
 
-    def test_the_null_device_hides_but_does_not_forget(self, files: Files) -> None:
+    def test_the_null_device_hides_but_does_not_forget(self, files):
         streams = files.streams(dest(NULL, NULL))
-        run(streams, {0: BOTH})
+        run(streams)
         assert files.stderr == b""
         assert streams.last_lines(0) == ["to stderr"]
 
-    def test_without_capture_the_null_device_is_just_that(self, files: Files) -> None:
+    def test_without_capture_the_null_device_is_just_that(self, files):
         streams = files.streams(dest(NULL, NULL), capture_stderr=False)
         stderr = streams.child_fds(0)[1]
         assert stderr is not None
         assert os.readlink(f"/proc/self/fd/{stderr}") == NULL
-        run(streams, {0: BOTH})
+        run(streams)
         assert streams.last_lines(0) == []
 
-    def test_a_terminal_stays_a_terminal(self) -> None:
+    @pytest.mark.parametrize(
+        ("end", "code", "count"),
+        # All that a dying worker wrote comes through.
+        [("", 0, 2), ("os.abort()", -signal.SIGABRT, 5000)],
+    )
+    def test_a_terminal_stays_a_terminal(self, end, code, count):
+        write = f"for n in range({count}): os.write(2, b'%060d\\n' % n)"
         with Terminal() as terminal:
             streams = Streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
-            program = "import os; assert os.isatty(2); os.write(2, b'one\\ntwo\\n')"
-            assert run(streams, {0: program}) == [0]
-        # The one `\r` is the real terminal's own.
-        assert terminal.shown == b"one\r\ntwo\r\n"
-        assert streams.last_lines(0) == ["one", "two"]
+            assert run(streams, {0: f"import os; assert os.isatty(2)\n{write}\n{end}"}) == [code]
+        # The `\r` are the real terminal's own.
+        assert terminal.shown == b"".join(b"%060d\r\n" % n for n in range(count))
+        assert streams.last_lines(0) == [f"{n:060d}" for n in range(count)][-20:]
 
-    def test_all_that_a_dying_worker_wrote_comes_through_a_terminal(self) -> None:
-        program = "import os\nfor n in range(5000): os.write(2, b'%060d\\n' % n)\nos.abort()"
-        with Terminal() as terminal:
-            streams = Streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
-            assert run(streams, {0: program}) == [-signal.SIGABRT]
-        assert terminal.shown == b"".join(b"%060d\r\n" % n for n in range(5000))
-        assert streams.last_lines(0) == [f"{n:060d}" for n in range(4980, 5000)]
-
-    def test_lines_of_ranks_that_share_a_terminal_stay_whole(self) -> None:
+    def test_lines_of_ranks_that_share_a_terminal_stay_whole(self):
         program = "import os\nfor n in range(5000): os.write(2, b'{}' * (20 + n % 60) + b'\\n')"
         with Terminal() as terminal:
             streams = Streams(dest(stdout=NULL, nprocs=3), 3, prefixes={}, stderr_fd=terminal.slave)
@@ -417,20 +394,18 @@ os.write(2, b'10%\\r20%\\r\\xff')
         expected = [b"%d" % rank * (20 + n % 60) for rank in range(3) for n in range(5000)]
         assert sorted(terminal.shown.split()) == sorted(expected)
 
-    def test_no_terminal_to_be_had(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def fail() -> tuple[int, int]:
+    def test_no_terminal_to_be_had(self, monkeypatch, caplog):
+        def fail():
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with Terminal() as terminal:
             monkeypatch.setattr(os, "openpty", fail)
             streams = Streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
-            run(streams, {0: BOTH})
+            run(streams)
         assert terminal.shown == b"to stderr\r\n"
         assert "the worker gets a pipe" in caplog.text
 
-    def test_teed_stderr_is_a_pipe_also_on_a_terminal(self) -> None:
+    def test_teed_stderr_is_a_pipe_also_on_a_terminal(self):
         with Terminal() as terminal:
             streams = Streams(
                 dest(stdout=NULL, tee="err"), 1, prefixes={0: "[r0]:"}, stderr_fd=terminal.slave
@@ -440,14 +415,14 @@ os.write(2, b'10%\\r20%\\r\\xff')
         assert terminal.shown == b"[r0]:one\r\n"
 
 
-def wait_until_threads_end() -> None:
+def wait_until_threads_end():
     while ours := [t for t in threading.enumerate() if t.name.startswith("plaunch-")]:
         ours[0].join(FOREVER)
         assert not ours[0].is_alive()
 
 
 class TestFinish:
-    def test_does_not_wait_for_a_process_that_was_left_behind(self, files: Files) -> None:
+    def test_does_not_wait_for_a_process_that_was_left_behind(self, files):
         program = """
 import subprocess, sys
 child = subprocess.Popen(['sleep', '300'], start_new_session=True)
@@ -464,34 +439,28 @@ print('last words', file=sys.stderr)
         assert streams.last_lines(0) == ["last words"]
         assert files.stdout == b"[r0]:%d\n" % pid
 
-    def test_may_be_called_again(self, files: Files) -> None:
+    def test_may_be_called_again(self, files):
         streams = files.streams(dest())
-        run(streams, {0: BOTH})
+        run(streams)
         streams.finish()
         assert streams.last_lines(0) == ["to stderr"]
 
-    def test_without_a_start_gives_everything_back(self, files: Files) -> None:
-        streams = files.streams(dest(files.path("o"), files.path("e"), tee="out"))
-        streams.child_fds(0)
-        streams.finish()
-
-    def test_after_a_start_that_failed_gives_everything_back(
-        self, files: Files, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def fail(reader: Reader) -> None:
+    @pytest.mark.parametrize("before", ["descriptors", "the start", "its end"])
+    def test_before_the_end_of_a_start_gives_everything_back(self, files, monkeypatch, before):
+        def fail(reader):
             raise RuntimeError("can't start new thread")
 
         streams = files.streams(dest(files.path("o"), files.path("e"), tee="out err"))
-        streams.child_fds(0)
-        monkeypatch.setattr(Reader, "start", fail)
-        with pytest.raises(RuntimeError, match="new thread"):
-            streams.start()
+        if before != "descriptors":
+            streams.child_fds(0)
+        if before == "its end":
+            monkeypatch.setattr(Reader, "start", fail)
+            with pytest.raises(RuntimeError, match="new thread"):
+                streams.start()
         streams.finish()
 
-    def test_goes_through_when_it_is_interrupted(
-        self, files: Files, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def interrupt(reader: Reader, timeout: float) -> bool:
+    def test_goes_through_when_it_is_interrupted(self, files, monkeypatch):
+        def interrupt(reader, timeout):
             finish(reader, timeout)
             raise KeyboardInterrupt
 
@@ -504,12 +473,10 @@ print('last words', file=sys.stderr)
             streams.finish()
         assert files.stderr == b"to stderr\n"
 
-    def test_a_log_file_system_that_hangs_is_not_waited_for(
-        self, files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_log_file_system_that_hangs_is_not_waited_for(self, files, monkeypatch, caplog):
         free = threading.Event()
 
-        def hang(sink: FileSink, data: bytes) -> None:
+        def hang(sink, data):
             assert free.wait(FOREVER)
             write(sink, data)
 
@@ -526,14 +493,18 @@ print('last words', file=sys.stderr)
         # The file was still open when its thread came back.
         assert Path(files.path("f")).read_bytes() == b"[r0]:to stdout\n"
 
-    def test_without_descriptors_does_nothing(self, files: Files) -> None:
-        files.streams(dest()).finish()
-
-    def test_a_blocked_console_does_not_hold_it_up(self, caplog: pytest.LogCaptureFixture) -> None:
+    @pytest.fixture
+    def unread(self):
+        """Streams that are teed to a console that nobody reads, and its end to read it by."""
         read_end, write_end = os.pipe()
-        streams = Streams(
-            dest(tee="out", stderr=NULL), 1, prefixes={0: "[0]:"}, stdout_fd=write_end
-        )
+        spec = dest(tee="out", stderr=NULL)
+        yield Streams(spec, 1, prefixes={0: "[0]:"}, stdout_fd=write_end), read_end
+        os.close(read_end)  # the thread finds the pipe broken
+        wait_until_threads_end()
+        os.close(write_end)
+
+    def test_a_blocked_console_does_not_hold_it_up(self, unread, caplog):
+        streams, read_end = unread
         program = "import os\nfor n in range(10000): os.write(1, b'%0100d\\n' % n)"
         for process in start(streams, {0: program}):
             assert process.wait(FOREVER) == 0  # nobody reads the console, and it ends all the same
@@ -543,17 +514,9 @@ print('last words', file=sys.stderr)
         while shown.count(b"\n") < 10000:
             shown += os.read(read_end, 1 << 20)
         assert shown == b"".join(b"[0]:%0100d\n" % n for n in range(10000))
-        os.close(read_end)
-        wait_until_threads_end()
-        os.close(write_end)
 
-    def test_a_hurry_from_a_signal_handler_ends_the_wait(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        read_end, write_end = os.pipe()
-        streams = Streams(
-            dest(tee="out", stderr=NULL), 1, prefixes={0: "[0]:"}, stdout_fd=write_end
-        )
+    def test_a_hurry_from_a_signal_handler_ends_the_wait(self, unread, caplog):
+        streams, _ = unread
         program = "import os; os.write(1, b'x' * 1000000)"
         for process in start(streams, {0: program}):
             process.wait(FOREVER)
@@ -564,17 +527,14 @@ print('last words', file=sys.stderr)
         finally:
             signal.signal(signal.SIGALRM, previous)
         assert "stdout takes no more output" in caplog.text
-        os.close(read_end)  # the thread finds the pipe broken
-        wait_until_threads_end()
-        os.close(write_end)
 
 
 class TestErrors:
     @pytest.mark.parametrize("stream", ["stdout", "stderr"])
     @pytest.mark.parametrize("tee", ["", "out err"])
-    def test_a_log_file_that_cannot_be_opened(self, files: Files, stream: str, tee: str) -> None:
+    def test_a_log_file_that_cannot_be_opened(self, files, stream, tee):
         path = files.path("missing/file")
-        streams = files.streams(dest(**{stream: path, "tee": tee}))  # type: ignore[arg-type]
+        streams = files.streams(dest(**{stream: path, "tee": tee}))
         with pytest.raises(LogDirectoryError) as caught:
             streams.child_fds(0)
         assert str(caught.value) == (
@@ -583,8 +543,8 @@ class TestErrors:
         )
         streams.finish()
 
-    def test_too_many_open_files(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-        def fail() -> tuple[int, int]:
+    def test_too_many_open_files(self, files, monkeypatch):
+        def fail():
             raise OSError(errno.EMFILE, "Too many open files")
 
         streams = files.streams(dest())
@@ -596,16 +556,16 @@ class TestErrors:
         assert isinstance(caught.value, OSError)
         streams.finish()
 
-    def test_a_console_that_is_closed_shows_nothing(self, files: Files) -> None:
+    def test_a_console_that_is_closed_shows_nothing(self, files):
         closed = os.dup(1)
         os.close(closed)
         spec = dest(files.path("o"), tee="out")
         streams = files.streams(spec, stdout_fd=closed, stderr_fd=closed)
-        run(streams, {0: BOTH})
+        run(streams)
         assert Path(files.path("o")).read_bytes() == b"to stdout\n"
         assert streams.last_lines(0) == ["to stderr"]
 
-    def test_a_closed_console_is_not_what_gets_its_number_later(self, files: Files) -> None:
+    def test_a_closed_console_is_not_what_gets_its_number_later(self, files):
         spec = dest(files.path("{}"), stderr=NULL, tee="out", nprocs=2)
         closed = os.dup(1)
         os.close(closed)
@@ -616,7 +576,7 @@ class TestErrors:
         os.close(other)
         assert Path(files.path("other")).read_bytes() == b""
 
-    def test_a_launcher_without_standard_streams(self, tmp_path: Path) -> None:
+    def test_a_launcher_without_standard_streams(self, tmp_path):
         script = tmp_path / "launcher.py"
         script.write_text(
             """
@@ -637,7 +597,6 @@ with open(sys.argv[2], "w") as result:
 """
         )
         result = tmp_path / "result"
-        command = [sys.executable, script, tmp_path / "o", result]
-        assert subprocess.run(command, timeout=FOREVER, check=False).returncode == 0
+        assert run_python(script, tmp_path / "o", result).returncode == 0
         assert result.read_text() == "True ['to stderr']\n"
         assert (tmp_path / "o").read_bytes() == b"to stdout\n"

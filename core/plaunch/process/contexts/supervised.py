@@ -10,8 +10,6 @@ import abc
 import contextlib
 import logging
 import os
-import signal
-import threading
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError, UnkillableWorkerError, UsageError, WorkerStartError
@@ -19,6 +17,7 @@ from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext, RunProc
 from plaunch.process.contexts.exits import Exits
 from plaunch.process.contexts.returns import Returns
 from plaunch.process.kernel.descriptor_limit import descriptor_limit
+from plaunch.process.kernel.handle import restore_sigchld
 from plaunch.process.kernel.watch import ExitWatch
 from plaunch.process.launcher_variables import inheritable
 from plaunch.process.stopping.reaper import Reaper
@@ -28,6 +27,7 @@ from plaunch.process.stopping.stop import Stop
 from plaunch.process.stopping.stop_sequence import StopSequence
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
@@ -184,7 +184,7 @@ class SupervisedContext(PContext):
     # --- start, look, stop ------------------------------------------------------------------------
 
     def _start(self) -> None:
-        _restore_sigchld()
+        restore_sigchld()
         with self._held_signals():
             try:
                 self._start_all()
@@ -221,7 +221,7 @@ class SupervisedContext(PContext):
             self._exits.workers[rank] = worker
             descriptor_limit().give_back(worker.pid)
             self._job.started(rank, worker.pid)
-            self._watch.add(rank, worker.pid, _end_of(worker), fd=worker.exit_fd())
+            self._watch.add(rank, worker.pid, worker.has_ended, fd=worker.exit_fd())
         self._streams.start()
 
     def _start_tails(self) -> None:
@@ -316,14 +316,14 @@ class SupervisedContext(PContext):
                 return
             stop = self.begin_stop(death_sig, timeout)
             try:
-                _drive(stop, self._watch)
+                stop.run(self._watch.wait)
             except UnkillableWorkerError:
                 raise  # it is over
             except BaseException:
                 # Whatever interrupts a stop (KeyboardInterrupt above all) must leave no worker.
                 try:
                     stop.escalate()
-                    _drive(stop, self._watch)
+                    stop.run(self._watch.wait)
                 finally:
                     stop.give_up()
                 raise
@@ -395,29 +395,3 @@ class SupervisedContext(PContext):
 
     def _not_started(self) -> UsageError:
         return UsageError(f"the workers of {self.name!r} were not started; call start() first")
-
-
-def _drive(stop: Stop, watch: ExitWatch) -> None:
-    while (delay := stop.step()) is not None:
-        watch.wait(delay)
-
-
-def _end_of(worker: ProcessHandle) -> Callable[[], bool]:
-    return lambda: worker.poll() is not None
-
-
-def _restore_sigchld() -> None:
-    """Undo an inherited "SIGCHLD is ignored", with which the kernel forgets exit codes.
-
-    Raises:
-        WorkerStartError: it is ignored, and only the main thread could change that.
-    """
-    if signal.getsignal(signal.SIGCHLD) != signal.SIG_IGN:
-        return
-    if threading.current_thread() is not threading.main_thread():
-        raise WorkerStartError(
-            "SIGCHLD is ignored in this process, so the exit codes of workers are lost; call "
-            "signal.signal(signal.SIGCHLD, signal.SIG_DFL) on the main thread first"
-        )
-    _log.warning("SIGCHLD was ignored, so exit codes would have been lost; plaunch has restored it")
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -179,7 +179,7 @@ def _root_cause_data(failure: ProcessFailure) -> dict[str, Any]:
 
         return copy.deepcopy(failure.error_file_data)
     nanoseconds = round(failure.timestamp * 1e6) * 1000  # a float has no more than that
-    sentence = failure.describe_exit() if failure.oom_killed else text_of(failure.message)
+    sentence = failure.describe_exit() if failure.oom_killed else failure.text
     data = describe_failure(sentence, nanoseconds, "\n".join(failure.last_lines))
     return {**failure.error_file_data, **data}
 

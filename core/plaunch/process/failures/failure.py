@@ -8,7 +8,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process.failures.error_file import ErrorFileError, read_error_file, timestamp_of
+from plaunch.process.failures.error_file import (
+    ErrorFileError,
+    read_error_file,
+    text_of,
+    timestamp_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,6 +97,11 @@ class ProcessFailure:
     def has_reply(self) -> bool:
         """Whether the worker itself said, in its error file, why it failed."""
         return self.error_file_data.get("message") not in ("", {}, _NO_MESSAGE)
+
+    @property
+    def text(self) -> str:
+        """The error itself, without the traceback: `"ValueError: bad shape"`."""
+        return text_of(self.message)
 
     @property
     def began(self) -> float:

@@ -8,7 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import format_ranks
-from plaunch.process.failures.error_file import text_of, traceback_of
+from plaunch.process.failures.error_file import traceback_of
 from plaunch.process.failures.failure import NOT_AVAILABLE, describe_exit
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
             f"  host:       {_clean(failure.host)}",
             f"  pid:        {failure.pid} (the launcher)",
             f"  time:       {_time(failure.timestamp, _DATE)}",
-            *_block("what it says:", text_of(failure.message).splitlines(), MAX_TRACEBACK_LINES),
+            *_block("what it says:", failure.text.splitlines(), MAX_TRACEBACK_LINES),
         ]
     lines = [
         "First failure:",
@@ -103,12 +103,12 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
         callstack = traceback_of(failure.message)
         if callstack:
             return lines + _block("Python traceback:", callstack.splitlines(), MAX_TRACEBACK_LINES)
-        text = text_of(failure.message)
+        text = failure.text
         if text:
             lines += _block("what it reported:", text.splitlines(), MAX_TRACEBACK_LINES)
     elif failure.message != failure.exit_sentence():
         # The error file was of no use, or the context knows more than the exit code.
-        lines.append(f"  message:    {_clean(text_of(failure.message))}")
+        lines.append(f"  message:    {_clean(failure.text)}")
     if failure.last_lines:
         kept = failure.last_lines[-MAX_STDERR_LINES:]
         return lines + _block("last lines of its stderr:", kept, MAX_STDERR_LINES)
@@ -186,7 +186,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def _summary(failure: ProcessFailure) -> str:
     """One line about the cause: the exception, else the last thing that was written to stderr."""
-    text = text_of(failure.message) if failure.has_reply else ""
+    text = failure.text if failure.has_reply else ""
     lines = [_clean(line).strip() for line in text.splitlines() or reversed(failure.last_lines)]
     line = next(filter(None, lines), "")
     return line if len(line) <= MAX_SUMMARY_CHARS else line[: MAX_SUMMARY_CHARS - 3] + "..."

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
+import threading
 from typing import TYPE_CHECKING, Protocol
 
+from plaunch.errors import WorkerStartError
+
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Callable
 
 _log = logging.getLogger("plaunch")
@@ -52,6 +55,10 @@ class ProcessHandle:
         if self._exitcode is None:
             self._exitcode = self._peek()
         return self._exitcode
+
+    def has_ended(self) -> bool:
+        """Whether `poll` knows the exit code."""
+        return self.poll() is not None
 
     def reap(self) -> None:
         """Let the system forget the process, which has ended; its number may be used again."""
@@ -107,3 +114,20 @@ class ProcessHandle:
             LOST_EXIT_CODE,
         )
         return LOST_EXIT_CODE
+
+
+def restore_sigchld() -> None:
+    """Undo an inherited "SIGCHLD is ignored", with which the kernel forgets exit codes.
+
+    Raises:
+        WorkerStartError: it is ignored, and only the main thread could change that.
+    """
+    if signal.getsignal(signal.SIGCHLD) != signal.SIG_IGN:
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise WorkerStartError(
+            "SIGCHLD is ignored in this process, so the exit codes of workers are lost; call "
+            "signal.signal(signal.SIGCHLD, signal.SIG_DFL) on the main thread first"
+        )
+    _log.warning("SIGCHLD was ignored, so exit codes would have been lost; plaunch has restored it")
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)

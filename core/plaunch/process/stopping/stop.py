@@ -69,6 +69,15 @@ class Stop:
         if sequence is not None:
             self._stages += [self._sweep_up, self._stop_workers]
 
+    def run(self, wait: Callable[[float], None]) -> None:
+        """Take all steps, and `wait` for so many seconds at most between them.
+
+        Raises:
+            UnkillableWorkerError: as `step`.
+        """
+        while (delay := self.step()) is not None:
+            wait(delay)
+
     def step(self) -> float | None:
         """Do what is due and return the seconds until more is; None when all is over.
 

@@ -13,7 +13,7 @@ from plaunch.rendezvous import RendezvousParameters as RendezvousParameters
 from plaunch.rendezvous import RendezvousStateError as RendezvousStateError
 from plaunch.rendezvous import RendezvousStoreInfo as RendezvousStoreInfo
 from plaunch.rendezvous import RendezvousTimeoutError as RendezvousTimeoutError
-from plaunch.rendezvous import parse_rendezvous_endpoint as parse_rendezvous_endpoint
+from plaunch_network import parse_rendezvous_endpoint as parse_rendezvous_endpoint
 
 from plaunch_torchrun.registry import RendezvousHandlerRegistry as RendezvousHandlerRegistry
 from plaunch_torchrun.registry import get_rendezvous_handler as get_rendezvous_handler

@@ -26,6 +26,21 @@ def note(folder, kind):
     os.rename(path, os.path.join(folder, f"{kind}-{os.getpid()}"))
 
 
+def alive(folder):
+    """Those that have made themselves known and neither are gone nor zombies."""
+    from plaunch.process.kernel.processes import read_process
+
+    found = []
+    for name in os.listdir(folder):
+        pid = name.rpartition("-")[2]
+        with open(os.path.join(folder, name)) as file:
+            start = int(file.read())
+        process = read_process(int(pid))
+        if process is not None and process.is_alive and process.start == start:
+            found.append(name)
+    return found
+
+
 def start(folder, kind):
     """Start one process of a kind, in the manner of programs that fork by themselves."""
     reader, writer = os.pipe()

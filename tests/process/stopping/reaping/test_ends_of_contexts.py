@@ -66,18 +66,12 @@ def test_one_fails_by_itself(start, family, method, end, exitcode):
     assert family.alive() == []
 
 
-def test_they_are_closed(start, family, method):
-    context = start(method, RELATED, "wait", "wait")
+@pytest.mark.parametrize("end", ["wait", "stubborn"])
+def test_they_are_closed(start, family, method, end):
+    context = start(method, RELATED, end, "wait")
     family.wait_for("worker", 2)
     expect(family, RELATED, 2)
-    context.close()
-    assert family.alive() == []
-
-
-def test_they_ignore_the_soft_signal(start, family, method):
-    context = start(method, RELATED, "stubborn", "wait")
-    family.wait_for("worker", 2)
-    context.close(timeout=0.1)
+    context.close(timeout=0.1 if end == "stubborn" else None)
     assert family.alive() == []
 
 
@@ -126,24 +120,18 @@ def test_two_contexts_do_not_end_each_others_processes(start, family, tmp_path):
     assert family.alive() == []
 
 
-@pytest.mark.parametrize("end", ["return", "fail"])
+@pytest.mark.parametrize("end", ["return", "fail", "wait"])
 def test_daemons_are_kept_only_if_asked_for_and_only_after_success(start, family, end):
     reaper = Reaper(keep_daemons=True)
     context = start("program", ["child", "execd"], end, reaper=reaper)
-    result = context.wait(60)
+    if end == "wait":
+        family.wait_for("worker")
+        context.close()
+    else:
+        assert context.wait(60).is_failed() is (end == "fail")
     reaper.close()
-    assert result.is_failed() is (end == "fail")
     kept = ["child", "execd"] if end == "return" else []
     assert [kind for kind, _ in family.alive()] == kept
-
-
-def test_daemons_are_not_kept_when_the_job_is_closed(start, family):
-    reaper = Reaper(keep_daemons=True)
-    context = start("program", ["child", "execd"], "wait", reaper=reaper)
-    family.wait_for("worker")
-    context.close()
-    reaper.close()
-    assert family.alive() == []
 
 
 def test_no_zombie_and_no_descriptor_is_left(start, family, method):

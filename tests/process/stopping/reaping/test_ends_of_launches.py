@@ -7,7 +7,6 @@ import re
 import signal
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerSpec, WorkerState
@@ -22,18 +21,6 @@ BOUND = 60.0
 # What has neither tag nor parent is found, too: the launcher inherits all orphans.
 KINDS = ("child", "stubborn", "session", "daemon", "execd", "closed", "cleared", "lost")
 TAGGED = ("child", "stubborn", "session", "daemon", "execd", "closed", "cleared")
-
-
-@pytest.fixture
-def launch(run_program, programs, family):
-    """Start a launch whose workers start processes and then end in one way."""
-
-    def launch(kinds, end, *options, **popen):
-        script = os.path.join(programs, "descendants.py")
-        words = (family.folder, ",".join(kinds), end)
-        return run_program("-m", "plaunch", "--nproc-per-node=2", *options, script, *words, **popen)
-
-    return launch
 
 
 def left_in(tmp_path):
@@ -71,39 +58,32 @@ def test_the_launcher_is_killed(launch, family, tmp_path, end):
     wait_until(lambda: left_in(tmp_path) == [], lambda: f"the removal of {left_in(tmp_path)}")
 
 
-def test_a_second_signal_kills_at_once(launch, family):
-    launcher = launch(KINDS, "stubborn", "--shutdown-timeout=600")
+@pytest.mark.parametrize(
+    ("grace", "second", "said"),
+    [
+        (600, signal.SIGINT, "they get SIGKILL"),  # at once
+        (0.2, None, "waiting for local ranks 0-1 to end after SIGTERM"),
+    ],
+)
+def test_who_ignores_the_signal_is_killed(launch, family, grace, second, said):
+    launcher = launch(KINDS, "stubborn", f"--shutdown-timeout={grace}")
     family.wait_for("worker", 2)
     launcher.send_signal(signal.SIGTERM)
-    assert "SIGTERM received" in launcher.stderr.readline()
-    launcher.send_signal(signal.SIGINT)
+    if second is not None:
+        assert "SIGTERM received" in launcher.stderr.readline()
+        launcher.send_signal(second)
     _, err = launcher.communicate(timeout=BOUND)
     assert (launcher.returncode, family.alive()) == (128 + signal.SIGTERM, []), err
-    assert "they get SIGKILL" in err
-
-
-def test_who_ignores_the_signal_is_killed_after_the_grace(launch, family):
-    launcher = launch(KINDS, "stubborn", "--shutdown-timeout=0.2")
-    family.wait_for("worker", 2)
-    launcher.send_signal(signal.SIGTERM)
-    _, err = launcher.communicate(timeout=BOUND)
-    assert (launcher.returncode, family.alive()) == (128 + signal.SIGTERM, [])
-    assert "waiting for local ranks 0-1 to end after SIGTERM" in err
+    assert said in err
 
 
 ONE_GENERATION = """\
 import os, sys
 import descendants
-from plaunch.process.kernel.processes import read_process
 
 folder, kinds = sys.argv[1], sys.argv[2].split(",")
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
-    left = []
-    for name in os.listdir(folder):
-        kind, _, pid = name.rpartition("-")
-        process = read_process(int(pid))
-        if process and process.is_alive and process.start == int(open(f"{folder}/{name}").read()):
-            left.append(name)
+    left = descendants.alive(folder)
     sys.exit(f"of the first generation: {left}" if left else 0)
 descendants.work(folder, kinds, "fail" if os.environ["RANK"] == "0" else "wait")
 """
@@ -112,27 +92,25 @@ descendants.work(folder, kinds, "fail" if os.environ["RANK"] == "0" else "wait")
 def test_a_second_generation_never_meets_the_first(run_program, family, tmp_path):
     script = tmp_path / "generations.py"
     script.write_text(ONE_GENERATION)
-    launcher = run_program(
-        "-m",
-        "plaunch",
-        "--nproc-per-node=2",
-        "--max-restarts=1",
-        str(script),
-        family.folder,
-        ",".join(KINDS),
-    )
+    options = ("--nproc-per-node=2", "--max-restarts=1", str(script))
+    launcher = run_program("-m", "plaunch", *options, family.folder, ",".join(KINDS))
     _, err = launcher.communicate(timeout=BOUND)
     assert launcher.returncode == 0, err
     assert set(KINDS) <= set(family.kinds())
 
 
-@pytest.mark.parametrize("option", [True, False])
-def test_daemons_are_kept_if_asked_for(launch, family, tmp_path, option):
-    options = ["--keep-daemons"] if option else []
-    launcher = launch(["execd", "lost"], "return", *options, stderr=None)
-    assert launcher.wait(BOUND) == 0
-    kept = sorted(kind for kind, _ in family.alive())
-    assert kept == (["execd", "execd", "lost", "lost"] if option else [])
+@pytest.mark.parametrize(
+    ("end", "options", "code", "kept"),
+    [
+        ("return", ["--keep-daemons"], 0, ["execd", "execd", "lost", "lost"]),
+        ("return", [], 0, []),
+        ("fail", ["--keep-daemons"], 3, []),
+    ],
+)
+def test_daemons_are_kept_if_asked_for(launch, family, tmp_path, end, options, code, kept):
+    launcher = launch(["execd", "lost"], end, *options, stderr=None)
+    assert launcher.wait(BOUND) == code
+    assert sorted(kind for kind, _ in family.alive()) == kept
     assert left_in(tmp_path) == []
 
 
@@ -186,12 +164,6 @@ def test_what_is_kept_can_still_write(run_program, tmp_path, options, shown):
         assert log.read_text() == "a word\na late word\n"
 
 
-def test_daemons_are_not_kept_after_a_failure(launch, family):
-    launcher = launch(["execd"], "fail", "--keep-daemons")
-    launcher.communicate(timeout=BOUND)
-    assert (launcher.returncode, family.alive()) == (3, [])
-
-
 INNER = """\
 import subprocess, sys
 sys.exit(subprocess.call([sys.executable, "-m", "plaunch", "--nproc-per-node=2", *sys.argv[1:]]))
@@ -219,7 +191,7 @@ def test_a_launch_within_a_launch_ends_well(launch_nested, family):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
-def test_the_outer_of_two_launchers_is_stopped(launch_nested, family, tmp_path, signum):
+def test_the_outer_of_two_launchers_is_stopped(launch_nested, family, wait_until_alone, signum):
     outer = launch_nested(TAGGED, "stubborn")
     family.wait_for("worker", 2)
     outer.send_signal(signum)
@@ -228,21 +200,7 @@ def test_the_outer_of_two_launchers_is_stopped(launch_nested, family, tmp_path, 
         outer.send_signal(signum)
     outer.wait(BOUND)
     family.wait_until_gone()
-    wait_until(lambda: guards_among(tmp_path) == [], lambda: f"the end of {guards_among(tmp_path)}")
-
-
-def guards_among(tmp_path):
-    """Guards, and launchers, that run in the environment of this test."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            environ = Path(f"/proc/{pid}/environ").read_bytes()
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if f"TMPDIR={tmp_path / 'tmp'}".encode() in environ and state != "Z":
-            found.append(int(pid))
-    return found
+    wait_until_alone()
 
 
 # Its child opens a pipe that nobody writes to; until the child is a program of its own, the parent
@@ -260,15 +218,9 @@ if os.environ["RANK"] == "0":
 def test_a_worker_that_is_stuck_in_the_kernel_ends_the_job(run_program, family, tmp_path):
     script = tmp_path / "stuck.py"
     script.write_text(STUCK)
-    launcher = run_program(
-        "-m",
-        "plaunch",
-        "--max-restarts=3",
-        "--shutdown-timeout=600",
-        str(script),
-        family.folder,
-        env={"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "0.3"},
-    )
+    words = ("--max-restarts=3", "--shutdown-timeout=600", str(script), family.folder)
+    env = {"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "0.3"}
+    launcher = run_program("-m", "plaunch", *words, env=env)
     _, err = launcher.communicate(timeout=BOUND)
     assert launcher.returncode == 114, err
     assert re.search(r"local rank 0: pid \d+ \(state D, waits in \w+\), for 0\.\d s", err)
@@ -276,39 +228,29 @@ def test_a_worker_that_is_stuck_in_the_kernel_ends_the_job(run_program, family, 
     assert "Traceback" not in err
 
 
-def test_a_plugins_own_process_is_not_taken_for_an_orphan(run_program, programs, family, tmp_path):
+HELPERS = """\
+import subprocess
+from plaunch.plugin import hookimpl
+helpers = []
+@hookimpl
+def plaunch_workers_started(group):
+    for own_session in (False, True):
+        command = ['sh', '-c', 'read line; exit 7']
+        options = {'stdin': subprocess.PIPE, 'start_new_session': own_session}
+        helpers.append(subprocess.Popen(command, **options))
+@hookimpl
+def plaunch_agent_finished(group, result):
+    for helper in helpers:
+        helper.communicate(b'end\\n')
+    print([helper.returncode for helper in helpers], flush=True)
+"""
+
+
+def test_a_plugins_own_process_is_not_taken_for_an_orphan(launch, programs, family, site):
     """It is a child of the launcher, in its session or in one of its own, and none of the job's."""
-    (tmp_path / "site" / "helper.dist-info").mkdir(parents=True)
-    (tmp_path / "site" / "helper.dist-info" / "METADATA").write_text("Name: helper\nVersion: 1\n")
-    (tmp_path / "site" / "helper.dist-info" / "entry_points.txt").write_text(
-        "[plaunch.plugins]\nhelper = helper\n"
-    )
-    (tmp_path / "site" / "helper.py").write_text(
-        "import subprocess\n"
-        "from plaunch.plugin import hookimpl\n"
-        "helpers = []\n"
-        "@hookimpl\n"
-        "def plaunch_workers_started(group):\n"
-        "    for own_session in (False, True):\n"
-        "        helpers.append(subprocess.Popen(\n"
-        "            ['sh', '-c', 'read line; exit 7'],\n"
-        "            stdin=subprocess.PIPE, start_new_session=own_session))\n"
-        "@hookimpl\n"
-        "def plaunch_agent_finished(group, result):\n"
-        "    for helper in helpers:\n"
-        "        helper.communicate(b'end\\n')\n"
-        "    print([helper.returncode for helper in helpers], flush=True)\n"
-    )
-    launcher = run_program(
-        "-m",
-        "plaunch",
-        os.path.join(programs, "descendants.py"),
-        family.folder,
-        ",".join(KINDS),
-        "return",
-        env={"PYTHONPATH": f"{tmp_path / 'site'}:{programs}"},
-        stdout=-1,
-    )
+    site.install("helper", {"plaunch.plugins": {"helper": "helper"}}, helper=HELPERS)
+    env = {"PYTHONPATH": f"{site.folder}:{programs}"}
+    launcher = launch(KINDS, "return", nprocs=1, env=env, stdout=-1)
     out, err = launcher.communicate(timeout=BOUND)
     assert (launcher.returncode, out, family.alive()) == (0, "", []), err
     assert "[7, 7]\n" in err  # what plugins print is not the job's output

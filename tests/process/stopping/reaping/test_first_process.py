@@ -74,15 +74,10 @@ entry_point()
 """
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "plaunch.cli.program",
-        "plaunch.plugin.manager",
-        "plaunch.launch",
-        "plaunch.agent.local",
-    ],
-)
+MOMENTS = ["plaunch.cli.program", "plaunch.plugin.manager", "plaunch.launch", "plaunch.agent.local"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_it_starts_ends_it(run_first, moment, signum):
     """The kernel throws away what the first process has no handler for."""
@@ -158,13 +153,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     wait_for(lambda: os.path.exists(os.path.join(folder, "go")))
     wait_for(lambda: stranger("0") is None)  # it has ended, and somebody has reaped it
     sys.exit(3)
-left = []
-for name in os.listdir(family):
-    kind, _, pid = name.rpartition("-")
-    process = read_process(int(pid))
-    if process is not None and process.is_alive:
-        left.append(name)
 there = stranger("600")
+left = descendants.alive(family)
 print("left:", left, "stranger:", there is not None and there.is_alive, flush=True)
 """
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
-from plaunch.cli import entry
 from plaunch.process.kernel import details
 from plaunch.process.kernel.title import set_title
 from plaunch.process.launcher_variables import (
@@ -18,17 +14,15 @@ from plaunch.process.launcher_variables import (
 )
 from plaunch.process.stopping.reaping import job_tag
 
+from helpers.programs import run_python
 from helpers.waiting import wait_until
 
 JOB = b"0123456789ab"
 
 
-def test_a_worker_has_one_tag():
+def test_a_worker_has_one_tag_and_one_within_a_worker_has_both():
     assert job_tag.make_tags("0123456789ab", 3, None) == "0123456789ab.3"
     assert job_tag.make_tags("0123456789ab", 3, "") == "0123456789ab.3"
-
-
-def test_a_worker_within_a_worker_has_both():
     outer = job_tag.make_tags("aaaaaaaaaaaa", 0, None)
     both = job_tag.make_tags("bbbbbbbbbbbb", 1, outer)
     environ = f"PATH=/bin\0PLAUNCH_JOBS={both}\0".encode()
@@ -77,17 +71,15 @@ def test_a_title_has_tags_too(title, rank):
     assert job_tag.find_rank_in_title(title, JOB) == rank
 
 
-def test_environments_are_read():
-    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": "0123456789ab.5"})
-    try:
-        # The kernel shows none for a moment, in the middle of making it another program.
-        wait_until(lambda: details.read_environ(program.pid), "it has an environment")
-        assert job_tag.find_rank(details.read_environ(program.pid), JOB) == 5
-        assert details.read_title(program.pid) == b"sleep\x00600\x00"
-        assert details.read_user(program.pid) == os.getuid()
-    finally:
-        program.kill()
-        program.wait()
+def test_environments_are_read(sleep):
+    program = sleep(env={"PLAUNCH_JOBS": "0123456789ab.5"})
+    # The kernel shows none for a moment, in the middle of making it another program.
+    wait_until(lambda: details.read_environ(program.pid), "it has an environment")
+    assert job_tag.find_rank(details.read_environ(program.pid), JOB) == 5
+    assert details.read_title(program.pid) == b"sleep\x00600\x00"
+    assert details.read_user(program.pid) == os.getuid()
+    program.kill()
+    program.wait()
     assert details.read_environ(program.pid) == b""
     assert details.read_user(program.pid) == -1
 
@@ -100,19 +92,18 @@ def test_the_command_line_says_that_it_owns_its_process(monkeypatch):
     assert not owns_process()
 
 
-def test_the_entry_point_uses_that_variable(monkeypatch):
+def test_the_entry_point_uses_that_variable():
     """It spells the name out, so that `--help` need not import where it is defined."""
-    monkeypatch.setenv(LAUNCHER_VARIABLE, "")
-    monkeypatch.setattr(sys, "argv", ["plaunch", "--version"])
-    monkeypatch.setattr(entry, "_may_be_held", lambda: False)
-    monkeypatch.setattr(entry, "end_at_once", sys.exit)  # or it ends this very process
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        with pytest.raises(SystemExit):
-            entry.entry_point()
-    finally:
-        signal.signal(signal.SIGINT, handler)  # it ignores Ctrl-C in the end
-    assert owns_process()
+    done = run_python(
+        "-c",
+        "import sys\n"
+        "from plaunch.cli import entry\n"
+        "from plaunch.process.launcher_variables import owns_process\n"
+        "sys.argv = ['plaunch', '--version']\n"
+        "entry.end_at_once = lambda code: sys.stderr.write(f'owned: {owns_process()}')\n"
+        "entry.entry_point()\n",
+    )
+    assert done.stderr == "owned: True"
 
 
 def test_what_the_launcher_started_is_known():
@@ -129,10 +120,7 @@ def test_a_forked_process_shows_the_first_title_that_fits():
         "print(open('/proc/self/cmdline').read().rstrip(chr(0)))\n"
         "print(set_title('y' * 5000))\n"
     )
-    program = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=60
-    )
-    assert program.stdout.split() == ["True", "short", "False"]
+    assert run_python("-c", code, check=True).stdout.split() == ["True", "short", "False"]
 
 
 def test_a_title_is_no_condition():

@@ -13,6 +13,7 @@ from plaunch.process.stopping.reaper import Reaper
 from plaunch.process.stopping.reaping import evidence
 
 from helpers.clock import Clock
+from helpers.programs import run_python
 
 IS_ONE = """\
 import ctypes, sys
@@ -32,10 +33,7 @@ job = reaper.begin()
 
 
 def run(code, *argv):
-    command = [sys.executable, "-c", code, *argv]
-    return subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, timeout=60
-    ).stdout.split()
+    return run_python("-c", code, *argv, check=True).stdout.split()
 
 
 @pytest.mark.parametrize(("whose", "flag"), [("own", "1"), ("a user's", "0")])
@@ -59,6 +57,7 @@ def test_a_c_library_without_it_is_no_error(monkeypatch):
 
 
 EXIT_CODES = """\
+# Nobody's exit code is taken.
 children = [subprocess.Popen(["sh", "-c", f"exit {n}"]) for n in (5, 6)]
 children += [subprocess.Popen(["sh", "-c", f"exit {n}"], start_new_session=True) for n in (7, 8)]
 for child in children:
@@ -67,10 +66,6 @@ job.tend_orphans()
 job.sweep((), 10)
 print(*[child.wait() for child in children])
 """
-
-
-def test_nobodys_exit_code_is_taken():
-    assert run(TEND + EXIT_CODES, "own") == ["5", "6", "7", "8"]
 
 
 ZOMBIES = """\
@@ -87,12 +82,9 @@ print(os.path.exists(f"/proc/{orphan}"))
 """
 
 
-def test_orphans_that_have_ended_are_reaped():
-    assert run(TEND + ZOMBIES, "own") == ["False"]
-
-
 ENDED_LEADERS = """\
-# Orphans that lead sessions, of which nothing was seen but their end; and a plugin's program.
+# Orphans that lead sessions, of which nothing was seen but their end, are reaped a second later:
+# they might be a plugin's, which has an object that stands for them then, as for its program here.
 held = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
 middle = subprocess.run(
     [sys.executable, "-c",
@@ -116,13 +108,9 @@ print(first, left(), held.wait())
 """
 
 
-def test_orphans_of_which_only_their_end_was_seen_are_reaped_a_second_later():
-    """They might be a plugin's, which has an object that stands for them then."""
-    assert run(TEND + ENDED_LEADERS, "own") == ["3", "0", "7"]
-
-
 FORKED_BY_HAND = """\
-# What a plugin forks with neither a Popen object nor in the launcher's session, and waits for.
+# What a plugin forks with neither a Popen object nor in the launcher's session, and waits for, is
+# left to it, since it was seen to be the launcher's own.
 pid = os.fork()
 if pid == 0:
     os.setsid()
@@ -139,12 +127,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-def test_what_was_seen_to_be_the_launchers_own_is_left_to_it():
-    assert run(TEND + FORKED_BY_HAND, "own") == ["-9"]
-
-
 LEFT_BY_PLUGIN = """\
-# What a plugin's program leaves in the background, in a session that is not the launcher's.
+# What a plugin's program leaves in the background, in a session that is not the launcher's, is not
+# ended, but it is reaped.
 middle = subprocess.run(
     ["sh", "-c", "sleep 600 <&- >&- 2>&- & echo $!"],
     stdout=subprocess.PIPE, start_new_session=True)
@@ -157,10 +142,6 @@ os.waitid(os.P_PID, exporter, os.WEXITED | os.WNOWAIT)
 job.tend_orphans()
 print(os.path.exists(f"/proc/{exporter}"))
 """
-
-
-def test_what_a_plugins_program_leaves_is_not_ended_but_reaped():
-    assert run(TEND + LEFT_BY_PLUGIN, "own") == ["[]", "True", "False"]
 
 
 HIDDEN = """\
@@ -220,6 +201,7 @@ def test_another_users_program_is_not_taken_for_an_orphan():
 
 LEADERS = """\
 # Orphans that lead sessions, with nothing of anybody's environment: only seen to be ours alive.
+# They are ended and reaped.
 middle = subprocess.Popen(
     [sys.executable, "-c",
      "import os, subprocess\\n"
@@ -232,23 +214,36 @@ middle.wait()
 """
 
 
+SWEPT = """
+assert job.sweep((), 60) == []
+print(os.path.exists(f"/proc/{orphan}"))
+"""
+
+ENDED_BY_OTHERS = """
+job.tend_orphans()
+time.sleep(0.3)  # it has no environment, indeed
+job.tend_orphans()
+os.kill(orphan, 9)
+os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
+job.tend_orphans()
+print(os.path.exists(f"/proc/{orphan}"))
+"""
+
+
 @pytest.mark.parametrize(
-    "end",
+    ("code", "printed"),
     [
-        "assert job.sweep((), 60) == []",
-        "job.tend_orphans()\n"
-        "time.sleep(0.3)\n"  # it has no environment, indeed
-        "job.tend_orphans()\n"
-        "os.kill(orphan, 9)\n"
-        "os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)\n"
-        "job.tend_orphans()\n",
+        pytest.param(EXIT_CODES, "5 6 7 8", id="exit codes"),
+        pytest.param(ZOMBIES, "False", id="zombies"),
+        pytest.param(ENDED_LEADERS, "3 0 7", id="ended leaders"),
+        pytest.param(FORKED_BY_HAND, "-9", id="forked by hand"),
+        pytest.param(LEFT_BY_PLUGIN, "[] True False", id="left by a plugin"),
+        pytest.param(LEADERS + SWEPT, "False", id="leaders, swept"),
+        pytest.param(LEADERS + ENDED_BY_OTHERS, "False", id="leaders, ended by others"),
     ],
-    ids=["swept", "ended by others"],
 )
-def test_orphans_that_lead_a_session_are_ended_and_reaped(end):
-    assert run(TEND + LEADERS + end + "\nprint(os.path.exists(f'/proc/{orphan}'))", "own") == [
-        "False"
-    ]
+def test_orphans_are_tended(code, printed):
+    assert run(TEND + code, "own") == printed.split()
 
 
 def test_the_guard_is_told_of_orphans(run_program, family, programs):
@@ -287,24 +282,18 @@ def test_tending_looks_once_a_second(monkeypatch):
     assert len(looks) == 4
 
 
-def test_a_sweep_says_what_outlives_it(monkeypatch):
+def test_a_sweep_says_what_outlives_it(sleep, monkeypatch):
     """Processes that get SIGKILL and stay, as in uninterruptible sleep."""
     reaper = Reaper(use_guard=False)
     job = reaper.begin()
-    program = subprocess.Popen(
-        ["sleep", "600"], env={"PLAUNCH_JOBS": job.tags(0)}, start_new_session=True
-    )
-    try:
-        monkeypatch.setattr(Process, "send_signal", lambda *_: True)
-        monkeypatch.setattr(os, "killpg", lambda *_: None)
-        assert [process.pid for process in job.sweep((), patience=0.02)] == [program.pid]
-        assert job.sweep({program.pid}, patience=60) == []
-        monkeypatch.undo()
-        assert job.sweep((), patience=60) == []
-        assert program.wait(60) == -9
-    finally:
-        program.kill()
-        program.wait()
+    program = sleep(env={"PLAUNCH_JOBS": job.tags(0)}, start_new_session=True)
+    monkeypatch.setattr(Process, "send_signal", lambda *_: True)
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    assert [process.pid for process in job.sweep((), patience=0.02)] == [program.pid]
+    assert job.sweep({program.pid}, patience=60) == []
+    monkeypatch.undo()
+    assert job.sweep((), patience=60) == []
+    assert program.wait(60) == -9
 
 
 @pytest.fixture
@@ -324,29 +313,21 @@ def blank(monkeypatch):
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])
-def test_a_sweep_looks_again_at_who_becomes_another_program(blank, monkeypatch, times):
+def test_a_sweep_looks_again_at_who_becomes_another_program(blank, sleep, monkeypatch, times):
     monkeypatch.setattr(evidence, "_BLANK", 60.0)  # however long a look takes here
     job = Reaper(use_guard=False).begin()
-    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.tags(0)})
+    program = sleep(env={"PLAUNCH_JOBS": job.tags(0)})
     blank[program.pid] = times
-    try:
-        assert job.sweep((), patience=60) == []
-        assert program.wait(60) == -9
-    finally:
-        program.kill()
-        program.wait()
+    assert job.sweep((), patience=60) == []
+    assert program.wait(60) == -9
 
 
-def test_a_sweep_does_not_wait_for_an_environment_that_is_not_there(blank):
+def test_a_sweep_does_not_wait_for_an_environment_that_is_not_there(blank, sleep):
     job = Reaper(use_guard=False).begin()
-    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.tags(0)})
+    program = sleep(env={"PLAUNCH_JOBS": job.tags(0)})
     blank[program.pid] = 10**9
-    try:
-        assert job.sweep((), patience=60) == []
-        assert program.poll() is None
-    finally:
-        program.kill()
-        program.wait()
+    assert job.sweep((), patience=60) == []
+    assert program.poll() is None
 
 
 def test_a_plugins_program_is_not_taken_for_an_orphan_while_it_begins(run_program):
@@ -375,32 +356,21 @@ def test_a_plugins_program_is_not_taken_for_an_orphan_while_it_begins(run_progra
     assert launcher.wait(60) == 0
 
 
-def test_a_sweep_does_not_wait_for_what_it_may_not_signal(monkeypatch):
+def test_a_sweep_does_not_wait_for_what_it_may_not_signal(sleep, monkeypatch):
     reaper = Reaper(use_guard=False)
     job = reaper.begin()
-    program = subprocess.Popen(["sleep", "600"], env={"PLAUNCH_JOBS": job.tags(0)})
+    program = sleep(env={"PLAUNCH_JOBS": job.tags(0)})
 
     def refuse(*_):
         raise PermissionError(1, "Operation not permitted")
 
-    try:
-        monkeypatch.setattr(Process, "send_signal", refuse)
-        assert [process.pid for process in job.sweep((), patience=600)] == [program.pid]
-    finally:
-        program.kill()
-        program.wait()
+    monkeypatch.setattr(Process, "send_signal", refuse)
+    assert [process.pid for process in job.sweep((), patience=600)] == [program.pid]
 
 
-def test_workers_do_not_get_the_launchers_variable(run_program, programs, family):
-    launcher = run_program(
-        "-m",
-        "plaunch",
-        "--no-python",
-        "sh",
-        "-c",
-        "echo ${PLAUNCH_LAUNCHER-none} ${#PLAUNCH_JOBS}",
-        stdout=subprocess.PIPE,
-    )
+def test_workers_do_not_get_the_launchers_variable(run_program):
+    words = ("--no-python", "sh", "-c", "echo ${PLAUNCH_LAUNCHER-none} ${#PLAUNCH_JOBS}")
+    launcher = run_program("-m", "plaunch", *words, stdout=subprocess.PIPE)
     assert launcher.communicate(timeout=60)[0] == "none 14\n"
     assert "PLAUNCH_LAUNCHER" not in os.environ
 
@@ -433,13 +403,15 @@ daemon.kill()
 """
 
 
-@pytest.mark.parametrize("daemon", ["launcher's session", "own session"])
-def test_if_nothing_is_left_children_are_read_once_and_no_other_processes(daemon):
+@pytest.mark.parametrize(
+    ("whose", "daemon", "counts"),
+    [
+        ("own", "launcher's session", "1 0 0"),
+        ("own", "own session", "1 0 0"),
+        # A library looks at all processes once, and for new ones twice.
+        ("a user's", "own session", "0 1 2"),
+    ],
+)
+def test_if_nothing_is_left_children_are_read_once_and_no_other_processes(whose, daemon, counts):
     """A plugin's program that still runs is no reason to look at all processes either."""
-    counts = run(TEND + LAST_LOOK, "own", daemon)
-    assert counts == ["1", "0", "0", "None"]
-
-
-def test_a_library_looks_at_all_processes_once_and_for_new_ones_twice():
-    counts = run(TEND + LAST_LOOK, "a user's", "own session")
-    assert counts == ["0", "1", "2", "None"]
+    assert run(TEND + LAST_LOOK, whose, daemon) == [*counts.split(), "None"]

@@ -68,8 +68,24 @@ class Table:
             file.unlink()
         (self.folder / str(pid)).rmdir()
 
-    def tree(self, **options):
-        return make_tree(Origin(job=JOB.encode(), proc=str(self.folder), **options))
+    def tree(self, *, leader=None, **options):
+        tree = make_tree(Origin(job=JOB.encode(), proc=str(self.folder), **options))
+        if leader is not None:
+            tree.add_leader(0, leader, 100)
+        return tree
+
+    def tree_of_worker(self, **options):
+        """That of process 5000, a child of this process in a session of its own."""
+        self.add(5000, parent=ME)
+        return self.tree(leader=5000, **options)
+
+    def tree_of_an_empty_session(self, **options):
+        """That of process 5000, whose child has made session 5002 and has ended."""
+        tree = self.tree_of_worker(**options)
+        self.add(5002, parent=5000)
+        tree.look()
+        self.remove(5002)
+        return tree
 
 
 @pytest.fixture
@@ -77,21 +93,32 @@ def table(tmp_path):
     return Table(tmp_path)
 
 
+def numbers(groups):
+    return {rank: [process.pid for process in group] for rank, group in groups.items()}
+
+
 def found(tree):
-    return {rank: [process.pid for process in group] for rank, group in tree.look().items()}
+    return numbers(tree.look())
+
+
+def newcomers(tree):
+    return numbers(tree.newcomers())
+
+
+def adopted(tree):
+    return sorted(process.pid for process in tree.adopted(tree.read_inherited()))
+
+
+def unknown(tree):
+    return [process.pid for process in tree.find_unknown(tree.read_inherited())]
 
 
 def tag(rank, job=JOB):
     return f"PATH=/bin\0PLAUNCH_JOBS={job}.{rank}\0"
 
 
-def test_nothing_belongs_to_a_job_without_workers(table):
-    table.add(5000)
-    assert found(table.tree()) == {}
-
-
 def test_a_worker_has_its_session_and_its_descendants(table):
-    table.add(5000, parent=ME)
+    tree = table.tree_of_worker()
     table.add(5001, parent=5000, session=5000)
     table.add(5002, parent=5000)  # a session of its own
     table.add(5003, parent=5002)
@@ -99,44 +126,69 @@ def test_a_worker_has_its_session_and_its_descendants(table):
     table.add(5005, parent=1, session=5000, group=5005)
     table.add(6000, parent=ME)
     table.add(6001, parent=1)
-    tree = table.tree()
-    tree.add_leader(0, 5000, 100)
     tree.add_leader(1, 6000, 100)
     assert found(tree) == {0: [5000, 5001, 5002, 5003, 5004, 5005], 1: [6000]}
 
 
-def test_a_number_that_went_to_a_stranger_counts_for_nothing(table):
-    table.add(5000, parent=1, start=200)
-    table.add(5001, parent=5000, session=5000)
-    table.add(5002, parent=5000)
-    tree = table.tree()
-    tree.add_leader(0, 5000, 100)
-    assert found(tree) == {}
+OURS = {"environ": tag(0)}
+OTHER_USER = os.getuid() + 1
+
+FOUND = {
+    "nothing belongs to a job without workers": ({5000: {}}, {}, {}),
+    "a number that went to a stranger counts for nothing": (
+        {5000: {"start": 200}, 5001: {"parent": 5000, "session": 5000}, 5002: {"parent": 5000}},
+        {"leader": 5000},
+        {},
+    ),
+    "the session of a worker that has ended is still its own": (
+        {5001: {"session": 5000}},
+        {"leader": 5000},
+        {0: [5001]},
+    ),
+    # A worker is in it for a moment, until it has made its own.
+    "the launcher's session is nobody's": (
+        {5000: {"parent": ME, "session": MY_SESSION}, 5001: {"session": MY_SESSION}},
+        {"leader": 5000},
+        {0: [5000]},
+    ),
+    "a tag in the environment is enough": (
+        {
+            5001: {"environ": tag(1)},
+            5002: {"environ": tag(0, job="ffffffffffff")},
+            5003: {"parent": 5001},
+        },
+        {},
+        {1: [5001, 5003]},
+    ),
+    "a tag counts for processes of this user only": ({5001: {**OURS, "user": OTHER_USER}}, {}, {}),
+    "what is older than the launcher is not even asked": (
+        {5001: {**OURS, "start": 99}, 5002: OURS},
+        {"since": 100},
+        {0: [5002]},
+    ),
+    "who is spared is not found and nor are its children": (
+        {5000: OURS, 5001: {"parent": 5000}},
+        {"spared": {(5000, 100)}},
+        {},
+    ),
+    "zombies are not alive but have a place in the tree": (
+        {5000: {"parent": ME, "state": "Z"}, 5001: {"parent": 5000}},
+        {"leader": 5000},
+        {0: [5001]},
+    ),
+    "a process whose first thread has ended is alive": (
+        {5000: {"parent": ME, "state": "Z", "threads": 3}},
+        {"leader": 5000},
+        {0: [5000]},
+    ),
+}
 
 
-def test_the_session_of_a_worker_that_has_ended_is_still_its_own(table):
-    table.add(5001, parent=1, session=5000)
-    tree = table.tree()
-    tree.add_leader(0, 5000, 100)
-    assert found(tree) == {0: [5001]}
-
-
-def test_a_tag_in_the_environment_is_enough(table):
-    table.add(5001, environ=tag(1))
-    table.add(5002, environ=tag(0, job="ffffffffffff"))
-    table.add(5003, parent=5001)
-    assert found(table.tree()) == {1: [5001, 5003]}
-
-
-def test_a_tag_counts_for_processes_of_this_user_only(table):
-    table.add(5001, environ=tag(0), user=os.getuid() + 1)
-    assert found(table.tree()) == {}
-
-
-def test_what_is_older_than_the_launcher_is_not_even_asked(table):
-    table.add(5001, environ=tag(0), start=99)
-    table.add(5002, environ=tag(0), start=100)
-    assert found(table.tree(since=100)) == {0: [5002]}
+@pytest.mark.parametrize(("processes", "options", "those"), FOUND.values(), ids=FOUND)
+def test_those_of_the_job_are_found_and_no_others(table, processes, options, those):
+    for pid, process in processes.items():
+        table.add(pid, **process)
+    assert found(table.tree(**options)) == those
 
 
 def test_titles_are_only_read_where_workers_are_forked(table):
@@ -169,11 +221,9 @@ def test_a_look_is_not_sure_of_a_process_without_an_environment(table):
 
 
 def test_what_was_found_once_stays_known(table):
-    table.add(5000, parent=ME)
+    tree = table.tree_of_worker()
     table.add(5002, parent=5000)
     table.add(5003, parent=5002)
-    tree = table.tree()
-    tree.add_leader(0, 5000, 100)
     assert found(tree) == {0: [5000, 5002, 5003]}
     table.remove(5000)
     table.remove(5002)
@@ -184,12 +234,7 @@ def test_what_was_found_once_stays_known(table):
 
 
 def test_sessions_that_a_worker_has_made_are_its_own(table):
-    table.add(5000, parent=ME)
-    table.add(5002, parent=5000)
-    tree = table.tree()
-    tree.add_leader(0, 5000, 100)
-    tree.look()
-    table.remove(5002)
+    tree = table.tree_of_an_empty_session()
     table.add(5009, parent=1, session=5002)  # appeared meanwhile, and was orphaned at once
     assert found(tree) == {0: [5000, 5009]}
 
@@ -197,12 +242,7 @@ def test_sessions_that_a_worker_has_made_are_its_own(table):
 def test_a_session_is_kept_although_nobody_was_seen_in_it_at_one_moment(table):
     """Its only member forked and ended while the table was read."""
     clock = Clock()
-    table.add(5000, parent=ME)
-    table.add(5002, parent=5000)
-    tree = table.tree(clock=clock)
-    tree.add_leader(0, 5000, 100)
-    tree.look()
-    table.remove(5002)
+    tree = table.tree_of_an_empty_session(clock=clock)
     tree.look()
     clock.now += 0.9
     table.add(5009, parent=1, session=5002)
@@ -217,12 +257,7 @@ def test_a_session_is_kept_although_nobody_was_seen_in_it_at_one_moment(table):
 def test_a_session_that_stays_empty_is_forgotten(table):
     """Its number is free, and may go to a stranger who has ended, too, before anybody looks."""
     clock = Clock()
-    table.add(5000, parent=ME)
-    table.add(5002, parent=5000)
-    tree = table.tree(clock=clock)
-    tree.add_leader(0, 5000, 100)
-    tree.look()
-    table.remove(5002)
+    tree = table.tree_of_an_empty_session(clock=clock)
     tree.look()
     clock.now += 1.0
     tree.look()
@@ -235,8 +270,7 @@ def test_a_session_that_stays_empty_is_forgotten(table):
 def test_the_session_of_a_worker_is_not_forgotten_before_it_has_made_it(table):
     clock = Clock()
     table.add(5000, parent=ME, session=MY_SESSION)
-    tree = table.tree(clock=clock)
-    tree.add_leader(0, 5000, 100)
+    tree = table.tree(leader=5000, clock=clock)
     for _ in range(3):
         tree.look()
         clock.now += 1.0
@@ -247,22 +281,8 @@ def test_the_session_of_a_worker_is_not_forgotten_before_it_has_made_it(table):
 
 def test_the_number_of_a_group_is_no_evidence(table):
     """A group is always inside its session; in another one it is a stranger's."""
-    table.add(5000, parent=ME)
-    table.add(5002, parent=5000)
-    tree = table.tree()
-    tree.add_leader(0, 5000, 100)
-    tree.look()
-    table.remove(5002)
+    tree = table.tree_of_an_empty_session()
     table.add(5009, parent=1, session=4000, group=5002)  # of whom number 5002 was the first
-    assert found(tree) == {0: [5000]}
-
-
-def test_the_launchers_session_is_nobodys(table):
-    """A worker is in it for a moment, until it has made its own."""
-    table.add(5000, parent=ME, session=MY_SESSION)
-    table.add(5001, parent=1, session=MY_SESSION)
-    tree = table.tree()
-    tree.add_leader(0, 5000, 100)
     assert found(tree) == {0: [5000]}
 
 
@@ -271,12 +291,6 @@ def test_this_process_and_its_ancestors_are_never_found(table):
     table.add(ME, parent=3000, session=3000, environ=tag(0))
     table.add(3001, parent=3000, session=3000, environ=tag(0))
     assert found(table.tree()) == {0: [3001]}
-
-
-def test_who_is_spared_is_not_found_and_nor_are_its_children(table):
-    table.add(5000, environ=tag(0))
-    table.add(5001, parent=5000)
-    assert found(table.tree(spared={(5000, 100)})) == {}
 
 
 def test_a_number_that_was_spared_is_not_spared_for_ever(table):
@@ -288,24 +302,9 @@ def test_a_number_that_was_spared_is_not_spared_for_ever(table):
     assert newcomers(tree) == {1: [5009]}
     table.add(5010, parent=ME, start=200, environ=tag(2))
     children(table, 5010)
-    assert [process.pid for process in tree.find_unknown(tree.read_inherited())] == [5010]
+    assert unknown(tree) == [5010]
     table.add(5010, parent=ME, environ=tag(2))
-    assert tree.find_unknown(tree.read_inherited()) == []
-
-
-def test_zombies_are_not_alive_but_have_a_place_in_the_tree(table):
-    table.add(5000, parent=ME, state="Z")
-    table.add(5001, parent=5000)
-    tree = table.tree()
-    tree.add_leader(0, 5000, 100)
-    assert found(tree) == {0: [5001]}
-
-
-def test_a_process_whose_first_thread_has_ended_is_alive(table):
-    table.add(5000, parent=ME, state="Z", threads=3)
-    tree = table.tree()
-    tree.add_leader(0, 5000, 100)
-    assert found(tree) == {0: [5000]}
+    assert unknown(tree) == []
 
 
 # --- a launcher that inherits orphans -------------------------------------------------------------
@@ -341,9 +340,7 @@ def test_orphans_are_told_from_the_launchers_own_children(table, child, is_adopt
     table.add(5001, parent=ME, **child)
     children(table, 5001)
     tree = table.tree(adopter=ME)
-    assert [process.pid for process in tree.adopted(tree.read_inherited())] == (
-        [5001] if is_adopted else []
-    )
+    assert adopted(tree) == ([5001] if is_adopted else [])
     is_found = is_adopted and child.get("state") != "Z"
     assert found(tree) == ({ADOPTED: [5001]} if is_found else {})
 
@@ -353,7 +350,7 @@ def test_a_child_without_an_environment_may_still_become_a_plugins_program(table
     table.add(5001, parent=ME)
     children(table, 5001)
     tree = table.tree(adopter=ME, clock=clock)
-    assert tree.adopted(tree.read_inherited()) == []
+    assert adopted(tree) == []
     assert tree.orphans() == {}
     assert not tree.is_sure()
     clock.now += 0.1
@@ -371,7 +368,7 @@ def test_a_child_that_stays_without_an_environment_is_an_orphan(table):
     clock.now += 0.3
     assert [process.pid for process in tree.orphans()[ADOPTED]] == [5001]
     assert tree.is_sure()
-    assert [process.pid for process in tree.adopted(tree.read_inherited())] == [5001]
+    assert adopted(tree) == [5001]
 
 
 def test_what_a_worker_forks_looks_like_the_launcher_where_workers_are_forked(table):
@@ -398,11 +395,9 @@ def test_the_descendants_of_orphans_are_orphans(table):
 
 
 def test_without_children_there_is_no_need_to_look(table):
-    table.add(5000, parent=ME)
+    tree = table.tree_of_worker(adopter=ME, spared={(5009, 100)})
     table.add(7000, environ=tag(0))  # cannot be: it would be a child
     table.add(5009, parent=ME)
-    tree = table.tree(adopter=ME, spared={(5009, 100)})
-    tree.add_leader(0, 5000, 100)
     children(table, 5000, 5009)
     assert tree.orphans() == {}
     table.add(7000, parent=ME, environ=tag(0))
@@ -411,12 +406,10 @@ def test_without_children_there_is_no_need_to_look(table):
 
 
 def test_a_kernel_that_does_not_list_children_is_asked_for_all_processes(table):
-    table.add(5000, parent=ME)
+    tree = table.tree_of_worker(adopter=ME)
     table.add(5001, parent=ME)
-    tree = table.tree(adopter=ME)
-    tree.add_leader(0, 5000, 100)
     assert read_children(str(table.folder)) is None
-    assert [process.pid for process in tree.find_unknown(tree.read_inherited())] == [5001]
+    assert unknown(tree) == [5001]
 
 
 def threads(table, **children):
@@ -496,43 +489,31 @@ def test_a_strangers_orphan_is_not_a_workers(table):
     table.add(5003, parent=5001, environ="A=1\0")
     children(table, 5001, 5002)
     tree = table.tree(adopter=ME, is_init=True)
-    assert tree.adopted(tree.read_inherited()) == []
+    assert adopted(tree) == []
     assert found(tree) == {}
     table.add(5004, parent=ME, environ="A=1\0")
     assert tree.newcomers() == {}
 
 
 def test_what_is_known_to_be_a_workers_stays_so_when_it_is_inherited(table):
-    table.add(5000, parent=ME)
+    tree = table.tree_of_worker(adopter=ME, is_init=True)
     table.add(5002, parent=5000, environ="A=1\0")  # seen while its parent lives
-    tree = table.tree(adopter=ME, is_init=True)
-    tree.add_leader(0, 5000, 100)
     tree.look()
     table.add(5002, parent=ME, environ="A=1\0")
     table.add(5003, parent=ME, session=5000, environ="A=1\0")  # in a worker's session
     table.add(5004, parent=ME, environ=tag(1))
     table.add(5005, parent=ME, environ="A=1\0")  # cleared, on its own, and never seen before
     children(table, 5000, 5002, 5003, 5004, 5005)
-    assert sorted(process.pid for process in tree.adopted(tree.read_inherited())) == [
-        5002,
-        5003,
-        5004,
-    ]
+    assert adopted(tree) == [5002, 5003, 5004]
     assert found(tree) == {0: [5000, 5002, 5003], 1: [5004]}
 
 
 # --- those who have come since the last look ------------------------------------------------------
 
 
-def newcomers(tree):
-    return {rank: [p.pid for p in group] for rank, group in tree.newcomers().items()}
-
-
 def test_newcomers_are_told_by_everything_that_a_look_goes_by(table):
-    table.add(5000, parent=ME)
+    tree = table.tree_of_worker(adopter=ME)
     table.add(5001, parent=1)
-    tree = table.tree(adopter=ME)
-    tree.add_leader(0, 5000, 100)
     assert found(tree) == {0: [5000]}
     assert newcomers(tree) == {}
     table.add(5010, parent=5000)
@@ -552,8 +533,7 @@ def test_newcomers_are_told_by_everything_that_a_look_goes_by(table):
 def test_a_newcomer_in_a_strangers_session_is_not_taken_for_a_workers(table):
     """The worker's session is gone, and a stranger has got its number."""
     table.add(5001, parent=1, session=5000)
-    tree = table.tree()
-    tree.add_leader(0, 5000, 100)
+    tree = table.tree(leader=5000)
     assert found(tree) == {0: [5001]}
     table.remove(5001)
     table.add(5000, parent=1, start=300)
@@ -576,10 +556,8 @@ def test_who_has_gone_before_it_could_be_asked_is_missed(table):
 
 
 def test_an_adopter_without_orphans_need_not_look_for_newcomers(table):
-    table.add(5000, parent=ME)
+    tree = table.tree_of_worker(adopter=ME)
     children(table, 5000)
-    tree = table.tree(adopter=ME)
-    tree.add_leader(0, 5000, 100)
     assert tree.orphans() == {}
     table.add(5001, parent=5000)
     assert newcomers(tree) == {}

@@ -7,11 +7,10 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from plaunch.agent import notifications
-from plaunch.agent.states import RequestKind
-from plaunch.agent.time_accounting import TimeAccount
+from plaunch import __version__, agent
+from plaunch.agent import RequestKind
 from plaunch.errors import (
     ExitCode,
     PlaunchError,
@@ -19,18 +18,19 @@ from plaunch.errors import (
     SignalException,
 )
 from plaunch.events import SCHEMA, Event
-from plaunch.process.failures.child_failed import ChildFailedError
-from plaunch.process.failures.error_file import text_of
-from plaunch.process.failures.failure import NOT_AVAILABLE
-from plaunch.process.stopping.signals import SignalAction
-from plaunch.rendezvous.api import ChangeKind
+from plaunch.numbers import format_ranks
+from plaunch.process import ChildFailedError, SignalAction
+from plaunch.rendezvous import ChangeKind
+
+from plaunch_events.time_accounting import TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from plaunch.agent.worker import GroupInfo, WorkerInfo
+    from plaunch import LaunchConfig
+    from plaunch.agent import GroupInfo, WorkerInfo
     from plaunch.events import EventMetadataValue
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process import ProcessFailure
 
     Metadata = dict[str, EventMetadataValue]
 
@@ -38,51 +38,40 @@ logger = logging.getLogger("plaunch")
 
 MAX_TEXT = 8192  # characters of a message, and of last lines
 _MAX_LINES = 20
+_NO_FILE = "<N/A>"  # what a failure has for a file that was not written
 _OUTCOMES = {"left": "not_needed"}  # where the stream has another word than the agent
 
 
-class Settings(Protocol):
-    """What is told of the settings of a launch; a `LaunchConfig` has them."""
-
-    run_id: str
-    role: str
-    rdzv_backend: str
-    rdzv_endpoint: str
-    min_nodes: int
-    max_nodes: int
-    nproc_per_node: int
-    max_restarts: int
-
-
 class EventStream:
-    """Makes events and hands them to listeners, which are called on the agent's thread.
+    """Makes events and hands them to listeners at once, on the agent's thread.
 
-    `begin` comes first, then notifications, and `finish` last. Where the time of the launch went is
-    in `account`.
+    `begin` comes first, then notifications, and `finish` last.
 
     Args:
         config: the launch.
         entry_point: what is run, as users call it.
+        listeners: are called with every event; they must be quick.
         clock: seconds that never go back.
         wall_clock: seconds since the epoch.
     """
 
     def __init__(
         self,
-        config: Settings,
+        config: LaunchConfig,
         entry_point: str,
+        listeners: Iterable[Callable[[Event], None]],
         *,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.account = TimeAccount()
+        self._account = TimeAccount()
         self._config = config
         self._entry_point = entry_point
         self._clock = clock
         self._wall_clock = wall_clock
         self._began = self._last = clock()
         self._host = os.uname().nodename
-        self._listeners: list[Callable[[Event], None]] = []
+        self._listeners = list(listeners)
         self._group: GroupInfo | None = None
         self._ranks: dict[int, int] = {}  # global by local
         self._round_began = self._began
@@ -90,21 +79,10 @@ class EventStream:
         self._previous_attempt: int | None = None
         self._told: dict[tuple[int, int, int, str], bool] = {}  # failures, and whether as the first
         self._is_asked = False  # whether somebody has asked for the round to come
-        self._last_end: notifications.AgentFinished | None = None
-
-    @property
-    def has_agent(self) -> bool:
-        """Whether the launch has come as far as an agent that does something."""
-        return self._group is not None
-
-    def listen(self, listener: Callable[[Event], None]) -> None:
-        """Call `listener` with every event from now on, at once; it must be quick."""
-        self._listeners.append(listener)
+        self._last_end: agent.AgentFinished | None = None
 
     def begin(self) -> None:
         """The launch begins."""
-        from plaunch._version import __version__  # noqa: PLC0415 - not for --help
-
         config = self._config
         self._record(
             "plaunch.launcher.started",
@@ -119,18 +97,22 @@ class EventStream:
             max_restarts=config.max_restarts,
         )
 
-    def __call__(self, notification: notifications.Notification) -> None:
+    def __call__(self, notification: agent.Notification) -> None:
         """Record what `notification` amounts to."""
         self._group = notification.group
         record = _RECORDS.get(type(notification))
         if record is not None:
             record(self, notification)
 
-    def finish(self, error: BaseException | None) -> None:
-        """The launch is over; `error` is what it raises."""
+    def finish(self, error: BaseException | None) -> str:
+        """The launch is over; `error` is what it raises.
+
+        Returns:
+            Where its time went, in one line; empty if its agent did nothing.
+        """
         outcome, reason = self._outcome(error)
-        self.account.advance(self._clock())
-        seconds = self.account.seconds
+        self._account.advance(self._clock())
+        seconds = self._account.seconds
         told: Metadata = {f"seconds_{name}": value for name, value in seconds.items()}
         self._record(
             "plaunch.launcher.finished",
@@ -140,14 +122,15 @@ class EventStream:
             **told,
             **self._for_torchrun(),
         )
+        return "" if self._group is None else self._account.describe()
 
     # --- notifications ----------------------------------------------------------------------------
 
-    def _before_rendezvous(self, notification: notifications.BeforeRendezvous) -> None:
+    def _before_rendezvous(self, notification: agent.BeforeRendezvous) -> None:
         del notification
         self._record("plaunch.rendezvous.begun")
 
-    def _after_rendezvous(self, notification: notifications.AfterRendezvous) -> None:
+    def _after_rendezvous(self, notification: agent.AfterRendezvous) -> None:
         group = notification.group
         self._ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
         if self._previous_attempt is not None:
@@ -170,20 +153,20 @@ class EventStream:
         )
         self._round_began = event.monotonic
 
-    def _rendezvous_failed(self, notification: notifications.RendezvousFailed) -> None:
+    def _rendezvous_failed(self, notification: agent.RendezvousFailed) -> None:
         self._record(
             "plaunch.rendezvous.failed",
             duration=notification.duration,
             reason=_first_line(notification.reason),
         )
 
-    def _workers_started(self, notification: notifications.WorkersStarted) -> None:
+    def _workers_started(self, notification: agent.WorkersStarted) -> None:
         for worker in notification.group.workers:
             self._record("plaunch.worker.started", **_worker(worker), **self._for_torchrun())
         duration = max(self._clock() - self._round_began, 0.0)
         self._workers_began = self._record("plaunch.workers.started", duration=duration).monotonic
 
-    def _worker_ended(self, notification: notifications.WorkerEnded) -> None:
+    def _worker_ended(self, notification: agent.WorkerEnded) -> None:
         exited, failure = notification.exit, notification.exit.failure
         monotonic = self._clock() - max(self._wall_clock() - notification.at, 0.0)
         self._record(
@@ -194,11 +177,11 @@ class EventStream:
             signal_name=_signal_name(exited.exitcode),
             stopped=exited.stopped,
             lifetime=max(monotonic - self._workers_began, 0.0),
-            message=None if failure is None else _end_of(text_of(failure.message)),
+            message=None if failure is None else _end_of(failure.text),
             **self._for_torchrun(),
         )
 
-    def _workers_failed(self, notification: notifications.WorkersFailed) -> None:
+    def _workers_failed(self, notification: agent.WorkersFailed) -> None:
         for rank, failure in notification.failures.items():
             is_first = rank == notification.first
             key = (notification.group.round, rank, failure.pid, failure.host)
@@ -207,7 +190,7 @@ class EventStream:
             self._told[key] = is_first
             self._record("plaunch.failure", is_first=is_first, **_failure(rank, failure))
 
-    def _membership_changed(self, notification: notifications.MembershipChanged) -> None:
+    def _membership_changed(self, notification: agent.MembershipChanged) -> None:
         change = notification.change
         self._is_asked = self._is_asked or change.kind is ChangeKind.RESTART
         self._record(
@@ -217,7 +200,7 @@ class EventStream:
             reason=change.reason,
         )
 
-    def _signal_received(self, notification: notifications.SignalReceived) -> None:
+    def _signal_received(self, notification: agent.SignalReceived) -> None:
         self._record(
             "plaunch.signal.received",
             signum=int(notification.signum),
@@ -226,7 +209,7 @@ class EventStream:
             node=notification.node,
         )
 
-    def _request_received(self, notification: notifications.RequestReceived) -> None:
+    def _request_received(self, notification: agent.RequestReceived) -> None:
         request = notification.request
         self._is_asked = self._is_asked or request.kind is RequestKind.RESTART
         self._record(
@@ -236,22 +219,22 @@ class EventStream:
             who=request.who,
         )
 
-    def _stopping(self, notification: notifications.Stopping) -> None:
+    def _stopping(self, notification: agent.Stopping) -> None:
         step = notification.step
         self._record(
             "plaunch.stop.step",
             step=step.step,
             signal_name=step.signum.name,
-            stop_ranks=_format(self._ranks.get(rank, rank) for rank in step.ranks),
+            stop_ranks=format_ranks(self._ranks.get(rank, rank) for rank in step.ranks),
             seconds=step.seconds,
         )
 
-    def _state_changed(self, notification: notifications.StateChanged) -> None:
+    def _state_changed(self, notification: agent.StateChanged) -> None:
         self._record(
             "plaunch.state.changed", old=notification.old.value, new=notification.new.value
         )
 
-    def _agent_finished(self, notification: notifications.AgentFinished) -> None:
+    def _agent_finished(self, notification: agent.AgentFinished) -> None:
         self._last_end = notification
 
     # --- what events are made of ------------------------------------------------------------------
@@ -275,11 +258,11 @@ class EventStream:
             "role": self._config.role,
             "agent_pid": os.getpid(),
             "group_rank": -1 if group is None else group.group_rank,
-            "ranks": _format(self._ranks.values()),
+            "ranks": format_ranks(self._ranks.values()),
             **metadata,
         }
         event = Event(name, SCHEMA[name].source, wall, told, self._last)
-        self.account.note(event)
+        self._account.note(event)
         for listener in tuple(self._listeners):
             try:
                 listener(event)
@@ -315,18 +298,18 @@ class EventStream:
 
 
 _RECORDS: dict[type, Callable[..., None]] = {
-    notifications.BeforeRendezvous: EventStream._before_rendezvous,
-    notifications.AfterRendezvous: EventStream._after_rendezvous,
-    notifications.RendezvousFailed: EventStream._rendezvous_failed,
-    notifications.WorkersStarted: EventStream._workers_started,
-    notifications.WorkerEnded: EventStream._worker_ended,
-    notifications.WorkersFailed: EventStream._workers_failed,
-    notifications.MembershipChanged: EventStream._membership_changed,
-    notifications.SignalReceived: EventStream._signal_received,
-    notifications.RequestReceived: EventStream._request_received,
-    notifications.Stopping: EventStream._stopping,
-    notifications.StateChanged: EventStream._state_changed,
-    notifications.AgentFinished: EventStream._agent_finished,
+    agent.BeforeRendezvous: EventStream._before_rendezvous,
+    agent.AfterRendezvous: EventStream._after_rendezvous,
+    agent.RendezvousFailed: EventStream._rendezvous_failed,
+    agent.WorkersStarted: EventStream._workers_started,
+    agent.WorkerEnded: EventStream._worker_ended,
+    agent.WorkersFailed: EventStream._workers_failed,
+    agent.MembershipChanged: EventStream._membership_changed,
+    agent.SignalReceived: EventStream._signal_received,
+    agent.RequestReceived: EventStream._request_received,
+    agent.Stopping: EventStream._stopping,
+    agent.StateChanged: EventStream._state_changed,
+    agent.AgentFinished: EventStream._agent_finished,
 }
 _ACTIONS: Mapping[SignalAction, str] = {
     SignalAction.STOP: "stop",
@@ -366,8 +349,8 @@ def _failure(rank: int, failure: ProcessFailure) -> Metadata:
         "worker_pid": failure.pid,
         "exit_code": failure.exitcode,
         "signal_name": _signal_name(failure.exitcode),
-        "message": _end_of(text_of(failure.message)),
-        "error_file": None if failure.error_file == NOT_AVAILABLE else failure.error_file,
+        "message": _end_of(failure.text),
+        "error_file": None if failure.error_file == _NO_FILE else failure.error_file,
         "last_lines": _end_of("\n".join(lines)),
     }
 
@@ -387,9 +370,3 @@ def _end_of(text: str) -> str:
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0]
-
-
-def _format(ranks: Iterable[int]) -> str:
-    from plaunch.numbers import format_ranks  # noqa: PLC0415
-
-    return format_ranks(ranks)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch.agent.time_accounting import TimeAccount, describe_seconds, describe_times
+from plaunch_events.time_accounting import TimeAccount, describe_seconds, describe_times
 
 
 @dataclass

@@ -11,15 +11,13 @@ import os
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import digits
-from plaunch.process.kernel.uninterruptible import TIMEOUT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 logger = logging.getLogger("plaunch")
 
-HEALTH_VARIABLE = TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
-TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = TIMEOUT_VARIABLE
+TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 DEFAULT_TIMEOUT = 60  # seconds
 
 
@@ -67,7 +65,7 @@ def is_sites_own() -> bool:
 
 def find_server(alive_callback: Callable[[], int]) -> HealthCheckServer | None:
     """The server that `TORCHELASTIC_HEALTH_CHECK_PORT` asks for, if a site makes its own."""
-    port = digits(os.environ.get(HEALTH_VARIABLE, ""), 65535)
+    port = digits(os.environ.get(TORCHELASTIC_HEALTH_CHECK_PORT, ""), 65535)
     if not port or not is_sites_own():
         return None
     return create_healthcheck_server(alive_callback, port, DEFAULT_TIMEOUT)

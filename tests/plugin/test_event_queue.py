@@ -7,10 +7,11 @@ import threading
 import time
 
 import pytest
-from plaunch.agent import event_queue as delivery_module
-from plaunch.agent.event_queue import EventQueue, close_queues
 from plaunch.events import Event, EventSource
+from plaunch.plugin import event_queue as delivery_module
+from plaunch.plugin.event_queue import EventQueue, close_queues
 
+from helpers.calls import Call
 from helpers.clock import Clock
 from helpers.waiting import wait_until
 
@@ -48,14 +49,20 @@ class Gate(Kept):
         super().handle(event)
 
 
+def released(name, handler, **settings):
+    """A queue whose events are on their way at once."""
+    delivery = EventQueue(name, handler, **settings)
+    delivery.release()
+    return delivery
+
+
 def close(*deliveries, patience=DEADLINE):
     close_queues(deliveries, patience)
 
 
 def test_events_come_in_order_on_a_thread_of_their_own():
     handler = Kept()
-    delivery = EventQueue("kept", handler)
-    delivery.release()
+    delivery = released("kept", handler)
     for number in range(1000):
         delivery.put(event(str(number)))
     close(delivery)
@@ -94,8 +101,7 @@ def test_the_head_start_is_not_for_ever():
 
 def test_a_handler_that_is_too_slow_loses_events_and_the_end_says_how_many(caplog):
     handler = Gate()
-    delivery = EventQueue("slow", handler, limit=3)
-    delivery.release()
+    delivery = released("slow", handler, limit=3)
     delivery.put(event("first"))
     assert handler.entered.wait(DEADLINE)
     for number in range(10):
@@ -135,8 +141,7 @@ def put(delivery, handler, *names):
 
 
 def deliver(handler, *names, clock=time.monotonic, pauses=(0.001, 0.002)):
-    delivery = EventQueue("hook", handler, origin="acme 1.0", pauses=pauses, clock=clock)
-    delivery.release()
+    delivery = released("hook", handler, origin="acme 1.0", pauses=pauses, clock=clock)
     put(delivery, handler, *names)
     return delivery
 
@@ -176,11 +181,8 @@ def test_a_handler_that_fails_now_and_then_is_not_heard_of_all_the_time(caplog):
     put(delivery, handler, "e", "f")
     close(delivery)
     assert handler.names == ["b", "d", "f"]
-    assert [caplog.text.count(text) for text in ("called again", "works again", "3 event(s)")] == [
-        2,
-        2,
-        1,
-    ]
+    said = ("called again", "works again", "3 event(s)")
+    assert [caplog.text.count(text) for text in said] == [2, 2, 1]
 
 
 def test_a_handler_is_left_in_peace_for_longer_and_longer():
@@ -212,9 +214,8 @@ def test_a_rest_does_not_wait_for_a_pause():
 
 def test_a_handler_that_always_fails_spoils_nothing_for_others(caplog):
     broken, kept = Away(*[SystemExit("no")] * 3), Kept()
-    deliveries = [EventQueue("broken", broken, pauses=(0.001, 0.002)), EventQueue("kept", kept)]
+    deliveries = [released("broken", broken, pauses=(0.001, 0.002)), released("kept", kept)]
     for delivery in deliveries:
-        delivery.release()
         for _ in range(3):
             delivery.put(event())
     close(*deliveries)
@@ -235,9 +236,8 @@ def test_a_handler_that_cannot_close(caplog, error):
 
 def test_a_handler_that_is_stuck_is_given_up(caplog):
     handler = Gate()
-    stuck, fine = EventQueue("stuck", handler), EventQueue("fine", Kept())
+    stuck, fine = released("stuck", handler), released("fine", Kept())
     for delivery in (stuck, fine):
-        delivery.release()
         delivery.put(event())
     assert handler.entered.wait(DEADLINE)
     stuck.put(event())
@@ -257,8 +257,7 @@ def test_a_handler_that_is_stuck_is_given_up(caplog):
 
 def test_a_rest_ends_the_thread_and_loses_nothing():
     handler = Kept()
-    delivery = EventQueue("kept", handler)
-    delivery.release()
+    delivery = released("kept", handler)
     delivery.put(event("before"))
     assert delivery.rest()
     assert not any(thread.name == "plaunch-events-kept" for thread in threading.enumerate())
@@ -271,8 +270,7 @@ def test_a_rest_ends_the_thread_and_loses_nothing():
 
 def test_a_rest_does_not_wait_for_ever_for_a_handler():
     handler = Gate()
-    delivery = EventQueue("stuck", handler)
-    delivery.release()
+    delivery = released("stuck", handler)
     delivery.put(event())
     assert handler.entered.wait(DEADLINE)
     assert not delivery.rest(0.01)
@@ -318,18 +316,9 @@ def test_an_exception_that_cannot_be_told_is_told_as_such(caplog):
         def __str__(self):
             raise ValueError("no words")
 
-    class Handler(Kept):
-        def handle(self, event):
-            super().handle(event)
-            raise Speechless
-
-    handler = Handler()
-    delivery = EventQueue("mute", handler, pauses=(0.001, 0.002))
-    delivery.release()
-    for name in "abc":
-        delivery.put(event(name))
-    close(delivery)
-    assert handler.names == ["a", "b", "c"]
+    handler = Away(*[Speechless()] * 3)
+    close(deliver(handler, *"abc"))
+    assert handler.seen == ["a", "b", "c"]
     assert "failed with Speechless: <its text is not available: ValueError>" in caplog.text
 
 
@@ -342,29 +331,17 @@ def test_who_puts_events_does_not_wait_for_what_an_exception_says():
             assert go.wait(DEADLINE)
             return "slow"
 
-    class Handler(Kept):
-        def handle(self, event):
-            raise Slow
-
-    delivery = EventQueue("slow", Handler(), pauses=(0.001, 0.002))
-    delivery.release()
+    delivery = released("slow", Away(Slow(), Slow()), pauses=(0.001, 0.002))
     delivery.put(event())
     assert entered.wait(DEADLINE)
-    putting = threading.Thread(target=delivery.put, args=(event(),))
-    putting.start()
-    putting.join(DEADLINE)
-    assert not putting.is_alive()
+    assert Call(delivery.put, event()).ended(DEADLINE)
     go.set()
     close(delivery)
 
 
 def test_events_that_come_while_a_handler_fails_were_not_too_many_for_it(caplog):
-    class Handler(Kept):
-        def handle(self, event):
-            raise RuntimeError("away")
-
-    delivery = EventQueue("away", Handler(), limit=2, pauses=(1000.0, 1000.0))
-    delivery.release()
+    away = Away(*[RuntimeError("away")] * 9)
+    delivery = released("away", away, limit=2, pauses=(1000.0, 1000.0))
     delivery.put(event())
     wait_until(lambda: delivery.dropped == 1, "the failure")
     for _ in range(5):

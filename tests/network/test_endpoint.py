@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.rendezvous import parse_rendezvous_endpoint
+from plaunch_network import parse_rendezvous_endpoint
 
 
 @pytest.mark.parametrize(

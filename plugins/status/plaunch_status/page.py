@@ -1,0 +1,25 @@
+"""The pages that are served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Page:
+    """An answer: its text, its media type and its HTTP status."""
+
+    text: str | bytes
+    kind: str = "text/plain; charset=utf-8"
+    status: int = 200
+
+
+def health_page(silent: float, bound: float) -> Page:
+    """The page `/healthz`, if nothing was heard of the loop for `silent` seconds."""
+    if not silent:
+        return Page("ok\n")
+    return Page(
+        f"the agent's loop has not reported for {silent:.0f} s; it should have been within "
+        f"{bound:.0f} s\n",
+        status=503,
+    )

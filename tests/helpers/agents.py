@@ -1,0 +1,233 @@
+"""Agents on a rendezvous that a test drives, with workers that are pretended or real."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+from plaunch.agent import (
+    LocalElasticAgent,
+    RunResult,
+    SimpleElasticAgent,
+    WorkerSpec,
+    WorkerState,
+    notifications,
+)
+from plaunch_logs_default import DefaultLogsSpecs
+
+from helpers.calls import meanwhile
+from helpers.programs import run_all
+from helpers.waiting import wait_for_files
+
+SUCCEEDED = RunResult(WorkerState.SUCCEEDED, return_values={0: "done"})
+
+
+class Told(list):
+    """The notifications of an agent."""
+
+    def of(self, kind):
+        """Those of one kind."""
+        return [notification for notification in self if isinstance(notification, kind)]
+
+
+class PretendAgent(SimpleElasticAgent):
+    """Each start of the workers is given a script: what successive looks at them see.
+
+    An item of a script is a result, or a callable that makes something happen in between; an
+    exception that comes first is that of the start.
+    """
+
+    def __init__(
+        self,
+        handler,
+        *scripts,
+        max_restarts=None,
+        nproc=1,
+        policy=None,
+        exit_barrier_timeout=300,
+        alive=None,
+        **spec,
+    ):
+        self.told = Told()
+        if max_restarts is None:
+            max_restarts = getattr(handler, "max_restarts", 3)
+        super().__init__(
+            WorkerSpec(
+                role="trainer",
+                local_world_size=nproc,
+                rdzv_handler=handler,
+                entrypoint="pretend",
+                max_restarts=max_restarts,
+                monitor_interval=0.001,
+                **spec,
+            ),
+            exit_barrier_timeout,
+            signal_policy=policy,
+            notify=self.told.append,
+            alive=alive,
+        )
+        self.scripts = [list(script) for script in scripts]
+        self.current = []
+        self.calls = []
+        self.signals = []
+        self._workers.signal = self.signals.append
+        self.on_stop = lambda: None
+
+    def _start_workers(self, worker_group):
+        self.calls.append("start")
+        self.current = self.scripts.pop(0)
+        if self.current and isinstance(self.current[0], Exception):
+            raise self.current[0]
+        return {worker.local_rank: 1000 + worker.local_rank for worker in worker_group.workers}
+
+    def _stop_workers(self, worker_group):
+        self.calls.append("stop")
+        self.on_stop()
+
+    def _monitor_workers(self, worker_group):
+        if self.current:
+            item = self.current.pop(0)
+            if isinstance(item, RunResult):
+                return item
+            item()
+        return RunResult(WorkerState.HEALTHY)
+
+    def _shutdown(self, death_sig=signal.SIGTERM, timeout=None):
+        self.calls.append(f"shutdown {death_sig.name}")
+
+    def started(self):
+        """The attempt and the round of every start."""
+        groups = [m.group for m in self.told.of(notifications.WorkersStarted)]
+        return [(group.attempt, group.round) for group in groups]
+
+
+# What a worker's script begins with. `up` makes a file `<round>.<attempt>.<rank>`.
+UP = """\
+import json, os, pathlib, signal, subprocess, sys, time
+where = pathlib.Path(sys.argv[1])
+round_, attempt, rank = (
+    int(os.environ[name]) for name in ("PLAUNCH_ROUND", "TORCHELASTIC_RESTART_COUNT", "LOCAL_RANK")
+)
+def up():
+    path = where / f"{round_}.{attempt}.{os.environ['RANK']}"
+    new = where / f"{path.name}.new"
+    new.write_text(json.dumps({"pid": os.getpid(), "world": int(os.environ["WORLD_SIZE"])}))
+    new.rename(path)
+def wait_for(name):
+    while not (where / name).exists(): time.sleep(0.005)
+"""
+WAIT = UP + "up()\ntime.sleep(300)\n"
+WAIT_IN_ROUND_0 = UP + "up()\nif round_ == 0: time.sleep(300)\n"
+# A save, which SIGTERM asks for, takes until there is a file `enough`.
+SAVING = UP + (
+    "def save(*_):\n"
+    "    (where / f'asked.{rank}').touch()\n"
+    "    wait_for('enough')\n"
+    "    (where / f'saved.{rank}').touch()\n"
+    "    sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, save)\n"
+    "up()\n"
+    "while True: time.sleep(0.01)\n"  # a signal just before a long sleep is not seen for long
+)
+
+
+class Node:
+    """An agent whose workers run a script in Python; what it tells is kept.
+
+    Args:
+        folder: the argument of the script, which may leave files there.
+        handler: the rendezvous.
+    """
+
+    def __init__(self, folder, handler):
+        self.folder = folder
+        self.handler = handler
+        self.told = Told()
+
+    def agent(self, script, nproc=2, *, max_restarts=None, kind=LocalElasticAgent, **options):
+        """Make the agent; options are its own."""
+        if max_restarts is None:
+            max_restarts = getattr(self.handler, "max_restarts", 0)
+        spec = WorkerSpec(
+            role="trainer",
+            local_world_size=nproc,
+            rdzv_handler=self.handler,
+            entrypoint=sys.executable,
+            args=("-u", "-c", script, str(self.folder)),
+            max_restarts=max_restarts,
+            monitor_interval=options.pop("monitor_interval", 0.1),
+        )
+        logs = DefaultLogsSpecs(log_dir=str(self.folder / "logs"))
+        return kind(spec, logs, **{"notify": self.told.append, "shutdown_timeout": 30, **options})
+
+    def run(self, script, act=lambda: None, nproc=2, *, after=(), **options):
+        """Run it to its end; once there are the files `after`, `act` is done on another thread."""
+        agent = self.agent(script, nproc, **options)
+
+        def act_then():
+            self.wait_for(*after)
+            act()
+
+        with meanwhile(act_then):
+            return agent.run()
+
+    def failing(self, error, *names):
+        """A class of agents that fail once, when there are files of these names."""
+        node, errors = self, [error]
+
+        class Failing(LocalElasticAgent):
+            def _monitor_workers(self, worker_group):
+                if errors and all(map(node.has, names)):
+                    raise errors.pop()
+                return super()._monitor_workers(worker_group)
+
+        return Failing
+
+    def wait_for(self, *names):
+        """Wait for files."""
+        wait_for_files(*(self.folder / name for name in names))
+
+    def workers(self, *names):
+        """Wait for workers to be up; what they say of themselves."""
+        self.wait_for(*names)
+        return [json.loads((self.folder / name).read_text()) for name in names]
+
+    def has(self, name):
+        """Whether there is a file."""
+        return (self.folder / name).exists()
+
+    def touch(self, name):
+        """Make a file."""
+        (self.folder / name).touch()
+
+    def starts(self):
+        """The round, the attempt and the rank of each worker that was up."""
+        return sorted(path.name for path in self.folder.glob("?.?.?"))
+
+    def exits(self):
+        """How workers have ended."""
+        return [m.exit for m in self.told.of(notifications.WorkerExited)]
+
+
+# One node of a job over a real store; what its rendezvous and its spec are given is the argument.
+_NODE = """\
+import json, pathlib, sys, threading, time
+from plaunch.agent import LocalElasticAgent, RequestKind, WorkerSpec
+from plaunch.errors import PlaunchError, SignalException
+from plaunch.rendezvous import RendezvousParameters
+from plaunch_torchrun.elastic.rendezvous import get_rendezvous_handler
+given = json.loads(sys.argv[1])
+handler = get_rendezvous_handler(RendezvousParameters(**given["rendezvous"]))
+spec = WorkerSpec(entrypoint=sys.executable, rdzv_handler=handler, **given["spec"])
+agent = LocalElasticAgent(spec, exit_barrier_timeout=30)
+"""
+
+
+def run_nodes(program, *nodes):
+    """Run several nodes, each an agent in a process of its own, to their end.
+
+    `program` is what each of them does with its `agent`; `nodes` are `given` to it, with the
+    settings of its `rendezvous`, and of its workers (`spec`).
+    """
+    return run_all(["-c", _NODE + program, json.dumps(node)] for node in nodes)

@@ -1,0 +1,11 @@
+"""Plugins in code, made of the functions that a test has."""
+
+from __future__ import annotations
+
+from plaunch.plugin import hookimpl
+
+
+def plugin_of(name="Plugin", **hooks):
+    """A plugin called `name` whose hooks are these functions, which take no `self`."""
+    marked = {hook: staticmethod(hookimpl(function)) for hook, function in hooks.items()}
+    return type(name, (), marked)()

@@ -1,0 +1,30 @@
+"""Signals that a test sends to its own process, and what they mean to an agent."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+
+def send(*signums):
+    """Send signals to this process, in this order."""
+    for signum in signums:
+        os.kill(os.getpid(), signum)
+
+
+class Policy:
+    """Signals and what they mean, as given; an exception in the place of an action is raised."""
+
+    def __init__(self, **actions):
+        self.asked = []  # for which an action was wanted
+        self._actions = {signal.Signals[name]: action for name, action in actions.items()}
+
+    def signals(self):
+        return tuple(self._actions)
+
+    def action(self, signum):
+        self.asked.append(signum)
+        action = self._actions[signum]
+        if isinstance(action, Exception):
+            raise action
+        return action

@@ -1,0 +1,63 @@
+"""Commands that run in a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+
+from helpers.waiting import BOUND
+
+# Python can make a terminal the controlling one only in the new session itself.
+_TAKE = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+_TAKE += "os.execv(sys.argv[1], sys.argv[1:])"
+
+
+class Terminal:
+    """A pseudo-terminal with a Python program as its foreground job; options are those of Popen."""
+
+    def __init__(self, *words, **options):
+        self.shown = b""
+        self.master, slave = os.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _TAKE, sys.executable, *words],
+            start_new_session=True,
+            **{"stdin": slave, "stdout": slave, "stderr": slave, **options},
+        )
+        os.close(slave)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            # A failed test leaves nobody: workers have sessions of their own, and SIGTERM is for
+            # the launcher to pass on.
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(BOUND)
+            self.process.kill()
+            self.process.wait()
+        self.close()
+
+    def type(self, keys):
+        os.write(self.master, keys)
+
+    def read_until(self, text):
+        """Read what is shown until the text is there."""
+        while text not in self.shown:
+            self.shown += os.read(self.master, 65536)
+
+    def read_to_end(self):
+        """Read until nobody has the terminal open any more; all that was shown, in lines."""
+        with contextlib.suppress(OSError):
+            while data := os.read(self.master, 65536):
+                self.shown += data
+        return self.shown.decode().split("\r\n")
+
+    def close(self):
+        """Close the window."""
+        if self.master >= 0:
+            os.close(self.master)
+        self.master = -1

@@ -1,0 +1,12 @@
+"""What the tests of streams share."""
+
+from __future__ import annotations
+
+import pytest
+
+from helpers.notices import Recorded
+
+
+@pytest.fixture
+def notices():
+    return Recorded()

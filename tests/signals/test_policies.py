@@ -1,0 +1,98 @@
+"""What the two policies that come with plaunch make of signals."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from plaunch.errors import UsageError
+from plaunch.plugin import PluginContext
+from plaunch.process import SignalAction, SignalPolicy
+from plaunch_signals.notify import NotifySignalPolicy
+from plaunch_signals.torchrun import TorchrunSignalPolicy
+
+STANDARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+TERM, USER_1, USER_2 = signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2
+BOTH = (NotifySignalPolicy, TorchrunSignalPolicy)
+
+
+def policy(kind, **settings):
+    return kind(PluginContext(run_id="exp7", role="default", host="gpu-07", settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "signals"),
+    [
+        ({}, STANDARD),
+        ({"signals_to_handle": None}, STANDARD),
+        ({"signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}, STANDARD),
+        ({"signals_to_handle": "SIGUSR1"}, (USER_1,)),
+        ({"signals_to_handle": " sigterm , SIGUSR2,SIGTERM"}, (TERM, USER_2)),
+        ({"signals_to_handle": ""}, ()),
+    ],
+)
+def test_torchruns_stops_the_job_at_those_of_its_list(settings, signals):
+    found = policy(TorchrunSignalPolicy, **settings)
+    assert found.signals() == signals
+    assert {signum: found.action(signum) for signum in (*signals, signal.SIGCONT)} == {
+        **dict.fromkeys(signals, SignalAction.STOP),
+        signal.SIGCONT: SignalAction.IGNORE,
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "stops", "tells"),
+    [
+        ({}, STANDARD, (USER_1, USER_2)),
+        (
+            {"signals_to_handle": "SIGTERM", "notify_signals": "SIGUSR2,SIGCONT"},
+            (TERM,),
+            (USER_2, signal.SIGCONT),
+        ),
+        # What is listed to stop wins over what is told by default.
+        ({"signals_to_handle": "SIGTERM,SIGUSR1"}, (TERM, USER_1), (USER_2,)),
+    ],
+)
+def test_the_other_tells_workers_of_user_signals(settings, stops, tells):
+    found = policy(NotifySignalPolicy, **settings)
+    assert {signum: found.action(signum) for signum in found.signals()} == {
+        **dict.fromkeys(stops, SignalAction.STOP),
+        **dict.fromkeys(tells, SignalAction.NOTIFY),
+    }
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_signal_that_was_never_asked_for_means_nothing(kind):
+    assert isinstance(policy(kind), SignalPolicy)
+    assert policy(kind).action(signal.SIGALRM) is SignalAction.IGNORE
+    assert policy(kind, signals_to_handle="").action(TERM) is SignalAction.IGNORE
+
+
+@pytest.mark.parametrize("kind", BOTH)
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("SIGNOPE", "'SIGNOPE' is not a signal"),
+        ("SIGTERM,SIGKILL", "'SIGKILL' cannot be handled"),
+        (15, "signals_to_handle is 15; write names in one string"),
+        (["SIGTERM"], "signals_to_handle is \\['SIGTERM'\\]"),
+    ],
+)
+def test_a_bad_list_is_a_usage_error(kind, names, message):
+    with pytest.raises(UsageError, match=message):
+        policy(kind, signals_to_handle=names)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"signals_to_handle": "SIGUSR1", "notify_signals": "SIGUSR1"},
+            r"SIGUSR1 is listed to stop the job .* keep one",
+        ),
+        ({"notify_signals": "SIGNOPE"}, "'SIGNOPE' is not a signal"),
+    ],
+)
+def test_a_bad_list_of_signals_to_tell_is_one_too(settings, message):
+    with pytest.raises(UsageError, match=message):
+        policy(NotifySignalPolicy, **settings)
