@@ -19,22 +19,20 @@ from plaunch.agent.closing import (
 )
 from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
-from plaunch.agent.rounds import longest_stop
 from plaunch.agent.wait_reporter import WaitReporter
-from plaunch.agent.worker import WorkerSpec, name_entrypoint
+from plaunch.agent.worker import name_entrypoint
+from plaunch.components import create_rendezvous, seconds_of, worker_spec
 from plaunch.config import make_run_id
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
-from plaunch.plugin.answers import checked_handler, checked_policy
+from plaunch.plugin.answers import checked_policy
 from plaunch.plugin.context import PluginContext
 from plaunch.plugin.event_handlers import create_event_queues, find_event_handlers
 from plaunch.plugin.event_queue import EventQueue, close_queues
 from plaunch.plugin.extensions import AgentControl, LaunchView
 from plaunch.plugin.manager import PluginManager
-from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS, SIGNAL_POLICIES
+from plaunch.plugin.registry import LOGS_SPECS, SIGNAL_POLICIES
 from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.streams.traffic import Traffic
-from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
-from plaunch.rendezvous.token import check_token_is_used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from plaunch.process.binding import Binder
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
+    from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
 
@@ -149,7 +148,7 @@ class _Launch:
         self._name = name_entrypoint(entrypoint, args)
         self._traffic = Traffic()
         self._alive = Alive(
-            _seconds(config.shutdown_timeout) + TURN_BOUND, progress=self._last_progress
+            seconds_of(config.shutdown_timeout) + TURN_BOUND, progress=self._last_progress
         )
         self._agent: LocalElasticAgent | None = None
         self._extending: list[Extending] = []
@@ -243,7 +242,7 @@ class _Launch:
         queues: list[EventQueue],
     ) -> dict[int, Any]:
         config = self._config
-        handler = self._create_rendezvous()
+        handler = create_rendezvous(config, self._manager)
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
         succeeded = False
         template = config.log_line_prefix_template
@@ -252,12 +251,18 @@ class _Launch:
         try:
             notify = self._notify(stream, queues)
             self._agent = agent = LocalElasticAgent(
-                spec=self._worker_spec(handler),
+                spec=worker_spec(
+                    config,
+                    handler,
+                    self._entrypoint,
+                    self._args,
+                    worker_store="rank0" if self._open_store is None else "agent",
+                ),
                 logs_specs=logs_specs,
                 start_method=config.start_method,
                 exit_barrier_timeout=config.exit_barrier_timeout,
                 log_line_prefix_template=template,
-                shutdown_timeout=_seconds(config.shutdown_timeout),
+                shutdown_timeout=seconds_of(config.shutdown_timeout),
                 health_check_server=self._health_check_server,
                 signal_policy=policy,
                 notify=notify,
@@ -331,57 +336,6 @@ class _Launch:
 
         return notify
 
-    def _create_rendezvous(self) -> RendezvousHandler:
-        config = self._config
-        factory = self._manager.get(RENDEZVOUS, config.rdzv_backend)
-        params = RendezvousParameters(
-            backend=config.rdzv_backend,
-            endpoint=config.rdzv_endpoint,
-            run_id=config.run_id,
-            min_nodes=config.min_nodes,
-            max_nodes=config.max_nodes,
-            local_addr=config.local_addr,
-            job=JobSettings(
-                role=config.role,
-                local_world_size=config.nproc_per_node,
-                max_restarts=config.max_restarts,
-                node_rank=config.node_rank,
-                stop_timeout=longest_stop(_seconds(config.shutdown_timeout)),
-                port_range=config.port_range,
-                start_timeout=config.start_timeout,
-            ),
-            **config.rdzv_configs,
-        )
-        with self._manager.calling(RENDEZVOUS, config.rdzv_backend):
-            handler = checked_handler(factory(params))
-        try:
-            check_token_is_used(params, os.environ)
-        except UsageError:
-            release_rendezvous(handler.leave)
-            raise
-        return handler
-
-    def _worker_spec(self, handler: RendezvousHandler) -> WorkerSpec:
-        config = self._config
-        return WorkerSpec(
-            role=config.role,
-            local_world_size=config.nproc_per_node,
-            entrypoint=self._entrypoint,
-            args=tuple(self._args),
-            rdzv_handler=handler,
-            max_restarts=config.max_restarts,
-            monitor_interval=config.monitor_interval,
-            local_addr=config.local_addr,
-            event_log_handler=config.event_log_handler,
-            duplicate_stdout_filters=config.duplicate_stdout_filters,
-            duplicate_stderr_filters=config.duplicate_stderr_filters,
-            numa_options=config.numa_options,
-            virtual_local_rank=config.virtual_local_rank,
-            devices=config.devices,
-            worker_store="rank0" if self._open_store is None else "agent",
-            job_id=config.job_id,
-        )
-
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
         self._keep_alive()
         added = self._manager.worker_env(worker, env, self._has_stop)
@@ -398,8 +352,3 @@ class _Launch:
                 counted=result.counted,
             )
         return result.return_values
-
-
-def _seconds(value: float | None) -> float:
-    # LaunchConfig has replaced None by a number in its __post_init__.
-    return 0.0 if value is None else value

@@ -26,6 +26,7 @@ TARGET = ROOT / "docs" / "architecture.svg"
 ROOMS = {
     "cli": ("the command line", "and its options"),
     "launch": ("puts a launch together",),
+    "components": ("what settings are", "made into"),
     "config": ("the settings of a launch",),
     "testing": ("fakes, for tests",),
     "plugin": ("finds, loads and", "calls plugins"),

@@ -1,0 +1,91 @@
+"""What a launch makes of its settings alone: the rendezvous handler, and what workers are."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from plaunch.agent.closing import release_rendezvous
+from plaunch.agent.rounds import longest_stop
+from plaunch.agent.worker import WorkerSpec
+from plaunch.errors import UsageError
+from plaunch.plugin.answers import checked_handler
+from plaunch.plugin.registry import RENDEZVOUS
+from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
+from plaunch.rendezvous.token import check_token_is_used
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from plaunch.config import LaunchConfig
+    from plaunch.plugin.manager import PluginManager
+
+
+def create_rendezvous(config: LaunchConfig, manager: PluginManager) -> RendezvousHandler:
+    """The handler of the backend that was chosen.
+
+    Raises:
+        UsageError: the backend refuses its settings, or passes the job's token over.
+        PluginError: it breaks the rules.
+    """
+    factory = manager.get(RENDEZVOUS, config.rdzv_backend)
+    params = RendezvousParameters(
+        backend=config.rdzv_backend,
+        endpoint=config.rdzv_endpoint,
+        run_id=config.run_id,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        local_addr=config.local_addr,
+        job=JobSettings(
+            role=config.role,
+            local_world_size=config.nproc_per_node,
+            max_restarts=config.max_restarts,
+            node_rank=config.node_rank,
+            stop_timeout=longest_stop(seconds_of(config.shutdown_timeout)),
+            port_range=config.port_range,
+            start_timeout=config.start_timeout,
+        ),
+        **config.rdzv_configs,
+    )
+    with manager.calling(RENDEZVOUS, config.rdzv_backend):
+        handler = checked_handler(factory(params))
+    try:
+        check_token_is_used(params, os.environ)
+    except UsageError:
+        release_rendezvous(handler.leave)
+        raise
+    return handler
+
+
+def worker_spec(
+    config: LaunchConfig,
+    handler: RendezvousHandler,
+    entrypoint: Callable[..., Any] | str,
+    args: Sequence[Any],
+    *,
+    worker_store: str,
+) -> WorkerSpec:
+    """The workers of this node; `worker_store` is who hosts their store."""
+    return WorkerSpec(
+        role=config.role,
+        local_world_size=config.nproc_per_node,
+        entrypoint=entrypoint,
+        args=tuple(args),
+        rdzv_handler=handler,
+        max_restarts=config.max_restarts,
+        monitor_interval=config.monitor_interval,
+        local_addr=config.local_addr,
+        event_log_handler=config.event_log_handler,
+        duplicate_stdout_filters=config.duplicate_stdout_filters,
+        duplicate_stderr_filters=config.duplicate_stderr_filters,
+        numa_options=config.numa_options,
+        virtual_local_rank=config.virtual_local_rank,
+        devices=config.devices,
+        worker_store=worker_store,
+        job_id=config.job_id,
+    )
+
+
+def seconds_of(value: float | None) -> float:
+    """A setting in seconds; `LaunchConfig` has put a number in the place of None."""
+    return 0.0 if value is None else value
