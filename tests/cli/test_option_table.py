@@ -79,7 +79,7 @@ def test_nobody_takes_an_option_from_the_core():
     assert table.find("nnodes") in OPTIONS
     assert table.find("acme_level") is LEVEL
     assert len(table.problems) == 1
-    assert "claimed by plaunch itself and by plugin 'acme' of acme 1.0" in table.problems[0]
+    assert "declared by plaunch itself and by plugin 'acme' of acme 1.0" in table.problems[0]
 
 
 @pytest.mark.parametrize("name", ["--help", "--version", *TABLE_ATTRIBUTES])

@@ -47,7 +47,7 @@ def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
     time.sleep(before)
     agents.tell("exit.host", 0)
     agents.until(
-        lambda: host.process.poll() is not None or "how the job has ended" in host.stderr,
+        lambda: host.process.poll() is not None or "how the job ended" in host.stderr,
         "the host waits for the other one, or ends",
     )
     other.process.send_signal(signal.SIGCONT)
@@ -59,7 +59,7 @@ def test_a_node_that_is_paused_at_the_end_hears_of_it(agents, before):
 def test_nobody_stays_for_a_node_that_died_at_the_end(agents):
     host, other = pause_one_that_is_done(agents, f"{CONF},close_timeout=600")
     agents.tell("exit.host", 0)
-    agents.until(lambda: "how the job has ended" in host.stderr, "the host waits")
+    agents.until(lambda: "how the job ended" in host.stderr, "the host waits")
     other.kill()
     assert host.exit_code() == 0
 

@@ -60,7 +60,7 @@ def test_the_report_says_why(tmp_path, enabled, monkeypatch):
     failure = raised.value.failures[0]
     assert failure.exitcode == -signal.SIGTERM
     assert failure.message == (
-        f"Signal 15 (SIGTERM) received by PID {failure.pid}: its timer 'step' had expired, so that "
+        f"Signal 15 (SIGTERM) received by PID {failure.pid}: its timer 'step' had expired, so "
         "plaunch sent it SIGTERM"
     )
     assert "its timer 'step' had expired" in str(raised.value)

@@ -179,7 +179,7 @@ def test_parameters_that_it_does_not_take_are_a_usage_error(manager) -> None:
 
 
 def test_a_handler_of_another_name_is_refused_as_torchrun_does(manager) -> None:
-    with pytest.raises(PluginError, match="calls itself 'other'"):
+    with pytest.raises(PluginError, match="is named 'other'"):
         create(manager, backend_name="other")
 
 

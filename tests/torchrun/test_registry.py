@@ -71,7 +71,7 @@ def test_nobody_has_registered_it(known):
 
 def test_a_handler_that_calls_itself_otherwise(known):
     known.register("mine", lambda params: Handler(params, "other"))
-    with pytest.raises(UsageError, match="calls itself 'other'") as raised:
+    with pytest.raises(UsageError, match="is named 'other'") as raised:
         known.create_handler(parameters("mine"))
     assert isinstance(raised.value, RuntimeError), "as torchrun's"
 
