@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.processes import read_process as read_process
     from plaunch.process.kernel.processes import read_table as read_table
     from plaunch.process.kernel.watch import ExitWatch as ExitWatch
+    from plaunch.process.launcher_variables import LAUNCHER_VARIABLE as LAUNCHER_VARIABLE
+    from plaunch.process.launcher_variables import inheritable as inheritable
     from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE as JOBS_VARIABLE
     from plaunch.process.stopping.signals import DEFAULT_SIGNALS as DEFAULT_SIGNALS
     from plaunch.process.stopping.signals import SignalAction as SignalAction
@@ -62,6 +64,7 @@ __getattr__, __dir__, __all__ = attach(
         ".kernel.pidfd": "open_pidfd wait_for_end",
         ".kernel.processes": "Process read_process read_table",
         ".kernel.details": "read_environ",
+        ".launcher_variables": "LAUNCHER_VARIABLE inheritable",
         ".stopping.reaping.job_tag": "JOBS_VARIABLE",
         ".failures.error_handler": "ErrorHandler get_error_handler record",
         ".failures.child_failed": "ChildFailedError",

@@ -1,0 +1,26 @@
+"""Where an interpreter becomes a fork server.
+
+An interpreter imports `sitecustomize` when it is ready itself, just before it runs its program. The
+fork server is started with the command of a worker, and with this folder first in `PYTHONPATH`: it
+imports the preloaded modules here, and serves. A worker that it has forked returns from here, and
+its interpreter goes on to run the program as a fresh one does. `__main__`, `sys.path`, tracebacks,
+`atexit` and exit codes are the interpreter's own work.
+"""
+
+import importlib.util
+import os
+import sys
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_SERVER = os.path.join(os.path.dirname(_FOLDER), "server")
+# The interpreter of the workers may not have plaunch installed.
+_SPEC = importlib.util.spec_from_file_location(
+    "plaunch_fork_server",
+    os.path.join(_SERVER, "__init__.py"),
+    submodule_search_locations=[_SERVER],
+)
+assert _SPEC is not None and _SPEC.loader is not None  # for type checkers; it is a file
+_PACKAGE = importlib.util.module_from_spec(_SPEC)
+sys.modules["plaunch_fork_server"] = _PACKAGE
+_SPEC.loader.exec_module(_PACKAGE)
+_PACKAGE.serve(_FOLDER)

@@ -1,0 +1,210 @@
+"""Keeping one fork server: started, started again when it ends, ended with the launch."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from plaunch_preload.fork_server import ForkServer, ForkServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from plaunch_preload.command import Command
+    from plaunch_preload.fork_server import Imports
+
+_PROBE = 10.0  # seconds for an interpreter to begin
+_DEATHS, _DEATHS_PERIOD = 3, 600.0  # so many fork servers in so many seconds are enough
+_CLOSING = 3.0  # seconds for the thread to end
+_MOST_SHOWN = 200  # characters of what modules write
+
+
+class Keeper:
+    """A thread that keeps one fork server.
+
+    Args:
+        command: what workers are started with.
+        arguments: of one of them.
+        env: the variables that they have in common.
+        modules: what the fork server imports.
+        timeout: seconds for that.
+        say: says one line to the user.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        modules: Sequence[str],
+        timeout: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self.refusal = ""  # why there is no fork server, and will be none
+        self.imports: Imports | None = None  # of the last one
+        self.env = dict(env)
+        self._command = command
+        self._arguments = tuple(arguments)
+        self._modules = tuple(modules)
+        self._timeout = timeout
+        self._say = say
+        self._changed = threading.Condition()
+        self._server: ForkServer | None = None
+        self._is_ready = False
+        self._is_awaited = True  # whether workers wait for the imports that go on
+        self._is_renewed = False
+        self._is_closed = False
+        self._deaths: deque[float] = deque(maxlen=_DEATHS)
+        self._thread = threading.Thread(target=self._run, name="plaunch-preload", daemon=True)
+
+    def start(self) -> None:
+        """Start the fork server; its imports go on in the background.
+
+        Raises:
+            RuntimeError: the system gives no more threads.
+        """
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait for the imports that go on, unless they make up for a server that has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_awaited or self._is_closed)
+
+    def find(self) -> ForkServer | None:
+        """The fork server, if it has imported its modules and has not ended."""
+        with self._changed:
+            return self._server if self._is_ready else None
+
+    def renew(self, env: Mapping[str, str] | None = None, *, is_awaited: bool) -> None:
+        """Start another fork server in the place of the one that there is.
+
+        Args:
+            env: its variables; by default those of the last one.
+            is_awaited: whether the next workers wait for its imports.
+        """
+        with self._changed:
+            server, self._is_ready = self._server, False
+            self._is_renewed, self._is_awaited = True, is_awaited
+            if env is not None:
+                self.env = dict(env)
+        if server is not None:
+            server.close()
+
+    def close(self) -> None:
+        """End the fork server; workers go on."""
+        with self._changed:
+            self._is_closed = True
+            server, self._is_ready = self._server, False
+            self._changed.notify_all()
+        if server is not None:
+            server.close()
+        if self._thread.is_alive():
+            self._thread.join(_CLOSING)
+
+    # --- on the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._probe()
+            while self._keep_one():
+                pass
+        except (ForkServerError, OSError) as error:
+            self._refuse(str(error))
+        finally:
+            with self._changed:
+                self._is_ready = self._is_awaited = False
+                self._changed.notify_all()
+
+    def _probe(self) -> None:
+        """See whether the interpreter finds the fork server's code at all.
+
+        One that does not would run the program, as nobody's worker.
+        """
+        server = self._new_server(is_probe=True)
+        try:
+            server.probe(_PROBE)
+        except ForkServerError as error:
+            raise ForkServerError(
+                f"{self._command.interpreter[0]!r} does not import sitecustomize from PYTHONPATH, "
+                f"by which a fork server begins: {error}"
+            ) from error
+        finally:
+            server.release()
+
+    def _new_server(self, *, is_probe: bool = False) -> ForkServer:
+        server = ForkServer(
+            self._command, self._arguments, self.env, self._modules, is_probe=is_probe
+        )
+        with self._changed:
+            self._server = server
+            self._is_renewed = False
+            is_closed = self._is_closed
+        if is_closed:
+            server.close()
+        return server
+
+    def _keep_one(self) -> bool:
+        """One fork server, from its start to its end; whether another one is to follow."""
+        server = self._new_server()
+        try:
+            if not self._load(server):
+                return self._is_wanted()
+            server.wait()
+            return self._is_wanted() and (self._is_renewed or self._may_follow(server, "has ended"))
+        finally:
+            with self._changed:
+                self._is_ready = False
+            server.release()
+
+    def _load(self, server: ForkServer) -> bool:
+        """Wait for the imports; whether workers may be forked now."""
+        try:
+            imports = server.load(self._timeout)
+        except ForkServerError as error:
+            if not self._is_wanted() or self._is_renewed:
+                return False
+            if server.was_killed() and self._may_follow(server, "was killed while it imported"):
+                return False
+            raise
+        if imports.problems:
+            raise ForkServerError("; ".join(imports.problems))
+        with self._changed:
+            self.imports = imports
+            self._is_ready = not self._is_renewed and not self._is_closed
+            self._is_awaited = self._is_renewed
+            self._changed.notify_all()
+        text = " ".join(imports.output.split())
+        if text:
+            self._say(f"the modules wrote {text[:_MOST_SHOWN]!r} while they were imported")
+        return self._is_ready
+
+    def _is_wanted(self) -> bool:
+        with self._changed:
+            return not self._is_closed
+
+    def _may_follow(self, server: ForkServer, what: str) -> bool:
+        """Whether another one may follow a fork server that somebody has ended.
+
+        The next workers do not wait for it.
+        """
+        now = time.monotonic()
+        is_enough = len(self._deaths) == _DEATHS and now - self._deaths[0] < _DEATHS_PERIOD
+        self._deaths.append(now)
+        how = f"the fork server (pid {server.pid}) {what} ({server.describe_end()})"
+        if is_enough:
+            self._refuse(f"{how}, as {_DEATHS} others did")
+            return False
+        self._say(f"{how}; another one is started, and workers are started afresh meanwhile")
+        with self._changed:
+            self._is_awaited = False
+            self._changed.notify_all()
+        return True
+
+    def _refuse(self, why: str) -> None:
+        with self._changed:
+            if self._is_closed:
+                return
+            self.refusal = why
+        self._say(f"workers are started afresh: {why}")

@@ -1,0 +1,40 @@
+"""The plugin behind `--preload`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plaunch.errors import UsageError
+from plaunch.plugin import hookimpl
+
+from plaunch_preload.preloader import Preloader, read_timeout
+
+if TYPE_CHECKING:
+    from plaunch.plugin import PluginContext
+
+
+@hookimpl
+def plaunch_worker_starter(context: PluginContext) -> Preloader | None:
+    """Start workers by a fork server, if modules are named."""
+    given = context.options.get("preload")
+    if not given:
+        return None
+    return Preloader(read_modules(given), read_timeout())
+
+
+def read_modules(given: object) -> list[str]:
+    """The modules that the option or the setting names.
+
+    Raises:
+        UsageError: it names none, or something else.
+    """
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise UsageError(f"preload is {given!r}; give names of modules, as in torch,numpy")
+    modules = [name.strip() for name in names]
+    for name in modules:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise UsageError(
+                f"--preload names the module {name!r} in {given!r}; write names as in torch,numpy"
+            )
+    return modules

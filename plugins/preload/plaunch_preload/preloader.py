@@ -1,0 +1,261 @@
+"""Starting the workers of a launch by a fork server, or afresh where that would not be the same."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from plaunch.durations import LIMIT
+from plaunch.process import JOBS_VARIABLE, LAUNCHER_VARIABLE, inheritable
+
+from plaunch_preload.command import CommandError, split_command
+from plaunch_preload.fork_server import VARIABLE, ForkServerError
+from plaunch_preload.forked import BecomeError
+from plaunch_preload.keeper import Keeper
+from plaunch_preload.subreaper import inheriting_orphans
+from plaunch_preload.variables import find_unlike
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from plaunch.process import Binding
+
+    from plaunch_preload.command import Command
+    from plaunch_preload.fork_server import ForkServer
+    from plaunch_preload.forked import ForkedProcess
+
+logger = logging.getLogger("plaunch")
+
+TIMEOUT_VARIABLE = "PLAUNCH_PRELOAD_TIMEOUT"
+TIMEOUT = 60.0  # seconds for the imports
+_TAG_ROOM = 64  # characters for the tag of a start of workers
+_MOST_NAMES = 5  # of changed modules, in a message
+# What every round sets anew; another fork server would have yesterday's.
+_OF_A_ROUND = frozenset(
+    (
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "PLAUNCH_ROUND",
+        "ROLE_WORLD_SIZE",
+        "TORCHELASTIC_RESTART_COUNT",
+        "WORLD_SIZE",
+    )
+)
+
+
+def read_timeout() -> float:
+    """How long the imports may take, in seconds.
+
+    Raises:
+        UsageError: the variable for it says no duration.
+    """
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    return LIMIT.read(text, f"variable {TIMEOUT_VARIABLE}") if text else TIMEOUT
+
+
+class Preloader:
+    """Starts the workers of one launch; a `plaunch.process.Starter`.
+
+    `wait` may run on another thread than the rest.
+
+    Args:
+        modules: what the fork server imports, in this order.
+        timeout: seconds for the imports.
+    """
+
+    def __init__(self, modules: Sequence[str], timeout: float = TIMEOUT) -> None:
+        self._modules = tuple(modules)
+        self._timeout = timeout
+        self._keeper: Keeper | None = None
+        self._command: Command | None = None
+        self._server: ForkServer | None = None  # of this round; None if its workers start afresh
+        self._said: set[str] = set()
+
+    def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Start the fork server; its imports go on in the background.
+
+        Args:
+            command: what a worker is started with, as far as it is known.
+            environ: the variables of the workers, as far as they have them in common.
+        """
+        try:
+            self._command, arguments = split_command(command)
+        except CommandError as error:
+            self._say(f"workers are started afresh: {error}")
+            return
+        env = _server_env(environ)
+        keeper = Keeper(
+            self._command, arguments, env, self._modules, self._timeout, self._say
+        )
+        try:
+            keeper.start()
+        except RuntimeError as error:
+            self._say(f"workers are started afresh: {error}")
+        else:
+            self._keeper = keeper
+
+    def wait(self) -> None:
+        """Wait until workers can be forked, or it is known that they cannot; a round has formed."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        keeper.wait()
+        server = keeper.find()
+        if server is None:
+            return
+        try:
+            changed = server.find_changed()
+        except ForkServerError as error:
+            self._say(f"{error}; another one is started")
+            keeper.renew(is_awaited=False)
+            return
+        if changed:
+            names = ", ".join(changed[:_MOST_NAMES]) + (", ..." if changed[_MOST_NAMES:] else "")
+            self._say(f"files of modules have changed ({names}); they are imported again")
+            keeper.renew(is_awaited=True)
+            keeper.wait()
+
+    def prepare(self, envs: Mapping[int, Mapping[str, str]]) -> None:
+        """Choose how the workers of a round are started; `envs` are theirs, by local rank."""
+        self._server = None
+        keeper = self._keeper
+        server = None if keeper is None else keeper.find()
+        if keeper is None or server is None or keeper.imports is None:
+            return
+        unlike = find_unlike(server.env, keeper.imports, envs)
+        if unlike is None:
+            self._server = server
+            return
+        if not unlike.name:
+            why = f"{unlike.reader} reads all variables while it is imported"
+        elif not unlike.is_common:
+            why = f"{unlike.name} differs between workers, and {unlike.reader} reads it when loaded"
+        elif unlike.name in _OF_A_ROUND:
+            why = f"{unlike.name} is new in each round, and {unlike.reader} reads it when loaded"
+        else:
+            self._say(
+                f"this round's workers are started afresh: {unlike.name}, which {unlike.reader} "
+                "reads when loaded, is set for all workers; the modules are imported again with it"
+            )
+            keeper.renew(_server_env({**server.env, **_common(envs)}), is_awaited=False)
+            return
+        self._say(f"workers are started afresh: {why}")
+
+    def start(
+        self,
+        local_rank: int,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdout: int | None,
+        stderr: int | None,
+        pass_fds: Sequence[int] = (),
+        binding: Binding | None = None,
+    ) -> ForkedProcess | None:
+        """A worker that runs `command`; None if it has to be started afresh."""
+        if self._server is None:
+            return None
+        try:
+            own, arguments = split_command(command)
+            if own != self._command:
+                raise CommandError("the workers run different programs")
+            fds = _find_fds(stdout, stderr, pass_fds)
+            name = os.path.basename(own.target) or "function"
+            message = {
+                "arguments": arguments,
+                "command": list(command),
+                "folder": os.getcwd(),
+                "name": f"{name[: 14 - len(str(local_rank))]}:{local_rank}",
+                "shown": {
+                    JOBS_VARIABLE: env.get(JOBS_VARIABLE, ""),
+                    LAUNCHER_VARIABLE: "",
+                    VARIABLE: "",
+                    "PYTHONPATH": env.get("PYTHONPATH", ""),
+                },
+                "targets": list(fds),
+                "umask": _read_umask(),
+                "variables": dict(env),
+            }
+            worker = _fork(self._server, binding)
+            worker.become(message, list(fds.values()))
+        except (CommandError, ForkServerError, BecomeError, OSError) as error:
+            self._server = None
+            self._say(f"local rank {local_rank} and the next ones are started afresh: {error}")
+            return None
+        return worker
+
+    def fds(self) -> list[int]:
+        """Descriptors that a forked child of the launcher must not keep."""
+        server = None if self._keeper is None else self._keeper.find()
+        return [] if server is None else server.fds()
+
+    def seconds(self) -> Mapping[str, float]:
+        """How long each module took to import, in seconds; empty while that is not known."""
+        imports = None if self._keeper is None else self._keeper.imports
+        return {} if imports is None else imports.seconds
+
+    def close(self) -> None:
+        """End the fork server; workers go on."""
+        if self._keeper is not None:
+            self._keeper.close()
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("--preload=%s: %s", ",".join(self._modules), text)
+
+
+def _server_env(environ: Mapping[str, str]) -> dict[str, str]:
+    tags = environ.get(JOBS_VARIABLE, "").rstrip(":")
+    return {
+        **inheritable(environ),
+        # Workers overwrite both in their memory, where others look.
+        JOBS_VARIABLE: tags + ":" * _TAG_ROOM,
+        LAUNCHER_VARIABLE: str(os.getpid()),
+    }
+
+
+def _common(envs: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
+    """What all workers have in common."""
+    first, *others = envs.values()
+    return {
+        name: value
+        for name, value in first.items()
+        if all(other.get(name) == value for other in others)
+    }
+
+
+def _fork(server: ForkServer, binding: Binding | None) -> ForkedProcess:
+    with inheriting_orphans():
+        worker = server.fork()
+    try:
+        if binding is not None:
+            binding.bind(worker.pid)
+    except BaseException:
+        worker.discard()
+        raise
+    return worker
+
+
+def _find_fds(stdout: int | None, stderr: int | None, pass_fds: Sequence[int]) -> dict[int, int]:
+    """The launcher's descriptors by the number that a worker gets them under."""
+    fds = {0: 0, 1: 1 if stdout is None else stdout, 2: 2 if stderr is None else stderr}
+    return {**{to: fd for to, fd in fds.items() if _is_open(fd)}, **{fd: fd for fd in pass_fds}}
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _read_umask() -> int:
+    """What a child would inherit; asking the system would change it for a moment."""
+    with open("/proc/self/status") as file:
+        line = next(line for line in file if line.startswith("Umask:"))
+    return int(line.split()[1], 8)

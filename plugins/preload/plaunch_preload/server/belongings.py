@@ -1,0 +1,102 @@
+"""What a process has that its forked children must not share: threads, files, memory, devices."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+_HARMLESS = frozenset(("/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"))
+# Modules of torch for devices, whose `is_initialized` says whether one is in use.
+_DEVICES = ("torch.cuda", "torch.xpu", "torch.mps", "torch.mtia", "torch_npu", "habana_frameworks")
+
+
+class Belongings:
+    """What the process has now, to be compared with what it has after the imports."""
+
+    def __init__(self) -> None:
+        self._files = _open_files()
+        self._mappings = _shared_mappings()
+
+    def problems(self) -> list[str]:
+        """Why this process cannot be forked, in words; none if it can."""
+        found = []
+        devices = _used_devices()
+        if devices:
+            found.append("initialized: " + ", ".join(devices))
+        threads = _find_threads()
+        if threads:
+            found.append(f"{len(threads)} thread(s) run: {', '.join(threads)}")
+        if _has_children():
+            found.append("a process was started")
+        new = sorted(
+            name
+            for fd, name in _open_files().items()
+            if self._files.get(fd) != name and name not in _HARMLESS
+        )
+        if new:
+            found.append("open: " + ", ".join(new))
+        mappings = sorted(_shared_mappings() - self._mappings)
+        if mappings:
+            found.append("shared memory: " + ", ".join(mappings))
+        return found
+
+
+def _open_files() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            pass  # the listing's own
+    return found
+
+
+def _shared_mappings() -> set[str]:
+    with open("/proc/self/maps") as file:
+        lines = [line.split(None, 5) for line in file]
+    return {
+        line[5].strip() if len(line) > 5 else "at " + line[0]
+        for line in lines
+        if "w" in line[1] and "s" in line[1]
+    }
+
+
+def _find_threads() -> list[str]:
+    """The names of the threads beside the main one; a library's that end at a fork are none.
+
+    OpenBLAS, which numpy brings, ends its threads before every fork and starts them when needed.
+    """
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        if int(task) != os.getpid():
+            try:
+                with open(f"/proc/self/task/{task}/comm") as file:
+                    names.append(file.read().strip())
+            except OSError:
+                pass  # it has ended
+    return sorted(names)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _used_devices() -> list[str]:
+    used = []
+    for name in _DEVICES:
+        module: Any = sys.modules.get(name)
+        try:
+            if module is not None and module.is_initialized():
+                used.append(name)
+        except Exception:  # noqa: BLE001 - it has no such function, or has not come so far
+            continue
+    return used

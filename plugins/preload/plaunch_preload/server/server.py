@@ -1,0 +1,242 @@
+"""The fork server itself: imports modules, looks at what they have left, and forks workers.
+
+The launcher sends each request with one end of a new socket, on which the worker speaks for itself.
+A launcher that has lost patience closes its end, and the worker is gone before it was anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from . import title, worker
+from .belongings import Belongings
+from .messages import receive, send
+from .reads import RandomReads, VariableReads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+VARIABLE = "PLAUNCH_FORK_SERVER"  # a JSON object, the `config` below
+
+
+def run(hook: str) -> None:
+    """Import and serve; returns in a worker only.
+
+    Raises:
+        ImportError: there is no `sitecustomize` of the user's; `site` expects that.
+    """
+    try:
+        config: dict[str, Any] = json.loads(os.environ.pop(VARIABLE))
+        channel = socket.socket(fileno=config["fd"])
+        channel.set_inheritable(False)
+    except (KeyError, ValueError, OSError) as error:
+        sys.stderr.write(f"plaunch's fork server was started by something else: {error!r}\n")
+        os._exit(1)
+    try:
+        _forget(hook, config["python_path"])
+        if config["is_probe"]:
+            send(channel, {"version": list(sys.version_info[:3])})
+            os._exit(0)
+        _end_with(config["alive"])
+        users_error = _import_users_own()
+        server = _Server(channel, config)
+        server.load()
+        server.serve()
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        # Going on would run the program, once, as nobody's worker.
+        sys.stderr.write(f"plaunch's fork server has failed: {error!r}\n")
+        sys.stderr.flush()
+        os._exit(1)
+    if users_error is not None:
+        raise users_error
+
+
+def _forget(hook: str, python_path: str | None) -> None:
+    """Take away what only served to get here."""
+    sys.path[:] = [entry for entry in sys.path if entry != hook]
+    sys.path_importer_cache.pop(hook, None)
+    if python_path is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = python_path
+    package = __name__.partition(".")[0]
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+
+
+def _import_users_own() -> BaseException | None:
+    """Import the `sitecustomize` that this one stands before; what a worker has to raise for it."""
+    own = sys.modules.pop("sitecustomize")
+    try:
+        importlib.import_module("sitecustomize")
+    except Exception as error:  # noqa: BLE001 - `site` judges it
+        sys.modules["sitecustomize"] = own
+        return error
+    return None
+
+
+def _end_with(pipe: int) -> None:
+    """Let this process end when the other end of a pipe is closed, whatever it does meanwhile."""
+    os.set_inheritable(pipe, False)
+    # What the kernel then sends is SIGIO, which ends a process that does not expect it.
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+class _Server:
+    def __init__(self, channel: socket.socket, config: Mapping[str, Any]) -> None:
+        self._channel = channel
+        self._config = config
+        self._changes: dict[str, str | None] = {}  # of variables, by the modules
+        self._random = RandomReads()
+        self._files: dict[str, tuple[str, int, int]] = {}
+
+    def load(self) -> None:
+        """Import the modules, and say how that went."""
+        title.show_name("plaunch-preload")
+        title.show_command(["plaunch-preload", ",".join(self._config["modules"])])
+        before = dict(os.environ)
+        belongings = Belongings()
+        variables = VariableReads()
+        seconds: dict[str, float] = {}
+        problems: list[str] = []
+        as_program = _as_program(self._config["path"], self._config["script"])
+        with as_program, variables, self._random:
+            for name in self._config["modules"]:
+                began = time.monotonic()
+                problem = self._import(name)
+                seconds[name] = time.monotonic() - began
+                if problem:
+                    problems.append(problem)
+                    break
+        for name in before.keys() | os.environ.keys():
+            if before.get(name) != os.environ.get(name):
+                self._changes[name] = os.environ.get(name)
+        problems += belongings.problems()
+        problems += [
+            f"{taker} takes random bytes for itself, which workers would share"
+            for taker in self._random.find_takers()
+        ]
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        gc.collect()
+        gc.freeze()  # so that a collection in a worker does not copy the memory that it looks at
+        self._files = _find_files()
+        send(
+            self._channel,
+            {
+                "seconds": seconds,
+                "problems": problems,
+                "variables": variables.names,
+                "readers_of_all": sorted(variables.readers_of_all),
+            },
+        )
+
+    def serve(self) -> None:
+        """Fork until the launcher has enough; returns in a worker."""
+        while True:
+            message, fds = receive(self._channel)
+            if message is None:
+                os._exit(0)
+            if message["wanted"] == "changes":
+                send(self._channel, {"changed": self._find_changed()})
+            for fd in fds:
+                if self._fork(fd):
+                    return
+
+    def _fork(self, fd: int) -> bool:
+        """Fork a worker that is the launcher's child; whether this process is that worker."""
+        between = os.fork()
+        if between:
+            os.close(fd)
+            os.waitpid(between, 0)
+            return False
+        between = os.getpid()
+        if os.fork():
+            os._exit(0)
+        self._channel.close()
+        os.close(self._config["alive"])
+        with socket.socket(fileno=fd) as own:
+            message, fds = worker.introduce(own, between)
+            try:
+                worker.become(message, fds, self._changes)
+                self._random.seed_anew()
+            except BaseException as error:  # noqa: BLE001 - the launcher is told
+                send(own, {"error": f"{type(error).__name__}: {error}"})
+                os._exit(1)
+            send(own, {"error": ""})
+        return True
+
+    def _find_changed(self) -> list[str]:
+        """The modules whose files are others than they were when they were imported."""
+        return sorted(name for name, file in self._files.items() if _stat(file[0]) != file)
+
+    def _import(self, name: str) -> str:
+        """Import one module; what is wrong with it, or nothing."""
+        script = self._config["script"]
+        try:
+            spec = importlib.util.find_spec(name.partition(".")[0])
+            origin = None if spec is None else spec.origin
+            if script and origin and os.path.realpath(origin) == os.path.realpath(script):
+                return f"{name} is the script itself"
+            importlib.import_module(name)
+        except BaseException as error:  # noqa: BLE001 - also SystemExit
+            return f"{name} cannot be imported: {type(error).__name__}: {error}"
+        return ""
+
+
+@contextlib.contextmanager
+def _as_program(path: Sequence[str], script: str) -> Iterator[None]:
+    """Import as the program would: from its folders, and with a file of `__main__`.
+
+    Without that file, modules would think that somebody types at a prompt.
+    """
+    main: Any = sys.modules["__main__"]
+    added = [] if getattr(sys.flags, "safe_path", False) and script else list(path)
+    before = list(sys.path)
+    sys.path[:] = [*added, *(entry for entry in before if entry not in added)]
+    if script:
+        main.__file__ = script
+    try:
+        yield
+    finally:
+        if script:
+            del main.__file__
+        for entry in added:
+            if entry not in before and entry in sys.path:
+                sys.path.remove(entry)
+
+
+def _find_files() -> dict[str, tuple[str, int, int]]:
+    """The files of all modules, with what tells whether they are still the same."""
+    # Asking a lazy module itself would import it.
+    namespaces = {name: _namespace(module) for name, module in list(sys.modules.items())}
+    paths = {name: names.get("__file__") for name, names in namespaces.items()}
+    files = {name: _stat(path) for name, path in paths.items() if isinstance(path, str)}
+    return {name: file for name, file in files.items() if file is not None}
+
+
+def _namespace(module: object) -> dict[str, Any]:
+    try:
+        found = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _stat(path: str) -> tuple[str, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return path, status.st_mtime_ns, status.st_size

@@ -1,0 +1,130 @@
+"""A forked process becomes the worker that a fresh interpreter would be."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from . import title
+from .messages import receive, send
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping, Sequence
+
+_ORPHANED_LOOK = 0.0002  # seconds between two looks whether the parent has ended
+
+
+def introduce(channel: socket.socket, parent: int) -> tuple[dict[str, Any], list[int]]:
+    """Lead a session, say who this is; what it is to become, with its descriptors.
+
+    It waits until `parent`, which only exists to make it the launcher's child, has ended. Without
+    an answer, because the launcher has lost patience, the process ends.
+    """
+    os.setsid()
+    while os.getppid() == parent:
+        time.sleep(_ORPHANED_LOOK)
+    send(channel, {"pid": os.getpid(), "parent": os.getppid()})
+    message, fds = receive(channel)
+    if message is None:
+        os._exit(1)
+    return message, fds
+
+
+def become(
+    message: Mapping[str, Any], fds: Sequence[int], changes: Mapping[str, str | None]
+) -> None:
+    """Become what the launcher wants.
+
+    Args:
+        message: `variables` is the whole environment, `arguments` are those behind the program,
+            `command` is what a fresh worker would be started with, `folder` and `umask` are what
+            they are called, `shown` are variables that others are to see with another value, and
+            `name` is what `top` shows. `targets` are the numbers that the descriptors get.
+        fds: the descriptors.
+        changes: variables that modules have set while they were imported, None if they took one
+            away.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    _take_fds(dict(zip(message["targets"], fds, strict=True)))
+    os.umask(message["umask"])
+    os.chdir(message["folder"])
+    variables: dict[str, str] = dict(message["variables"])
+    for name, value in changes.items():
+        if value is None:
+            variables.pop(name, None)
+        else:
+            variables[name] = value
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    for name, value in variables.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    for name, value in message["shown"].items():
+        title.show_variable(name, value)
+    sys.argv[1:] = message["arguments"]
+    sys.orig_argv[:] = message["command"]
+    title.show_name(message["name"])
+    title.show_command(message["command"])
+    _renew_streams(set(message["targets"]))
+
+
+def _take_fds(given: dict[int, int]) -> None:
+    """Give each descriptor the number that it is to have; `given` is emptied."""
+    above = max((*given, 2)) + 1
+    while given:
+        for target, fd in list(given.items()):
+            if target == fd:
+                os.set_inheritable(fd, True)
+                del given[target]
+            elif target in given.values():
+                # One that still has to be moved away from there.
+                other = next(name for name, number in given.items() if number == target)
+                given[other] = fcntl.fcntl(target, fcntl.F_DUPFD, above)
+                os.close(target)
+            else:
+                os.dup2(fd, target)
+                os.close(fd)
+                del given[target]
+
+
+def _renew_streams(there: set[int]) -> None:
+    """Make Python's streams anew for these descriptors.
+
+    The objects stay the same: modules have taken them for loggers while they were imported.
+    """
+    streams: Any = sys
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if fd not in there:
+            os.close(fd)
+            setattr(streams, name, None)
+            setattr(streams, f"__{name}__", None)
+        elif isinstance(stream, io.TextIOWrapper) and stream.fileno() == fd:
+            _renew(stream, fd)
+
+
+def _renew(stream: io.TextIOWrapper, fd: int) -> None:
+    """Make a stream as CPython makes those of a new interpreter."""
+    buffer: Any = stream.buffer
+    is_buffered = hasattr(buffer, "raw")  # not so with `python -u`
+    mode = "r" if fd == 0 else "w"
+    raw: Any = io.FileIO(fd, mode, closefd=False)
+    raw.name = f"<{('stdin', 'stdout', 'stderr')[fd]}>"
+    if is_buffered:
+        buffer.__init__(raw, max(raw._blksize, io.DEFAULT_BUFFER_SIZE))
+    stream.__init__(  # type: ignore[misc]
+        buffer if is_buffered else raw,
+        encoding=stream.encoding,
+        errors=stream.errors,
+        newline="\n",
+        line_buffering=is_buffered and (fd == 2 or os.isatty(fd)),
+        write_through=stream.write_through,
+    )
+    stream.mode = mode  # type: ignore[misc]
