@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import random
 import sys
@@ -52,23 +53,28 @@ class VariableReads:
 class RandomReads:
     """Notes what is seeded by the system while modules are imported, to seed it anew in a worker.
 
-    What a module seeds with a number of its own is the same in fresh interpreters, and stays.
+    What a module seeds with a number of its own is the same in fresh interpreters, and stays. What
+    a module has drawn from something that the system has seeded cannot be drawn again.
     """
 
     def __init__(self) -> None:
         self._numbers: set[int] = set()  # that were made of random bytes
         self._takers: list[tuple[int, str]] = []  # such a number, or -1, and who wanted it
-        self._randoms: list[Any] = []
+        self._randoms: dict[int, tuple[Any, Any]] = {}  # with their states, by id
         self._generators: list[Any] = []  # numpy's
+        self._torch = _TorchGenerator()
 
     def __enter__(self) -> RandomReads:
         self._own = (random.Random.seed, random.SystemRandom.getrandbits, os.urandom)
         seed, bits, urandom = self._own
+        random.seed()
+        self._note(random._inst)  # type: ignore[attr-defined]
 
         def note_seed(instance: Any, a: Any = None, version: int = 2) -> None:
-            if a is None and not isinstance(instance, random.SystemRandom):
-                self._randoms.append(instance)
             seed(instance, a, version)
+            self._randoms.pop(id(instance), None)
+            if a is None and not isinstance(instance, random.SystemRandom):
+                self._note(instance)
 
         def note_bits(instance: Any, k: int) -> int:
             number = bits(instance, k)
@@ -85,39 +91,117 @@ class RandomReads:
         changed: Any = random
         changed.Random.seed, changed.SystemRandom.getrandbits = note_seed, note_bits
         os.urandom = note_bytes
+        self._torch.begin()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._torch.end()
         changed: Any = random
         changed.Random.seed, changed.SystemRandom.getrandbits, os.urandom = self._own
 
-    def find_takers(self) -> list[str]:
-        """Who took random bytes for something that a worker cannot make anew."""
+    def problems(self) -> list[str]:
+        """What workers would share that fresh ones would not, in words."""
         made: set[int] = set()
+        found = []
         numpy: Any = sys.modules.get("numpy.random.bit_generator")
         if self._numbers and numpy is not None:
             for item in gc.get_objects():
                 # `isinstance` may run the code of a lazy module that is looked at.
-                if issubclass(type(item), numpy.BitGenerator):
-                    entropy = getattr(_seed_sequence(item), "entropy", None)
-                    if isinstance(entropy, int) and entropy in self._numbers:
-                        made.add(entropy)
-                        self._generators.append(item)
-        return sorted({taker for number, taker in self._takers if number not in made})
+                if not issubclass(type(item), numpy.BitGenerator):
+                    continue
+                entropy = getattr(_seed_sequence(item), "entropy", None)
+                if isinstance(entropy, int) and entropy in self._numbers:
+                    made.add(entropy)
+                    self._generators.append(item)
+                    fresh = type(item)(numpy.SeedSequence(entropy))
+                    if repr(fresh.state) != repr(item.state):
+                        found.append("random numbers were drawn from numpy")
+        takers = {taker for number, taker in self._takers if number not in made}
+        found += [f"{taker} takes random bytes for itself" for taker in sorted(takers)]
+        if any(instance.getstate() != state for instance, state in self._randoms.values()):
+            found.append("random numbers were drawn from Python's random")
+        if self._torch.was_used():
+            found.append("random numbers were drawn from torch")
+        return [f"{what}, which workers would share" for what in dict.fromkeys(found)]
 
     def seed_anew(self) -> None:
         """Give this process what no other one has."""
-        random.seed()
-        for instance in self._randoms:
+        for instance, _ in self._randoms.values():
             instance.seed()
         for generator in self._generators:
             generator.__init__()
+        self._torch.seed_anew()
         process: Any = sys.modules.get(_AUTHKEY)
         if process is not None:
             process.current_process().authkey = os.urandom(32)
         uuid: Any = sys.modules.get("uuid")
         if uuid is not None and uuid._node is not None and uuid._node >> 40 & 1:
             uuid._node = None  # it was made up, as this machine shows no address
+
+    def _note(self, instance: Any) -> None:
+        self._randoms[id(instance)] = instance, instance.getstate()
+
+
+class _TorchGenerator:
+    """torch's generator of the processor, which the system seeds when torch is imported.
+
+    torch does that in C++, so its state is looked at as soon as the import of torch is over.
+    """
+
+    def __init__(self) -> None:
+        self._before: tuple[int, bytes] | None = None
+        self._is_asking = False
+
+    def begin(self) -> None:
+        """Look out for the import of torch."""
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def end(self) -> None:
+        """Look out no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)  # type: ignore[arg-type]
+
+    def find_spec(self, name: str, path: object, target: object = None) -> Any:
+        """Find torch as the other finders do, and let its loader say when it is there."""
+        if name != "torch" or self._is_asking:
+            return None
+        self._is_asking = True
+        try:
+            spec: Any = importlib.util.find_spec(name)
+        finally:
+            self._is_asking = False
+        if spec is None or spec.loader is None:
+            return None
+        loader, execute = spec.loader, spec.loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module
+            self.end()
+            execute(module)
+            self._before = _torch_state()
+
+        loader.exec_module = exec_module
+        return spec
+
+    def was_used(self) -> bool:
+        """Whether somebody has drawn from it what the system has seeded."""
+        now = _torch_state()
+        if self._before is None or now is None or now == self._before:
+            return False
+        # Another seed of few bits is somebody's own, and the same in each interpreter.
+        return now[0] == self._before[0] or now[0] >= 1 << 32
+
+    def seed_anew(self) -> None:
+        """Let the system seed it, if the system has."""
+        if self._before is not None and _torch_state() == self._before:
+            sys.modules["torch"].default_generator.seed()
+
+
+def _torch_state() -> tuple[int, bytes] | None:
+    generator: Any = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is None:
+        return None
+    return generator.initial_seed(), bytes(generator.get_state().tolist())
 
 
 def _seed_sequence(generator: Any) -> Any:

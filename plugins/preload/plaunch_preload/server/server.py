@@ -123,10 +123,7 @@ class _Server:
             if before.get(name) != os.environ.get(name):
                 self._changes[name] = os.environ.get(name)
         problems += belongings.problems()
-        problems += [
-            f"{taker} takes random bytes for itself, which workers would share"
-            for taker in self._random.find_takers()
-        ]
+        problems += self._random.problems()
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         gc.collect()
