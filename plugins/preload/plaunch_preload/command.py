@@ -80,7 +80,7 @@ def split_command(command: Sequence[str]) -> tuple[Command, list[str]]:
         if not word.startswith("-") or word == "-":
             break
         if word.startswith("--"):
-            place += 1
+            place += 2 if word == "--check-hash-based-pycs" else 1
             continue
         letters = word[1:]
         for number, letter in enumerate(letters):

@@ -159,16 +159,11 @@ class ForkServer:
         try:
             with theirs, self._in_use:
                 self._send({"wanted": "worker"}, [theirs.fileno()])
-            hello = self._hello(own)
-            if hello["parent"] != os.getpid():
-                raise ForkServerError(
-                    f"a worker of the fork server (pid {hello['pid']}) has become a child of pid "
-                    f"{hello['parent']}, and not of the launcher"
-                )
+            pid = self._read_pid(own)
         except BaseException:
             own.close()  # which ends the worker
             raise
-        return ForkedProcess(hello["pid"], own)
+        return ForkedProcess(pid, own)
 
     def wait(self) -> None:
         """Wait for its end."""
@@ -231,11 +226,19 @@ class ForkServer:
         except OSError as error:
             raise self._failure("has ended") from error
 
-    def _hello(self, channel: socket.socket) -> dict[str, Any]:
+    def _read_pid(self, channel: socket.socket) -> int:
+        """The process id of a worker, which says it itself and is a child of this process."""
         try:
-            return receive_one(channel, ANSWER)
+            hello = receive_one(channel, ANSWER)
         except OSError as error:
             raise self._failure(f"has forked no worker: {error}") from error
+        if hello["parent"] != os.getpid():
+            raise ForkServerError(
+                f"a worker of the fork server (pid {hello['pid']}) has become a child of pid "
+                f"{hello['parent']}, and not of the launcher"
+            )
+        pid: int = hello["pid"]
+        return pid
 
     def _failure(self, what: str) -> ForkServerError:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -162,7 +162,7 @@ class Keeper:
         """Wait for the imports; whether workers may be forked now."""
         try:
             imports = server.load(self._timeout)
-        except ForkServerError as error:
+        except ForkServerError:
             if not self._is_wanted() or self._is_renewed:
                 return False
             if server.was_killed() and self._may_follow(server, "was killed while it imported"):

@@ -87,9 +87,7 @@ class Preloader:
             self._say(f"workers are started afresh: {error}")
             return
         env = _server_env(environ)
-        keeper = Keeper(
-            self._command, arguments, env, self._modules, self._timeout, self._say
-        )
+        keeper = Keeper(self._command, arguments, env, self._modules, self._timeout, self._say)
         try:
             keeper.start()
         except RuntimeError as error:
@@ -159,9 +157,7 @@ class Preloader:
         if self._server is None:
             return None
         try:
-            own, arguments = split_command(command)
-            if own != self._command:
-                raise CommandError("the workers run different programs")
+            own, arguments = self._split(command)
             fds = _find_fds(stdout, stderr, pass_fds)
             name = os.path.basename(own.target) or "function"
             message = {
@@ -186,6 +182,12 @@ class Preloader:
             self._say(f"local rank {local_rank} and the next ones are started afresh: {error}")
             return None
         return worker
+
+    def _split(self, command: Sequence[str]) -> tuple[Command, list[str]]:
+        own, arguments = split_command(command)
+        if own != self._command:
+            raise CommandError("the workers run different programs")
+        return own, arguments
 
     def fds(self) -> list[int]:
         """Descriptors that a forked child of the launcher must not keep."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

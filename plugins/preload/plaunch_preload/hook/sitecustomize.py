@@ -19,8 +19,8 @@ _SPEC = importlib.util.spec_from_file_location(
     os.path.join(_SERVER, "__init__.py"),
     submodule_search_locations=[_SERVER],
 )
-assert _SPEC is not None and _SPEC.loader is not None  # for type checkers; it is a file
-_PACKAGE = importlib.util.module_from_spec(_SPEC)
-sys.modules["plaunch_fork_server"] = _PACKAGE
-_SPEC.loader.exec_module(_PACKAGE)
-_PACKAGE.serve(_FOLDER)
+if _SPEC is not None and _SPEC.loader is not None:  # for type checkers; it is a file
+    _PACKAGE = importlib.util.module_from_spec(_SPEC)
+    sys.modules["plaunch_fork_server"] = _PACKAGE
+    _SPEC.loader.exec_module(_PACKAGE)
+    _PACKAGE.serve(_FOLDER)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any
@@ -45,10 +46,8 @@ class Belongings:
 def _open_files() -> dict[int, str]:
     found = {}
     for name in os.listdir("/proc/self/fd"):
-        try:
+        with contextlib.suppress(OSError):  # the listing's own
             found[int(name)] = os.readlink("/proc/self/fd/" + name)
-        except OSError:
-            pass  # the listing's own
     return found
 
 
@@ -74,11 +73,8 @@ def _find_threads() -> list[str]:
     names = []
     for task in os.listdir("/proc/self/task"):
         if int(task) != os.getpid():
-            try:
-                with open(f"/proc/self/task/{task}/comm") as file:
-                    names.append(file.read().strip())
-            except OSError:
-                pass  # it has ended
+            with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
+                names.append(file.read().strip())  # unless it has ended
     return sorted(names)
 
 
@@ -93,10 +89,7 @@ def _has_children() -> bool:
 def _used_devices() -> list[str]:
     used = []
     for name in _DEVICES:
-        module: Any = sys.modules.get(name)
-        try:
-            if module is not None and module.is_initialized():
-                used.append(name)
-        except Exception:  # noqa: BLE001 - it has no such function, or has not come so far
-            continue
+        is_initialized: Any = getattr(sys.modules.get(name), "is_initialized", None)
+        if callable(is_initialized) and is_initialized():
+            used.append(name)
     return used

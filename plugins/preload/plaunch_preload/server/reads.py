@@ -11,7 +11,17 @@ from typing import Any
 
 # Modules of the standard library on the way to the one that wants something.
 _BETWEEN = frozenset(
-    (__name__, "os", "_collections_abc", "random", "secrets", "tempfile", "uuid", "importlib")
+    (
+        __name__,
+        "_collections_abc",
+        "collections.abc",
+        "importlib",
+        "os",
+        "random",
+        "secrets",
+        "tempfile",
+        "uuid",
+    )
 )
 _AUTHKEY = "multiprocessing.process"  # takes random bytes that a worker can make anew
 

@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import json
 import os
+import select
 import socket
 import sys
 import time
@@ -91,6 +92,8 @@ def _end_with(pipe: int) -> None:
     # What the kernel then sends is SIGIO, which ends a process that does not expect it.
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([pipe], [], [], 0)[0]:  # the launcher has ended already
+        os._exit(1)
 
 
 class _Server:

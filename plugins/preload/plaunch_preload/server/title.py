@@ -6,6 +6,7 @@ with. Python has copied both long ago, and each process has a copy of its own of
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 
@@ -15,10 +16,8 @@ _ARGUMENTS, _ENVIRONMENT = 45, 47  # among the fields behind the name in /proc/P
 
 def show_name(name: str) -> None:
     """Show `name` where `top` shows the program; at most 15 bytes of it."""
-    try:
+    with contextlib.suppress(OSError, AttributeError):  # it is a convenience
         ctypes.CDLL(None).prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()[:15]), 0, 0, 0)
-    except (OSError, AttributeError):
-        pass  # it is a convenience
 
 
 def show_command(command: list[str]) -> None:

@@ -1,0 +1,57 @@
+"""A worker's command, taken apart."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from plaunch_preload.command import Command, CommandError, split_command
+
+PYCS = "--check-hash-based-pycs"
+
+
+@pytest.mark.parametrize(
+    ("words", "interpreter", "kind", "target", "arguments"),
+    [
+        ("-u train.py --lr 1", ("-u",), "script", "train.py", ["--lr", "1"]),
+        ("train.py", (), "script", "train.py", []),
+        ("-X dev -Werror -O train.py", ("-X", "dev", "-Werror", "-O"), "script", "train.py", []),
+        ("-Xdev -W error train.py -c", ("-Xdev", "-W", "error"), "script", "train.py", ["-c"]),
+        ("-m pkg.train a", (), "-m", "pkg.train", ["a"]),
+        ("-u -mpkg.train a", ("-u",), "-m", "pkg.train", ["a"]),
+        ("-um pkg.train", ("-u",), "-m", "pkg.train", []),
+        ("-c code a", (), "-c", "", ["code", "a"]),
+        ("-ccode", (), "-c", "", ["code"]),
+        (
+            "--check-hash-based-pycs never x.py",
+            ("--check-hash-based-pycs", "never"),
+            "script",
+            "x.py",
+            [],
+        ),
+    ],
+)
+def test_a_command_of_python(words, interpreter, kind, target, arguments):
+    command, rest = split_command([sys.executable, *words.split()])
+    assert command == Command((sys.executable, *interpreter), kind, target)
+    assert rest == arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bash", "-c", "x"], "not Python"),
+        ([], "not Python"),
+        ([sys.executable], "no script"),
+        ([sys.executable, "-"], "no script"),
+        ([sys.executable, "-m"], "has no value"),
+        ([sys.executable, "-I", "train.py"], "-I keeps the fork server out"),
+        ([sys.executable, "-uE", "train.py"], "-E keeps"),
+        ([sys.executable, "-S", "-m", "train"], "-S keeps"),
+        ([sys.executable, "app.pyz"], "an archive"),
+        ([sys.executable, "/"], "a folder"),
+    ],
+)
+def test_a_command_that_cannot_be_forked(words, said):
+    with pytest.raises(CommandError, match=said):
+        split_command(words)

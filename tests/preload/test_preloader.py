@@ -1,0 +1,350 @@
+"""Workers of a real fork server, beside fresh ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from plaunch_preload.preloader import Preloader
+
+from helpers.programs import running_python
+from helpers.waiting import wait_until
+
+# Everything that a program can see of how it was started, as one line of JSON.
+SHOW = """
+import atexit, json, os, resource, signal, stat, sys, warnings
+def stream(which):
+    s = getattr(sys, which)
+    return None if s is None else [
+        s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.write_through, s.seekable(),
+        s.isatty(), s.newlines, type(s.buffer).__name__]
+seen = {
+    "argv": sys.argv, "orig_argv": sys.orig_argv, "name": __name__,
+    "file": globals().get("__file__"),
+    "spec": __spec__ and [__spec__.name, __spec__.origin], "path": sys.path,
+    "main": sorted(vars(sys.modules["__main__"])),
+    "flags": repr(sys.flags), "cwd": os.getcwd(), "umask": os.umask(0), "environ": dict(os.environ),
+    "streams": [stream(which) for which in ("stdin", "stdout", "stderr")],
+    "session": os.getsid(0) == os.getpid(), "group": os.getpgid(0) == os.getpid(),
+    "ignored": sorted(s for s in signal.valid_signals() if signal.getsignal(s) == signal.SIG_IGN),
+    "caught": sorted(s for s in signal.valid_signals() if callable(signal.getsignal(s))),
+    "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+    "limits": [resource.getrlimit(n) for n in range(8)],
+    "affinity": sorted(os.sched_getaffinity(0)),
+    "nice": os.nice(0), "parent": os.getppid(),
+    "fds": {f: stat.S_IFMT(os.fstat(int(f)).st_mode) for f in os.listdir("/proc/self/fd")
+            if os.path.exists("/proc/self/fd/" + f)},
+    "warnings": repr(warnings.filters), "meta_path": len(sys.meta_path),
+    "ours": sorted(m for m in sys.modules if "plaunch" in m), "hooks": len(sys.path_hooks),
+    "excepthook": sys.excepthook is sys.__excepthook__,
+    "threads": len(os.listdir("/proc/self/task")),
+    "prefix": sys.prefix, "warnoptions": sys.warnoptions, "xoptions": sys._xoptions,
+}
+os.write(1, json.dumps(seen).encode() + b"\\n")
+"""
+
+
+def soon(condition):
+    """Wait until it holds."""
+    return wait_until(condition, "what the test waits for")
+
+
+class Fleet:
+    """Starts workers by a preloader, or afresh."""
+
+    def __init__(self, modules, command, timeout=30.0):
+        self.command = command
+        self.preloader = Preloader(modules, timeout)
+        self.preloader.begin(command, dict(os.environ))
+
+    def run(self, count=1, envs=None, **options):
+        """Start workers; the processes."""
+        self.preloader.wait()
+        envs = envs or {rank: {**os.environ, "RANK": str(rank)} for rank in range(count)}
+        self.preloader.prepare(envs)
+        streams = {"stdout": None, "stderr": None, **options}
+        return [
+            self.preloader.start(rank, self.command, env=env, **streams)
+            for rank, env in envs.items()
+        ]
+
+    def output(self, **options):
+        """What one worker writes to stdout."""
+        read, write = os.pipe()
+        with open(read, "rb") as reader:
+            try:
+                (worker,) = self.run(stdout=write, **options)
+            finally:
+                os.close(write)
+            assert worker is not None
+            text = reader.read().decode()
+        assert worker.wait(30) == 0
+        return text
+
+
+@pytest.fixture
+def fleet():
+    fleets = []
+
+    def fleet(modules, *command, **options):
+        fleets.append(Fleet(modules.split(","), [sys.executable, *map(str, command)], **options))
+        return fleets[-1]
+
+    yield fleet
+    for one in fleets:
+        one.preloader.close()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def fresh_output(command, env, **options):
+    return subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, check=True, start_new_session=True, **options
+    ).stdout.decode()
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["show.py a b", "-u show.py", "-m show x", "-m pkg", "-W error -X dev -O show.py", "link.py"],
+)
+def test_a_forked_worker_is_as_a_fresh_one(fleet, folder, words, monkeypatch):
+    (folder / "show.py").write_text(SHOW)
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "__init__.py").touch()
+    (folder / "pkg" / "__main__.py").write_text(SHOW)
+    (folder / "link.py").symlink_to(folder / "show.py")
+    monkeypatch.setenv("PYTHONPATH", str(folder / "more"))
+    monkeypatch.setenv("HELLO", "wörld")
+    # A module that the program does not import would be seen in `sys.modules` alone.
+    one = fleet("decimal", *words.split())
+    forked = json.loads(one.output())
+    env = {**os.environ, "RANK": "0"}
+    fresh = json.loads(fresh_output(one.command, env))
+    for seen in (forked, fresh):
+        seen["environ"].pop("PLAUNCH_JOBS", None)
+    assert forked.pop("parent") == fresh.pop("parent") == os.getpid()
+    assert {key: forked[key] for key in fresh if forked[key] != fresh[key]} == {}
+
+
+def test_a_worker_takes_descriptors_and_what_the_launcher_has(fleet, folder):
+    (folder / "show.py").write_text(SHOW)
+    one = fleet("decimal", "show.py")
+    read, write = os.pipe()
+    before = os.umask(0o27)
+    try:
+        seen = json.loads(one.output(pass_fds=[write, read]))
+    finally:
+        os.umask(before)
+        os.close(read), os.close(write)
+    assert seen["umask"] == 0o27
+    assert {str(read), str(write)} <= seen["fds"].keys()
+
+
+SEEDS = """
+import mine, os, random, secrets, sys, tempfile, uuid, torch, numpy
+from multiprocessing import current_process
+print(torch.initial_seed(), torch.rand(1).item(), numpy.random.rand(), random.random(),
+      numpy.random.default_rng().random(), uuid.uuid4(), secrets.token_hex(), mine.R.random(),
+      mine.N.random(), bytes(current_process().authkey).hex(),
+      next(tempfile._get_candidate_names()))
+print(mine.FIXED.random(), torch.Generator().initial_seed(), uuid.getnode())
+"""
+
+
+@pytest.mark.heavy
+def test_workers_share_no_random_state(fleet, folder):
+    (folder / "mine.py").write_text(
+        "import random, numpy, torch\n"
+        "R, FIXED, N = random.Random(), random.Random(5), numpy.random.default_rng()\n"
+    )
+    (folder / "seeds.py").write_text(SEEDS)
+    one = fleet("mine,uuid,multiprocessing,tempfile", "seeds.py")
+    first, second = (one.output().split("\n") for _ in range(2))
+    alike = [a for a, b in zip(first[0].split(), second[0].split(), strict=True) if a == b]
+    assert alike == []
+    assert first[1] == second[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise ValueError('no')", "bad cannot be imported: ValueError: no"),
+        ("import sys; sys.exit(3)", "bad cannot be imported: SystemExit: 3"),
+        ("import nosuch", "No module named 'nosuch'"),
+        ("import os; print('bye', flush=True); os._exit(3)", r"has ended \(exit code 3\).*\n.*bye"),
+        (
+            "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()",
+            "1 thread",
+        ),
+        ("import subprocess; P = subprocess.Popen(['sleep', '60'])", "a process was started"),
+        ("F = open(__file__)", "open: .*bad.py"),
+        ("import socket; S = socket.socket()", "open: socket:"),
+        ("import mmap; M = mmap.mmap(-1, 4096)", "shared memory: "),
+        ("import os; os.environ.get('RANK')", "RANK differs between workers, and bad:1 reads it"),
+        ("import os; os.environ.get('MASTER_PORT')", "MASTER_PORT is new in each round, and bad:1"),
+        ("import os; E = dict(os.environ)", "bad:1 reads all variables"),
+        ("import os; B = os.urandom(8)", "bad:1 takes random bytes for itself"),
+        ("import random; X = random.random()", "drawn from Python's random"),
+        ("import random; R = random.Random(); R.random()", "drawn from Python's random"),
+        ("import numpy; X = numpy.random.rand()", "drawn from numpy"),
+        ("import time; time.sleep(60)", "did not import its modules within 1 s"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "was killed while it imported"),
+    ],
+)
+def test_modules_that_spoil_it(fleet, folder, caplog, source, said):
+    (folder / "bad.py").write_text(source)
+    (folder / "train.py").touch()
+    one = fleet("bad", "train.py", timeout=1.0 if "sleep(60)" in source else 30.0)
+    envs = {rank: {**os.environ, "RANK": str(rank), "MASTER_PORT": "1"} for rank in range(2)}
+    assert one.run(envs=envs) == [None, None]
+    (record,) = caplog.records[:1]
+    assert record.getMessage().startswith("--preload=bad: ")
+    assert re.search(said, record.getMessage()), record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["bash", "train.sh"], "'bash', and not Python"),
+        ([sys.executable, "-I", "train.py"], "-I keeps the fork server out"),
+        (["/nowhere/python3", "train.py"], "No such file"),
+    ],
+)
+def test_commands_that_cannot_be_forked(folder, caplog, command, said):
+    preloader = Preloader(["json"])
+    preloader.begin(command, dict(os.environ))
+    try:
+        preloader.wait()
+        preloader.prepare({0: dict(os.environ)})
+        assert preloader.start(0, command, env=os.environ, stdout=None, stderr=None) is None
+    finally:
+        preloader.close()
+    (record,) = caplog.records
+    assert said in record.getMessage()
+
+
+def test_a_script_is_not_preloaded(fleet, folder, caplog):
+    (folder / "train.py").write_text("raise SystemExit('imported')")
+    assert fleet("train", "train.py").run() == [None]
+    assert "train is the script itself" in caplog.text
+
+
+def test_what_modules_write_is_said_once(fleet, folder, caplog):
+    (folder / "loud.py").write_text("import sys; print('you', file=sys.stderr); print('hello')")
+    (folder / "train.py").touch()
+    one = fleet("loud", "train.py")
+    assert one.output() == ""
+    assert "the modules wrote 'you hello' while they were imported" in caplog.text
+
+
+def test_a_variable_that_all_workers_have_is_there_for_the_next_round(fleet, folder, caplog):
+    (folder / "reader.py").write_text("import os; X = os.environ.get('SITE', '')")
+    (folder / "train.py").write_text("import reader; print(reader.X)")
+    one = fleet("reader", "train.py")
+    envs = {0: {**os.environ, "SITE": "here"}}
+    assert one.run(envs=envs) == [None]
+    assert "SITE, which reader:1 reads when loaded, is set for all workers" in caplog.text
+    soon(lambda: one.preloader._keeper.find() is not None)
+    assert one.output(envs=envs) == "here\n"
+
+
+def test_a_changed_module_is_imported_again(fleet, folder, caplog):
+    (folder / "model.py").write_text("X = 1")
+    (folder / "train.py").write_text("import model; print(model.X)")
+    one = fleet("model", "train.py")
+    assert one.output() == "1\n"
+    (folder / "model.py").write_text("X = 222")
+    (folder / "train.py").write_text("import model; print('new', model.X)")
+    assert one.output() == "new 222\n"
+    assert "files of modules have changed (model); they are imported again" in caplog.text
+
+
+def test_a_killed_fork_server_is_replaced(fleet, folder, caplog):
+    (folder / "slow.py").write_text("import time; time.sleep(0.5)")
+    (folder / "train.py").write_text("print('ran')")
+    one = fleet("slow", "train.py")
+    assert one.output() == "ran\n"
+    os.kill(one.preloader._keeper.find().pid, signal.SIGKILL)
+    soon(lambda: one.preloader._keeper.find() is None)
+    assert one.run() == [None]  # meanwhile
+    soon(lambda: one.preloader._keeper.find() is not None)
+    assert one.output() == "ran\n"
+    assert "has ended (killed by SIGKILL (signal 9)); another one" in caplog.text
+
+
+def test_one_that_is_killed_again_and_again_is_given_up(fleet, folder, caplog):
+    (folder / "train.py").touch()
+    one = fleet("decimal", "train.py")
+    keeper = one.preloader._keeper
+    for _ in range(4):
+        soon(lambda: keeper.find() is not None)
+        server = keeper.find()
+        os.kill(server.pid, signal.SIGKILL)
+        soon(lambda server=server: keeper.find() is not server)
+    soon(lambda: keeper.refusal)
+    assert one.run() == [None]
+    assert "as 3 others did" in caplog.text
+
+
+def test_it_ends_with_the_launcher(folder):
+    (folder / "hang.py").write_text("import time\nwhile True: time.sleep(1)")
+    program = (
+        "import os, sys, time; from plaunch_preload.preloader import Preloader\n"
+        "p = Preloader(['hang']); p.begin([sys.executable, 'train.py'], dict(os.environ))\n"
+        "while p._keeper._server is None or not p._keeper._server.command: time.sleep(0.01)\n"
+        "time.sleep(0.3); print(p._keeper._server.pid, flush=True); time.sleep(60)\n"
+    )
+    with running_python("-c", program) as launcher:
+        pid = int(launcher.stdout.readline())
+        assert os.path.exists(f"/proc/{pid}")
+        launcher.kill()
+        launcher.wait()
+        soon(lambda: not os.path.exists(f"/proc/{pid}") or _is_zombie(pid))
+
+
+def _is_zombie(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_closing_leaves_nothing(folder):
+    (folder / "train.py").write_text("import time; time.sleep(60)")
+    before = sorted(os.listdir("/proc/self/fd"))
+    one = Fleet(["decimal"], [sys.executable, "train.py"])
+    (worker,) = one.run()
+    server = one.preloader._keeper.find()
+    one.preloader.close()
+    assert not server.is_alive()
+    assert worker.poll() is None  # workers go on
+    worker.discard()
+    assert worker.returncode == -signal.SIGKILL
+    time.sleep(0)
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_others_see_a_worker_by_its_script_and_rank(fleet, folder):
+    (folder / "train.py").write_text(
+        "for f in ('comm', 'cmdline', 'environ'): print(ascii(open(f'/proc/self/{f}').read()))"
+    )
+    one = fleet("decimal", "train.py", "--lr", "1")
+    envs = {3: {**os.environ, "PLAUNCH_JOBS": "abc.3"}}
+    comm, cmdline, environ = one.output(envs=envs).splitlines()
+    assert comm == r"'train.py:3\n'"
+    assert r"train.py\x00--lr\x001\x00" in cmdline
+    assert "PLAUNCH_JOBS=abc.3:" in environ
+    assert "plaunch_preload" not in environ
+    with open(f"/proc/{one.preloader._keeper.find().pid}/cmdline") as file:
+        assert file.read().startswith("plaunch-preload\0decimal\0")
