@@ -10,6 +10,9 @@ from plaunch.plugin import hookimpl
 from plaunch_preload.preloader import Preloader, read_timeout
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from plaunch.doctor import DoctorContext, Finding
     from plaunch.plugin import PluginContext
 
 
@@ -20,6 +23,19 @@ def plaunch_worker_starter(context: PluginContext) -> Preloader | None:
     if not given:
         return None
     return Preloader(read_modules(given), read_timeout())
+
+
+@hookimpl
+def plaunch_doctor_checks(context: DoctorContext) -> Iterable[Finding] | None:
+    """Try which of the modules spoil it."""
+    given = context.options.get("preload")
+    if not given:
+        return None
+    from plaunch_preload.doctor import try_modules  # noqa: PLC0415 - the doctor's
+
+    script = str(context.options.get("training_script", ""))
+    is_script = script.endswith(".py") and not context.options.get("module")
+    return list(try_modules(read_modules(given), script if is_script else "", context.environ))
 
 
 def read_modules(given: object) -> list[str]:

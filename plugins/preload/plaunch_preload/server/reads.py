@@ -78,7 +78,7 @@ class RandomReads:
         self._own = (random.Random.seed, random.SystemRandom.getrandbits, os.urandom)
         seed, bits, urandom = self._own
         random.seed()
-        self._note(random._inst)  # type: ignore[attr-defined]
+        self._note(random._inst)
 
         def note_seed(instance: Any, a: Any = None, version: int = 2) -> None:
             seed(instance, a, version)
@@ -164,12 +164,12 @@ class _TorchGenerator:
 
     def begin(self) -> None:
         """Look out for the import of torch."""
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def end(self) -> None:
         """Look out no longer."""
         if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: object, target: object = None) -> Any:
         """Find torch as the other finders do, and let its loader say when it is there."""

@@ -1,0 +1,61 @@
+"""Which preloaded modules would let workers be forked, found by trying."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from plaunch.doctor import Finding, Status
+
+from plaunch_preload.command import Command
+from plaunch_preload.fork_server import ForkServer, ForkServerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_WHAT = "preload"
+_BOUND = 12.0  # seconds for all modules together; a doctor does not wait longer
+_ADVICE = "leave it out of --preload, or let it do this when it is first used"
+
+
+def try_modules(
+    modules: Sequence[str], script: str, env: Mapping[str, str], bound: float = _BOUND
+) -> Iterator[Finding]:
+    """Import each module in a fork server of its own, all at the same time.
+
+    Args:
+        modules: their names.
+        script: the worker's; empty if it is not known.
+        env: the variables of workers.
+        bound: seconds.
+    """
+    kind = "script" if script else "-c"
+    command = Command((sys.executable,), kind, script)
+    until = time.monotonic() + bound
+    with contextlib.ExitStack() as stack:
+        servers = {}
+        for module in modules:
+            try:
+                servers[module] = ForkServer(command, (), env, [module])
+            except OSError as error:
+                yield Finding(Status.PROBLEM, _WHAT, f"{module} was not tried: {error}")
+                continue
+            stack.callback(servers[module].release)
+        for module, server in servers.items():
+            try:
+                imports = server.load(max(until - time.monotonic(), 0.1))
+            except ForkServerError as error:
+                yield Finding(Status.WARNING, _WHAT, f"{module}: {error}", _ADVICE)
+                continue
+            if imports.problems:
+                yield Finding(Status.WARNING, _WHAT, "; ".join(imports.problems), _ADVICE)
+                continue
+            if imports.readers_of_all:
+                found = f"{module}: {imports.readers_of_all[0]} reads all variables"
+                yield Finding(Status.WARNING, _WHAT, found, _ADVICE)
+                continue
+            seconds = imports.seconds[module]
+            found = f"{module} is imported in {seconds:.1f} s, and workers can be forked"
+            yield Finding(Status.OK, _WHAT, found)
