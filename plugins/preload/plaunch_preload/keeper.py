@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from plaunch_preload.fork_server import Imports
 
 _PROBE = 10.0  # seconds for an interpreter to begin
+_OLDEST = (3, 10)  # Python of the workers
 _DEATHS, _DEATHS_PERIOD = 3, 600.0  # so many fork servers in so many seconds are enough
 _CLOSING = 3.0  # seconds for the thread to end
 _MOST_SHOWN = 200  # characters of what modules write
@@ -124,7 +125,7 @@ class Keeper:
         """
         server = self._new_server(is_probe=True)
         try:
-            server.probe(_PROBE)
+            version = server.probe(_PROBE)
         except ForkServerError as error:
             raise ForkServerError(
                 f"{self._command.interpreter[0]!r} does not import sitecustomize from PYTHONPATH, "
@@ -132,6 +133,11 @@ class Keeper:
             ) from error
         finally:
             server.release()
+        if version < _OLDEST:
+            raise ForkServerError(
+                f"the workers' Python is {'.'.join(map(str, version))}, and a fork server needs "
+                f"{'.'.join(map(str, _OLDEST))}"
+            )
 
     def _new_server(self, *, is_probe: bool = False) -> ForkServer:
         server = ForkServer(
