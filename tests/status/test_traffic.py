@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 
-from plaunch.process.streams.console import Console
 from plaunch.process.streams.logs import LogsDest
-from plaunch.process.streams.notices import Notices
 from plaunch.process.streams.traffic import Traffic
-from plaunch.process.streams.worker_streams import Streams
+from plaunch_streams.console import Console
+from plaunch_streams.notices import Notices
+from plaunch_streams.worker_streams import Streams
 
 
 class Told:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from plaunch_streams.worker_streams import Streams
+
     from plaunch.process.binding import Binder, Binding
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.streams.logs import LogsDest, LogsSpecs
-    from plaunch.process.streams.worker_streams import Streams
 
 SHUTDOWN_TIMEOUT = 30.0
 _FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
@@ -319,7 +320,7 @@ class PContext(abc.ABC):
 
     def _open_streams(self, dest: LogsDest, **options: Any) -> Streams:
         """The streams of all workers; `options` are those of `Streams`."""
-        from plaunch.process.streams.worker_streams import Streams  # noqa: PLC0415 - when they start
+        from plaunch_streams.worker_streams import Streams  # noqa: PLC0415 - when they start
 
         return Streams(
             dest,

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from plaunch_streams.worker_streams import Streams
+
     from plaunch.process.contexts.context import ProcessExit
     from plaunch.process.contexts.worker_setup import WorkerSetup
     from plaunch.process.failures.failure import ProcessFailure
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.streams.logs import LogsSpecs
     from plaunch.process.streams.traffic import Traffic
-    from plaunch.process.streams.worker_streams import Streams
 
 _log = logging.getLogger("plaunch")
 

@@ -14,11 +14,12 @@ from plaunch.process.stopping.stop_sequence import KILL_WAIT
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from plaunch_streams.worker_streams import Streams
+
     from plaunch.process.kernel.watch import ExitWatch
     from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.reaping.sweep import Sweep
     from plaunch.process.stopping.stop_sequence import StopSequence
-    from plaunch.process.streams.worker_streams import Streams
 
 _LONGEST_LOOK = 0.02  # seconds between two looks at workers whose end nothing tells
 _WOKEN = 1.0  # seconds after which what wakes us is looked at all the same

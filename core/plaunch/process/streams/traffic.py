@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from plaunch.process.streams.console import Console
+    from plaunch_streams.console import Console
 
 
 class OutputCounts(NamedTuple):

@@ -10,15 +10,17 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.descriptors import close_quietly
 from plaunch.threads import start_thread
+
+from plaunch_streams.descriptors import close_quietly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from plaunch.process.streams.notices import Notices
-    from plaunch.process.streams.sinks import Sink
     from plaunch.process.streams.traffic import Traffic
+
+    from plaunch_streams.notices import Notices
+    from plaunch_streams.sinks import Sink
 
 READ_SIZE = 256 << 10  # bytes
 QUIET = 0.1  # seconds without data after which a pipe that someone still holds is given up

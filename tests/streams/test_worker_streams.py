@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 from plaunch.errors import LogDirectoryError, PlaunchError
-from plaunch.process.streams.descriptors import StreamsError
 from plaunch.process.streams.logs import LogsDest
-from plaunch.process.streams.reader import Reader
-from plaunch.process.streams.sinks import FileSink
-from plaunch.process.streams.worker_streams import Streams
+from plaunch_streams.descriptors import StreamsError
+from plaunch_streams.reader import Reader
+from plaunch_streams.sinks import FileSink
+from plaunch_streams.worker_streams import Streams
 
 from helpers.programs import run_python
 
@@ -583,7 +583,7 @@ class TestErrors:
 import os, sys
 os.closerange(0, 3)
 from plaunch.process.streams.logs import LogsDest
-from plaunch.process.streams.worker_streams import Streams
+from plaunch_streams.worker_streams import Streams
 out = sys.argv[1]
 streams = Streams(LogsDest({0: out}, {0: ""}, {0: out}, {}), 1, prefixes={0: "[0]:"})
 fds = streams.child_fds(0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from plaunch.process.streams.reader import FollowedFile, Reader, Source
 from plaunch.process.streams.traffic import Traffic
+from plaunch_streams.reader import FollowedFile, Reader, Source
 
 from helpers.sinks import Kept, Plain
 from helpers.waiting import wait_until

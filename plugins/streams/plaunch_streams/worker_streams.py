@@ -8,22 +8,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.console import Console
-from plaunch.process.streams.descriptors import close_quietly, open_log, open_pipe
-from plaunch.process.streams.last_lines import Ring, read_last_lines
-from plaunch.process.streams.lines import (
+from plaunch.process.streams.logs import LogsDest, path_of
+
+from plaunch_streams.console import Console
+from plaunch_streams.descriptors import close_quietly, open_log, open_pipe
+from plaunch_streams.last_lines import Ring, read_last_lines
+from plaunch_streams.lines import (
     TIME_MACRO,
     LinesToConsole,
     MatchesToFile,
     Prefix,
     encode,
 )
-from plaunch.process.streams.logs import LogsDest, path_of
-from plaunch.process.streams.notices import Notices
-from plaunch.process.streams.reader import FollowedFile, Reader, Source
-from plaunch.process.streams.replaced import find_replaced, text_writer
-from plaunch.process.streams.routes import Route, Way, choose_route, outliving
-from plaunch.process.streams.sinks import FileSink, RawToConsole
+from plaunch_streams.notices import Notices
+from plaunch_streams.reader import FollowedFile, Reader, Source
+from plaunch_streams.replaced import find_replaced, text_writer
+from plaunch_streams.routes import Route, Way, choose_route, outliving
+from plaunch_streams.sinks import FileSink, RawToConsole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -199,7 +200,7 @@ class Streams:
 
     def _open_source(self, stream: _Stream, route: Route, label: str) -> tuple[Source, int]:
         if route.way is Way.CAPTURE and route.is_shown and os.isatty(stream.fd):
-            from plaunch.process.streams.terminal import SizeKeeper, open_terminal  # noqa: PLC0415 - rare
+            from plaunch_streams.terminal import SizeKeeper, open_terminal  # noqa: PLC0415 - rare
 
             try:
                 master, slave = open_terminal(stream.fd)

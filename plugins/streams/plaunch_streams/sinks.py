@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.process.streams.console import Console
-    from plaunch.process.streams.notices import Notices
+    from plaunch_streams.console import Console
+    from plaunch_streams.notices import Notices
 
 HOLD = 0.05  # seconds that the rest of a line is waited for
 LONG_HOLD = 0.5  # seconds after a long piece, whose rest is sure to come

@@ -9,13 +9,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.backlog import Backlog
 from plaunch.threads import start_thread
+
+from plaunch_streams.backlog import Backlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.process.streams.notices import Notices
+    from plaunch_streams.notices import Notices
 
 SLICE = 64 << 10  # bytes of one write
 SLOW_SLICE = 4 << 10  # bytes of one write to a console that makes us wait

@@ -6,7 +6,7 @@ import struct
 import termios
 
 import pytest
-from plaunch.process.streams.terminal import SIZE_INTERVAL, SizeKeeper, copy_size, open_terminal
+from plaunch_streams.terminal import SIZE_INTERVAL, SizeKeeper, copy_size, open_terminal
 
 
 def set_size(fd, rows, columns):

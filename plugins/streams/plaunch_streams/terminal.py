@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.sinks import Sink
+from plaunch_streams.sinks import Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
