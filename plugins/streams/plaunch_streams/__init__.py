@@ -1,4 +1,4 @@
-"""Carries what workers write: to files, to the console, and what becomes of it on a slow one.
+"""Carries what workers write to files and to the console, which may be slow.
 
 Every public name loads on first use.
 """
@@ -11,8 +11,8 @@ from plaunch.lazy import attach
 
 if TYPE_CHECKING:
     from plaunch_streams.descriptors import StreamsError as StreamsError
-    from plaunch_streams.worker_streams import Streams as Streams
+    from plaunch_streams.worker_streams import WorkerStreams as WorkerStreams
 
 __getattr__, __dir__, __all__ = attach(
-    __name__, {".descriptors": "StreamsError", ".worker_streams": "Streams"}
+    __name__, {".descriptors": "StreamsError", ".worker_streams": "WorkerStreams"}
 )
