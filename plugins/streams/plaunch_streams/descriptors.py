@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import termios
 from contextlib import suppress
 
 from plaunch.errors import LogDirectoryError, PlaunchError
@@ -63,6 +62,8 @@ def open_terminal(like_fd: int) -> tuple[int, int]:
     Raises:
         OSError: the system has no pseudo-terminal to give.
     """
+    import termios  # noqa: PLC0415 - only when there is a terminal
+
     master, slave = os.openpty()
     try:
         iflag, oflag, _, lflag, _, _, characters = termios.tcgetattr(like_fd)
@@ -83,6 +84,8 @@ def open_terminal(like_fd: int) -> tuple[int, int]:
 
 def copy_size(from_fd: int, to_fd: int) -> None:
     """Give the terminal `to_fd` the window size of `from_fd`."""
+    import termios  # noqa: PLC0415 - only when there is a terminal
+
     size = fcntl.ioctl(from_fd, termios.TIOCGWINSZ, bytes(8))
     if size != fcntl.ioctl(to_fd, termios.TIOCGWINSZ, bytes(8)):
         fcntl.ioctl(to_fd, termios.TIOCSWINSZ, size)

@@ -312,7 +312,7 @@ class PContext(abc.ABC):
                 filtered_stdout=dest.filtered_stdout,
                 filtered_stderr=dest.filtered_stderr,
             )
-            self._tails = self._open_streams(shown, capture_stderr=False)
+            self._tails = self._open_streams(shown, capture_stderr=False, keeps_daemons=False)
             self._tails.start()
 
     def _open_streams(self, dest: LogsDest, **options: Any) -> Streams:
