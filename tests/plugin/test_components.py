@@ -191,7 +191,7 @@ def test_streams_that_fail_when_the_workers_have_ended_harm_nobody(caplog) -> No
     assert bounded.last_lines(0) == ()
     assert [record.getMessage() for record in caplog.records] == [
         f"{WHO} failed in finish: SystemExit: no driver",
-        f"{WHO} cannot say the last lines of stderr: KeyError: 'x'",
+        f"{WHO} failed in last_lines: KeyError: 'x'",
     ]
 
 

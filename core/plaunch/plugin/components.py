@@ -147,7 +147,14 @@ class BoundedLogsSpecs(Bounded):
         its = getattr(self._component, "open_streams", None)
         if its is None or getattr(its, "__func__", None) is LogsSpecs.open_streams:
             return open_them()  # which nothing holds
-        streams = self._call("open_streams", open_them)
+        streams = bounded_call(
+            self._who,
+            "open_streams",
+            open_them,
+            START_BOUND,
+            self._is_unwanted,
+            passing=Exception,
+        )
         if not hasattr(streams, "child_fds"):
             raise PluginError(
                 f"{self._who} returned {streams!r} from open_streams, which carries no streams"
@@ -190,21 +197,23 @@ class BoundedStreams(Bounded):
         # Signals are not looked after: the agent's loop goes on meanwhile, and may change them.
         call = BoundedCall("plugin-finish", self._component.finish)
         if not call.wait(math.inf, is_stuck):
-            self._warn("has not returned from finish; workers' output may be missing")
+            logger.warning(
+                "%s has not returned from finish; workers' output may be missing", self._who
+            )
         elif call.error is not None:
-            self._warn(f"failed in finish: {one_line(call.error)}")
+            logger.warning("%s failed in finish: %s", self._who, one_line(call.error))
 
     def last_lines(self, local_rank: int) -> Sequence[str]:
         """What they say, or nothing."""
+        say = partial(self._component.last_lines, local_rank)
         try:
-            lines: Sequence[str] = self._call("last_lines", self._component.last_lines, local_rank)
-        except Exception as error:  # noqa: BLE001 - it is a line of a report
-            self._warn(f"cannot say the last lines of stderr: {one_line(error)}")
+            lines: Sequence[str] = bounded_call(
+                self._who, "last_lines", say, START_BOUND, self._is_unwanted
+            )
+        except PluginError as error:
+            logger.warning("%s", error)
             return ()
         return lines
-
-    def _warn(self, what: str) -> None:
-        logger.warning("%s %s", self._who, what)
 
 
 def bounded_store(open_store: OpenStore, who: str, is_unwanted: Callable[[], bool]) -> OpenStore:
