@@ -21,6 +21,8 @@ ELASTIC_RENDEZVOUS = "c10d"
 
 # The logs spec of a call that brings none, and comes without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
+# What carries the workers' output, for a logs spec that does not bring its own.
+STREAMS = "plaunch_streams.worker_streams:WorkerStreams"
 # Makes a `Binder` of what a `WorkerSpec` says of devices and processors, where no agent brings one.
 BINDER = "plaunch_devices.binder:create_binder"
 # The context of workers that are functions.

@@ -32,7 +32,7 @@ from plaunch.plugin.extensions import AgentControl, LaunchView
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, SIGNAL_POLICIES
 from plaunch.process.failures.child_failed import ChildFailedError
-from plaunch.process.streams.traffic import Traffic
+from plaunch.process.streams.api import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

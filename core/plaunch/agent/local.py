@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from plaunch.agent.workers import Workers
     from plaunch.process.binding import Binder
     from plaunch.process.stopping.signals import SignalPolicy
+    from plaunch.process.streams.api import Traffic
     from plaunch.process.streams.logs import LogsSpecs
-    from plaunch.process.streams.traffic import Traffic
 
 DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 HEALTH_VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"

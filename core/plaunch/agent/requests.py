@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent.states import Requested, RequestKind
-from plaunch.process.streams.traffic import OutputCounts
+from plaunch.process.streams.api import OutputCounts
 
 if TYPE_CHECKING:
     import signal

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.event_queue import EventQueue
-    from plaunch.process.streams.traffic import Traffic
+    from plaunch.process.streams.api import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")

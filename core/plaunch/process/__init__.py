@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.signals import SignalException as SignalException
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
     from plaunch.process.stopping.signals import parse_signals as parse_signals
+    from plaunch.process.streams.api import OutputCounts as OutputCounts
+    from plaunch.process.streams.api import Streams as Streams
     from plaunch.process.streams.logs import LogsDest as LogsDest
     from plaunch.process.streams.logs import LogsSpecs as LogsSpecs
     from plaunch.process.streams.std import Std as Std
@@ -67,6 +69,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure describe_exit",
         ".contexts.programs": "start_program",
+        ".streams.api": "OutputCounts Streams",
         ".streams.logs": "LogsDest LogsSpecs",
         ".stopping.signals": (
             "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"

@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.stop_sequence import StopStep
+    from plaunch.process.streams.api import Streams, Traffic
     from plaunch.process.streams.logs import LogsSpecs
-    from plaunch.process.streams.traffic import Traffic
-    from plaunch.process.streams.worker_streams import Streams
 
 _log = logging.getLogger("plaunch")
 
@@ -213,7 +212,6 @@ class SupervisedContext(PContext):
         self._streams = self._open_streams(
             self._logs_dest,
             capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
-            traffic=self._traffic,
             keeps_daemons=self._reaper.keep_daemons,
         )
         for rank in range(self.nprocs):
@@ -223,6 +221,8 @@ class SupervisedContext(PContext):
             self._job.started(rank, worker.pid)
             self._watch.add(rank, worker.pid, worker.has_ended, fd=worker.exit_fd())
         self._streams.start()
+        if self._traffic is not None:
+            self._traffic.follow(self._streams)
 
     def _start_tails(self) -> None:
         """Nothing to do: teed streams pass through the launcher."""
@@ -377,7 +377,7 @@ class SupervisedContext(PContext):
         failures = self._exits.all_failures()
         if self._streams is not None:
             for rank, failure in failures.items():
-                failure.last_lines = self._streams.last_lines(rank)
+                failure.last_lines = list(self._streams.last_lines(rank))
         result = RunProcsResult(
             failures=failures,
             stdouts=dict(self.stdouts),

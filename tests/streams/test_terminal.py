@@ -6,7 +6,8 @@ import struct
 import termios
 
 import pytest
-from plaunch.process.streams.terminal import SIZE_INTERVAL, SizeKeeper, copy_size, open_terminal
+from plaunch_streams.descriptors import copy_size, open_terminal
+from plaunch_streams.sinks import SIZE_INTERVAL, SizeKeeper
 
 
 def set_size(fd, rows, columns):

@@ -10,15 +10,15 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.descriptors import close_quietly
 from plaunch.threads import start_thread
+
+from plaunch_streams.descriptors import close_quietly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from plaunch.process.streams.notices import Notices
-    from plaunch.process.streams.sinks import Sink
-    from plaunch.process.streams.traffic import Traffic
+    from plaunch_streams.notices import Notices
+    from plaunch_streams.sinks import Sink
 
 READ_SIZE = 256 << 10  # bytes
 QUIET = 0.1  # seconds without data after which a pipe that someone still holds is given up
@@ -150,7 +150,6 @@ class Reader:
         sources: what is read; those that cannot be waited for are looked at when they are due.
         shared: sinks of several sources, closed after them.
         clock: monotonic seconds.
-        traffic: counts what is read.
     """
 
     def __init__(
@@ -159,11 +158,10 @@ class Reader:
         clock: Callable[[], float] = time.monotonic,
         *,
         shared: Collection[Sink] = (),
-        traffic: Traffic | None = None,
     ) -> None:
         self._sources = set(sources)
         self._shared = shared
-        self._traffic = traffic
+        self.read_bytes = 0  # so far; any thread may look
         self._clock = clock
         self._due: dict[Source, float] = {}  # those to come back to, uncalled
         self._reads = 0
@@ -256,8 +254,7 @@ class Reader:
         if size is None:
             self._end(source)
         else:
-            if self._traffic is not None:
-                self._traffic.read_bytes += size
+            self.read_bytes += size
             due = source.due
             if due is not None:
                 self._due[source] = due

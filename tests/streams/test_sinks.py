@@ -4,9 +4,9 @@ import errno
 import os
 
 import pytest
-from plaunch.process.streams.console import Console
-from plaunch.process.streams.lines import LinesToConsole, MatchesToFile, Prefix
-from plaunch.process.streams.sinks import (
+from plaunch_streams.console import Console
+from plaunch_streams.lines import LinesToConsole, MatchesToFile, Prefix
+from plaunch_streams.sinks import (
     HOLD,
     LONG_HOLD,
     MAX_HELD,

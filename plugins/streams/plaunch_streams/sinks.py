@@ -5,18 +5,22 @@ from __future__ import annotations
 import abc
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from plaunch_streams.descriptors import copy_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.process.streams.console import Console
-    from plaunch.process.streams.notices import Notices
+    from plaunch_streams.console import Console
+    from plaunch_streams.notices import Notices
 
 HOLD = 0.05  # seconds that the rest of a line is waited for
 LONG_HOLD = 0.5  # seconds after a long piece, whose rest is sure to come
 LONG_PIECE = 4095  # bytes that a read of a terminal returns at most; a pipe's pieces are longer
 MAX_HELD = 64 << 10  # bytes
+SIZE_INTERVAL = 1.0  # seconds between two looks at a window
 
 
 class Sink(abc.ABC):
@@ -148,3 +152,29 @@ class FileSink(Sink):
             self._notices.warn(
                 "the end of %r may be missing (%s)", self._path, error.strerror or error
             )
+
+
+class SizeKeeper(Sink):
+    """Keeps the window size of a pseudo-terminal that of the real one.
+
+    The size is looked at when the worker writes, at most once per `SIZE_INTERVAL`: a program that
+    fits its output to the window has then the current size for its next line.
+    """
+
+    def __init__(
+        self, like_fd: int, master: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._like_fd = like_fd
+        self._master = master
+        self._clock = clock
+        self._looked = clock()
+
+    def write(self, data: bytes) -> None:
+        """Take note that the worker has written."""
+        del data
+        now = self._clock()
+        if now - self._looked >= SIZE_INTERVAL:
+            self._looked = now
+            # The real terminal may be gone; its console reports that.
+            with suppress(OSError):
+                copy_size(self._like_fd, self._master)

@@ -10,9 +10,9 @@ import tempfile
 import threading
 
 import pytest
-from plaunch.process.streams.backlog import Backlog
-from plaunch.process.streams.console import Console
-from plaunch.process.streams.notices import Notices
+from plaunch_streams.backlog import Backlog
+from plaunch_streams.console import Console
+from plaunch_streams.notices import Notices
 
 from helpers.waiting import wait_until
 
@@ -136,6 +136,23 @@ def test_lines_of_different_owners_start_on_a_new_line(tmp_path, notices, puts, 
     assert path.read_bytes() == shown
 
 
+def test_it_tells_how_far_it_is_behind(notices):
+    written, now = [], 5.0
+
+    def write(fd, data):
+        written.append(console.waiting_bytes)
+        return min(len(data), 4)
+
+    console = Console(1, "stdout", notices, write=write, clock=lambda: now)
+    console.put(b"0123456789\n", None)
+    assert console.waiting_bytes == 11
+    console.start()
+    console.close(5.0)
+    assert written == [11, 7, 3]
+    assert console.waiting_bytes == 0
+    assert (console.missing_lines, console.last_progress) == (0, now)
+
+
 class TestSlowConsole:
     def test_never_blocks_loses_nothing_and_memory_is_bounded(self, pipe, notices):
         backlog = Backlog(100_000)
@@ -234,16 +251,16 @@ class TestSlowConsole:
         assert now >= 24.0
         assert notices.messages == []
 
-    def test_a_hurry_ends_the_wait(self, pipe, notices):
+    def test_an_escalation_ends_the_wait(self, pipe, notices):
         console = pipe()
         console.put(lines(0, 100_000), self)
-        console.close(FOREVER * 2, is_hurried=lambda: True)
+        console.close(FOREVER * 2, is_escalated=lambda: True)
         assert "not shown" in notices.messages[0]
         console.close_and_read()
 
     def test_nothing_is_missing_if_all_was_shown(self, pipe, notices):
         console = pipe()
-        console.close(FOREVER, is_hurried=lambda: True)
+        console.close(FOREVER, is_escalated=lambda: True)
         console.close(FOREVER)
         assert notices.messages == []
 

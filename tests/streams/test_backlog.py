@@ -6,8 +6,8 @@ import subprocess
 import tempfile
 
 import pytest
-from plaunch.process.streams import backlog as backlog_module
-from plaunch.process.streams.backlog import Backlog
+from plaunch_streams import backlog as backlog_module
+from plaunch_streams.backlog import Backlog
 
 
 def read_all(backlog, size=1 << 16):

@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plaunch.process.streams.lines import MatchesToFile, Prefix
+from plaunch_streams.lines import MatchesToFile, Prefix
 
 from helpers.clock import Clock
 from helpers.sinks import Plain

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import errno
 import os
 import select
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.backlog import Backlog
 from plaunch.threads import start_thread
+
+from plaunch_streams.backlog import Backlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TextIO
 
-    from plaunch.process.streams.notices import Notices
+    from plaunch_streams.notices import Notices
 
 SLICE = 64 << 10  # bytes of one write
 SLOW_SLICE = 4 << 10  # bytes of one write to a console that makes us wait
@@ -198,11 +203,11 @@ class Console:
                 "for it is discarded from now on; the job goes on"
             )
 
-    def close(self, timeout: float, is_hurried: Callable[[], bool] = lambda: False) -> None:
+    def close(self, timeout: float, is_escalated: Callable[[], bool] = lambda: False) -> None:
         """Wait until everything is shown, and end the thread.
 
         Waits as long as the console takes something at least every `timeout` seconds, unless
-        `is_hurried` becomes true. What is left then is reported; the thread keeps it and goes on
+        `is_escalated` becomes true. What is left then is reported; the thread keeps it and goes on
         trying for as long as this process lives.
         """
         with self._changed:
@@ -211,10 +216,10 @@ class Console:
         asked = self._clock()
         while self._thread is not None and self._thread.is_alive():
             waited = self._clock() - max(asked, self.last_progress)
-            if waited >= timeout or is_hurried():
+            if waited >= timeout or is_escalated():
                 self._report_rest()
                 return
-            self._thread.join(min(timeout - waited, 0.1))  # short turns: a hurry wakes nobody
+            self._thread.join(min(timeout - waited, 0.1))  # short turns: an escalation wakes nobody
         if self._backlog.dropped_lines:
             self._warn(
                 "was too slow and the disk was full; total lines of the workers' output dropped: "
@@ -237,3 +242,47 @@ class Console:
 
     def _warn(self, what: str) -> None:
         self._notices.warn("%s %s", self._label, what)
+
+
+def find_replaced(name: str, fd: int) -> TextIO | None:
+    """What Python code has put in the place of `sys.<name>`, unless that writes where `fd` does.
+
+    `contextlib.redirect_stdout`, a notebook and a test put an object there, and a descriptor knows
+    nothing of it. What the launcher itself shows of its workers, teed lines, goes to that object,
+    as torchrun's does; what workers write themselves goes to the descriptor.
+
+    None as well if `fd` is not the standard stream of that name. And another standard stream is no
+    such thing: the command line has stderr in the place of stdout, so that nothing is printed among
+    what workers write.
+    """
+    stream: TextIO | None = getattr(sys, name)
+    if stream is None or stream in (sys.__stdout__, sys.__stderr__):
+        return None
+    if fd != {"stdout": 1, "stderr": 2}[name]:
+        return None
+    try:
+        return None if os.path.sameopenfile(stream.fileno(), fd) else stream
+    except (OSError, ValueError, AttributeError):
+        return stream  # it has no descriptor, or the process has none
+
+
+def text_writer(stream: TextIO) -> Callable[[int, bytes], int]:
+    """A function that writes bytes to a text stream, in the way of `os.write`.
+
+    The descriptor is not looked at. All is written, but for a character whose end is still to come.
+    Whatever the stream raises becomes an OSError.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def write(_fd: int, data: bytes) -> int:
+        try:
+            stream.write(decoder.decode(data))
+            with contextlib.suppress(AttributeError):  # whatever has `write` will do
+                stream.flush()
+        except OSError:
+            raise
+        except Exception as error:
+            raise OSError(errno.EIO, f"{type(error).__name__}: {error}") from error
+        return len(data)
+
+    return write

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import re
 import signal
@@ -8,15 +9,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from plaunch.errors import LogDirectoryError, PlaunchError
-from plaunch.process.streams.descriptors import StreamsError
-from plaunch.process.streams.logs import LogsDest
-from plaunch.process.streams.reader import Reader
-from plaunch.process.streams.sinks import FileSink
-from plaunch.process.streams.worker_streams import Streams
+from plaunch.process import LogsDest
+from plaunch_streams import StreamsError, WorkerStreams
+from plaunch_streams.reader import Reader
+from plaunch_streams.sinks import FileSink
 
 from helpers.programs import run_python
 
@@ -59,7 +58,7 @@ class Files:
             "stderr_fd": self.stderr_fd,
             **options,
         }
-        return Streams(dest, nprocs, **options)
+        return WorkerStreams(dest, nprocs, **options)
 
 
 @pytest.fixture
@@ -191,20 +190,6 @@ class TestRedirected:
         assert path.read_bytes() == b"of an earlier start\nto stderr\n"
         assert streams.last_lines(0) == ["to stderr"]
 
-    def test_paths_may_be_of_any_kind_and_maps_incomplete(self, files):
-        third_party = SimpleNamespace(
-            stdouts={0: Path(files.path("o"))},
-            stderrs={0: os.fsencode(files.path("e")), 1: None},
-            tee_stdouts={0: Path(files.path("o"))},
-            tee_stderrs={},
-        )
-        streams = files.streams(third_party, 2)
-        run(streams, {0: BOTH, 1: "import os; os.write(2, b'two\\n')"})
-        assert Path(files.path("o")).read_bytes() == b"to stdout\n"
-        assert Path(files.path("e")).read_bytes() == b"to stderr\n"
-        assert files.stdout == b"[r0]:to stdout\n"
-        assert files.stderr == b"two\n"
-
 
 class TestTee:
     def test_raw_into_the_file_and_prefixed_on_the_console(self, files):
@@ -228,15 +213,6 @@ class TestTee:
         run(files.streams(LogsDest(path, path, tee, tee)))
         assert files.stdout == b"[r0]:to stdout\n"
         assert files.stderr == b"[r0]:to stderr\n"
-
-    def test_from_torchs_own_spec_a_null_device_means_nothing(self, files):
-        torchs = SimpleNamespace(
-            stdouts={0: ""}, stderrs={0: ""}, tee_stdouts={0: NULL}, tee_stderrs={0: NULL}
-        )
-        streams = files.streams(torchs)
-        assert streams.child_fds(0)[0] is None
-        run(streams, {0: "import os; os.write(2, b'plain\\n')"})
-        assert files.stderr == b"plain\n"
 
     def test_one_console_for_both_streams_keeps_lines_whole(self, files):
         program = """
@@ -344,7 +320,7 @@ os.write(2, b'10%\\r20%\\r\\xff')
 
     def test_is_seen_at_once_also_without_line_end(self, tmp_path):
         read_end, write_end = os.pipe()
-        streams = Streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=write_end)
+        streams = WorkerStreams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=write_end)
         (process,) = start(
             streams, {0: "import os, signal; os.write(2, b'Continue? '); signal.pause()"}
         )
@@ -380,7 +356,7 @@ os.write(2, b'10%\\r20%\\r\\xff')
     def test_a_terminal_stays_a_terminal(self, end, code, count):
         write = f"for n in range({count}): os.write(2, b'%060d\\n' % n)"
         with Terminal() as terminal:
-            streams = Streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
+            streams = WorkerStreams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
             assert run(streams, {0: f"import os; assert os.isatty(2)\n{write}\n{end}"}) == [code]
         # The `\r` are the real terminal's own.
         assert terminal.shown == b"".join(b"%060d\r\n" % n for n in range(count))
@@ -389,7 +365,9 @@ os.write(2, b'10%\\r20%\\r\\xff')
     def test_lines_of_ranks_that_share_a_terminal_stay_whole(self):
         program = "import os\nfor n in range(5000): os.write(2, b'{}' * (20 + n % 60) + b'\\n')"
         with Terminal() as terminal:
-            streams = Streams(dest(stdout=NULL, nprocs=3), 3, prefixes={}, stderr_fd=terminal.slave)
+            streams = WorkerStreams(
+                dest(stdout=NULL, nprocs=3), 3, prefixes={}, stderr_fd=terminal.slave
+            )
             run(streams, {rank: program.format(rank) for rank in range(3)})
         expected = [b"%d" % rank * (20 + n % 60) for rank in range(3) for n in range(5000)]
         assert sorted(terminal.shown.split()) == sorted(expected)
@@ -400,14 +378,14 @@ os.write(2, b'10%\\r20%\\r\\xff')
 
         with Terminal() as terminal:
             monkeypatch.setattr(os, "openpty", fail)
-            streams = Streams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
+            streams = WorkerStreams(dest(stdout=NULL), 1, prefixes={}, stderr_fd=terminal.slave)
             run(streams)
         assert terminal.shown == b"to stderr\r\n"
         assert "the worker gets a pipe" in caplog.text
 
     def test_teed_stderr_is_a_pipe_also_on_a_terminal(self):
         with Terminal() as terminal:
-            streams = Streams(
+            streams = WorkerStreams(
                 dest(stdout=NULL, tee="err"), 1, prefixes={0: "[r0]:"}, stderr_fd=terminal.slave
             )
             program = "import os; assert not os.isatty(2); os.write(2, b'one\\n')"
@@ -498,7 +476,7 @@ print('last words', file=sys.stderr)
         """Streams that are teed to a console that nobody reads, and its end to read it by."""
         read_end, write_end = os.pipe()
         spec = dest(tee="out", stderr=NULL)
-        yield Streams(spec, 1, prefixes={0: "[0]:"}, stdout_fd=write_end), read_end
+        yield WorkerStreams(spec, 1, prefixes={0: "[0]:"}, stdout_fd=write_end), read_end
         os.close(read_end)  # the thread finds the pipe broken
         wait_until_threads_end()
         os.close(write_end)
@@ -515,18 +493,29 @@ print('last words', file=sys.stderr)
             shown += os.read(read_end, 1 << 20)
         assert shown == b"".join(b"[0]:%0100d\n" % n for n in range(10000))
 
-    def test_a_hurry_from_a_signal_handler_ends_the_wait(self, unread, caplog):
+    def test_an_escalation_from_a_signal_handler_ends_the_wait(self, unread, caplog):
         streams, _ = unread
         program = "import os; os.write(1, b'x' * 1000000)"
         for process in start(streams, {0: program}):
             process.wait(FOREVER)
-        previous = signal.signal(signal.SIGALRM, lambda *_: streams.hurry())
+        previous = signal.signal(signal.SIGALRM, lambda *_: streams.escalate())
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         try:
             streams.finish(timeout=FOREVER * 2)
         finally:
             signal.signal(signal.SIGALRM, previous)
         assert "stdout takes no more output" in caplog.text
+
+
+class TestCounts:
+    def test_what_is_read_and_when_it_was_shown(self, files):
+        streams = files.streams(
+            dest(files.path("{}"), NULL, tee="out", nprocs=2), 2, capture_stderr=False
+        )
+        assert (streams.counts(), streams.last_shown()) == ((0, 0, 0), -math.inf)
+        run(streams, dict.fromkeys(range(2), "print('12345')"))
+        assert streams.counts() == (12, 0, 0)
+        assert streams.last_shown() > 0
 
 
 class TestErrors:
@@ -582,10 +571,10 @@ class TestErrors:
             """
 import os, sys
 os.closerange(0, 3)
-from plaunch.process.streams.logs import LogsDest
-from plaunch.process.streams.worker_streams import Streams
+from plaunch.process import LogsDest
+from plaunch_streams import WorkerStreams
 out = sys.argv[1]
-streams = Streams(LogsDest({0: out}, {0: ""}, {0: out}, {}), 1, prefixes={0: "[0]:"})
+streams = WorkerStreams(LogsDest({0: out}, {0: ""}, {0: out}, {}), 1, prefixes={0: "[0]:"})
 fds = streams.child_fds(0)
 owned = sorted(int(fd) for fd in os.listdir("/proc/self/fd"))
 os.write(fds[0], b"to stdout\\n")

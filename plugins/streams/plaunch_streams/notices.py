@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING
-
-from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,22 +22,25 @@ class Notices:
     """
 
     def __init__(self) -> None:
-        self._calls: list[BoundedCall] = []
+        self._threads: list[threading.Thread] = []
         self._unsent: list[Callable[[], None]] = []
 
     def warn(self, message: str, *args: object) -> None:
         """Log a warning, soon."""
         log = partial(logger.warning, message, *args)
+        thread = threading.Thread(target=log, name="plaunch-notice", daemon=True)
         try:
-            self._calls.append(BoundedCall("notice", log))
+            thread.start()
         except RuntimeError:
             # No more threads, or the interpreter is shutting down: `flush` logs it.
             self._unsent.append(log)
+        else:
+            self._threads.append(thread)
 
     def flush(self, timeout: float) -> None:
         """Wait until all warnings are logged, at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        while self._calls:
-            self._calls.pop().wait(deadline - time.monotonic())
+        while self._threads:
+            self._threads.pop().join(max(deadline - time.monotonic(), 0.0))
         while self._unsent:
             self._unsent.pop(0)()

@@ -53,6 +53,44 @@ def open_pipe(label: str, *, is_large: bool) -> tuple[int, int]:
     return read_end, write_end
 
 
+def open_terminal(like_fd: int) -> tuple[int, int]:
+    r"""Open a pseudo-terminal that looks like the terminal `like_fd`; return (master, slave).
+
+    The worker finds the same size and the same settings, but the bytes that it writes arrive at
+    the master as they are: the real terminal is the one that turns `\n` into `\r\n`.
+
+    Raises:
+        OSError: the system has no pseudo-terminal to give.
+    """
+    import termios  # noqa: PLC0415 - only when there is a terminal
+
+    master, slave = os.openpty()
+    try:
+        iflag, oflag, _, lflag, _, _, characters = termios.tcgetattr(like_fd)
+        # Speed and parity stay its own: those of a serial line would be refused.
+        _, _, cflag, _, ispeed, ospeed, _ = termios.tcgetattr(slave)
+        oflag &= ~termios.OPOST
+        # Nobody types here; an echo would come back as the worker's output.
+        lflag &= ~(termios.ECHO | termios.ECHONL)
+        settings = [iflag, oflag, cflag, lflag, ispeed, ospeed, characters]
+        termios.tcsetattr(slave, termios.TCSANOW, settings)
+        copy_size(like_fd, master)
+    except (OSError, termios.error) as error:
+        os.close(master)
+        os.close(slave)
+        raise OSError(*error.args) from error
+    return master, slave
+
+
+def copy_size(from_fd: int, to_fd: int) -> None:
+    """Give the terminal `to_fd` the window size of `from_fd`."""
+    import termios  # noqa: PLC0415 - only when there is a terminal
+
+    size = fcntl.ioctl(from_fd, termios.TIOCGWINSZ, bytes(8))
+    if size != fcntl.ioctl(to_fd, termios.TIOCGWINSZ, bytes(8)):
+        fcntl.ioctl(to_fd, termios.TIOCSWINSZ, size)
+
+
 def _above_standard(fd: int) -> int:
     # A process that was started with one of its own three streams closed gets their numbers here; a
     # worker must not find this descriptor in the place of its inherited stream, nor we write to it.

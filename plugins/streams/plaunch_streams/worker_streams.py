@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from plaunch.process.streams.console import Console
-from plaunch.process.streams.descriptors import close_quietly, open_log, open_pipe
-from plaunch.process.streams.last_lines import Ring, read_last_lines
-from plaunch.process.streams.lines import (
+from plaunch.process import OutputCounts
+
+from plaunch_streams.console import Console, find_replaced, text_writer
+from plaunch_streams.descriptors import close_quietly, open_log, open_pipe, open_terminal
+from plaunch_streams.last_lines import Ring, read_last_lines
+from plaunch_streams.lines import (
     TIME_MACRO,
     LinesToConsole,
     MatchesToFile,
     Prefix,
     encode,
 )
-from plaunch.process.streams.logs import LogsDest, path_of
-from plaunch.process.streams.notices import Notices
-from plaunch.process.streams.reader import FollowedFile, Reader, Source
-from plaunch.process.streams.replaced import find_replaced, text_writer
-from plaunch.process.streams.routes import Route, Way, choose_route, outliving
-from plaunch.process.streams.sinks import FileSink, RawToConsole
+from plaunch_streams.notices import Notices
+from plaunch_streams.reader import FollowedFile, Reader, Source
+from plaunch_streams.routes import Route, Way, choose_route, outliving
+from plaunch_streams.sinks import FileSink, RawToConsole, SizeKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import TextIO
 
-    from plaunch.process.streams.traffic import Traffic
+    from plaunch.process import LogsDest
 
 FINISH_TIMEOUT = 5.0  # seconds without progress
 
@@ -48,14 +49,9 @@ class _Stream:
 
 
 def _choose(dest: LogsDest, stream: str, rank: int, *, capture: bool) -> Route:
-    path = path_of(getattr(dest, f"{stream}s").get(rank))
-    teed = getattr(dest, f"tee_{stream}s").get(rank)
-    tee_path = None if teed is None else path_of(teed)
-    if path == "" and tee_path == os.devnull and not isinstance(dest, LogsDest):
-        # Torch's own spec says this of every stream when there are to be no files, and torchrun
-        # then leaves the stream alone.
-        tee_path = None
-    return choose_route(path, tee_path, capture=capture)
+    paths: dict[int, str] = getattr(dest, f"{stream}s")
+    tee_paths: dict[int, str] = getattr(dest, f"tee_{stream}s")
+    return choose_route(paths.get(rank, ""), tee_paths.get(rank), capture=capture)
 
 
 def _file_behind(fd: int) -> tuple[int, int] | None:
@@ -66,7 +62,7 @@ def _file_behind(fd: int) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-class Streams:
+class WorkerStreams:
     """Connects the output streams of one start of a worker group, and reads those that it must.
 
     Use: `child_fds` for each worker, start the workers, `start`, wait for their end, `finish`.
@@ -74,8 +70,7 @@ class Streams:
     and none at all if no stream comes to the launcher.
 
     Args:
-        dest: where the streams go; may be a class of a third party with the same attributes, as
-            torch's `LogsDest`, with paths of any kind and incomplete maps.
+        dest: where the streams go.
         nprocs: number of local ranks.
         prefixes: what precedes each line on the console, by local rank.
         stdout_filters: substrings; lines of teed ranks that contain one are added, with their
@@ -86,7 +81,6 @@ class Streams:
         stdout_fd: the console for stdout; teed lines go to what is in the place of `sys.stdout`
             and `sys.stderr`, where that is something else.
         stderr_fd: the console for stderr; a terminal gets each worker a pseudo-terminal.
-        traffic: counts what passes.
         keeps_daemons: whether something may be left that writes when the launcher is gone. No
             stream passes through a pipe of the launcher then, so that `capture_stderr` is nothing.
     """
@@ -102,10 +96,8 @@ class Streams:
         capture_stderr: bool = True,
         stdout_fd: int = 1,
         stderr_fd: int = 2,
-        traffic: Traffic | None = None,
         keeps_daemons: bool = False,
     ) -> None:
-        self._traffic = traffic
         self._prefixes = prefixes
         self._notices = Notices()
         captures = capture_stderr and not keeps_daemons
@@ -114,7 +106,7 @@ class Streams:
             routes = {rank: _choose(dest, name, rank, capture=capture) for rank in range(nprocs)}
             if keeps_daemons:
                 routes = {rank: outliving(route) for rank, route in routes.items()}
-            path = path_of(getattr(dest, f"filtered_{name}", ""))
+            path: str = getattr(dest, f"filtered_{name}")
             if path == os.devnull or path.startswith(os.devnull + os.sep):
                 path = ""  # torch's spec puts it "below" /dev/null when there are to be no files
             # Asked now: while workers are started, a number that is closed may be given to a file.
@@ -131,7 +123,7 @@ class Streams:
         self._last_lines: dict[int, Callable[[], list[str]]] = {}  # of stderr, by local rank
         self._reader: Reader | None = None
         self._is_finished = False
-        self._is_hurried = False
+        self._is_escalated = False
 
     def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
         """Descriptors that the worker gets as stdout and stderr; None means the launcher's own.
@@ -199,8 +191,6 @@ class Streams:
 
     def _open_source(self, stream: _Stream, route: Route, label: str) -> tuple[Source, int]:
         if route.way is Way.CAPTURE and route.is_shown and os.isatty(stream.fd):
-            from plaunch.process.streams.terminal import SizeKeeper, open_terminal  # noqa: PLC0415 - rare
-
             try:
                 master, slave = open_terminal(stream.fd)
             except OSError as error:
@@ -235,10 +225,7 @@ class Streams:
             return
         for console in self._consoles.values():
             console.start()
-        if self._traffic is not None:
-            self._traffic.shows_on(self._consoles.values())
-        shared = self._matches.values()
-        reader = Reader(self._sources, shared=shared, traffic=self._traffic)
+        reader = Reader(self._sources, shared=self._matches.values())
         reader.start()
         self._reader = reader
 
@@ -246,12 +233,12 @@ class Streams:
         """Whether any stream passes through the launcher, so that `finish` may take long."""
         return self._reader is not None
 
-    def hurry(self) -> None:
+    def escalate(self) -> None:
         """Let `finish`, also one in progress, not wait for a slow console.
 
         May be called in a signal handler.
         """
-        self._is_hurried = True
+        self._is_escalated = True
 
     def finish(self, timeout: float = FINISH_TIMEOUT) -> None:
         """Pass on all that the workers have written, then close everything; once all have ended.
@@ -267,7 +254,7 @@ class Streams:
         with ExitStack() as stack:  # last in, first out; and all of them, whatever interrupts one
             stack.callback(self._notices.flush, timeout=1.0)
             for console in self._consoles.values():
-                stack.callback(console.close, timeout, lambda: self._is_hurried)
+                stack.callback(console.close, timeout, lambda: self._is_escalated)
             if self._reader is not None:
                 stack.callback(self._finish_reader, self._reader, timeout)
             else:  # never read: there was no start
@@ -293,3 +280,17 @@ class Streams:
         Empty if the launcher sees nothing of it and there is no file.
         """
         return self._last_lines.get(local_rank, list)()
+
+    def counts(self) -> OutputCounts:
+        """How much has passed until now."""
+        consoles = self._consoles.values()
+        return OutputCounts(
+            0 if self._reader is None else self._reader.read_bytes,
+            sum(console.waiting_bytes for console in consoles),
+            sum(console.missing_lines for console in consoles),
+        )
+
+    def last_shown(self) -> float:
+        """When a console took something last, on the monotonic clock."""
+        consoles = self._consoles.values()
+        return max((console.last_progress for console in consoles), default=-math.inf)

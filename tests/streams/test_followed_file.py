@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from plaunch.process.streams.reader import FollowedFile, Reader, Source
-from plaunch.process.streams.traffic import Traffic
+from plaunch_streams.reader import FollowedFile, Reader, Source
 
 from helpers.sinks import Kept, Plain
 from helpers.waiting import wait_until
@@ -18,7 +17,6 @@ class Following:
     """Follows files, from the first `start` to the last `stop`."""
 
     def __init__(self, notices):
-        self.traffic = Traffic()
         self.notices = notices
         self.sources = []
         self.reader = None
@@ -30,7 +28,7 @@ class Following:
         return sink
 
     def start(self):
-        self.reader = Reader(self.sources, traffic=self.traffic)
+        self.reader = Reader(self.sources)
         self.reader.start()
 
     def stop(self):
@@ -57,7 +55,7 @@ def test_a_file_is_read_as_it_grows_also_if_it_comes_late(following, tmp_path):
     following.stop()
     assert kept.data == b"one\ntwo\r\xff\n"
     assert kept.is_closed
-    assert following.traffic.read_bytes == len(kept.data)
+    assert following.reader.read_bytes == len(kept.data)
 
 
 @pytest.mark.parametrize("size", [1_000_000, None], ids=["just before the end", "never"])
