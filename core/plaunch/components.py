@@ -1,10 +1,12 @@
-"""What a launch makes of its settings alone: the rendezvous handler, and what workers are."""
+"""What a launch makes of its settings: the rendezvous handler, its events, what workers are."""
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from plaunch import defaults
 from plaunch.agent.closing import release_rendezvous
 from plaunch.agent.rounds import longest_stop
 from plaunch.agent.worker import WorkerSpec
@@ -17,8 +19,11 @@ from plaunch.rendezvous.token import check_token_is_used
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from plaunch.agent.notifications import LaunchEvents
     from plaunch.config import LaunchConfig
     from plaunch.plugin.manager import PluginManager
+
+logger = logging.getLogger("plaunch")
 
 
 def create_rendezvous(config: LaunchConfig, manager: PluginManager) -> RendezvousHandler:
@@ -55,6 +60,24 @@ def create_rendezvous(config: LaunchConfig, manager: PluginManager) -> Rendezvou
         release_rendezvous(handler.leave)
         raise
     return handler
+
+
+def find_events(
+    config: LaunchConfig, manager: PluginManager, *, is_wanted: bool
+) -> Callable[..., LaunchEvents] | None:
+    """What creates the event handlers, and brings events to them; None if nobody reads any.
+
+    The log is a reader, too: it says where the time went.
+
+    Raises:
+        UsageError: a handler, or an option of one, is unknown.
+        PluginError: a handler cannot be loaded.
+    """
+    is_named = config.event_log_handler != defaults.EVENT_HANDLER
+    if not (is_wanted or is_named or logger.isEnabledFor(logging.INFO)):
+        return None
+    found: Callable[..., LaunchEvents] = defaults.load_default(defaults.EVENTS)(config, manager)
+    return found
 
 
 def worker_spec(

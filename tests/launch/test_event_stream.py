@@ -18,15 +18,11 @@ from plaunch.cli import main, run
 from plaunch.errors import PluginError, RendezvousError, SignalException, UsageError
 from plaunch.events import COMMON_KEYS, SCHEMA, Event
 from plaunch.plugin import PluginContext
-from plaunch.plugin.event_handlers import (
-    create_event_queues,
-    find_event_handlers,
-    parse_event_conf,
-    parse_names,
-)
 from plaunch.plugin.manager import PluginManager
 from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
+from plaunch_events import find_event_handlers, parse_event_conf
+from plaunch_events.handlers import create_event_queues, parse_names
 
 from helpers.hooks import plugin_of
 from helpers.programs import run_python
@@ -121,9 +117,15 @@ def check(kept):
 
 
 def test_no_events_are_made_that_nobody_reads(monkeypatch, caplog):
-    monkeypatch.setattr(defaults, "EVENT_STREAM", "no_such_package:stream")
-    with caplog.at_level("WARNING", "plaunch"):
-        elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
+    monkeypatch.setattr(defaults, "EVENTS", "no_such_package:find")
+    caplog.set_level("WARNING", "plaunch")
+    elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
+    extension = SimpleNamespace(start=print, handle=print, stop=print)
+    plugin = plugin_of(plaunch_extensions=lambda: [extension])
+    for settings in ({"event_log_handler": "console"}, {"options": {"event_conf": "null.x=1"}}, {}):
+        given = [] if settings else [plugin]
+        with pytest.raises(PluginError, match="no_such_package"):
+            elastic_launch(LaunchConfig(1, 1, 1, **settings), "/bin/true", plugins=given)()
     with caplog.at_level("INFO", "plaunch"), pytest.raises(PluginError, match="no_such_package"):
         elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
 
@@ -356,8 +358,11 @@ def test_workers_are_forked_without_threads_of_handlers(kept):
 # --- choosing them --------------------------------------------------------------------------------
 
 
-def test_the_context_of_a_handler(kept):
-    settings = config(event_conf={"kept.colour": "blue"})
+@pytest.mark.parametrize(
+    "conf", [{"kept.colour": "blue"}, "kept.colour=blue", ["kept.colour=red", "kept.colour=blue"]]
+)
+def test_the_context_of_a_handler(kept, conf):
+    settings = config(options={"event_conf": conf})
     launch_agent(settings, sys.executable, ["-c", ""], plugins=[kept])
     (context,) = kept.contexts
     assert context.options == {"colour": "blue"}
@@ -433,6 +438,12 @@ def test_conf_that_is_malformed(text):
         parse_event_conf(text)
 
 
+@pytest.mark.parametrize("given", [3, None, [3], [{"a.b": "c"}]])
+def test_conf_that_is_none(given):
+    with pytest.raises(UsageError, match="give a mapping of values by HANDLER.KEY, or texts"):
+        parse_event_conf(given)
+
+
 def test_names():
     assert parse_names(" console , plaunch:jsonl") == ("console", "plaunch:jsonl")
 
@@ -456,6 +467,8 @@ def test_handlers_that_were_made_are_closed_if_another_one_cannot_be():
     fine = SimpleNamespace(handle=print, close=lambda: closed.append("fine"))
     plugin = plugin_of(plaunch_event_handlers=lambda: {"fine": lambda context: fine, "sick": fail})
     context = PluginContext("run", "role", "host", None, LaunchConfig(1, 1, 1).settings())
+    manager = PluginManager.create([plugin])
+    found = find_event_handlers(manager, "fine,sick", {})
     with pytest.raises(PluginError, match="no luck"):
-        create_event_queues(PluginManager.create([plugin]), "fine,sick", {}, context)
+        create_event_queues(manager, found, context)
     assert closed == ["fine"]

@@ -11,9 +11,9 @@ from plaunch.agent import RequestKind, Snapshot
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import extensions
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.event_queue import EventQueue
 from plaunch.plugin.extensions import AgentControl, Extending
 from plaunch.testing import plugin_manager
+from plaunch_events.event_queue import EventQueue
 
 from helpers.hooks import plugin_of
 

@@ -14,17 +14,17 @@ from plaunch.plugin.calls import keeping_signals, one_line
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator
 
     from plaunch.agent.alive import Alive
     from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
+    from plaunch.agent.notifications import LaunchEvents
     from plaunch.agent.requests import Snapshot
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.event_queue import EventQueue
     from plaunch.process.streams.traffic import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
 
@@ -107,7 +107,7 @@ class LaunchView:
         handler: of the rendezvous.
         alive: whether the agent's loop is.
         traffic: how much output of the workers passes through.
-        queues: of all event handlers and extensions.
+        events: the events of the launch, some of which may be lost.
     """
 
     def __init__(
@@ -115,12 +115,12 @@ class LaunchView:
         handler: RendezvousHandler,
         alive: Alive,
         traffic: Traffic,
-        queues: Sequence[EventQueue],
+        events: LaunchEvents,
     ) -> None:
         self._handler = handler
         self._alive = alive
         self._traffic = traffic
-        self._queues = queues
+        self._events = events
 
     def complete(self, snapshot: Snapshot) -> Snapshot:
         """A snapshot of the agent with what the launch knows."""
@@ -130,14 +130,8 @@ class LaunchView:
             overdue=self._alive.overdue(),
             patience=self._alive.patience(),
             output=self._traffic.counts(),
-            dropped=self._dropped(),
+            dropped=self._events.dropped,
         )
-
-    def _dropped(self) -> dict[str, int]:
-        dropped: dict[str, int] = {}
-        for queue in self._queues:  # a plugin may have several of one name
-            dropped[queue.name] = dropped.get(queue.name, 0) + queue.dropped
-        return dropped
 
     def _waits_for(self) -> str:
         try:
