@@ -28,7 +28,6 @@ def test_first_party_plugins_are_ready(site) -> None:
         ("options", "doctor"),
         ("options", "dry_run"),
         ("options", "events"),
-        ("options", "logs_default"),
         ("options", "schedulers"),
         ("options", "status"),
         ("options", "testing"),
