@@ -46,7 +46,7 @@ def create_rendezvous(config: LaunchConfig, manager: PluginManager) -> Rendezvou
             local_world_size=config.nproc_per_node,
             max_restarts=config.max_restarts,
             node_rank=config.node_rank,
-            stop_timeout=longest_stop(seconds_of(config.shutdown_timeout)),
+            stop_timeout=longest_stop(config.shutdown_timeout or 0.0),
             port_range=config.port_range,
             start_timeout=config.start_timeout,
         ),
@@ -107,8 +107,3 @@ def worker_spec(
         worker_store=worker_store,
         job_id=config.job_id,
     )
-
-
-def seconds_of(value: float | None) -> float:
-    """A setting in seconds; `LaunchConfig` has put a number in the place of None."""
-    return 0.0 if value is None else value

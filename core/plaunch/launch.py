@@ -20,7 +20,7 @@ from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import name_entrypoint
-from plaunch.components import create_rendezvous, find_events, seconds_of, worker_spec
+from plaunch.components import create_rendezvous, find_events, worker_spec
 from plaunch.config import make_run_id
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.answers import checked_policy
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.agent.local import HealthCheckServer
-    from plaunch.agent.notifications import LaunchEvents, Notification, Notify
+    from plaunch.agent.notifications import LaunchEvents, Notification
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
@@ -143,11 +143,11 @@ class _Launch:
         self._entrypoint = entrypoint
         self._args = args
         self._name = name_entrypoint(entrypoint, args)
+        self._grace = config.shutdown_timeout or 0.0  # seconds; the settings have a number by now
         self._traffic = Traffic()
-        self._alive = Alive(
-            seconds_of(config.shutdown_timeout) + TURN_BOUND, progress=self._last_progress
-        )
+        self._alive = Alive(self._grace + TURN_BOUND, progress=self._last_progress)
         self._agent: LocalElasticAgent | None = None
+        self._events: LaunchEvents | None = None
         self._extending: list[Extending] = []
         self._binder: Binder | None = None
         self._open_store: OpenStore | None = None
@@ -157,7 +157,7 @@ class _Launch:
         logs_specs = config.logs_specs
         if logs_specs is None:
             create_logs_specs = manager.get(LOGS_SPECS, defaults.LOGS_SPECS)
-            with self._manager.calling(LOGS_SPECS, defaults.LOGS_SPECS):
+            with manager.calling(LOGS_SPECS, defaults.LOGS_SPECS):
                 logs_specs = create_logs_specs()
         log_dir = logs_specs.root_log_dir
         context = PluginContext(
@@ -176,7 +176,7 @@ class _Launch:
         asked = manager.use_options(config.options, environ)
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
         create_events = find_events(config, manager, is_wanted=defaults.EVENT_OPTIONS in asked)
-        with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
+        with manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
         bounded_specs, policy = manager.bounded(logs_specs, policy, self._has_stop)
         self._extending = manager.create_extensions(context)
@@ -185,15 +185,15 @@ class _Launch:
         if create_events is None and self._extending:
             create_events = find_events(config, manager, is_wanted=True)
         if create_events is None:
-            return self._run_agent(bounded_specs, policy, None)
-        events = create_events(
+            return self._run_agent(bounded_specs, policy)
+        self._events = create_events(
             self._name,
             context,
             lambda: bounded_specs.create_run_dir(config.run_id),
             self._extending,
         )
-        with events.of_launch():
-            return self._run_agent(bounded_specs, policy, events)
+        with self._events.of_launch():
+            return self._run_agent(bounded_specs, policy)
 
     def _has_stop(self) -> bool:
         self._keep_alive()
@@ -210,12 +210,7 @@ class _Launch:
         agent = self._agent
         return -math.inf if agent is None or agent.snapshot().pids else self._traffic.last_shown()
 
-    def _run_agent(
-        self,
-        logs_specs: LogsSpecs,
-        policy: SignalPolicy,
-        events: LaunchEvents | None,
-    ) -> dict[int, Any]:
+    def _run_agent(self, logs_specs: LogsSpecs, policy: SignalPolicy) -> dict[int, Any]:
         config = self._config
         handler = create_rendezvous(config, self._manager)
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
@@ -236,10 +231,10 @@ class _Launch:
                 start_method=config.start_method,
                 exit_barrier_timeout=config.exit_barrier_timeout,
                 log_line_prefix_template=template,
-                shutdown_timeout=seconds_of(config.shutdown_timeout),
+                shutdown_timeout=self._grace,
                 health_check_server=self._health_check_server,
                 signal_policy=policy,
-                notify=self._notify(events),
+                notify=self._notify,
                 worker_env=self._worker_env,
                 keep_daemons=config.keep_daemons,
                 waiting=self._waiting,
@@ -248,7 +243,7 @@ class _Launch:
                 binder=self._binder,
                 open_store=self._open_store,
             )
-            self._start_extensions(agent, handler, events)
+            self._start_extensions(agent, handler)
             culprits = self._manager.culprits
             with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
                 result = agent.run()
@@ -270,42 +265,36 @@ class _Launch:
             finally:
                 release_rendezvous(release)
 
-    def _start_extensions(
-        self,
-        agent: LocalElasticAgent,
-        handler: RendezvousHandler,
-        events: LaunchEvents | None,
-    ) -> None:
-        if events is not None:
-            view = LaunchView(handler, self._alive, self._traffic, events)
+    def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:
+        if self._events is not None:
+            view = LaunchView(handler, self._alive, self._traffic, self._events)
             for item in self._extending:
                 item.start(AgentControl(agent, item.who, view.complete))
-                events.start(item)
+                self._events.start(item)
 
-    def _notify(self, events: LaunchEvents | None) -> Notify:
-        """Who is notified of what the agent does."""
-        tell = self._manager.notify
+    def _notify(self, notification: Notification) -> None:
+        """Notify hooks, event handlers and extensions of what the agent does."""
+        self._keep_alive()
+        events = self._events
+        if events is not None and isinstance(notification, WorkersStarted):
+            events.release()
+        self._manager.notify(notification)
+        if events is not None:
+            events(notification)
         forks = self._config.start_method == "fork" and callable(self._entrypoint)
+        if forks and isinstance(notification, BeforeWorkers):
+            self._prepare_fork()
 
-        def notify(notification: Notification) -> None:
-            self._keep_alive()
-            if events is not None and isinstance(notification, WorkersStarted):
-                events.release()
-            tell(notification)
-            if events is not None:
-                events(notification)
-            if forks and isinstance(notification, BeforeWorkers):
-                if events is not None:
-                    events.rest()
-                for who in self._manager.left_behind():
-                    logger.warning(
-                        "%s has not returned from a hook; workers are forked meanwhile, and a "
-                        "lock that the hook holds stays locked in them (use --start-method=spawn "
-                        "to avoid this)",
-                        who,
-                    )
-
-        return notify
+    def _prepare_fork(self) -> None:
+        """End the threads of plugins, which may hold locks; say which ones stay."""
+        if self._events is not None:
+            self._events.rest()
+        for who in self._manager.left_behind():
+            logger.warning(
+                "%s has not returned from a hook; workers are forked meanwhile, and a lock that "
+                "the hook holds stays locked in them (use --start-method=spawn to avoid this)",
+                who,
+            )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
         self._keep_alive()
