@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -25,7 +26,7 @@ from plaunch.config import make_run_id
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.answers import checked_policy
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.extensions import AgentControl, LaunchView
+from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, SIGNAL_POLICIES
 from plaunch.process.failures.child_failed import ChildFailedError
@@ -267,9 +268,11 @@ class _Launch:
 
     def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:
         if self._events is not None:
-            view = LaunchView(handler, self._alive, self._traffic, self._events)
+            snapshot = functools.partial(
+                snapshot_of_launch, agent, handler, self._alive, self._traffic, self._events
+            )
             for item in self._extending:
-                item.start(AgentControl(agent, item.who, view.complete))
+                item.start(AgentControl(agent, item.who, snapshot))
                 self._events.start(item)
 
     def _notify(self, notification: Notification) -> None:
