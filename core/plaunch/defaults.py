@@ -27,8 +27,10 @@ STREAMS = "plaunch_streams.worker_streams:WorkerStreams"
 BINDER = "plaunch_devices.binder:create_binder"
 # The context of workers that are functions.
 FUNCTIONS = "plaunch_functions.context:MultiprocessContext"
-# Makes the events of a launch, for its event handlers and extensions, and adds up its time.
-EVENT_STREAM = "plaunch_events:EventStream"
+# Makes the events of a launch, brings them to its event handlers and extensions, and adds up its
+# time; and the plugin with options of event handlers.
+EVENTS = "plaunch_events:find_events"
+EVENT_OPTIONS = "events"
 # Makes signals raise `SignalException` while a context is used without an agent, as in torchrun.
 STOP_SIGNALS = "plaunch_torchrun.stop_signals:StopSignals"
 # The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and

@@ -77,7 +77,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.rendezvous": ALL,
     "plaunch.scheduling": ALL,
     "plaunch.testing": ALL,
-    "plaunch.threads": ("start_thread",),
+    "plaunch.threads": ("BoundedCall", "start_thread"),
     "plaunch_devices": ALL,
     "plaunch_membership": ALL,
     "plaunch_network": ALL,

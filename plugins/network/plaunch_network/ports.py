@@ -15,6 +15,8 @@ import sys
 
 from plaunch.errors import UsageError
 
+_BACKLOG = 4096  # clients that may connect before anybody serves them
+
 # The states of sockets in /proc/net/tcp.
 _ESTABLISHED, _LISTENING = "01", "0A"
 
@@ -109,8 +111,25 @@ def _bind_family(family: socket.AddressFamily, host: str, port: int) -> socket.s
         sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind((host, port))
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+            # An address may be one of an interface, as in fe80::1%eth0.
+            sock.bind(socket.getaddrinfo(host, port, family, flags=socket.AI_NUMERICHOST)[0][4])
+        else:
+            sock.bind((host, port))
+        stack.pop_all()
+        return sock
+
+
+def listen_at(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    """Listen on TCP `port` at one address of this host, or at `0.0.0.0`, or at `::` for both.
+
+    Raises:
+        OSError: EADDRINUSE if another program listens on the port.
+    """
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(_bind_family(family, host, port))
+        # Two sockets that ask for reuse may both bind a port; only one of them may listen.
+        sock.listen(_BACKLOG)
         stack.pop_all()
         return sock
 

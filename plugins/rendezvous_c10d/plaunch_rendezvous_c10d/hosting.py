@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import secrets
@@ -15,6 +14,7 @@ from plaunch_network import (
     is_loop_back,
     is_own_address,
     join_host_port,
+    listen_at,
     names_this_machine,
     port_owner,
     resolve_host,
@@ -26,7 +26,6 @@ from plaunch_rendezvous_c10d.stores import first_line
 if TYPE_CHECKING:
     from plaunch_rendezvous_c10d.connecting import Connector
 
-_BACKLOG = 4096
 _IDENTITY = "plaunch/host"
 
 
@@ -116,24 +115,11 @@ def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
         places = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]  # noqa: S104 - other nodes
     first, second = places
     try:
-        return _listen(*first, port)
+        return listen_at(*first, port)
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise
-        return _listen(*second, port)  # a machine without the family
-
-
-def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    with contextlib.ExitStack() as stack:
-        sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != "::"))
-        sock.bind((address, port))
-        # Two sockets that ask for reuse may both bind a port; only one of them may listen.
-        sock.listen(_BACKLOG)
-        stack.pop_all()
-        return sock
+        return listen_at(*second, port)  # a machine without the family
 
 
 def host_store(

@@ -14,10 +14,10 @@ from plaunch.plugin import (
     LIFECYCLE,
     RENDEZVOUS,
     WITH_OPTIONS,
-    find_event_handlers,
     suggest,
 )
 from plaunch.rendezvous import JobRendezvous, RendezvousParameters
+from plaunch_events import find_event_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from plaunch.process.failures.error_file import text_of_error
+from plaunch.plugin import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -161,7 +161,7 @@ class EventQueue:
             # What the handler starts inherits the mask of signals, and must not be deaf.
             thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter is ending
-            return self._switch_off(_describe(error))
+            return self._switch_off(one_line(error))
         self._thread = thread
         return ""
 
@@ -189,7 +189,7 @@ class EventQueue:
 
     def _pause(self, error: BaseException) -> None:
         """Let some time go by after a failure, unless there is none left."""
-        cause = _describe(error)  # which runs somebody else's code, and so needs no lock
+        cause = one_line(error)  # which runs somebody else's code, and so needs no lock
         with self._changed:
             if self._is_over:
                 return  # who was given up may not speak after the end
@@ -224,7 +224,7 @@ class EventQueue:
         try:
             self._handler.close()
         except BaseException as error:  # noqa: BLE001 - as above
-            cause = _describe(error)
+            cause = one_line(error)
             with self._changed:
                 problem = self._switch_off(cause)
             self._say(problem)
@@ -284,10 +284,6 @@ class _Trouble:
         """For how long it has failed, in seconds, and what was lost; None if that is no news."""
         self.is_any = False
         return (self._clock() - self._since, self._lost) if self._is_told else None
-
-
-def _describe(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {text_of_error(error)}".split())
 
 
 def close_queues(queues: Iterable[EventQueue], patience: float = LAST_WAIT) -> None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from plaunch._names import suggest
 from plaunch.errors import PluginLoadError, UsageError
-from plaunch.plugin.answers import checked_event_handler
-from plaunch.plugin.event_queue import EventQueue, close_queues
-from plaunch.plugin.registry import EVENT_HANDLERS
+from plaunch.plugin import EVENT_HANDLERS, suggest
+
+from plaunch_events.event_queue import EventQueue, close_queues
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from plaunch.events import EventHandler
+    from plaunch.plugin import EventHandlerFactory, PluginContext, PluginManager
 
-    from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.factories import EventHandlerFactory
-    from plaunch.plugin.manager import PluginManager
+    FoundHandlers = Mapping[str, tuple[EventHandlerFactory, dict[str, str]]]
 
 FLAG = "--event-conf"
 
@@ -38,12 +37,32 @@ def parse_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def parse_event_conf(text: str) -> dict[str, str]:
-    """Parse `"jsonl.path=FILE,jsonl.keep=2"`; a doubled comma is a comma of a value.
+def parse_event_conf(given: object) -> dict[str, str]:
+    """The values by `handler.key`; of a key that is given in several texts, the last one.
+
+    Args:
+        given: such a mapping, `"jsonl.path=FILE,jsonl.keep=2"`, or several such texts; a doubled
+            comma is a comma of a value.
 
     Raises:
-        UsageError: a part is not of the form HANDLER.KEY=VALUE, or is given twice.
+        UsageError: it is something else; a part is not of the form HANDLER.KEY=VALUE, or is given
+            twice in one text.
     """
+    if isinstance(given, Mapping):
+        return dict(given)
+    texts = [given] if isinstance(given, str) else given
+    if not (isinstance(texts, (list, tuple)) and all(isinstance(text, str) for text in texts)):
+        raise UsageError(
+            f"{FLAG} is {given!r}; give a mapping of values by HANDLER.KEY, or texts of the form "
+            "HANDLER.KEY=VALUE"
+        )
+    conf: dict[str, str] = {}
+    for text in texts:
+        conf.update(_parse(text))
+    return conf
+
+
+def _parse(text: str) -> dict[str, str]:
     conf: dict[str, str] = {}
     for part in text.replace(",,", "\0").split(","):
         if not part.strip():
@@ -98,28 +117,34 @@ def find_event_handlers(
 
 
 def create_event_queues(
-    manager: PluginManager, names: str, conf: Mapping[str, str], context: PluginContext
+    manager: PluginManager, found: FoundHandlers, context: PluginContext
 ) -> list[EventQueue]:
-    """Create the named handlers, each with a queue; those that want no events have none.
+    """Create the handlers that were found, each with a queue; one that wants no events has none.
 
     Raises:
-        PluginError: a handler cannot be loaded, or failed.
-        UsageError: as `find_event_handlers`, or a handler cannot use its options.
+        PluginError: a handler failed.
+        UsageError: a handler cannot use its options.
     """
     queues: list[EventQueue] = []
     try:
-        for name, (factory, options) in find_event_handlers(manager, names, conf).items():
+        for name, (factory, options) in found.items():
             with manager.calling(EVENT_HANDLERS, name):
                 handler = factory(replace(context, options=options))
                 if not getattr(handler, "wants_events", True):
                     continue
-                checked_event_handler(handler)
+                _check(handler)
             origin = manager.origin(EVENT_HANDLERS, name)
             queues.append(EventQueue(name, handler, origin=origin))
     except BaseException:
         close_queues(queues)
         raise
     return queues
+
+
+def _check(handler: EventHandler) -> None:
+    for method in ("handle", "close"):
+        if not callable(getattr(handler, method, None)):
+            raise TypeError(f"it returned {handler!r}, which has no method {method!r}")
 
 
 def _options_of(name: str, factory: EventHandlerFactory) -> frozenset[str]:

@@ -8,8 +8,8 @@ import time
 
 import pytest
 from plaunch.events import Event, EventSource
-from plaunch.plugin import event_queue as delivery_module
-from plaunch.plugin.event_queue import EventQueue, close_queues
+from plaunch_events import event_queue as delivery_module
+from plaunch_events.event_queue import EventQueue, close_queues
 
 from helpers.calls import Call
 from helpers.clock import Clock
