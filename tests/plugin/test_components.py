@@ -131,6 +131,9 @@ class Streams:
     def __init__(self, **behaviour):
         self.__dict__ |= behaviour
 
+    def start(self):
+        pass
+
     def child_fds(self, local_rank):
         return None, None
 
