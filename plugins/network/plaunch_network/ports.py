@@ -15,8 +15,6 @@ import sys
 
 from plaunch.errors import UsageError
 
-_BACKLOG = 4096  # clients that may connect before anybody serves them
-
 # The states of sockets in /proc/net/tcp.
 _ESTABLISHED, _LISTENING = "01", "0A"
 
@@ -120,16 +118,20 @@ def _bind_family(family: socket.AddressFamily, host: str, port: int) -> socket.s
         return sock
 
 
-def listen_at(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    """Listen on TCP `port` at one address of this host, or at `0.0.0.0`, or at `::` for both.
+def open_listener(
+    family: socket.AddressFamily, host: str, port: int, backlog: int = 128
+) -> socket.socket:
+    """Listen at a numeric address of this machine, also on a port that is held.
+
+    `"::"` means all addresses of both families; no other address of IPv6 takes IPv4 as well.
 
     Raises:
-        OSError: EADDRINUSE if another program listens on the port.
+        OSError: another program listens there, this user may not, or the address is not here.
     """
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(_bind_family(family, host, port))
         # Two sockets that ask for reuse may both bind a port; only one of them may listen.
-        sock.listen(_BACKLOG)
+        sock.listen(backlog)
         stack.pop_all()
         return sock
 

@@ -14,8 +14,8 @@ from plaunch_network import (
     is_loop_back,
     is_own_address,
     join_host_port,
-    listen_at,
     names_this_machine,
+    open_listener,
     port_owner,
     resolve_host,
 )
@@ -26,6 +26,7 @@ from plaunch_rendezvous_c10d.stores import first_line
 if TYPE_CHECKING:
     from plaunch_rendezvous_c10d.connecting import Connector
 
+_BACKLOG = 4096
 _IDENTITY = "plaunch/host"
 
 
@@ -115,11 +116,11 @@ def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
         places = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]  # noqa: S104 - other nodes
     first, second = places
     try:
-        return listen_at(*first, port)
+        return open_listener(*first, port, _BACKLOG)
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise
-        return listen_at(*second, port)  # a machine without the family
+        return open_listener(*second, port, _BACKLOG)  # a machine without the family
 
 
 def host_store(

@@ -7,7 +7,9 @@ import errno
 import socket
 
 from plaunch.errors import RendezvousConnectionError, WorkerStoreError
-from plaunch_network import listen_at
+from plaunch_network import open_listener
+
+_BACKLOG = 4096  # workers that may connect before anybody serves them
 
 _MOST_PORT = 65535
 
@@ -36,7 +38,7 @@ def listen(address: str, port: int, *, nodes: int) -> socket.socket:
         raise _refused(address, port, None)
     for place in (*_find_places(address, port, nodes), *_EVERYWHERE):
         try:
-            return listen_at(*place, port)
+            return open_listener(*place, port, _BACKLOG)
         except OSError as error:
             problem = error
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
@@ -51,7 +53,7 @@ def own_address(listener: socket.socket) -> str:
 
 
 def _find_places(address: str, port: int, nodes: int) -> list[_Place]:
-    """Where to listen rather than everywhere; the first that this machine has is taken."""
+    """Addresses to listen at instead of all; the first one that this machine has is used."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
             socket.inet_pton(family, address.partition("%")[0])
