@@ -20,7 +20,7 @@ import traceback
 from collections import Counter
 from dataclasses import replace
 
-from plaunch.agent.job_failures import describe_groups, from_job_failures, to_job_failures
+from plaunch_membership.process_failures import describe_groups, from_job_failures, to_job_failures
 from plaunch.errors import RendezvousStateError
 from plaunch.process import ChildFailedError, ProcessFailure
 from plaunch.rendezvous import world_ranks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from plaunch.agent.job_failures import describe_groups, from_job_failures, to_job_failures
+from plaunch_membership.process_failures import describe_groups, from_job_failures, to_job_failures
 from plaunch.process import ChildFailedError, ProcessFailure
 from plaunch.rendezvous import JobSettings, RendezvousParameters
 from plaunch_rendezvous_etcd.backend import create_etcd_handler

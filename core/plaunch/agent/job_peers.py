@@ -190,7 +190,7 @@ class JobPeers(ObservedPeers):
 
     def report_failures(self, failures: Mapping[int, ProcessFailure]) -> None:
         """Tell which own workers failed by themselves, by global rank; once a round."""
-        from plaunch.agent import job_failures  # noqa: PLC0415 - failures only
+        from plaunch_membership import process_failures as job_failures  # noqa: PLC0415 - failures only
 
         told = job_failures.to_job_failures(failures)
         if not told:
@@ -204,7 +204,7 @@ class JobPeers(ObservedPeers):
         `before` are the failures of its workers, by global rank, that led to this round: they stay
         the first cause.
         """
-        from plaunch.agent import job_failures  # noqa: PLC0415 - failures only
+        from plaunch_membership import process_failures as job_failures  # noqa: PLC0415 - failures only
 
         self.reason = str(error)
         self._awaits_verdict = True
@@ -242,7 +242,7 @@ class JobPeers(ObservedPeers):
 
     def failed_result(self, own: RunResult) -> RunResult:
         """The result of a job that failed: the failures of all nodes, the same one first on all."""
-        from plaunch.agent import job_failures  # noqa: PLC0415 - failures only
+        from plaunch_membership import process_failures as job_failures  # noqa: PLC0415 - failures only
 
         verdict = self._job.verdict
         if verdict is None:

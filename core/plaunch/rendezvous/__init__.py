@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousInfo as RendezvousInfo
     from plaunch.rendezvous.api import RendezvousStoreInfo as RendezvousStoreInfo
     from plaunch.rendezvous.api import Store as Store
-    from plaunch.rendezvous.bounds import MAX_NAME as MAX_NAME
-    from plaunch.rendezvous.bounds import nearest_date as nearest_date
-    from plaunch.rendezvous.bounds import printable as printable
+    from plaunch_membership.bounds import MAX_NAME as MAX_NAME
+    from plaunch_membership.bounds import nearest_date as nearest_date
+    from plaunch_membership.bounds import printable as printable
     from plaunch.rendezvous.job import FailureGroup as FailureGroup
     from plaunch.rendezvous.job import JobFailure as JobFailure
     from plaunch.rendezvous.job import JobRendezvous as JobRendezvous

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import PlaunchError
 from plaunch.process.failures.error_file import traceback_of
 from plaunch.process.failures.failure import NOT_AVAILABLE, ProcessFailure
-from plaunch.rendezvous.bounds import MAX_NAME, nearest_date, printable
+from plaunch_membership.bounds import MAX_NAME, nearest_date, printable
 from plaunch.rendezvous.job import JobFailure
 
 if TYPE_CHECKING:

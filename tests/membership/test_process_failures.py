@@ -7,7 +7,7 @@ import math
 import pickle
 
 import pytest
-from plaunch.agent.job_failures import (
+from plaunch_membership.process_failures import (
     MAX_BRIEF_BYTES,
     MAX_DETAILED,
     MAX_LINES,
