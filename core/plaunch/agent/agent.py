@@ -103,9 +103,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._requests = Requests(self._poller.wake_up)
         # Looked up when it is called: somebody may replace the method of one agent.
         notices = Notices(lambda signum: self._workers.signal(signum))  # noqa: PLW0108
-        self._peers = _find_peers(
-            spec.rdzv_handler, self._notifier, self._poller, notices, self._host
-        )
+        self._peers = _find_peers(spec.rdzv_handler, self._notifier, self._poller, notices)
         self._loop = Loop(
             self._workers,
             self._peers,
@@ -243,13 +241,13 @@ class SimpleElasticAgent(ElasticAgent):
 
 
 def _find_peers(
-    handler: RendezvousHandler, notifier: Notifier, poller: Poller, notices: Notices, host: str
+    handler: RendezvousHandler, notifier: Notifier, poller: Poller, notices: Notices
 ) -> Peers:
     """The peers behind `handler`, as well as that knows them."""
     if isinstance(handler, JobRendezvous):
         from plaunch.agent.job_peers import JobPeers  # noqa: PLC0415 - several nodes only
 
-        return JobPeers(handler, notifier, poller, handler, notices=notices, host=host)
+        return JobPeers(handler, notifier, poller, handler, notices=notices)
     if isinstance(handler, ObservableRendezvous):
         return ObservedPeers(handler, notifier, poller, handler)
     return Peers(handler, notifier, poller)

@@ -8,10 +8,11 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.exits import Exits
+from plaunch.agent.results import launcher_failure
 from plaunch.agent.worker import RunResult, WorkerState
-from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore, lost_store
+from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore
 from plaunch.agent.workers import Workers
-from plaunch.errors import UnkillableWorkerError, WorkerStoreError, WorkerStoreHostError
+from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreError, WorkerStoreHostError
 from plaunch.process.contexts.context import RunProcsResult
 from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.kernel.details import describe_process
@@ -164,7 +165,7 @@ class LocalWorkers(Workers):
         if lost is not None and (result is None or result.failures):
             if isinstance(lost, WorkerStoreHostError):
                 raise lost  # no restart mends it
-            self._lost_store = lost_store(lost)
+            self._lost_store = launcher_failure(str(lost), ExitCode.CONTROL_PLANE_LOST)
             return self._result(result or RunProcsResult())
         if result is not None:
             return self._result(result)

@@ -37,9 +37,10 @@ from plaunch_membership.token import read_token
 from plaunch_membership.wake_pipe import WakePipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from plaunch.rendezvous import JobFailure, NodeSettings, RendezvousParameters, Verdict
+    from plaunch.process import ProcessFailure
+    from plaunch.rendezvous import NodeSettings, RendezvousParameters, Verdict
 
     from plaunch_membership.store import Connect
 
@@ -119,6 +120,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._lock = self._membership.lock
         self._is_over = False
         self._is_unreachable = False
+        self._reported: Mapping[int, ProcessFailure] = {}  # by this node, in the present round
         self._pipe = WakePipe()
         if outlives_job and params.run_id == "none":
             _log.warning(
@@ -203,6 +205,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if place.rank != 0 and self._held is not None:
             self._held.close()
             self._held = None
+        self._reported = {}
         return JobRound(
             None,
             place.rank,
@@ -286,11 +289,21 @@ class DynamicRendezvousHandler(RendezvousHandler):
     @property
     def verdict(self) -> Verdict | None:
         """How the job ended, once this node knows."""
-        return self._news.verdict
+        recorded = self._news.verdict
+        if recorded is None:
+            return None
+        from plaunch_membership.process_failures import to_verdict  # noqa: PLC0415 - at the end
 
-    def report_failure(self, failures: Sequence[JobFailure], *, is_final: bool = False) -> None:
+        return to_verdict(recorded, self._reported)
+
+    def report_failure(
+        self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
+    ) -> None:
         """Tell all nodes that workers of this one have failed; see `JobRendezvous`."""
-        self._agent.report(failures, is_final=is_final)
+        from plaunch_membership.process_failures import to_job_failures  # noqa: PLC0415 - rare
+
+        self._reported = failures
+        self._agent.report(to_job_failures(failures), is_final=is_final)
 
     def report_success(self) -> None:
         """Tell that all workers of this node have succeeded; see `JobRendezvous`."""
