@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("plaunch")
 
 _GLANCE = 1.0  # seconds between two looks at what may be wrong
+# Seconds after a start time-out that is the join time-out, too: the launch ends by itself then, and
+# says what it has waited for.
+_AFTER_START = 10.0
 _FAREWELL = 5.0  # seconds for the last operations, however long the options allow
 # A pause must still look like one to those who count heartbeats, or they count it as silence.
 _PAUSE = 1.5  # times what makes an observation late
@@ -183,6 +186,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         membership, part = self._membership, self._membership.part
         if self._news.verdict is not None:
             raise verdict_error(self._run_id, self._news.verdict)
+        patience = self._timing.join_timeout
+        if not self._has_joined and self._identity.job.start_timeout == patience:
+            patience += _AFTER_START
         self._has_joined = True
         self._agent.want_round()
         self._threads.start()
@@ -196,7 +202,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 is_formed, place = not part.wants_round, part.place
                 if membership.is_parked:
                     began = self._clock()
-                left = began + self._timing.join_timeout - self._clock()
+                left = began + patience - self._clock()
                 if is_formed or left <= 0:
                     break
                 self._lock.wait(min(left, _GLANCE))
