@@ -522,7 +522,7 @@ def test_the_time_to_start_bounds_the_wait_for_nodes(create, monkeypatch):
 def test_a_store_without_an_endpoint_is_not_asked_for_one(board):
     params = RendezvousParameters("memory", "", "job", 2, 2, join_timeout="0.1")
     handler = DynamicRendezvousHandler(params, board.connect, address="127.0.0.1")
-    with pytest.raises(RendezvousTimeoutError, match="with the same --rdzv-id$"):
+    with pytest.raises(RendezvousTimeoutError, match=r"with the same --rdzv-id$"):
         handler.next_rendezvous()
     handler.leave()
 
