@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousError, RendezvousStateError
-from plaunch.rendezvous.api import ChangeKind, JobSettings
+from plaunch.rendezvous import ChangeKind, JobSettings
 from plaunch_membership.agent_requests import AgentRequests
 from plaunch_membership.failures import JobFailure
 from plaunch_membership.job_lookup import JobLookup

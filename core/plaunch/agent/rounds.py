@@ -15,8 +15,9 @@ from plaunch.agent.states import RoundFailed, RoundFormed
 from plaunch.agent.worker import Worker
 from plaunch.durations import bounded
 from plaunch.errors import PluginError
-from plaunch.rendezvous.api import NodeSettings, RendezvousHandler
+from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.job import JobRendezvous, JobRound, WorldRanks
+from plaunch.rendezvous.parameters import NodeSettings
 
 if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier

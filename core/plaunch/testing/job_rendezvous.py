@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from plaunch.process.failures.failure import ProcessFailure
-    from plaunch.rendezvous.api import NodeSettings
+    from plaunch.rendezvous.parameters import NodeSettings
 
 
 class FakeJobRendezvous(FakeElasticRendezvous):
