@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import logging
 import signal
-import socket
 from typing import TYPE_CHECKING, Any
 
 from plaunch import defaults
@@ -93,7 +92,6 @@ class SimpleElasticAgent(ElasticAgent):
         PATIENCE.check(exit_barrier_timeout, "exit_barrier_timeout")
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self._shutdown_timeout = shutdown_timeout
-        self._host = socket.gethostname()
         self._signal_policy = signal_policy or defaults.load_default(defaults.DEFAULT_POLICY)()
         self._worker_group = group = WorkerGroup(spec)
         prepare_rendezvous(spec, shutdown_timeout)

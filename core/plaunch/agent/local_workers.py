@@ -38,7 +38,6 @@ class LocalWorkers(Workers):
         agent: the agent.
         group: its workers.
         notifier: is told of their ends.
-        host: the name of this host.
         shutdown_timeout: how long they may take to stop before they are killed, in seconds.
         sleep_timeout: seconds that one may be in uninterruptible sleep; 0 means for ever.
         keep_daemons: spare what they leave behind when all of them have succeeded.
@@ -53,7 +52,6 @@ class LocalWorkers(Workers):
         group: WorkerGroup,
         notifier: Notifier,
         *,
-        host: str,
         shutdown_timeout: float,
         sleep_timeout: float,
         keep_daemons: bool,
@@ -66,12 +64,12 @@ class LocalWorkers(Workers):
         self.reaper = Reaper(keep_daemons=keep_daemons)
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
         self._notifier = notifier
-        self._host = host
         self._reasons: dict[int, tuple[int, str]] = {}  # the last signal of a process, and why
         self._has_own_monitor = has_own_monitor
         self._has_own_stop = has_own_stop
         self._shutdown_timeout = shutdown_timeout
         self._signum = signal.SIGTERM  # that they are stopped with
+        self._stop_closes_store = False  # whether the stop in progress does
         self._exits = Exits(group, notifier)
         self._open_store = open_store
         self._store: WorkerStore | None = None  # of this round, while this node hosts it
@@ -245,11 +243,12 @@ class LocalWorkers(Workers):
     def _begin(self, signum: signal.Signals, *, closes_store: bool) -> WorkersStop | None:
         if not isinstance(self.context, SupervisedContext):
             return None  # it has done so itself
-        stop = self.context.begin_stop(signum, self._shutdown_timeout)
-        return _LocalStop(stop, lambda: self._end_stop(closes_store=closes_store))
+        self._stop_closes_store = closes_store
+        return self.context.begin_stop(signum, self._shutdown_timeout)
 
-    def _end_stop(self, *, closes_store: bool) -> None:
-        if closes_store:
+    def end_stop(self) -> None:
+        """See what has become of them, and end their store with them."""
+        if self._stop_closes_store:
             self._close_store()  # none of them needs it any more
         if isinstance(self.context, SupervisedContext):
             self._exits.collect(self.context, self.context.look())
@@ -309,7 +308,6 @@ class LocalWorkers(Workers):
         ranks = {worker.local_rank: worker.global_rank for worker in self.group.workers}
         for rank, failure in result.failures.items():
             failure.global_rank = ranks[rank]
-            failure.host = self._host
         for failure in result.failures.values():
             signum, why = self._reasons.get(failure.pid, (0, ""))
             if why and failure.exitcode in (-signum, 128 + signum) and not failure.has_reply:
@@ -358,29 +356,3 @@ class LocalWorkers(Workers):
 def _describe_failure(store: WorkerStore, error: Exception) -> str:
     kind = type(store)
     return f"{kind.__module__}.{kind.__qualname__} failed with {type(error).__name__}: {error}"
-
-
-class _LocalStop:
-    """A stop of the context's.
-
-    Args:
-        stop: the context's.
-        at_end: called when it is over, also if something outlives SIGKILL; what this raises comes
-            in the place of that. A step that is interrupted is not the end: another one follows.
-    """
-
-    def __init__(self, stop: WorkersStop, at_end: Callable[[], None]) -> None:
-        self._stop = stop
-        self._at_end = at_end
-        self.escalate = stop.escalate
-
-    def step(self) -> float | None:
-        """Do what is due; see `WorkersStop`."""
-        try:
-            delay = self._stop.step()
-        except UnkillableWorkerError:
-            self._at_end()
-            raise
-        if delay is None:
-            self._at_end()
-        return delay

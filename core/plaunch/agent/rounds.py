@@ -168,7 +168,7 @@ class Rounds:
         self._notifier = notifier
         self._poller = poller
         self._reporter = reporter
-        self._call: BackgroundCall | None = None
+        self._call: BackgroundCall[Round] | None = None
         self._began = 0.0  # on the monotonic clock
         self.error: BaseException | None = None  # why the last one did not form
         self.turn = ""  # why there is another one, as far as this node knows
@@ -199,8 +199,6 @@ class Rounds:
             self._notify_failed(call.error)
             return [self._peers.event_of_failed_round(call.error)]
         formed = call.result
-        if not isinstance(formed, Round):
-            raise TypeError(f"join_round returned {formed!r}")
         enter_round(self._group, formed)
         text = describe_round(formed.info, state)
         if text:

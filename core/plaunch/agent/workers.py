@@ -33,9 +33,15 @@ class WorkersStop(Protocol):
 
 
 class Stopping:
-    """The stop in progress, if there is one, as the loop drives it."""
+    """The stop in progress, if there is one, as the loop drives it.
 
-    def __init__(self) -> None:
+    Args:
+        at_end: called when one is over, also if something outlives SIGKILL; what this raises comes
+            in the place of that. A step that is interrupted is not the end: another one follows.
+    """
+
+    def __init__(self, at_end: Callable[[], None]) -> None:
+        self._at_end = at_end
         self._stop: WorkersStop | None = None
         self.delay = 0.0  # seconds until it has something to do
         self.error: BaseException | None = None  # why the last one failed
@@ -51,16 +57,25 @@ class Stopping:
 
     def step(self) -> Event | None:
         """Take the next step; an event if it was the last one."""
-        try:
-            delay = None if self._stop is None else self._stop.step()
-        except UnkillableWorkerError as error:
-            self._stop, self.error = None, error
-            return StopFailed()
-        if delay is None:
-            self._stop = None
+        if self._stop is None:
             return StopSucceeded()
-        self.delay = delay
-        return None
+        error: UnkillableWorkerError | None = None
+        try:
+            delay = self._stop.step()
+        except UnkillableWorkerError as found:
+            delay, error = None, found
+        if delay is not None:
+            self.delay = delay
+            return None
+        try:
+            self._at_end()
+        except UnkillableWorkerError as found:
+            error = found
+        self._stop = None
+        if error is None:
+            return StopSucceeded()
+        self.error = error
+        return StopFailed()
 
     def is_in_progress(self) -> bool:
         """Whether there is one."""
@@ -148,6 +163,13 @@ class Workers:
     def begin_clearing(self) -> WorkersStop | None:
         """The same for what workers that have all succeeded left behind."""
         return None
+
+    def end_stop(self) -> None:
+        """Look at them once more, when all steps of a stop were taken.
+
+        Raises:
+            UnkillableWorkerError: some were given up.
+        """
 
     def stopped_result(self) -> RunResult | None:
         """How they failed, as far as it is known; None if no more than before."""
