@@ -16,10 +16,10 @@ from plaunch.agent.notices import Notices
 from plaunch.agent.notifications import Notifier
 from plaunch.agent.peers import ObservedPeers, Peers
 from plaunch.agent.poller import Poller
-from plaunch.agent.requests import Requests, Snapshot
+from plaunch.agent.requests import Requests, SignalWorkers, Snapshot
 from plaunch.agent.rounds import prepare_rendezvous
 from plaunch.agent.signals import SignalInbox
-from plaunch.agent.states import Outcome, RequestKind
+from plaunch.agent.states import Outcome, Requested, RequestKind
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.agent.workers import Workers
@@ -156,7 +156,7 @@ class SimpleElasticAgent(ElasticAgent):
             reason: why, in a few words.
             who: who asks, in a few words that people know: a plugin, with its distribution.
         """
-        self._requests.ask(kind, reason, who)
+        self._requests.put(Requested(kind, reason, who))
 
     def signal_workers(
         self,
@@ -171,7 +171,8 @@ class SimpleElasticAgent(ElasticAgent):
             ranks: the global ranks of those that get it; None for all of this node.
             reason: why, for the report of a worker that the signal ends.
         """
-        self._requests.signal(signum, ranks, reason)
+        chosen = None if ranks is None else frozenset(ranks)
+        self._requests.put(SignalWorkers(signum, chosen, reason))
 
     def snapshot(self) -> Snapshot:
         """Where the agent is; for any thread."""

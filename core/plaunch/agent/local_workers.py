@@ -14,7 +14,6 @@ from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore
 from plaunch.agent.workers import Workers
 from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreError, WorkerStoreHostError
 from plaunch.process.contexts.context import RunProcsResult
-from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.kernel.details import describe_process
 from plaunch.process.kernel.uninterruptible import UninterruptibleWatch
 from plaunch.process.stopping.reaper import Reaper
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.worker import WorkerGroup
     from plaunch.agent.workers import TemplateMethods, WorkersStop
-    from plaunch.process.contexts.context import PContext
+    from plaunch.process.contexts.supervised import SupervisedContext
     from plaunch.process.failures.failure import ProcessFailure
 
 logger = logging.getLogger("plaunch")
@@ -60,7 +59,7 @@ class LocalWorkers(Workers):
         open_store: OpenStore,
     ) -> None:
         super().__init__(agent, group)
-        self.context: PContext | None = None
+        self.context: SupervisedContext | None = None
         self.reaper = Reaper(keep_daemons=keep_daemons)
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
         self._notifier = notifier
@@ -81,7 +80,7 @@ class LocalWorkers(Workers):
     def launch(
         self,
         envs: Mapping[int, Mapping[str, str]],
-        start: Callable[[Sequence[int]], PContext],
+        start: Callable[[Sequence[int]], SupervisedContext],
     ) -> dict[int, Any]:
         """Start a round's workers, by means of `start`; the pids, by local rank.
 
@@ -96,9 +95,8 @@ class LocalWorkers(Workers):
         self.context = start(() if self._store is None else self._store.fds())
         if self._store is not None:
             self._store.watch(self.context.pids().values())
-        if isinstance(self.context, SupervisedContext):
-            self.context.on_exit = self._exits.note
-            self.context.on_stop_step = self._exits.note_step
+        self.context.on_exit = self._exits.note
+        self.context.on_stop_step = self._exits.note_step
         return dict(self.context.pids())
 
     def _find_store(self, env: Mapping[str, str]) -> WorkerStore | None:
@@ -151,14 +149,10 @@ class LocalWorkers(Workers):
         if self.context is None:
             return RunResult(WorkerState.UNKNOWN)
         lost = self._tend_store()
-        if isinstance(self.context, SupervisedContext):
-            result = self.context.look()
-            if result is None:
-                # The others are told of when more is known of them.
-                self._exits.collect(self.context, None)
-        else:
-            result = self.context.wait(0)
-            self._exits.collect(self.context, result)
+        result = self.context.look()
+        if result is None:
+            # The others are told of when more is known of them.
+            self._exits.collect(self.context, None)
         # Workers that have all succeeded do not miss it any more.
         if lost is not None and (result is None or result.failures):
             if isinstance(lost, WorkerStoreHostError):
@@ -227,7 +221,7 @@ class LocalWorkers(Workers):
 
     def stop_in_steps(self) -> bool:
         """Whether they are stopped here, and not by a subclass, which may block."""
-        return self._has_own_stop and isinstance(self.context, SupervisedContext)
+        return self._has_own_stop and self.context is not None
 
     def begin_stop(self, signum: signal.Signals) -> WorkersStop | None:
         """Begin to stop them with `signum`."""
@@ -241,8 +235,8 @@ class LocalWorkers(Workers):
         return self._begin(signal.SIGTERM, closes_store=False)
 
     def _begin(self, signum: signal.Signals, *, closes_store: bool) -> WorkersStop | None:
-        if not isinstance(self.context, SupervisedContext):
-            return None  # it has done so itself
+        if self.context is None:
+            return None  # a subclass has workers of its own
         self._stop_closes_store = closes_store
         return self.context.begin_stop(signum, self._shutdown_timeout)
 
@@ -250,15 +244,13 @@ class LocalWorkers(Workers):
         """See what has become of them, and end their store with them."""
         if self._stop_closes_store:
             self._close_store()  # none of them needs it any more
-        if isinstance(self.context, SupervisedContext):
+        if self.context is not None:
             self._exits.collect(self.context, self.context.look())
         self._raise_unkillable()
 
     def stopped_result(self) -> RunResult | None:
         """How they failed, as far as it is known."""
-        if not isinstance(self.context, SupervisedContext):
-            return None
-        result = self.context.look()
+        result = None if self.context is None else self.context.look()
         return None if result is None else self._result(result)
 
     def pids(self) -> dict[int, int]:
@@ -343,8 +335,7 @@ class LocalWorkers(Workers):
         )
         logger.error("%s", self._unkillable)
         for rank in stuck:
-            if isinstance(self.context, SupervisedContext):
-                self.context.abandon(rank)
+            self.context.abandon(rank)
         return True
 
     def _raise_unkillable(self) -> None:
