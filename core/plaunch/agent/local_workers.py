@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.worker import WorkerGroup
-    from plaunch.agent.workers import TemplateMethods, WorkersStop
+    from plaunch.agent.workers import TemplateMethods
     from plaunch.process.contexts.supervised import SupervisedContext
     from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.stopping.stop import Stop
 
 logger = logging.getLogger("plaunch")
 
@@ -223,18 +224,18 @@ class LocalWorkers(Workers):
         """Whether they are stopped here, and not by a subclass, which may block."""
         return self._has_own_stop and self.context is not None
 
-    def begin_stop(self, signum: signal.Signals) -> WorkersStop | None:
+    def begin_stop(self, signum: signal.Signals) -> Stop | None:
         """Begin to stop them with `signum`."""
         self._signum = signum
         if not self.stop_in_steps():
             return super().begin_stop(signum)
         return self._begin(signum, closes_store=True)
 
-    def begin_clearing(self) -> WorkersStop | None:
+    def begin_clearing(self) -> Stop | None:
         """Begin to end what they have left behind; their store stays, for those of other nodes."""
         return self._begin(signal.SIGTERM, closes_store=False)
 
-    def _begin(self, signum: signal.Signals, *, closes_store: bool) -> WorkersStop | None:
+    def _begin(self, signum: signal.Signals, *, closes_store: bool) -> Stop | None:
         if self.context is None:
             return None  # a subclass has workers of its own
         self._stop_closes_store = closes_store

@@ -14,22 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from plaunch.agent.worker import RunResult, WorkerGroup
+    from plaunch.process.stopping.stop import Stop
 
 logger = logging.getLogger("plaunch")
-
-
-class WorkersStop(Protocol):
-    """A stop in progress; see `plaunch.process.stopping.stop.Stop`."""
-
-    def step(self) -> float | None:
-        """Do what is due and return the seconds until more is; None when all is over.
-
-        Raises:
-            UnkillableWorkerError: all is over, but something outlives even SIGKILL.
-        """
-
-    def escalate(self) -> None:
-        """Skip the grace."""
 
 
 class Stopping:
@@ -42,11 +29,11 @@ class Stopping:
 
     def __init__(self, at_end: Callable[[], None]) -> None:
         self._at_end = at_end
-        self._stop: WorkersStop | None = None
+        self._stop: Stop | None = None
         self.delay = 0.0  # seconds until it has something to do
         self.error: BaseException | None = None  # why the last one failed
 
-    def begin(self, begin: Callable[[], WorkersStop | None]) -> Event | None:
+    def begin(self, begin: Callable[[], Stop | None]) -> Event | None:
         """Begin one; its end, if that was all."""
         try:
             self._stop = begin()
@@ -151,7 +138,7 @@ class Workers:
         """Whether `begin_stop` returns at once, and all that is known of a failure comes later."""
         return False
 
-    def begin_stop(self, signum: signal.Signals) -> WorkersStop | None:
+    def begin_stop(self, signum: signal.Signals) -> Stop | None:
         """Begin to stop them with `signum`; the loop takes the steps of what is returned.
 
         None if it is done: here, where all that is known is `_stop_workers`, which may block.
@@ -160,7 +147,7 @@ class Workers:
         self.agent._stop_workers(self.group)
         return None
 
-    def begin_clearing(self) -> WorkersStop | None:
+    def begin_clearing(self) -> Stop | None:
         """The same for what workers that have all succeeded left behind."""
         return None
 
