@@ -276,6 +276,9 @@ def test_an_own_launcher_that_failed_is_there_once_beside_another_ones():
         failures, first = from_job_failures(known, {-1: mine, 3: make(3)})
         assert (first, [failures[rank].text for rank in (-1, -2)]) == (-1, texts)
         assert set(failures) == {-1, -2, 3}
+    # Where more have failed than are told one by one, it is among those that are counted.
+    many = [failure for n in range(33) for failure in to_job_failures({-1: launcher(f"no {n}")})]
+    assert set(from_job_failures(many, {-1: mine})[0]) == set(range(-33, 0))
 
 
 def test_what_a_launcher_says_is_told_in_full_whatever_came_before():

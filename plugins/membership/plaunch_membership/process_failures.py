@@ -13,7 +13,7 @@ from plaunch.process import ProcessFailure
 from plaunch.rendezvous import Verdict
 
 from plaunch_membership.bounds import MAX_NAME, nearest_date, printable
-from plaunch_membership.failures import JobFailure
+from plaunch_membership.failures import MAX_LISTED, JobFailure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ def to_verdict(recorded: RecordedVerdict, own: Mapping[int, ProcessFailure]) -> 
 
 
 def from_job_failures(
-    told: Iterable[JobFailure], own: Mapping[int, ProcessFailure]
+    told: Sequence[JobFailure], own: Mapping[int, ProcessFailure]
 ) -> tuple[dict[int, ProcessFailure], int | None]:
     """All failures of a round by global rank, and the rank of the first one, if there is one.
 
@@ -90,7 +90,7 @@ def from_job_failures(
     for rank, mine in own.items():
         if rank >= 0:
             failures.setdefault(rank, mine)
-        elif (mine.host, mine.timestamp) not in known:
+        elif (mine.host, mine.timestamp) not in known and len(told) < MAX_LISTED:  # else counted
             launchers += 1
             failures[-launchers] = mine
     return failures, first
