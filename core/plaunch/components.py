@@ -13,7 +13,7 @@ from plaunch.agent.worker import WorkerSpec
 from plaunch.errors import UsageError
 from plaunch.plugin.answers import checked_handler
 from plaunch.plugin.registry import RENDEZVOUS
-from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
+from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from plaunch.agent.notifications import LaunchEvents
     from plaunch.config import LaunchConfig
     from plaunch.plugin.manager import PluginManager
+    from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
 

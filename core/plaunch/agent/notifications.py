@@ -214,8 +214,7 @@ class Notifier:
         group, state = self._group, self._state()
         attempt, number = state.attempt, state.round
         if formed is not None:
-            attempt = state.attempt if formed.attempt is None else formed.attempt
-            number = state.round + 1 if formed.round is None else formed.round
+            attempt, number = formed.counted(state)
         return GroupInfo(
             run_id=self._group.spec.rdzv_handler.get_run_id(),
             role=group.spec.role,

@@ -7,20 +7,18 @@ import math
 import pickle
 
 import pytest
-from plaunch.agent.job_failures import (
+from plaunch.process.failures.child_failed import ChildFailedError
+from plaunch.process.failures.failure import ProcessFailure
+from plaunch_membership.failures import FailureGroup, JobFailure
+from plaunch_membership.process_failures import (
     MAX_BRIEF_BYTES,
     MAX_DETAILED,
     MAX_LINES,
     MAX_TEXT_BYTES,
     describe_groups,
     from_job_failures,
-    node_failure,
     to_job_failures,
 )
-from plaunch.errors import PluginLoadError, WorkerStartError
-from plaunch.process.failures.child_failed import ChildFailedError
-from plaunch.process.failures.failure import ProcessFailure
-from plaunch.rendezvous import FailureGroup, JobFailure
 
 STACK = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: bad\n'
 
@@ -41,6 +39,12 @@ def over_the_wire(failures):
     return [
         JobFailure(f.rank, f.began, f.summary, json.loads(json.dumps(f.detail))) for f in failures
     ]
+
+
+def launcher(text, exitcode=1, host="b"):
+    failure = make(-1, exitcode)
+    failure.host, failure.message, failure.error_file_data = host, text, {"message": text}
+    return failure
 
 
 FAILURES = {
@@ -239,8 +243,8 @@ def test_own_failures_are_known_in_full():
 
 
 def test_a_node_that_failed_itself():
-    error = PluginLoadError("plugin 'x' is broken\nas you see")
-    told = node_failure(error, "b")
+    broken = launcher("plugin 'x' is broken\nas you see", 110)
+    (told,) = to_job_failures({-2: broken})
     assert told.rank == -1
     assert told.summary == "the launcher on b failed: plugin 'x' is broken"
     failures, first = from_job_failures(over_the_wire([told]), {})
@@ -252,9 +256,9 @@ def test_a_node_that_failed_itself():
 
 def test_several_nodes_that_failed_themselves_and_a_worker():
     told = [
-        node_failure(WorkerStartError("no more processes"), "b"),
+        *to_job_failures({-1: launcher("no more processes")}),
         *to_job_failures({3: make(3)}),
-        node_failure(KeyError("oops"), "c"),
+        *to_job_failures({-1: launcher("KeyError('oops')", host="c")}),
     ]
     failures, first = from_job_failures(told, {})
     assert (first, list(failures)) == (-1, [-1, 3, -2])
@@ -262,3 +266,22 @@ def test_several_nodes_that_failed_themselves_and_a_worker():
     assert "the launcher on c, pid" in report
     assert "KeyError('oops')" in report
     assert "rank -" not in report
+
+
+def test_an_own_launcher_that_failed_is_there_once_beside_another_ones():
+    """Whatever number it has here: the first one is the same on all nodes."""
+    theirs, mine = launcher("the disk is full", host="c"), launcher("the store is lost " * 99)
+    told = [failure for one in (theirs, mine) for failure in to_job_failures({-1: one})]
+    for known, texts in ((told, [theirs.text, mine.text]), (told[:1], [theirs.text, mine.text])):
+        failures, first = from_job_failures(known, {-1: mine, 3: make(3)})
+        assert (first, [failures[rank].text for rank in (-1, -2)]) == (-1, texts)
+        assert set(failures) == {-1, -2, 3}
+    # Where more have failed than are told one by one, it is among those that are counted.
+    many = [failure for n in range(33) for failure in to_job_failures({-1: launcher(f"no {n}")})]
+    assert set(from_job_failures(many, {-1: mine})[0]) == set(range(-33, 0))
+
+
+def test_what_a_launcher_says_is_told_in_full_whatever_came_before():
+    failures = {rank: make(rank, at=1.0) for rank in range(MAX_DETAILED)}
+    *_, last = to_job_failures({**failures, -1: launcher("x" * 1000)})
+    assert (last.rank, last.detail["message"]) == (-1, "x" * 1000)

@@ -7,20 +7,19 @@ writes like this, is left out; a text is cut, and nothing in it reaches a termin
 from __future__ import annotations
 
 import math
-import os
-import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.errors import PlaunchError
-from plaunch.process.failures.error_file import traceback_of
-from plaunch.process.failures.failure import NOT_AVAILABLE, ProcessFailure
-from plaunch.rendezvous.bounds import MAX_NAME, nearest_date, printable
-from plaunch.rendezvous.job import JobFailure
+from plaunch.process import ProcessFailure
+from plaunch.rendezvous import Verdict
+
+from plaunch_membership.bounds import MAX_NAME, nearest_date, printable
+from plaunch_membership.failures import MAX_LISTED, JobFailure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from plaunch.rendezvous.job import FailureGroup
+    from plaunch_membership.failures import FailureGroup
+    from plaunch_membership.state import RecordedVerdict
 
 MAX_TEXT_BYTES = 8 << 10  # of a message, of a traceback, and of the last lines together
 MAX_BRIEF_BYTES = 200  # of the message of a failure that was not the node's first
@@ -38,7 +37,7 @@ _MAX_SPANS = 16  # contiguous parts of ranks, in one line
 
 
 def to_job_failures(failures: Mapping[int, ProcessFailure]) -> list[JobFailure]:
-    """What a node tells of its workers' failures (by global rank), the first one first.
+    """What a node tells of its failures (see `JobRendezvous.report_failure`), the first one first.
 
     Only the first one comes with its traceback and last lines: it alone can be the job's first.
     Of very many, the last ones come with one sentence each.
@@ -47,47 +46,54 @@ def to_job_failures(failures: Mapping[int, ProcessFailure]) -> list[JobFailure]:
     return [_worker(rank, failures[rank], place) for place, rank in enumerate(ranks)]
 
 
-def node_failure(error: BaseException, host: str, what: str = "") -> JobFailure:
-    """What a node tells when it failed itself, and not its workers: of `error`, or of `what`."""
-    text = what or (str(error) if isinstance(error, PlaunchError) else repr(error))
-    return JobFailure(
-        rank=_NODE,
-        began=time.time(),
-        summary=f"the launcher on {host} failed: {text.partition(chr(10))[0]}",
-        detail={
-            "host": host,
-            "pid": os.getpid(),
-            "exit_code": int(getattr(error, "exit_code", 1)),
-            "has_reply": True,
-            "message": _end_of(text, MAX_TEXT_BYTES),
-            "timestamp": time.time(),
-        },
-        how=_NODES,
+def to_verdict(recorded: RecordedVerdict, own: Mapping[int, ProcessFailure]) -> Verdict:
+    """What the agent is told of how the job ended.
+
+    `own` are the failures that this node has told of itself in the last round; they are known in
+    full.
+    """
+    failures, first = from_job_failures(recorded.failures, own)
+    return Verdict(
+        recorded.outcome,
+        recorded.node,
+        recorded.reason,
+        recorded.time,
+        failures,
+        first,
+        describe_groups(recorded.others, failures),
     )
 
 
 def from_job_failures(
     told: Sequence[JobFailure], own: Mapping[int, ProcessFailure]
-) -> tuple[dict[int, ProcessFailure], int]:
-    """All failures of a round by global rank, and the rank of the first one.
+) -> tuple[dict[int, ProcessFailure], int | None]:
+    """All failures of a round by global rank, and the rank of the first one, if there is one.
 
-    `told` is what the nodes agreed on, the first one first, and not empty. `own` are this node's,
-    which are known in full; those that the others were not told of are there as well. A node that
-    failed itself has a negative number, from -1 on down.
+    `told` is what the nodes agreed on, the first one first. `own` are this node's, which are known
+    in full; those that the others were not told of are there as well. A launcher that failed has a
+    negative number, from -1 on down, which need not be the one that it has in `own`.
     """
     failures: dict[int, ProcessFailure] = {}
-    ranks = []
-    nodes = 0
+    first: int | None = None
+    launchers = 0
     for failure in told:
         rank = failure.rank
         if rank < 0:
-            nodes += 1
-            rank = -nodes
-        ranks.append(rank)
-        failures.setdefault(rank, own.get(rank) or _rebuild(rank, failure))
+            launchers += 1
+            rank = -launchers
+        first = rank if first is None else first
+        if rank not in failures:
+            failures[rank] = own[rank] if 0 <= rank in own else _rebuild(rank, failure)
+    if first is None:
+        return {}, None
+    known = {(failure.host, failure.timestamp) for rank, failure in failures.items() if rank < 0}
     for rank, mine in own.items():
-        failures.setdefault(rank, mine)
-    return failures, ranks[0]
+        if rank >= 0:
+            failures.setdefault(rank, mine)
+        elif (mine.host, mine.timestamp) not in known and len(told) < MAX_LISTED:  # else counted
+            launchers += 1
+            failures[-launchers] = mine
+    return failures, first
 
 
 def describe_groups(
@@ -130,10 +136,15 @@ def _worker(rank: int, failure: ProcessFailure, place: int) -> JobFailure:
     if rank < 0:
         what = f"the launcher on {failure.host} failed: {failure.text}"
     return JobFailure(
-        rank=rank,
+        rank=max(rank, _NODE),
         began=failure.began,
         summary=what.partition("\n")[0],
-        detail=_detail(failure, in_full=place == 0) if place < MAX_DETAILED else {},
+        # That of a launcher is told nowhere else, as that of a worker is on its console.
+        detail=(
+            _detail(failure, in_full=place == 0 or rank < 0)
+            if place < MAX_DETAILED or rank < 0
+            else {}
+        ),
         how=_NODES if rank < 0 else failure.describe_exit(),
     )
 
@@ -152,7 +163,7 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "message": _end_of(failure.text, limit),
     }
     if in_full:
-        detail["traceback"] = _end_of(traceback_of(failure.message), limit)
+        detail["traceback"] = _end_of(failure.traceback, limit)
         detail["log_files"] = failure.log_files
     detail["last_lines"] = _last_lines(failure.last_lines, MAX_LINES if in_full else 1, limit)
     return detail
@@ -178,7 +189,7 @@ def _rebuild(rank: int, told: JobFailure) -> ProcessFailure:
         for path in _lines(detail, "log_files")[:MAX_LINES]
     ]
     path = _word(_text(detail, "error_file"), _MAX_PATH)
-    if path and path != NOT_AVAILABLE:
+    if path and path != failure.error_file:  # which says that there is none
         failure.error_file = f"{failure.host}:{path}"
     message = _end_of(_text(detail, "message"), MAX_TEXT_BYTES)
     traceback = _end_of(_text(detail, "traceback"), MAX_TEXT_BYTES)
