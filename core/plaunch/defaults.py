@@ -47,6 +47,8 @@ DEFAULT_POLICY = "plaunch_signals.torchrun:policy_of_environment"
 # Make plaunch's of what packages list in torchrun's two groups for torch's own types.
 TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
+# The text of a `ChildFailedError`; a shorter one takes its place if that cannot be had.
+FAILURE_REPORT = "plaunch_report.failure_report:format_report"
 # Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 

@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import PlaunchError
-from plaunch.process.failures.error_file import traceback_of
 from plaunch.process.failures.failure import NOT_AVAILABLE, ProcessFailure
 from plaunch.rendezvous.bounds import MAX_NAME, nearest_date, printable
 from plaunch.rendezvous.job import JobFailure
@@ -152,7 +151,7 @@ def _detail(failure: ProcessFailure, *, in_full: bool) -> dict[str, object]:
         "message": _end_of(failure.text, limit),
     }
     if in_full:
-        detail["traceback"] = _end_of(traceback_of(failure.message), limit)
+        detail["traceback"] = _end_of(failure.traceback, limit)
         detail["log_files"] = failure.log_files
     detail["last_lines"] = _last_lines(failure.last_lines, MAX_LINES if in_full else 1, limit)
     return detail
