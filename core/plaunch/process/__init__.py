@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.context import PContext as PContext
     from plaunch.process.contexts.context import ProcessExit as ProcessExit
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
+    from plaunch.process.contexts.forked import become_worker as become_worker
     from plaunch.process.contexts.programs import start_program as start_program
     from plaunch.process.contexts.returns import Returns as Returns
     from plaunch.process.contexts.start import start_processes as start_processes
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
     from plaunch.process.contexts.supervised import SupervisedContext as SupervisedContext
-    from plaunch.process.contexts.worker_setup import WorkerSetup as WorkerSetup
     from plaunch.process.failures.child_failed import ChildFailedError as ChildFailedError
     from plaunch.process.failures.error_handler import ErrorHandler as ErrorHandler
     from plaunch.process.failures.error_handler import get_error_handler as get_error_handler
@@ -66,6 +66,7 @@ __getattr__, __dir__, __all__ = attach(
         ".failures.error_handler": "ErrorHandler get_error_handler record",
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure describe_exit",
+        ".contexts.forked": "become_worker",
         ".contexts.programs": "start_program",
         ".streams.logs": "LogsDest LogsSpecs",
         ".stopping.signals": (
@@ -77,7 +78,6 @@ __getattr__, __dir__, __all__ = attach(
         ".streams.temporary": "remove_temporary",
         ".contexts.subprocess_context": "SubprocessContext",
         ".contexts.supervised": "SupervisedContext",
-        ".contexts.worker_setup": "WorkerSetup",
         ".kernel.handle": "ProcessHandle",
         ".kernel.watch": "ExitWatch",
     },

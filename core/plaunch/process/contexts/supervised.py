@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from plaunch.process.contexts.context import ProcessExit
-    from plaunch.process.contexts.worker_setup import WorkerSetup
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.stopping.job import Job
@@ -164,22 +163,17 @@ class SupervisedContext(PContext):
         binding = self._bindings.get(local_rank)
         return contextlib.nullcontext() if binding is None else binding.applied()
 
-    def _fork_setup(self, local_rank: int, stdout: int | None, stderr: int | None) -> WorkerSetup:
-        """What makes a fork of this process the worker."""
-        from plaunch.process.contexts.worker_setup import WorkerSetup  # noqa: PLC0415 - forks only
+    def _fork_fds(self) -> tuple[int | None, list[int]]:
+        """What a fork of this process must know of its descriptors.
 
+        Returns:
+            The one for `become_worker`, if there is a guard, and those that it must close.
+        """
         if self._watch is None or self._job is None:
             raise self._not_started()
         guard_fd = self._job.guard_fd()
         fds = (*self._private_fds, *self._watch.own_fds(), *self._job.own_fds())
-        return WorkerSetup(
-            local_rank,
-            env=self._environment(local_rank),
-            stdout=stdout,
-            stderr=stderr,
-            guard_fd=guard_fd,
-            close_fds=tuple(fd for fd in fds if fd != guard_fd),
-        )
+        return guard_fd, [fd for fd in fds if fd != guard_fd]
 
     # --- start, look, stop ------------------------------------------------------------------------
 
