@@ -69,7 +69,7 @@ class FoundJob:
     def orphans(self, rank):
         return self.tree.orphans().get(rank, [])
 
-    def signal(self, processes, signum):
+    def signal(self, rank, processes, signum):
         return self.tree.signal(processes, signum)
 
 

@@ -358,7 +358,6 @@ class SupervisedContext(PContext):
                 stack.callback(self._logs_to_close.close, self._exits.are_successes())
             if self._watch is not None:
                 stack.callback(self._watch.close)
-                stack.callback(self._reaper.forget_watch)
             stack.callback(self._returns.close)
             for worker in self._exits.workers.values():
                 stack.callback(worker.release)

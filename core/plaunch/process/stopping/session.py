@@ -97,7 +97,8 @@ class WorkerSession:
         return set()
 
     def _signal_found(self, processes: Collection[Process], signum: signal.Signals) -> set[int]:
-        return self._warn_of({p.pid for p in self._job.signal(processes, signum)}, signum)
+        refused = self._job.signal(self._rank, processes, signum)
+        return self._warn_of({process.pid for process in refused}, signum)
 
     def _warn_of(self, refused: set[int], signum: signal.Signals) -> set[int]:
         for pid in sorted(refused):
