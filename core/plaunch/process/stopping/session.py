@@ -65,6 +65,13 @@ class WorkerSession:
         for each in (signum, signal.SIGCONT):
             self._signal_found(found, each)
 
+    def runs_program(self) -> bool:
+        """Whether anything is alive of the session of a worker that has ended itself.
+
+        What such a worker waited for is in its session; daemons have left that.
+        """
+        return any(process.session == self.pid for process in self._job.orphans(self._rank))
+
     def kill(self) -> set[int]:
         """Send SIGKILL to the worker and to everything that it started.
 
