@@ -42,6 +42,9 @@ WAIT_THROUGH_STORE = "plaunch_torchrun.round_store:wait_for_peers"
 # The health check that a site has put in the place of torchrun's: whether it has, and the server.
 HAS_HEALTH_CHECK = "plaunch_torchrun.health:is_sites_own"
 FIND_HEALTH_CHECK = "plaunch_torchrun.health:find_server"
+# Lets a worker write an error file, and the launcher one of its own about the first failure.
+RECORD = "plaunch_torchrun.error_handler:record"
+HAND_UP = "plaunch_torchrun.error_handler:dump_root_cause"
 # What signals mean to an agent that is given no policy.
 DEFAULT_POLICY = "plaunch_signals.torchrun:policy_of_environment"
 # Make plaunch's of what packages list in torchrun's two groups for torch's own types.

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import time
 import types
@@ -17,18 +16,6 @@ def make(exitcode=1, at=0.0, local_rank=0, pid=4242, error_file="", **more):
     failure = ProcessFailure(local_rank, pid, exitcode, str(error_file), host="gpu-07", **more)
     failure.timestamp = NOON + at
     return failure
-
-
-@pytest.fixture
-def child_file(tmp_path):
-    """Write what a worker has written."""
-
-    def write(data):
-        path = tmp_path / "child.json"
-        path.write_text(json.dumps(data))
-        return str(path)
-
-    return write
 
 
 def nested(text, stack):

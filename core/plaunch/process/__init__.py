@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
     from plaunch.process.contexts.supervised import SupervisedContext as SupervisedContext
     from plaunch.process.failures.child_failed import ChildFailedError as ChildFailedError
-    from plaunch.process.failures.error_handler import ErrorHandler as ErrorHandler
-    from plaunch.process.failures.error_handler import get_error_handler as get_error_handler
-    from plaunch.process.failures.error_handler import record as record
+    from plaunch.process.failures.error_file import ErrorFileError as ErrorFileError
+    from plaunch.process.failures.error_file import read_error_file as read_error_file
+    from plaunch.process.failures.error_file import text_of_error as text_of_error
     from plaunch.process.failures.failure import ProcessFailure as ProcessFailure
     from plaunch.process.failures.failure import describe_exit as describe_exit
+    from plaunch.process.failures.record import record as record
     from plaunch.process.kernel.descriptor_limit import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
@@ -63,7 +64,8 @@ __getattr__, __dir__, __all__ = attach(
         ".kernel.processes": "Process read_process read_table",
         ".kernel.details": "read_environ",
         ".stopping.reaping.job_tag": "JOBS_VARIABLE",
-        ".failures.error_handler": "ErrorHandler get_error_handler record",
+        ".failures.error_file": "ErrorFileError read_error_file text_of_error",
+        ".failures.record": "record",
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure describe_exit",
         ".contexts.forked": "become_worker",
