@@ -7,9 +7,8 @@ import json
 import warnings
 
 import pytest
-from plaunch.process.failures.child_failed import ChildFailedError
-from plaunch.process.failures.error_handler import ErrorHandler, dump_root_cause, record
-from plaunch.process.failures.failure import ProcessFailure
+from plaunch.process import ChildFailedError, ProcessFailure
+from plaunch_torchrun.error_handler import ErrorHandler, dump_root_cause, record
 
 
 @pytest.fixture(scope="module")

@@ -10,22 +10,16 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from plaunch.process.failures.child_failed import ChildFailedError
-from plaunch.process.failures.error_file import (
-    ErrorFileError,
-    describe_exception,
-    describe_failure,
-    read_error_file,
-    text_of,
-    write_error_file,
-)
+from plaunch.process import ChildFailedError, ErrorFileError, read_error_file
+
+from plaunch_torchrun.error_files import describe_exception, describe_failure, write_error_file
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process import ProcessFailure
 
     _P = ParamSpec("_P")
     _R = TypeVar("_R")
@@ -101,7 +95,8 @@ class ErrorHandler:
         if os.path.isfile(path) and os.path.getsize(path):
             # A worker that inherited this process's variable may have written here before.
             try:
-                earlier = text_of(read_error_file(path)["message"])
+                earlier = read_error_file(path)["message"]
+                earlier = earlier.get("message") if isinstance(earlier, dict) else earlier
             except ErrorFileError as error:
                 earlier = str(error)
             _logger().warning("error file %r exists and is replaced; it said: %s", path, earlier)

@@ -1,4 +1,4 @@
-"""What a process does first that is a worker, but was not started as a program of its own."""
+"""What a function worker does first: its session, streams, signals, environment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from plaunch.process.kernel.processes import find_identity
-from plaunch.process.kernel.subreaper import become_subreaper
-from plaunch.process.kernel.title import blank_variables, set_title
-from plaunch.process.launcher_variables import is_secret
-from plaunch.process.stopping.guard.protocol import process_line
-from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE
+from plaunch.process import JOBS_VARIABLE, become_worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,15 +42,8 @@ class WorkerSetup:
 
     def apply(self) -> None:
         """Become the worker; called once, in the process that is to be it."""
-        if os.getsid(0) != os.getpid():
-            os.setsid()
-        if self.env is not None:
-            tags = self.env.get(JOBS_VARIABLE, "")
-            set_title(f"worker {self.local_rank} {tags}", tags, tags.rpartition(":")[2])
-            blank_variables(is_secret)
-        become_subreaper()  # else nobody would know of its orphans as long as it lives
-        if self.guard_fd is not None:
-            _tell_guard(self.guard_fd, self.local_rank)
+        tags = None if self.env is None else self.env.get(JOBS_VARIABLE, "")
+        become_worker(self.local_rank, tags=tags, guard_fd=self.guard_fd)
         if self.signal_mask is not None:
             _forget_signal_handlers(self.signal_mask)
         _take_stream("stdout", 1, self.stdout)
@@ -67,17 +55,6 @@ class WorkerSetup:
             for name in os.environ.keys() - self.env.keys():
                 del os.environ[name]
             os.environ.update(self.env)
-
-
-def _tell_guard(line: int, local_rank: int) -> None:
-    """Make this process known, for the launcher may be gone by now.
-
-    The guard waits for as long as somebody holds the line, so that a worker lets go of it only when
-    it can be found.
-    """
-    with contextlib.suppress(OSError):  # the guard may be gone, too
-        os.write(line, process_line(local_rank, *find_identity(os.getpid())))
-    os.close(line)
 
 
 def _forget_signal_handlers(mask: frozenset[int]) -> None:

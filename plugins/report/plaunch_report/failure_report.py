@@ -1,4 +1,7 @@
-"""The failure report: what failed first and why, then what else failed, then what was stopped."""
+"""The failure report: what failed first and why, then what else failed, then what was stopped.
+
+The text of a `ChildFailedError`, in the launcher; nothing else here is loaded with it.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,12 @@ import signal
 from typing import TYPE_CHECKING
 
 from plaunch.numbers import format_ranks
-from plaunch.process.failures.error_file import traceback_of
-from plaunch.process.failures.failure import NOT_AVAILABLE, describe_exit
+from plaunch.process import describe_exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process import ProcessFailure
 
 MAX_STDERR_LINES = 20
 MAX_TRACEBACK_LINES = 200
@@ -26,6 +28,7 @@ _CRASHES = frozenset(
 )
 _DATE = "%Y-%m-%d %H:%M:%S.%f %z"
 _CLOCK = "%H:%M:%S.%f"
+_NO_FILE = "<N/A>"  # what `ProcessFailure.error_file` is then
 _FAULT_HANDLER = "Fatal Python error: "
 
 # Colours and other control sequences: a pseudo-terminal makes Python 3.13 colour its tracebacks.
@@ -96,11 +99,11 @@ def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
         f"  ended:      {failure.describe_exit()}",
         *(f"  log file:   {_clean(path)}" for path in failure.log_files),
     ]
-    if failure.error_file != NOT_AVAILABLE:
+    if failure.error_file != _NO_FILE:
         lines.append(f"  error file: {_clean(failure.error_file)}")
     lines += [f"  hint:       {text}" for text in _hints(failure)]
     if failure.has_reply:
-        callstack = traceback_of(failure.message)
+        callstack = failure.traceback
         if callstack:
             return lines + _block("Python traceback:", callstack.splitlines(), MAX_TRACEBACK_LINES)
         text = failure.text

@@ -6,8 +6,7 @@ import types
 
 import pytest
 from plaunch.numbers import format_ranks
-from plaunch.process.failures.child_failed import ChildFailedError
-from plaunch.process.failures.failure import ProcessFailure
+from plaunch.process import ChildFailedError, ProcessFailure
 
 NOON = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
 ZONE = time.strftime("%z", time.localtime(NOON))

@@ -8,15 +8,14 @@ import sys
 import time
 
 import pytest
-from plaunch.process.failures.child_failed import ChildFailedError
-from plaunch.process.failures.error_file import MAX_TEXT_CHARS, write_error_file
-from plaunch.process.failures.error_handler import (
+from plaunch.process import ChildFailedError, ProcessFailure
+from plaunch_torchrun.error_files import MAX_TEXT_CHARS, write_error_file
+from plaunch_torchrun.error_handler import (
     ErrorHandler,
     dump_root_cause,
     get_error_handler,
     record,
 )
-from plaunch.process.failures.failure import ProcessFailure
 
 from helpers.programs import run_python
 
@@ -377,7 +376,7 @@ def test_a_script_under_record_ends_as_it_would_without(tmp_path):
 
 def test_a_fatal_signal_leaves_the_stacks_on_stderr(tmp_path):
     code = (
-        "import os, signal\nfrom plaunch.process.failures.error_handler import record\n"
+        "import os, signal\nfrom plaunch.process import record\n"
         "@record\ndef main(): os.kill(os.getpid(), signal.SIGSEGV)\nmain()"
     )
     done = run(code, tmp_path)
@@ -389,7 +388,7 @@ def test_a_fatal_signal_leaves_the_stacks_on_stderr(tmp_path):
 def test_record_loads_little(tmp_path):
     code = (
         "import sys\nbefore = set(sys.modules)\n"
-        "from plaunch.process.failures.error_handler import record\n"
+        "from plaunch.process import record\n"
         "record(lambda: None)()\n"
         "print(sorted({'torch', 'json', 'logging', 'subprocess', 'traceback', 'pluggy', 'socket'}"
         " & (set(sys.modules) - before)))"
