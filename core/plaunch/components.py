@@ -1,24 +1,30 @@
-"""What a launch makes of its settings alone: the rendezvous handler, and what workers are."""
+"""What a launch makes of its settings: the rendezvous handler, its events, what workers are."""
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from plaunch import defaults
 from plaunch.agent.closing import release_rendezvous
 from plaunch.agent.rounds import longest_stop
 from plaunch.agent.worker import WorkerSpec
 from plaunch.errors import UsageError
 from plaunch.plugin.answers import checked_handler
 from plaunch.plugin.registry import RENDEZVOUS
-from plaunch.rendezvous.api import JobSettings, RendezvousHandler, RendezvousParameters
+from plaunch.rendezvous.parameters import JobSettings, RendezvousParameters
 from plaunch.rendezvous.token import check_token_is_used
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from plaunch.agent.notifications import LaunchEvents
     from plaunch.config import LaunchConfig
     from plaunch.plugin.manager import PluginManager
+    from plaunch.rendezvous.api import RendezvousHandler
+
+logger = logging.getLogger("plaunch")
 
 
 def create_rendezvous(config: LaunchConfig, manager: PluginManager) -> RendezvousHandler:
@@ -41,7 +47,7 @@ def create_rendezvous(config: LaunchConfig, manager: PluginManager) -> Rendezvou
             local_world_size=config.nproc_per_node,
             max_restarts=config.max_restarts,
             node_rank=config.node_rank,
-            stop_timeout=longest_stop(seconds_of(config.shutdown_timeout)),
+            stop_timeout=longest_stop(config.shutdown_timeout or 0.0),
             port_range=config.port_range,
             start_timeout=config.start_timeout,
         ),
@@ -55,6 +61,24 @@ def create_rendezvous(config: LaunchConfig, manager: PluginManager) -> Rendezvou
         release_rendezvous(handler.leave)
         raise
     return handler
+
+
+def find_events(
+    config: LaunchConfig, manager: PluginManager, *, is_wanted: bool
+) -> Callable[..., LaunchEvents] | None:
+    """What creates the event handlers, and brings events to them; None if nobody reads any.
+
+    The log is a reader, too: it says where the time went.
+
+    Raises:
+        UsageError: a handler, or an option of one, is unknown.
+        PluginError: a handler cannot be loaded.
+    """
+    is_named = config.event_log_handler != defaults.EVENT_HANDLER
+    if not (is_wanted or is_named or logger.isEnabledFor(logging.INFO)):
+        return None
+    found: Callable[..., LaunchEvents] = defaults.load_default(defaults.EVENTS)(config, manager)
+    return found
 
 
 def worker_spec(
@@ -84,8 +108,3 @@ def worker_spec(
         worker_store=worker_store,
         job_id=config.job_id,
     )
-
-
-def seconds_of(value: float | None) -> float:
-    """A setting in seconds; `LaunchConfig` has put a number in the place of None."""
-    return 0.0 if value is None else value

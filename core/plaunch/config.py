@@ -72,7 +72,6 @@ class LaunchConfig:
             own).
         devices: the numbers of the devices that the workers of this node see, one for each, among
             those that are visible already; None for all (plaunch's own).
-        event_conf: options of the event handlers, by `handler.key` (plaunch's own).
         worker_store: who hosts the workers' store: `agent`, the launcher of the node of rank 0, or
             `rank0`, the worker of that rank (plaunch's own).
         job_id: the id that the job keeps when it is started once more under another run id, for its
@@ -116,7 +115,6 @@ class LaunchConfig:
     port_range: tuple[int, int] | None = None
     start_timeout: float | None = None
     devices: list[str] | None = None
-    event_conf: dict[str, str] = field(default_factory=dict)
     worker_store: str = "agent"
     job_id: str = ""
     options: dict[str, object] = field(default_factory=dict)

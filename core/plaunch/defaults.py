@@ -21,12 +21,16 @@ ELASTIC_RENDEZVOUS = "c10d"
 
 # The logs spec of a call that brings none, and comes without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
+# What carries the workers' output, for a logs spec that does not bring its own.
+STREAMS = "plaunch_streams.worker_streams:WorkerStreams"
 # Makes a `Binder` of what a `WorkerSpec` says of devices and processors, where no agent brings one.
 BINDER = "plaunch_devices.binder:create_binder"
 # The context of workers that are functions.
 FUNCTIONS = "plaunch_functions.context:MultiprocessContext"
-# Makes the events of a launch, for its event handlers and extensions, and adds up its time.
-EVENT_STREAM = "plaunch_events:EventStream"
+# Makes the events of a launch, brings them to its event handlers and extensions, and adds up its
+# time; and the plugin with options of event handlers.
+EVENTS = "plaunch_events:find_events"
+EVENT_OPTIONS = "events"
 # Makes signals raise `SignalException` while a context is used without an agent, as in torchrun.
 STOP_SIGNALS = "plaunch_torchrun.stop_signals:StopSignals"
 # The plugin with options that answers for `LaunchConfig.devices`, `numa_options` and
@@ -42,11 +46,16 @@ WAIT_THROUGH_STORE = "plaunch_torchrun.round_store:wait_for_peers"
 # The health check that a site has put in the place of torchrun's: whether it has, and the server.
 HAS_HEALTH_CHECK = "plaunch_torchrun.health:is_sites_own"
 FIND_HEALTH_CHECK = "plaunch_torchrun.health:find_server"
+# Lets a worker write an error file, and the launcher one of its own about the first failure.
+RECORD = "plaunch_torchrun.error_handler:record"
+HAND_UP = "plaunch_torchrun.error_handler:dump_root_cause"
 # What signals mean to an agent that is given no policy.
 DEFAULT_POLICY = "plaunch_signals.torchrun:policy_of_environment"
 # Make plaunch's of what packages list in torchrun's two groups for torch's own types.
 TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
+# The text of a `ChildFailedError`; a shorter one takes its place if that cannot be had.
+FAILURE_REPORT = "plaunch_report.failure_report:format_report"
 # Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 

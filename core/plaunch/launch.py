@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from plaunch import defaults
@@ -21,24 +21,22 @@ from plaunch.agent.local import HEALTH_VARIABLE, LocalElasticAgent
 from plaunch.agent.notifications import BeforeWorkers, WorkersStarted
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import name_entrypoint
-from plaunch.components import create_rendezvous, seconds_of, worker_spec
+from plaunch.components import create_rendezvous, find_events, worker_spec
 from plaunch.config import make_run_id
 from plaunch.errors import SignalException, UnkillableWorkerError, UsageError
 from plaunch.plugin.answers import checked_policy
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.event_handlers import create_event_queues, find_event_handlers
-from plaunch.plugin.event_queue import EventQueue, close_queues
-from plaunch.plugin.extensions import AgentControl, LaunchView
+from plaunch.plugin.extensions import AgentControl, snapshot_of_launch
 from plaunch.plugin.manager import PluginManager
 from plaunch.plugin.registry import LOGS_SPECS, SIGNAL_POLICIES
 from plaunch.process.failures.child_failed import ChildFailedError
-from plaunch.process.streams.traffic import Traffic
+from plaunch.process.streams.api import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from plaunch.agent.local import HealthCheckServer
-    from plaunch.agent.notifications import EventStream, Notification, Notify
+    from plaunch.agent.notifications import LaunchEvents, Notification
     from plaunch.agent.worker import RunResult, WorkerInfo
     from plaunch.agent.worker_store import OpenStore
     from plaunch.config import LaunchConfig
@@ -146,11 +144,11 @@ class _Launch:
         self._entrypoint = entrypoint
         self._args = args
         self._name = name_entrypoint(entrypoint, args)
+        self._grace = config.shutdown_timeout or 0.0  # seconds; the settings have a number by now
         self._traffic = Traffic()
-        self._alive = Alive(
-            seconds_of(config.shutdown_timeout) + TURN_BOUND, progress=self._last_progress
-        )
+        self._alive = Alive(self._grace + TURN_BOUND, progress=self._last_progress)
         self._agent: LocalElasticAgent | None = None
+        self._events: LaunchEvents | None = None
         self._extending: list[Extending] = []
         self._binder: Binder | None = None
         self._open_store: OpenStore | None = None
@@ -160,7 +158,7 @@ class _Launch:
         logs_specs = config.logs_specs
         if logs_specs is None:
             create_logs_specs = manager.get(LOGS_SPECS, defaults.LOGS_SPECS)
-            with self._manager.calling(LOGS_SPECS, defaults.LOGS_SPECS):
+            with manager.calling(LOGS_SPECS, defaults.LOGS_SPECS):
                 logs_specs = create_logs_specs()
         log_dir = logs_specs.root_log_dir
         context = PluginContext(
@@ -176,36 +174,27 @@ class _Launch:
             or defaults.load_default(defaults.HAS_HEALTH_CHECK)()
         ):
             del environ[HEALTH_VARIABLE]  # which asks for that server, and no other
-        manager.use_options(config.options, environ)
+        asked = manager.use_options(config.options, environ)
         create_policy = manager.get(SIGNAL_POLICIES, config.signal_policy)
-        find_event_handlers(manager, config.event_log_handler, config.event_conf)
-        with self._manager.calling(SIGNAL_POLICIES, config.signal_policy):
+        create_events = find_events(config, manager, is_wanted=defaults.EVENT_OPTIONS in asked)
+        with manager.calling(SIGNAL_POLICIES, config.signal_policy):
             policy = checked_policy(create_policy(context))
-        logs_specs, policy = manager.bounded(logs_specs, policy, self._has_stop)
+        bounded_specs, policy = manager.bounded(logs_specs, policy, self._has_stop)
         self._extending = manager.create_extensions(context)
         self._binder = manager.worker_binder(context, self._has_stop)
         self._open_store = manager.worker_store(context, self._has_stop)
-        queues = self._create_queues(context, logs_specs)
-        queues += [
-            EventQueue(item.who, item, who=f"an extension of {item.who}", head_start=None)
-            for item in self._extending
-        ]
-        stream: EventStream | None = None
-        failure: BaseException | None = None
-        try:
-            if queues or logger.isEnabledFor(logging.INFO):  # who reads where the time went
-                create_stream = defaults.load_default(defaults.EVENT_STREAM)
-                stream = create_stream(config, self._name, [queue.put for queue in queues])
-                stream.begin()
-            return self._run_agent(logs_specs, policy, stream, queues)
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            took = "" if stream is None else stream.finish(failure)
-            close_queues(queues)
-            if took:
-                logger.info("this launch took %s", took)
+        if create_events is None and self._extending:
+            create_events = find_events(config, manager, is_wanted=True)
+        if create_events is None:
+            return self._run_agent(bounded_specs, policy)
+        self._events = create_events(
+            self._name,
+            context,
+            lambda: bounded_specs.create_run_dir(config.run_id),
+            self._extending,
+        )
+        with self._events.of_launch():
+            return self._run_agent(bounded_specs, policy)
 
     def _has_stop(self) -> bool:
         self._keep_alive()
@@ -222,25 +211,7 @@ class _Launch:
         agent = self._agent
         return -math.inf if agent is None or agent.snapshot().pids else self._traffic.last_shown()
 
-    def _create_queues(self, context: PluginContext, logs_specs: LogsSpecs) -> list[EventQueue]:
-        config = self._config
-        run_dir = None
-        if config.event_log_handler != defaults.EVENT_HANDLER:
-            run_dir = logs_specs.create_run_dir(config.run_id)
-        return create_event_queues(
-            self._manager,
-            config.event_log_handler,
-            config.event_conf,
-            replace(context, run_dir=run_dir),
-        )
-
-    def _run_agent(
-        self,
-        logs_specs: LogsSpecs,
-        policy: SignalPolicy,
-        stream: EventStream | None,
-        queues: list[EventQueue],
-    ) -> dict[int, Any]:
+    def _run_agent(self, logs_specs: LogsSpecs, policy: SignalPolicy) -> dict[int, Any]:
         config = self._config
         handler = create_rendezvous(config, self._manager)
         release: Callable[[], bool] = lambda: shut_down(handler, policy)  # noqa: E731
@@ -249,7 +220,6 @@ class _Launch:
         if template is None:
             template = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
         try:
-            notify = self._notify(stream, queues)
             self._agent = agent = LocalElasticAgent(
                 spec=worker_spec(
                     config,
@@ -262,10 +232,10 @@ class _Launch:
                 start_method=config.start_method,
                 exit_barrier_timeout=config.exit_barrier_timeout,
                 log_line_prefix_template=template,
-                shutdown_timeout=seconds_of(config.shutdown_timeout),
+                shutdown_timeout=self._grace,
                 health_check_server=self._health_check_server,
                 signal_policy=policy,
-                notify=notify,
+                notify=self._notify,
                 worker_env=self._worker_env,
                 keep_daemons=config.keep_daemons,
                 waiting=self._waiting,
@@ -274,7 +244,7 @@ class _Launch:
                 binder=self._binder,
                 open_store=self._open_store,
             )
-            self._start_extensions(agent, handler, queues)
+            self._start_extensions(agent, handler)
             culprits = self._manager.culprits
             with contextlib.nullcontext() if culprits is None else culprits.refusing_exits():
                 result = agent.run()
@@ -296,45 +266,38 @@ class _Launch:
             finally:
                 release_rendezvous(release)
 
-    def _start_extensions(
-        self,
-        agent: LocalElasticAgent,
-        handler: RendezvousHandler,
-        queues: Sequence[EventQueue],
-    ) -> None:
-        if self._extending:
-            view = LaunchView(handler, self._alive, self._traffic, queues)
-            # Theirs are the last ones; what has come until now waits there.
-            for item, queue in zip(self._extending, queues[-len(self._extending) :], strict=True):
-                item.start(AgentControl(agent, item.who, view.complete))
-                queue.release()
+    def _start_extensions(self, agent: LocalElasticAgent, handler: RendezvousHandler) -> None:
+        if self._events is not None:
+            snapshot = functools.partial(
+                snapshot_of_launch, agent, handler, self._alive, self._traffic, self._events
+            )
+            for item in self._extending:
+                item.start(AgentControl(agent, item.who, snapshot))
+                self._events.start(item)
 
-    def _notify(self, stream: EventStream | None, queues: list[EventQueue]) -> Notify:
-        """Who is notified of what the agent does."""
-        tell = self._manager.notify
+    def _notify(self, notification: Notification) -> None:
+        """Notify hooks, event handlers and extensions of what the agent does."""
+        self._keep_alive()
+        events = self._events
+        if events is not None and isinstance(notification, WorkersStarted):
+            events.release()
+        self._manager.notify(notification)
+        if events is not None:
+            events(notification)
         forks = self._config.start_method == "fork" and callable(self._entrypoint)
-        with_threads: list[EventQueue | Extending] = [*queues, *self._extending]
+        if forks and isinstance(notification, BeforeWorkers):
+            self._prepare_fork()
 
-        def notify(notification: Notification) -> None:
-            self._keep_alive()
-            if isinstance(notification, WorkersStarted):
-                for item in with_threads:
-                    item.release()
-            tell(notification)
-            if stream is not None:
-                stream(notification)
-            if isinstance(notification, BeforeWorkers) and forks:
-                for item in with_threads:
-                    item.rest()
-                for who in self._manager.left_behind():
-                    logger.warning(
-                        "%s has not returned from a hook; workers are forked meanwhile, and a "
-                        "lock that the hook holds stays locked in them (use --start-method=spawn "
-                        "to avoid this)",
-                        who,
-                    )
-
-        return notify
+    def _prepare_fork(self) -> None:
+        """End the threads of plugins, which may hold locks; say which ones stay."""
+        if self._events is not None:
+            self._events.rest()
+        for who in self._manager.left_behind():
+            logger.warning(
+                "%s has not returned from a hook; workers are forked meanwhile, and a lock that "
+                "the hook holds stays locked in them (use --start-method=spawn to avoid this)",
+                who,
+            )
 
     def _worker_env(self, worker: WorkerInfo, env: Mapping[str, str]) -> Mapping[str, str]:
         self._keep_alive()

@@ -11,7 +11,7 @@ from plaunch.errors import ThreadStartError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["start_thread"]
+__all__ = ["BoundedCall", "start_thread"]
 
 UNHURRIED = 1.0  # seconds of a wait before it is asked whether it is still wanted
 LOOK = 0.1  # seconds between two such questions

@@ -20,7 +20,7 @@ from plaunch.errors import (
 )
 from plaunch.process.failures.failure import ProcessFailure
 from plaunch.process.stopping.signals import SignalAction
-from plaunch.rendezvous import JobFailure, JobRendezvous, WorldRanks
+from plaunch.rendezvous import JobRendezvous, WorldRanks
 from plaunch.testing import FakeJobRendezvous
 from plaunch_events.stream import EventStream
 
@@ -35,12 +35,9 @@ def failed(rank=0, exitcode=3, at=1000.0):
 
 
 def elsewhere(rank=7, at=999.0, exitcode=17):
-    return JobFailure(
-        rank,
-        at,
-        f"rank {rank} on b (pid 12) failed: exit code {exitcode}",
-        {"host": "b", "pid": 12, "exit_code": exitcode},
-    )
+    failure = ProcessFailure(0, 12, exitcode, "", host="b", global_rank=rank)
+    failure.timestamp = at
+    return {rank: failure}
 
 
 @pytest.fixture
@@ -93,8 +90,8 @@ def test_a_failure_is_told_and_restarted_as_the_job_decides(job, caplog):
     agent = PretendAgent(job, [failed()], [SUCCEEDED])
     assert agent.run() is SUCCEEDED
     assert agent.started() == [(0, 0), (1, 1)]
-    (((failure,), is_final),) = job.reported
-    assert (failure.rank, failure.began, is_final) == (0, 1000.0, False)
+    ((failures, is_final),) = job.reported
+    assert (list(failures), failures[0].began, is_final) == ([0], 1000.0, False)
     assert said(caplog) == [
         "rank 0 (pid 4242) failed with exit code 3; all workers are stopped",
         "rank 0 on here (pid 4242) failed: exit code 3; restart 1 of 1",
@@ -153,7 +150,7 @@ def test_own_failures_at_the_same_time_are_told_too_and_come_after_the_first(job
     """The change is there already, but the own worker failed by itself."""
     agent = PretendAgent(job, [lambda: job.fail_elsewhere(elsewhere()), failed(rank=1)])
     result = agent.run()
-    assert [failure.rank for failure in job.reported[0][0]] == [1]
+    assert list(job.reported[0][0]) == [1]
     assert (result.first_failure, list(result.failures)) == (7, [7, 1])
 
 
@@ -199,9 +196,8 @@ def test_failures_of_an_earlier_round_are_not_in_the_report(job):
 def test_a_failure_without_details_is_told_all_the_same(job):
     """A subclass written for torchrun may know no more than that."""
     result = PretendAgent(job, [RunResult(WorkerState.FAILED)]).run()
-    (((failure,), _),) = job.reported
-    assert failure.rank == -1
-    assert failure.summary.endswith("failed: the workers failed")
+    ((failures, _),) = job.reported
+    assert {rank: failure.text for rank, failure in failures.items()} == {-1: "the workers failed"}
     assert result.is_failed()
 
 
@@ -467,10 +463,9 @@ def test_a_node_that_cannot_start_its_workers_ends_the_job(job, error):
     with pytest.raises(type(error)) as caught:
         agent.run()
     assert caught.value is error
-    (((failure,), is_final),) = job.reported
-    assert (failure.rank, is_final) == (-1, True)
-    assert failure.summary.endswith(f"failed: {error}")
-    assert failure.detail["exit_code"] == error.exit_code
+    ((failures, is_final),) = job.reported
+    assert (list(failures), is_final) == ([-1], True)
+    assert (failures[-1].text, failures[-1].exitcode) == (str(error), error.exit_code)
 
 
 @restarts(3)
@@ -498,8 +493,8 @@ def test_but_not_for_ever_and_not_after_a_stop_signal(job, monkeypatch, wait, si
 
 @restarts(3)
 def test_the_other_nodes_end_with_that_error_too(job):
-    failure = JobFailure(-1, 1.0, "the launcher on b failed", {"host": "b", "exit_code": 110})
-    result = PretendAgent(job, [lambda: job.conclude("failed", failure)]).run()
+    failures = elsewhere(rank=-1, exitcode=110)
+    result = PretendAgent(job, [lambda: job.conclude("failed", failures)]).run()
     assert (result.first_failure, result.failures[-1].exitcode) == (-1, 110)
 
 
@@ -509,9 +504,9 @@ def test_a_fault_of_the_agent_ends_the_job(job):
 
     with pytest.raises(ZeroDivisionError):
         PretendAgent(job, [fail]).run()
-    (((failure,), is_final),) = job.reported
+    ((failures, is_final),) = job.reported
     assert is_final
-    assert "ZeroDivisionError('a bug')" in failure.summary
+    assert failures[-1].text == "ZeroDivisionError('a bug')"
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])

@@ -10,8 +10,7 @@ from functools import partial
 import pytest
 from plaunch.agent import LocalElasticAgent, WorkerState, loop, notifications
 from plaunch.errors import PlaunchError, RendezvousConnectionError, SignalException
-from plaunch.process import ChildFailedError, SignalAction
-from plaunch.rendezvous import JobFailure
+from plaunch.process import ChildFailedError, ProcessFailure, SignalAction
 from plaunch.testing import FakeJobRendezvous
 
 from helpers.agents import SAVING, UP, WAIT_IN_ROUND_0, Node
@@ -19,14 +18,8 @@ from helpers.processes import is_reaped
 from helpers.signals import Policy, send
 from helpers.waiting import wait_until
 
-ELSEWHERE = JobFailure(
-    7,
-    1000.0,
-    "rank 7 on b (pid 12) failed: killed by SIGSEGV (signal 11)",
-    {"host": "b", "pid": 12, "local_rank": 1, "exit_code": -11, "last_lines": ["oh no"]},
-)
-
-
+ELSEWHERE = {7: ProcessFailure(1, 12, -signal.SIGSEGV, "", host="b", last_lines=["oh no"])}
+ELSEWHERE[7].timestamp = 1000.0
 BOTH = ("0.0.0", "0.0.1")
 ASKED = ("asked.0", "asked.1")
 
@@ -81,11 +74,10 @@ FAIL_WITH_WORDS = UP + (
 def test_what_the_others_are_told_of_a_failure(create_node):
     node = create_node(rank=1, world_size=2)
     result = node.run(FAIL_WITH_WORDS)
-    (((failure,), is_final),) = node.handler.reported
-    assert (failure.rank, is_final) == (3, False)
-    assert failure.detail["exit_code"] == 19
-    assert failure.detail["local_rank"] == 1
-    assert failure.detail["last_lines"] == ["no luck"]
+    ((failures, is_final),) = node.handler.reported
+    assert (list(failures), is_final) == ([3], False)
+    failure = failures[3]
+    assert (failure.exitcode, failure.local_rank, failure.last_lines) == (19, 1, ["no luck"])
     assert (result.first_failure, result.stopped) == (3, {2: -15})
 
 
@@ -102,7 +94,7 @@ def test_a_worker_that_fails_just_after_the_others_is_told_of(create_node, monke
         node.touch("go")
 
     result = node.run(FAIL_BOTH, fail, after=BOTH)
-    assert [failure.rank for told, _ in node.handler.reported for failure in told] == [0]
+    assert [rank for failures, _ in node.handler.reported for rank in failures] == [0]
     assert result.first_failure == 7
     assert set(result.failures) == {7, 0}
 
@@ -199,8 +191,8 @@ def test_plugins_that_disagree_on_one_node_end_the_job(create_node):
 
     with pytest.raises(PlaunchError, match="two plugins disagree"):
         node.run(WAIT_IN_ROUND_0, worker_env=worker_env)
-    (((failure,), is_final),) = node.handler.reported
-    assert (failure.rank, is_final) == (-1, True)
+    ((failures, is_final),) = node.handler.reported
+    assert (list(failures), is_final) == ([-1], True)
     assert node.starts() == node.exits() == []
 
 
@@ -225,8 +217,8 @@ def test_the_job_hears_of_a_failure_before_slow_workers_have_stopped(create_node
 
     node.handler.report_failure = report_and_go
     result = node.run(SLOW_TO_STOP)
-    (((failure,), _),) = node.handler.reported
-    assert (failure.rank, failure.detail["last_lines"]) == (1, ["no luck"])
+    ((failures, _),) = node.handler.reported
+    assert {rank: failure.last_lines for rank, failure in failures.items()} == {1: ["no luck"]}
     assert result.first_failure == 1
     assert result.stopped == {0: 0}
 
@@ -304,7 +296,7 @@ def test_a_failure_that_was_mended_is_not_the_cause_of_what_comes_later(create_n
         node.run(FAILS_ONCE, kind=node.failing(RuntimeError("out of luck"), "1.1.0"))
     (_, was_final), (failures, is_final) = node.handler.reported
     assert (was_final, is_final) == (False, True)
-    assert [failure.rank for failure in failures] == [-1]
+    assert list(failures) == [-1]
 
 
 def test_an_error_of_the_launcher_is_said_before_the_workers_have_their_grace(create_node, caplog):

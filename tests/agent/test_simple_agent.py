@@ -218,6 +218,20 @@ def test_a_worker_that_cannot_be_ended_is_not_followed_by_another():
     assert agent.calls == ["start", "stop", "shutdown SIGTERM"]
 
 
+def test_no_restart_is_promised_for_workers_that_were_given_up(caplog):
+    """This host cannot start others beside them."""
+
+    def get_stuck():
+        raise UnkillableWorkerError("pid 7 is stuck")
+
+    agent = PretendAgent(FakeRendezvous(), [RunResult(WorkerState.UNHEALTHY)], max_restarts=3)
+    agent._workers.are_of_use = lambda: False
+    agent.on_stop = get_stuck
+    with pytest.raises(UnkillableWorkerError):
+        agent.run()
+    assert "restart" not in caplog.text
+
+
 def test_a_stop_signal_stops_the_workers_with_it_and_is_raised():
     before = signal.getsignal(signal.SIGTERM)
     agent = PretendAgent(FakeRendezvous(), [lambda: send(signal.SIGTERM)])

@@ -7,11 +7,13 @@ import sys
 import types
 
 import pytest
+from plaunch import defaults
 from plaunch.cli import program
 from plaunch.cli.invocation import Invocation
 from plaunch.cli.table import OptionTable
 from plaunch.errors import ExitCode, PluginError
 from plaunch.plugin.culprits import Culprits
+from plaunch.process import ChildFailedError, ProcessFailure
 
 
 @pytest.fixture
@@ -71,3 +73,15 @@ def test_an_error_that_cannot_be_told_is_told(monkeypatch, capsys):
     monkeypatch.setattr(program, "run", run)
     assert program.main([]) == ExitCode.INTERNAL
     assert "internal error: Mute: <its text is not available: KeyError>" in capsys.readouterr().err
+
+
+def test_a_first_failure_that_cannot_be_handed_up_hides_nothing(monkeypatch, capfd):
+    def fail():
+        raise ChildFailedError("train.py", {0: ProcessFailure(0, 42, 17, "")})
+
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", os.devnull)
+    monkeypatch.setattr(defaults, "HAND_UP", "missing.error_handler:dump_root_cause")
+    assert program.concluded(fail) == 17
+    err = capfd.readouterr().err
+    assert "train.py FAILED: rank 0 on " in err
+    assert "the first failure is not handed up: missing, which comes with plaunch, is not" in err

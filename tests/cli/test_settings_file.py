@@ -10,6 +10,7 @@ from plaunch.cli.table import OptionTable
 from plaunch.errors import UsageError
 from plaunch.options import Option, integer
 from plaunch.plugin.options import PluginOptions
+from plaunch_events.options import OPTIONS as EVENT_OPTIONS
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 11) and __import__("importlib").util.find_spec("tomli") is None,
@@ -26,6 +27,7 @@ ACME = PluginOptions(
     ),
     "acme.plugin",
 )
+EVENTS = PluginOptions("events", "plaunch 1.0", EVENT_OPTIONS, "")
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def read(*argv, **environ):
-    return parse([*argv, "x.py"], environ, OptionTable([ACME]))
+    return parse([*argv, "x.py"], environ, OptionTable([ACME, EVENTS]))
 
 
 def test_there_need_be_none(folder):

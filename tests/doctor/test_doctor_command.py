@@ -129,6 +129,14 @@ def test_a_plugin_that_has_nothing_to_say(healthy):
     assert main(["--doctor"], plugins=[Fan()]) == 0
 
 
+def test_the_logs_spec_adds_findings(healthy, capsys, monkeypatch):
+    found = ["/tmp/plaunch_a", "/tmp/plaunch_b"]
+    monkeypatch.setattr("plaunch_logs_default.doctor.find_stale_folders", lambda *given: found)
+    assert main(["--doctor"]) == 0
+    (line,) = lines_of(capsys, "warning")
+    assert "2 temporary folder(s) of launchers that were killed: /tmp/plaunch_a" in line
+
+
 def test_a_plugin_whose_check_fails_is_named(healthy, capsys):
     assert main(["--doctor"], plugins=[Fan(error=OSError("no fan"))]) == 1
     (line,) = lines_of(capsys, "broken")

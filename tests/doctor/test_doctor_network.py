@@ -154,9 +154,10 @@ def test_the_place_where_nodes_meet(node, given, status, said):
         (BackendTraits(), "10.0.0.1:29400", "'10.0.0.1' names no port"),
     ],
 )
-def test_the_default_port_is_what_the_backend_declares(node, traits, answer, said):
+@pytest.mark.parametrize("backend", ["acme:gossip", "acme:etcd"])
+def test_the_default_port_is_what_the_backend_declares(node, backend, traits, answer, said):
     node.network.answers = {answer: ACCEPTED}
-    (found,) = endpoint_of(node, settings("acme:gossip", "10.0.0.1"), traits)
+    (found,) = endpoint_of(node, settings(backend, "10.0.0.1"), traits)
     assert (found.status, said in found.found) == (OK, True)
 
 

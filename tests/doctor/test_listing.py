@@ -27,7 +27,7 @@ def test_first_party_plugins_are_ready(site) -> None:
         ("options", "devices"),
         ("options", "doctor"),
         ("options", "dry_run"),
-        ("options", "logs_default"),
+        ("options", "events"),
         ("options", "schedulers"),
         ("options", "status"),
         ("options", "testing"),

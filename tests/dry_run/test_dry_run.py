@@ -8,7 +8,8 @@ import sys
 
 import pytest
 from plaunch.cli import run
-from plaunch.errors import PlaunchError
+from plaunch.errors import PlaunchError, PluginError
+from plaunch_logs_default import DefaultLogsSpecs
 
 from helpers.hooks import plugin_of
 from helpers.programs import run_python
@@ -160,3 +161,15 @@ def test_mistakes_are_found_as_in_a_launch(argv, message, tmp_path, monkeypatch)
     (tmp_path / "x").touch()
     with pytest.raises(PlaunchError, match=message):
         run(["--dry-run", *argv])
+
+
+def test_a_logs_spec_that_ends_the_process_is_no_plan(monkeypatch, tmp_path):
+    class Silent(DefaultLogsSpecs):
+        def planned(self, run_id, local_rank):
+            sys.exit(0)
+
+    monkeypatch.setenv("PLAUNCH_LAUNCHER", str(os.getpid()))
+    (tmp_path / "train.py").touch()
+    plugin = plugin_of(plaunch_logs_specs=lambda: {"silent": Silent})
+    with pytest.raises(PluginError, match=r"called sys.exit\(0\)"):
+        run(["--dry-run", "--logs-specs=silent", str(tmp_path / "train.py")], plugins=[plugin])

@@ -15,7 +15,8 @@ KEPT = {
     "plaunch.options": "dry_run = plaunch_dry_run.options",
     "plaunch.schedulers": "none = plaunch_schedulers.none:find_no_allocation",
 }
-# What has no entry point here cannot be imported either, but for a library of theirs.
+# What has no entry point here cannot be imported either, but for a library of theirs and what
+# carries the workers' output.
 SITECUSTOMIZE = """\
 import sys
 
@@ -50,7 +51,7 @@ def bare(plaunch, tmp_path):
     lines = "".join(f"[{group}]\n{entry}\n" for group, entry in KEPT.items())
     (info / "entry_points.txt").write_text(lines)
     kept = {entry.partition("= ")[2].partition(":")[0].partition(".")[0] for entry in KEPT.values()}
-    kept.add("plaunch_network")
+    kept |= {"plaunch_network", "plaunch_streams"}
     (site / "sitecustomize.py").write_text(SITECUSTOMIZE.format(kept=kept))
     plaunch.environ["PYTHONPATH"] = str(site)
     return plaunch

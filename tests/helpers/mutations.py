@@ -20,23 +20,23 @@ import traceback
 from collections import Counter
 from dataclasses import replace
 
-from plaunch.agent.job_failures import describe_groups, from_job_failures, to_job_failures
 from plaunch.errors import RendezvousStateError
 from plaunch.process import ChildFailedError, ProcessFailure
 from plaunch.rendezvous import world_ranks
-from plaunch.rendezvous.job import FailureGroup, Verdict
 from plaunch_events.stream import _failure as failure_event
 from plaunch_membership import transitions
-from plaunch_membership.failures import FailureSummary, merge, summarize
+from plaunch_membership.failures import FailureGroup, FailureSummary, merge, summarize
 from plaunch_membership.node import NodeRecord
 from plaunch_membership.operations import Add, CompareSet, MultiGet, Sleep, Wait
 from plaunch_membership.placement import place
+from plaunch_membership.process_failures import describe_groups, from_job_failures, to_job_failures
 from plaunch_membership.records import RecordCodec
 from plaunch_membership.shared_log import SharedLogReader
 from plaunch_membership.state import (
     JobEvent,
     JobPhase,
     JobState,
+    RecordedVerdict,
     World,
     describe_verdict,
     verdict_error,
@@ -97,7 +97,7 @@ def _states():
         began, running, settling, over, over, over,
         transitions.notify(running, "h0~0", 10),
         transitions.replace_job(running, "nobody is left", by="h0~0"),
-        transitions.end(running, Verdict("succeeded", "h0", "all have succeeded", 1.0), by="h"),
+        transitions.end(running, RecordedVerdict("succeeded", "h0", "all have", 1.0), by="h"),
     ]  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plaunch.process.streams.notices import Notices
+from plaunch_streams.notices import Notices
 
 
 class Recorded(Notices):

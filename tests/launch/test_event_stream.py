@@ -17,14 +17,6 @@ from plaunch import LaunchConfig, defaults, elastic_launch, hookimpl, launch_age
 from plaunch.cli import main, run
 from plaunch.errors import PluginError, RendezvousError, SignalException, UsageError
 from plaunch.events import COMMON_KEYS, SCHEMA, Event
-from plaunch.plugin import PluginContext
-from plaunch.plugin.event_handlers import (
-    create_event_queues,
-    find_event_handlers,
-    parse_event_conf,
-    parse_names,
-)
-from plaunch.plugin.manager import PluginManager
 from plaunch.process import ChildFailedError
 from plaunch.testing import FakeRendezvous
 
@@ -121,9 +113,15 @@ def check(kept):
 
 
 def test_no_events_are_made_that_nobody_reads(monkeypatch, caplog):
-    monkeypatch.setattr(defaults, "EVENT_STREAM", "no_such_package:stream")
-    with caplog.at_level("WARNING", "plaunch"):
-        elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
+    monkeypatch.setattr(defaults, "EVENTS", "no_such_package:find")
+    caplog.set_level("WARNING", "plaunch")
+    elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
+    extension = SimpleNamespace(start=print, handle=print, stop=print)
+    plugin = plugin_of(plaunch_extensions=lambda: [extension])
+    for settings in ({"event_log_handler": "console"}, {"options": {"event_conf": "null.x=1"}}, {}):
+        given = [] if settings else [plugin]
+        with pytest.raises(PluginError, match="no_such_package"):
+            elastic_launch(LaunchConfig(1, 1, 1, **settings), "/bin/true", plugins=given)()
     with caplog.at_level("INFO", "plaunch"), pytest.raises(PluginError, match="no_such_package"):
         elastic_launch(LaunchConfig(1, 1, 1), "/bin/true")()
 
@@ -356,8 +354,11 @@ def test_workers_are_forked_without_threads_of_handlers(kept):
 # --- choosing them --------------------------------------------------------------------------------
 
 
-def test_the_context_of_a_handler(kept):
-    settings = config(event_conf={"kept.colour": "blue"})
+@pytest.mark.parametrize(
+    "conf", [{"kept.colour": "blue"}, "kept.colour=blue", ["kept.colour=red", "kept.colour=blue"]]
+)
+def test_the_context_of_a_handler(kept, conf):
+    settings = config(options={"event_conf": conf})
     launch_agent(settings, sys.executable, ["-c", ""], plugins=[kept])
     (context,) = kept.contexts
     assert context.options == {"colour": "blue"}
@@ -421,41 +422,3 @@ def test_a_dry_run_and_the_doctor_refuse_the_same(options, script, capsys):
     assert code in (1, 2)
     out, err = capsys.readouterr()
     assert "no option 'x'" in out + err
-
-
-def test_a_comma_in_a_value():
-    assert parse_event_conf("a.b=x,,y, c.d.e=1=2") == {"a.b": "x,y", "c.d.e": "1=2"}
-
-
-@pytest.mark.parametrize("text", ["a.b", "a=1", ".b=1", "a.=1", "a.b=", "a.b=1,a.b=2"])
-def test_conf_that_is_malformed(text):
-    with pytest.raises(UsageError, match="--event-conf"):
-        parse_event_conf(text)
-
-
-def test_names():
-    assert parse_names(" console , plaunch:jsonl") == ("console", "plaunch:jsonl")
-
-
-def test_a_distribution_before_the_name():
-    found = find_event_handlers(PluginManager.create(), "plaunch:jsonl", {"jsonl.keep": "2"})
-    assert found["plaunch:jsonl"][1] == {"keep": "2"}
-
-
-def test_a_handler_that_declares_nonsense():
-    odd = raising(AssertionError("it is called"))
-    odd.options = "colour"
-    plugin = plugin_of(plaunch_event_handlers=lambda: {"odd": odd})
-    with pytest.raises(Exception, match="says that its options are 'colour'"):
-        find_event_handlers(PluginManager.create([plugin]), "odd", {"odd.colour": "blue"})
-
-
-def test_handlers_that_were_made_are_closed_if_another_one_cannot_be():
-    closed = []
-    fail = raising(RuntimeError("no luck"))
-    fine = SimpleNamespace(handle=print, close=lambda: closed.append("fine"))
-    plugin = plugin_of(plaunch_event_handlers=lambda: {"fine": lambda context: fine, "sick": fail})
-    context = PluginContext("run", "role", "host", None, LaunchConfig(1, 1, 1).settings())
-    with pytest.raises(PluginError, match="no luck"):
-        create_event_queues(PluginManager.create([plugin]), "fine,sick", {}, context)
-    assert closed == ["fine"]

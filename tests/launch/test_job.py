@@ -10,16 +10,11 @@ from plaunch import LaunchConfig, hookimpl, launch_agent
 from plaunch.agent import LocalElasticAgent
 from plaunch.cli import main
 from plaunch.errors import UnkillableWorkerError
-from plaunch.process import ChildFailedError
-from plaunch.rendezvous import JobFailure, JobSettings
+from plaunch.process import ChildFailedError, ProcessFailure
+from plaunch.rendezvous import JobSettings
 from plaunch.testing import FakeJobRendezvous
 
-ELSEWHERE = JobFailure(
-    7,
-    1000.0,
-    "rank 7 on b (pid 12) failed: exit code 17",
-    {"host": "b", "pid": 12, "local_rank": 1, "exit_code": 17, "last_lines": ["oh no"]},
-)
+ELSEWHERE = {7: ProcessFailure(1, 12, 17, "", host="b", last_lines=["oh no"])}
 
 
 class Backend:

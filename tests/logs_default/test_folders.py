@@ -12,9 +12,7 @@ import sys
 import pytest
 from plaunch.doctor import DoctorContext, Status
 from plaunch.errors import LogDirectoryError
-from plaunch.testing import plugin_manager
 from plaunch_logs_default import DefaultLogsSpecs, folders
-from plaunch_logs_default.doctor import plaunch_doctor_checks
 from plaunch_logs_default.folders import (
     TemporaryFolder,
     create_held,
@@ -207,17 +205,14 @@ def test_the_doctor_tells_of_folders_of_killed_launchers(tmp_path):
     boot_id.parent.mkdir(parents=True)
     boot_id.write_text("01234567-89ab-cdef-0123-456789abcdef\n")
     context = DoctorContext(environ={}, root=str(tmp_path))
-    assert plaunch_doctor_checks(context) == []
+    find_leftovers = DefaultLogsSpecs().doctor_findings
+    assert find_leftovers(context) == []
     for name in ("01234567-0a0b0c0d", "76543210-0a0b0c0d", "0a0b0c0d"):
         (tmp_path / "tmp" / f"plaunch_mine_{name}").mkdir(parents=True)
-    (found,) = plaunch_doctor_checks(context)
+    (found,) = find_leftovers(context)
     assert found.status is Status.WARNING
     assert found.found.startswith("1 temporary folder(s) of launchers that were killed: ")
     assert found.found.endswith("/tmp/plaunch_mine_01234567-0a0b0c0d")
-
-
-def test_the_doctor_finds_the_check():
-    assert "options:logs_default" in plugin_manager().doctor_checks()
 
 
 def test_nothing_is_swept_while_workers_are_started(base):

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousError, RendezvousStateError
-from plaunch.rendezvous.api import ChangeKind, JobSettings
-from plaunch.rendezvous.job import JobFailure
+from plaunch.rendezvous import ChangeKind, JobSettings
 from plaunch_membership.agent_requests import AgentRequests
+from plaunch_membership.failures import JobFailure
 from plaunch_membership.job_lookup import JobLookup
 from plaunch_membership.leader import Leader
 from plaunch_membership.membership import Membership

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plaunch.errors import RendezvousClosedError
 from plaunch.rendezvous.api import ChangeKind
-from plaunch.rendezvous.job import JobFailure
+from plaunch_membership.failures import JobFailure
 from plaunch_membership.state import JobPhase
 
 from .conftest import Simulation

@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plaunch.errors import RendezvousClosedError
-from plaunch.rendezvous.job import FailureGroup, JobFailure, Verdict
 from plaunch_membership.failures import (
     MAX_GROUPS,
     MAX_LISTED,
     MAX_SPANS,
+    FailureGroup,
     FailureSummary,
+    JobFailure,
     merge,
     summarize,
 )
 from plaunch_membership.keys import entry, tickets
 from plaunch_membership.operations import Add, Set
 from plaunch_membership.records import RecordCodec, RecordError
-from plaunch_membership.state import JobState, describe_verdict, verdict_error
+from plaunch_membership.state import JobState, RecordedVerdict, describe_verdict, verdict_error
 from plaunch_membership.transitions import end, first_state
 
 LONG = "\x1b[31m" + "é" * 30_000  # as JSON, 180 kB
@@ -71,7 +72,7 @@ def test_a_job_of_512_nodes_and_4096_failures_has_a_verdict():
         ("exit code 1", 2031),
     ]
     assert len(told.groups[0].ranks) == MAX_SPANS  # every second rank is a part of its own
-    verdict = Verdict("failed", "h0", "x" * 9000, 7.0, told.failures, told.groups)
+    verdict = RecordedVerdict("failed", "h0", "x" * 9000, 7.0, told.failures, told.groups)
     state = end(first_state("h0~0"), verdict, by="h0~0")
     value = codec.encode(KEY, state.to_record())
     assert len(value) < 750_000
@@ -237,7 +238,7 @@ def test_reasons_are_bounded_wherever_they_come_from(settled):
 
 @pytest.mark.parametrize("time", [1e300, -1e300, 9e11, 10**400])
 def test_a_verdict_of_any_time_has_a_text(time):
-    verdict = Verdict("failed", "h0", "rank 0 failed", 7.0)
+    verdict = RecordedVerdict("failed", "h0", "rank 0 failed", 7.0)
     record = end(first_state("h0~0"), verdict, by="h0~0").to_record()
     record["verdict"]["time"] = time
     value = codec.encode(KEY, record)

@@ -505,13 +505,26 @@ def test_who_has_never_reached_the_store_leaves_it_cleanly(create):
         goes_on.set()
 
 
-def test_the_time_to_start_bounds_the_wait_for_nodes(create):
-    handler = create(2, 2, job=JobSettings(start_timeout=0.3))
-    with pytest.raises(RendezvousTimeoutError, match=r"1 came within 0.3 s"):
-        handler.next_rendezvous()
+def test_the_time_to_start_bounds_the_wait_for_nodes(create, monkeypatch):
+    """But the launch is left the time to end the first wait, and to say for what."""
+    handler = create(2, 2, job=JobSettings(start_timeout=0.3), _endpoint="a:1")
+    for more, least in ((0.5, 0.8), (3600, 0.3)):
+        monkeypatch.setattr(handler_module, "_AFTER_START", more)
+        began = time.monotonic()
+        with pytest.raises(RendezvousTimeoutError, match=r"1 came within 0.3 s.*point \(a:1\)$"):
+            handler.next_rendezvous()
+        assert time.monotonic() - began >= least
     given = create(2, 2, job=JobSettings(start_timeout=60.0), join_timeout="0.2", run_id="b")
     with pytest.raises(RendezvousTimeoutError, match=r"1 came within 0.2 s"):
         given.next_rendezvous()
+
+
+def test_a_store_without_an_endpoint_is_not_asked_for_one(board):
+    params = RendezvousParameters("memory", "", "job", 2, 2, join_timeout="0.1")
+    handler = DynamicRendezvousHandler(params, board.connect, address="127.0.0.1")
+    with pytest.raises(RendezvousTimeoutError, match=r"with the same --rdzv-id$"):
+        handler.next_rendezvous()
+    handler.leave()
 
 
 def test_the_ports_of_rounds_are_from_the_range(create):

@@ -9,7 +9,7 @@ import random
 from collections import Counter
 
 import pytest
-from plaunch.rendezvous.job import JobFailure
+from plaunch_membership.failures import JobFailure
 from plaunch_membership.state import JobPhase
 from plaunch_membership.transitions import notify
 from plaunch_membership.watcher import Watcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from plaunch.errors import RendezvousClosedError, RendezvousGracefulExitError
 from plaunch.rendezvous.api import ChangeKind
-from plaunch.rendezvous.job import JobFailure
+from plaunch_membership.failures import JobFailure
 
 
 def test_a_round_is_complete_at_max(simulate):

@@ -6,8 +6,8 @@ In simulated time, as in `test_membership.py`.
 from __future__ import annotations
 
 import pytest
-from plaunch.rendezvous.job import JobFailure
 from plaunch_membership import transitions
+from plaunch_membership.failures import JobFailure
 from plaunch_membership.keys import Keys
 from plaunch_membership.state import JobPhase
 from plaunch_membership.watcher import Watcher

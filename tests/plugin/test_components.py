@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import sys
+import time
 
 import pytest
 from plaunch.agent.poller import WakeUp
@@ -12,7 +14,7 @@ from plaunch.agent.signals import SignalInbox
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import components
 from plaunch.plugin.components import BoundedLogsSpecs, BoundedPolicy
-from plaunch.process import LogsDest, LogsSpecs, SignalAction
+from plaunch.process import LogsDest, LogsSpecs, OutputCounts, SignalAction
 
 from helpers.waiting import BOUND
 
@@ -121,6 +123,98 @@ def test_a_logs_spec_does_what_it_does() -> None:
     assert bounded.temporary_dir == "/scratch"
     bounded.close(True)
     assert specs.closed == [True]
+
+
+class Streams:
+    """Streams that do what a test wants."""
+
+    def __init__(self, **behaviour):
+        self.__dict__ |= behaviour
+
+    def start(self):
+        pass
+
+    def child_fds(self, local_rank):
+        return None, None
+
+    def last_shown(self):
+        return -math.inf
+
+    def counts(self):
+        return OutputCounts(1, 2, 3)
+
+
+def bounded_streams(streams, is_unwanted=never):
+    specs = Specs(None)
+    specs.open_streams = lambda dest, nprocs, **options: streams
+    return BoundedLogsSpecs(specs, WHO, is_unwanted).open_streams(LogsDest(), 1, prefixes={})
+
+
+def test_a_logs_spec_that_opens_no_streams_gets_plaunchs() -> None:
+    specs = Specs(None)
+    own = specs.open_streams(LogsDest(), 1, prefixes={})
+    assert type(BoundedLogsSpecs(specs, WHO, never).open_streams(LogsDest(), 1, prefixes={})) is (
+        type(own)
+    )
+
+
+def test_streams_do_what_they_do() -> None:
+    called = []
+    streams = Streams(
+        start=lambda: called.append("start"),
+        finish=lambda: called.append("finish"),
+        escalate=lambda: called.append("escalate"),
+        last_lines=lambda local_rank: [str(local_rank)],
+    )
+    bounded = bounded_streams(streams)
+    assert bounded.child_fds(0) == (None, None)
+    bounded.start()
+    bounded.escalate()
+    bounded.finish()
+    assert called == ["start", "escalate", "finish"]
+    assert (bounded.last_lines(7), bounded.counts()) == (["7"], (1, 2, 3))
+
+
+def test_what_carries_no_streams_is_named() -> None:
+    with pytest.raises(PluginError, match=f"^{re.escape(WHO)} returned None from open_streams"):
+        bounded_streams(None)
+
+
+def test_streams_that_do_not_return_are_named(monkeypatch, gate) -> None:
+    monkeypatch.setattr(components, "START_BOUND", 0.01)
+    bounded = bounded_streams(Streams(start=lambda: gate.wait(BOUND)))
+    with pytest.raises(PluginError, match=f"^{re.escape(WHO)} has not returned from start within"):
+        bounded.start()
+
+
+def test_streams_that_fail_when_the_workers_have_ended_harm_nobody(caplog) -> None:
+    streams = Streams(finish=lambda: sys.exit("no driver"), last_lines=lambda local_rank: {}["x"])
+    bounded = bounded_streams(streams)
+    bounded.finish()
+    assert bounded.last_lines(0) == ()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{WHO} failed in finish: SystemExit: no driver",
+        f"{WHO} failed in last_lines: KeyError: 'x'",
+    ]
+
+
+@pytest.mark.parametrize("is_unwanted", [False, True])
+def test_streams_finish_for_as_long_as_something_is_shown(
+    monkeypatch, gate, caplog, is_unwanted
+) -> None:
+    """And for less long between two such things once the launch is to stop."""
+    monkeypatch.setattr(components, "START_BOUND", BOUND if is_unwanted else 0.2)
+    monkeypatch.setattr(components, "HURRIED_CLOSE", 0.2 if is_unwanted else BOUND)
+    monkeypatch.setattr("plaunch.threads.UNHURRIED", 0.01)
+    monkeypatch.setattr("plaunch.threads.LOOK", 0.01)
+    begun = time.monotonic()
+    streams = Streams(
+        finish=lambda: gate.wait(BOUND), last_shown=lambda: min(time.monotonic(), begun + 0.5)
+    )
+    bounded_streams(streams, lambda: is_unwanted).finish()
+    assert 0.6 < time.monotonic() - begun < BOUND
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"{WHO} has not returned from finish")
 
 
 # --- both -----------------------------------------------------------------------------------------

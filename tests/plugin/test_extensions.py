@@ -11,9 +11,9 @@ from plaunch.agent import RequestKind, Snapshot
 from plaunch.errors import PluginError, UsageError
 from plaunch.plugin import extensions
 from plaunch.plugin.context import PluginContext
-from plaunch.plugin.event_queue import EventQueue
 from plaunch.plugin.extensions import AgentControl, Extending
 from plaunch.testing import plugin_manager
+from plaunch_events.event_queue import EventQueue
 
 from helpers.hooks import plugin_of
 
@@ -171,7 +171,7 @@ class Agent:
 def test_what_an_extension_can_do(caplog):
     caplog.set_level(logging.INFO, "plaunch")
     agent = Agent()
-    control = AgentControl(agent, "plugin 'acme'", lambda snapshot: snapshot)
+    control = AgentControl(agent, "plugin 'acme'", agent.snapshot)
     assert control.snapshot() == Snapshot("HEALTHY", 2, 1, {0: 4}, {0: 77})
     control.request("restart", "a file is there")
     control.signal_workers(10, [4], "it is late")

@@ -114,14 +114,14 @@ def test_an_interface_of_this_machine_is_hosted(prepare):
 
 
 def test_a_machine_without_ipv6_serves_the_other_family(prepare, monkeypatch):
-    listen = hosting._listen
+    listen = hosting.open_listener
 
-    def without_ipv6(family, address, port):
+    def without_ipv6(family, address, port, backlog):
         if family == socket.AF_INET6:
             raise OSError(97, "Address family not supported by protocol")
-        return listen(family, address, port)
+        return listen(family, address, port, backlog)
 
-    monkeypatch.setattr(hosting, "_listen", without_ipv6)
+    monkeypatch.setattr(hosting, "open_listener", without_ipv6)
     with prepare(f"{os.uname().nodename}:0", max_nodes=2, is_host=True) as backend:
         assert listeners(port_of(backend)) == {"00000000"}
         backend.connect().set("key", b"x")
@@ -175,7 +175,7 @@ def test_a_port_that_may_not_be_bound(monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(hosting, "_listen", refuse)
+    monkeypatch.setattr(hosting, "open_listener", refuse)
     with pytest.raises(UsageError, match="'localhost:80' cannot be hosted: Permission denied"):
         prepare_for_two("localhost:80")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from plaunch.agent.job_failures import describe_groups, from_job_failures, to_job_failures
 from plaunch.process import ChildFailedError, ProcessFailure
 from plaunch.rendezvous import JobSettings, RendezvousParameters
+from plaunch_membership.process_failures import to_job_failures
 from plaunch_rendezvous_etcd.backend import create_etcd_handler
 
 from helpers.calls import at_once
@@ -59,16 +59,18 @@ def test_all_get_the_verdict_and_the_whole_first_cause(handlers):
         for node in range(NODES)
     ]
     for node, handler in enumerate(handlers):
-        handler.report_failure(to_job_failures(own[node]))
+        handler.report_failure(own[node])
     said = to_job_failures(own[0])[0].detail
     assert 16 * len(json.dumps(said)) > 1 << 20, "16 such are more than a record may take"
     for handler in handlers:
         wait_until(handler.is_closed, "there is a verdict")
-    verdict = handlers[0].verdict
-    assert all(handler.verdict == verdict for handler in handlers)
-    told, first = from_job_failures(verdict.failures, own[12])
-    counted = describe_groups(verdict.others, told)
-    report = str(ChildFailedError("train.py", told, first=first, counted=counted))
+    verdict = handlers[12].verdict
+    assert {handler.verdict.first for handler in handlers} == {0}
+    assert handlers[0].verdict.failures[0] is own[0][0]
+    assert all(handler.verdict.failures[0] == verdict.failures[0] for handler in handlers[1:])
+    report = str(
+        ChildFailedError("train.py", verdict.failures, first=verdict.first, counted=verdict.counted)
+    )
     assert report.startswith("train.py FAILED: rank 0 on host-0: exit code 1\n")
     assert "the end of 0\n" in report
     assert report.count(LINE) > 60

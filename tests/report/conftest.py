@@ -10,6 +10,10 @@ import pytest
 from plaunch_report.reading import read_folder
 from plaunch_report.story import Storyteller
 
+from helpers.error_files import child_file
+
+__all__ = ["child_file"]
+
 EPOCH = 1_800_000_000.0  # the date at second 0 of a run
 
 

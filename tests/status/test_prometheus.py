@@ -8,7 +8,7 @@ import re
 
 import pytest
 from plaunch.agent import Snapshot
-from plaunch.process.streams.traffic import Traffic
+from plaunch.process import OutputCounts
 from plaunch_status.counters import BOUNDS, Counters
 from plaunch_status.launcher import LauncherStatus
 
@@ -25,7 +25,7 @@ DOCS = pathlib.Path(__file__).parents[2] / "docs" / "metrics.md"
 class Scraped:
     def __init__(self):
         self.status, self.counters = LauncherStatus("job", "trainer"), Counters()
-        self.traffic = Traffic()
+        self.output = OutputCounts()
         self.stream = Stream(self.take)
         self.dropped = {}
 
@@ -37,7 +37,7 @@ class Scraped:
         families = exposition.find_families(
             self.status,
             self.counters,
-            Snapshot("HEALTHY", 0, 0, (), {}, output=self.traffic.counts(), dropped=self.dropped),
+            Snapshot("HEALTHY", 0, 0, (), {}, output=self.output, dropped=self.dropped),
             started=1000.0,
         )
         page = exposition.metrics_page(families)
@@ -142,11 +142,7 @@ def test_a_job_with_a_failure_and_an_arrival(scraped):
 
 
 def test_what_passes_through_and_what_is_dropped(scraped):
-    class Console:
-        waiting_bytes, missing_lines, last_progress = 7, 3, 0.0
-
-    scraped.traffic.read_bytes = 1000
-    scraped.traffic.shows_on([Console(), Console()])
+    scraped.output = OutputCounts(read_bytes=1000, lag_bytes=14, dropped_lines=6)
     scraped.dropped = {"jsonl": 4}
     scraped.check(
         {

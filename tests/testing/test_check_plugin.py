@@ -269,7 +269,7 @@ PLUGIN = "acme_plugin"
 OPTIONS = (
     Option(("--acme-level", "--rdzv-id"), "how much", read=lambda text: 1 / len(text)),  # 2, 3
     Option(("--acme-mode",), "one\\nother", choices=("a", "b"), bare="c"),    # faults 4 and 5
-    Option(("--acme-do",), "do it", read=None, command="acme_plugin:nothing"),  # fault 6
+    Option(("--acme-do",), "do it", read=None, fill="acme_plugin:nothing"),  # fault 6
 )
 """
 OPTION_FAULTS = {

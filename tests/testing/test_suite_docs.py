@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from plaunch.plugin import event_queue, extensions, notifier
+from plaunch.plugin import extensions, notifier
 from plaunch_doctor import running
+from plaunch_events import event_queue
 from plaunch_testing import conformance
 from plaunch_testing.conformance import hooks
 

@@ -11,7 +11,7 @@ from plaunch.errors import LogDirectoryError, PluginError, PluginLoadError, Usag
 from plaunch.plugin.registry import LOGS_SPECS, RENDEZVOUS
 from plaunch.process.streams.logs import LogsDest, LogsSpecs
 from plaunch.process.streams.std import Std
-from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
+from plaunch.rendezvous import RendezvousHandler, RendezvousParameters
 
 from helpers.programs import run_python
 

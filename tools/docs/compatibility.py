@@ -43,6 +43,7 @@ _OWN = (
     "plaunch.rendezvous",
     "plaunch_devices",
     "plaunch_functions",
+    "plaunch_network",
     "plaunch_timer",
     "plaunch",
 )

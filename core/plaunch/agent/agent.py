@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import logging
 import signal
-import socket
 from typing import TYPE_CHECKING, Any
 
 from plaunch import defaults
@@ -17,10 +16,10 @@ from plaunch.agent.notices import Notices
 from plaunch.agent.notifications import Notifier
 from plaunch.agent.peers import ObservedPeers, Peers
 from plaunch.agent.poller import Poller
-from plaunch.agent.requests import Requests, Snapshot
+from plaunch.agent.requests import Requests, SignalWorkers, Snapshot
 from plaunch.agent.rounds import prepare_rendezvous
 from plaunch.agent.signals import SignalInbox
-from plaunch.agent.states import Outcome, RequestKind
+from plaunch.agent.states import Outcome, Requested, RequestKind
 from plaunch.agent.wait_reporter import WaitReporter
 from plaunch.agent.worker import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from plaunch.agent.workers import Workers
@@ -93,7 +92,6 @@ class SimpleElasticAgent(ElasticAgent):
         PATIENCE.check(exit_barrier_timeout, "exit_barrier_timeout")
         PATIENCE.check(shutdown_timeout, "shutdown_timeout")
         self._shutdown_timeout = shutdown_timeout
-        self._host = socket.gethostname()
         self._signal_policy = signal_policy or defaults.load_default(defaults.DEFAULT_POLICY)()
         self._worker_group = group = WorkerGroup(spec)
         prepare_rendezvous(spec, shutdown_timeout)
@@ -103,9 +101,7 @@ class SimpleElasticAgent(ElasticAgent):
         self._requests = Requests(self._poller.wake_up)
         # Looked up when it is called: somebody may replace the method of one agent.
         notices = Notices(lambda signum: self._workers.signal(signum))  # noqa: PLW0108
-        self._peers = _find_peers(
-            spec.rdzv_handler, self._notifier, self._poller, notices, self._host
-        )
+        self._peers = _find_peers(spec.rdzv_handler, self._notifier, self._poller, notices)
         self._loop = Loop(
             self._workers,
             self._peers,
@@ -160,7 +156,7 @@ class SimpleElasticAgent(ElasticAgent):
             reason: why, in a few words.
             who: who asks, in a few words that people know: a plugin, with its distribution.
         """
-        self._requests.ask(kind, reason, who)
+        self._requests.put(Requested(kind, reason, who))
 
     def signal_workers(
         self,
@@ -175,7 +171,8 @@ class SimpleElasticAgent(ElasticAgent):
             ranks: the global ranks of those that get it; None for all of this node.
             reason: why, for the report of a worker that the signal ends.
         """
-        self._requests.signal(signum, ranks, reason)
+        chosen = None if ranks is None else frozenset(ranks)
+        self._requests.put(SignalWorkers(signum, chosen, reason))
 
     def snapshot(self) -> Snapshot:
         """Where the agent is; for any thread."""
@@ -243,13 +240,13 @@ class SimpleElasticAgent(ElasticAgent):
 
 
 def _find_peers(
-    handler: RendezvousHandler, notifier: Notifier, poller: Poller, notices: Notices, host: str
+    handler: RendezvousHandler, notifier: Notifier, poller: Poller, notices: Notices
 ) -> Peers:
     """The peers behind `handler`, as well as that knows them."""
     if isinstance(handler, JobRendezvous):
         from plaunch.agent.job_peers import JobPeers  # noqa: PLC0415 - several nodes only
 
-        return JobPeers(handler, notifier, poller, handler, notices=notices, host=host)
+        return JobPeers(handler, notifier, poller, handler, notices=notices)
     if isinstance(handler, ObservableRendezvous):
         return ObservedPeers(handler, notifier, poller, handler)
     return Peers(handler, notifier, poller)

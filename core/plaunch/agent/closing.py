@@ -97,7 +97,7 @@ def shut_down(handler: RendezvousHandler, policy: SignalPolicy) -> bool:
             call.join()
             if call.error is not None:
                 raise call.error
-            return bool(call.result)
+            return call.result
     finally:
         poller.close()
 

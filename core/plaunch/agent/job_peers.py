@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from plaunch.agent import states
 from plaunch.agent.messages import describe_asker, describe_failures
 from plaunch.agent.peers import ObservedPeers
+from plaunch.agent.results import LAUNCHER, launcher_failure
 from plaunch.agent.worker import RunResult, WorkerState
-from plaunch.errors import RendezvousClosedError, RendezvousConnectionError
+from plaunch.errors import PlaunchError, RendezvousClosedError, RendezvousConnectionError
 from plaunch.rendezvous.api import ChangeKind
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ class JobPeers(ObservedPeers):
         poller: waits, and is woken.
         job: the rendezvous once more, for what it knows of the job.
         notices: passes signals on that another node has received.
-        host: the name of this host.
     """
 
     is_job_wide = True
@@ -72,12 +72,10 @@ class JobPeers(ObservedPeers):
         job: JobRendezvous,
         *,
         notices: Notices,
-        host: str,
     ) -> None:
         super().__init__(handler, notifier, poller, job)
         self._job = job
         self._notices = notices
-        self._host = host
         self._run_id = handler.get_run_id()
         self._lost: MembershipChange | None = None
         self._timeout = 0.0
@@ -190,13 +188,8 @@ class JobPeers(ObservedPeers):
 
     def report_failures(self, failures: Mapping[int, ProcessFailure]) -> None:
         """Tell which own workers failed by themselves, by global rank; once a round."""
-        from plaunch.agent import job_failures  # noqa: PLC0415 - failures only
-
-        told = job_failures.to_job_failures(failures)
-        if not told:
-            # An agent of somebody else's may know no more than that.
-            told = [job_failures.node_failure(RuntimeError(), self._host, "the workers failed")]
-        self._job.report_failure(told)
+        # An agent of somebody else's may know no more than that.
+        self._job.report_failure(failures or {LAUNCHER: launcher_failure("the workers failed", 1)})
 
     def report_error(self, error: BaseException, before: Mapping[int, ProcessFailure]) -> None:
         """Tell that this node failed itself, which no restart will mend.
@@ -204,15 +197,13 @@ class JobPeers(ObservedPeers):
         `before` are the failures of its workers, by global rank, that led to this round: they stay
         the first cause.
         """
-        from plaunch.agent import job_failures  # noqa: PLC0415 - failures only
-
         self.reason = str(error)
         self._awaits_verdict = True
-        failures = [
-            *job_failures.to_job_failures(before),
-            job_failures.node_failure(error, self._host),
-        ]
-        self._job.report_failure(failures, is_final=True)
+        text = self.reason if isinstance(error, PlaunchError) else repr(error)
+        failure = launcher_failure(text, getattr(error, "exit_code", 1))
+        # Such a failure may have led to this round as well: its store was lost.
+        rank = min([LAUNCHER, *(rank - 1 for rank in before)])
+        self._job.report_failure({**before, rank: failure}, is_final=True)
 
     def announce(self, then: states.Again | states.Outcome, state: states.State) -> None:
         """Tell that this node goes, or what it has been asked for all nodes of the job."""
@@ -242,18 +233,17 @@ class JobPeers(ObservedPeers):
 
     def failed_result(self, own: RunResult) -> RunResult:
         """The result of a job that failed: the failures of all nodes, the same one first on all."""
-        from plaunch.agent import job_failures  # noqa: PLC0415 - failures only
-
         verdict = self._job.verdict
         if verdict is None:
             raise RuntimeError("the job failed, but its verdict is not known")
-        failures, first = job_failures.from_job_failures(verdict.failures, own.failures)
+        # More may be known of own workers by now than when it was told.
+        workers = {rank: failure for rank, failure in own.failures.items() if rank >= 0}
         result = RunResult(
             WorkerState.FAILED,
-            failures=failures,
+            failures={**verdict.failures, **workers},
             stopped=own.stopped,
-            first_failure=first,
-            counted=job_failures.describe_groups(verdict.others, failures),
+            first_failure=verdict.first,
+            counted=dict(verdict.counted),
         )
         self._notifier.notify_failures(result)
         return result

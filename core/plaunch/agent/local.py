@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from string import Template
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from plaunch.agent.workers import Workers
     from plaunch.process.binding import Binder
     from plaunch.process.stopping.signals import SignalPolicy
+    from plaunch.process.streams.api import Traffic
     from plaunch.process.streams.logs import LogsSpecs
-    from plaunch.process.streams.traffic import Traffic
 
 DEFAULT_PREFIX = "[${role_name}${local_rank}]:"
 HEALTH_VARIABLE = "TORCHELASTIC_HEALTH_CHECK_PORT"
@@ -146,7 +147,6 @@ class LocalElasticAgent(SimpleElasticAgent):
             self,
             group,
             notifier,
-            host=self._host,
             shutdown_timeout=self._shutdown_timeout,
             sleep_timeout=self._sleep_timeout,
             keep_daemons=self._keep_daemons,
@@ -174,7 +174,7 @@ class LocalElasticAgent(SimpleElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
-        state = self._notifier.state
+        state, hostname = self._notifier.state, socket.gethostname()
         args: dict[int, tuple[Any, ...]] = {}
         envs: dict[int, dict[str, str]] = {}
         prefixes: dict[int, str] = {}
@@ -195,7 +195,7 @@ class LocalElasticAgent(SimpleElasticAgent):
                 role_name=spec.role,
                 rank=worker.global_rank,
                 local_rank=rank,
-                hostname=self._host,
+                hostname=hostname,
                 attempt=state.attempt,
             )
         entrypoint = spec.entrypoint

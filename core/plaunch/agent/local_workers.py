@@ -8,12 +8,12 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from plaunch.agent.exits import Exits
+from plaunch.agent.results import launcher_failure
 from plaunch.agent.worker import RunResult, WorkerState
-from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore, lost_store
+from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore
 from plaunch.agent.workers import Workers
-from plaunch.errors import UnkillableWorkerError, WorkerStoreError, WorkerStoreHostError
+from plaunch.errors import ExitCode, UnkillableWorkerError, WorkerStoreError, WorkerStoreHostError
 from plaunch.process.contexts.context import RunProcsResult
-from plaunch.process.contexts.supervised import SupervisedContext
 from plaunch.process.kernel.details import describe_process
 from plaunch.process.kernel.uninterruptible import UninterruptibleWatch
 from plaunch.process.stopping.reaper import Reaper
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
     from plaunch.agent.notifications import Notifier
     from plaunch.agent.worker import WorkerGroup
-    from plaunch.agent.workers import TemplateMethods, WorkersStop
-    from plaunch.process.contexts.context import PContext
+    from plaunch.agent.workers import TemplateMethods
+    from plaunch.process.contexts.supervised import SupervisedContext
     from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.stopping.stop import Stop
 
 logger = logging.getLogger("plaunch")
 
@@ -37,7 +38,6 @@ class LocalWorkers(Workers):
         agent: the agent.
         group: its workers.
         notifier: is told of their ends.
-        host: the name of this host.
         shutdown_timeout: how long they may take to stop before they are killed, in seconds.
         sleep_timeout: seconds that one may be in uninterruptible sleep; 0 means for ever.
         keep_daemons: spare what they leave behind when all of them have succeeded.
@@ -52,7 +52,6 @@ class LocalWorkers(Workers):
         group: WorkerGroup,
         notifier: Notifier,
         *,
-        host: str,
         shutdown_timeout: float,
         sleep_timeout: float,
         keep_daemons: bool,
@@ -61,16 +60,16 @@ class LocalWorkers(Workers):
         open_store: OpenStore,
     ) -> None:
         super().__init__(agent, group)
-        self.context: PContext | None = None
+        self.context: SupervisedContext | None = None
         self.reaper = Reaper(keep_daemons=keep_daemons)
         self.sleep_watch = UninterruptibleWatch(sleep_timeout) if sleep_timeout > 0 else None
         self._notifier = notifier
-        self._host = host
         self._reasons: dict[int, tuple[int, str]] = {}  # the last signal of a process, and why
         self._has_own_monitor = has_own_monitor
         self._has_own_stop = has_own_stop
         self._shutdown_timeout = shutdown_timeout
         self._signum = signal.SIGTERM  # that they are stopped with
+        self._stop_closes_store = False  # whether the stop in progress does
         self._exits = Exits(group, notifier)
         self._open_store = open_store
         self._store: WorkerStore | None = None  # of this round, while this node hosts it
@@ -82,7 +81,7 @@ class LocalWorkers(Workers):
     def launch(
         self,
         envs: Mapping[int, Mapping[str, str]],
-        start: Callable[[Sequence[int]], PContext],
+        start: Callable[[Sequence[int]], SupervisedContext],
     ) -> dict[int, Any]:
         """Start a round's workers, by means of `start`; the pids, by local rank.
 
@@ -97,9 +96,8 @@ class LocalWorkers(Workers):
         self.context = start(() if self._store is None else self._store.fds())
         if self._store is not None:
             self._store.watch(self.context.pids().values())
-        if isinstance(self.context, SupervisedContext):
-            self.context.on_exit = self._exits.note
-            self.context.on_stop_step = self._exits.note_step
+        self.context.on_exit = self._exits.note
+        self.context.on_stop_step = self._exits.note_step
         return dict(self.context.pids())
 
     def _find_store(self, env: Mapping[str, str]) -> WorkerStore | None:
@@ -152,19 +150,15 @@ class LocalWorkers(Workers):
         if self.context is None:
             return RunResult(WorkerState.UNKNOWN)
         lost = self._tend_store()
-        if isinstance(self.context, SupervisedContext):
-            result = self.context.look()
-            if result is None:
-                # The others are told of when more is known of them.
-                self._exits.collect(self.context, None)
-        else:
-            result = self.context.wait(0)
-            self._exits.collect(self.context, result)
+        result = self.context.look()
+        if result is None:
+            # The others are told of when more is known of them.
+            self._exits.collect(self.context, None)
         # Workers that have all succeeded do not miss it any more.
         if lost is not None and (result is None or result.failures):
             if isinstance(lost, WorkerStoreHostError):
                 raise lost  # no restart mends it
-            self._lost_store = lost_store(lost)
+            self._lost_store = launcher_failure(str(lost), ExitCode.CONTROL_PLANE_LOST)
             return self._result(result or RunProcsResult())
         if result is not None:
             return self._result(result)
@@ -228,37 +222,36 @@ class LocalWorkers(Workers):
 
     def stop_in_steps(self) -> bool:
         """Whether they are stopped here, and not by a subclass, which may block."""
-        return self._has_own_stop and isinstance(self.context, SupervisedContext)
+        return self._has_own_stop and self.context is not None
 
-    def begin_stop(self, signum: signal.Signals) -> WorkersStop | None:
+    def begin_stop(self, signum: signal.Signals) -> Stop | None:
         """Begin to stop them with `signum`."""
         self._signum = signum
         if not self.stop_in_steps():
             return super().begin_stop(signum)
         return self._begin(signum, closes_store=True)
 
-    def begin_clearing(self) -> WorkersStop | None:
+    def begin_clearing(self) -> Stop | None:
         """Begin to end what they have left behind; their store stays, for those of other nodes."""
         return self._begin(signal.SIGTERM, closes_store=False)
 
-    def _begin(self, signum: signal.Signals, *, closes_store: bool) -> WorkersStop | None:
-        if not isinstance(self.context, SupervisedContext):
-            return None  # it has done so itself
-        stop = self.context.begin_stop(signum, self._shutdown_timeout)
-        return _LocalStop(stop, lambda: self._end_stop(closes_store=closes_store))
+    def _begin(self, signum: signal.Signals, *, closes_store: bool) -> Stop | None:
+        if self.context is None:
+            return None  # a subclass has workers of its own
+        self._stop_closes_store = closes_store
+        return self.context.begin_stop(signum, self._shutdown_timeout)
 
-    def _end_stop(self, *, closes_store: bool) -> None:
-        if closes_store:
+    def end_stop(self) -> None:
+        """See what has become of them, and end their store with them."""
+        if self._stop_closes_store:
             self._close_store()  # none of them needs it any more
-        if isinstance(self.context, SupervisedContext):
+        if self.context is not None:
             self._exits.collect(self.context, self.context.look())
         self._raise_unkillable()
 
     def stopped_result(self) -> RunResult | None:
         """How they failed, as far as it is known."""
-        if not isinstance(self.context, SupervisedContext):
-            return None
-        result = self.context.look()
+        result = None if self.context is None else self.context.look()
         return None if result is None else self._result(result)
 
     def pids(self) -> dict[int, int]:
@@ -308,7 +301,6 @@ class LocalWorkers(Workers):
         ranks = {worker.local_rank: worker.global_rank for worker in self.group.workers}
         for rank, failure in result.failures.items():
             failure.global_rank = ranks[rank]
-            failure.host = self._host
         for failure in result.failures.values():
             signum, why = self._reasons.get(failure.pid, (0, ""))
             if why and failure.exitcode in (-signum, 128 + signum) and not failure.has_reply:
@@ -344,8 +336,7 @@ class LocalWorkers(Workers):
         )
         logger.error("%s", self._unkillable)
         for rank in stuck:
-            if isinstance(self.context, SupervisedContext):
-                self.context.abandon(rank)
+            self.context.abandon(rank)
         return True
 
     def _raise_unkillable(self) -> None:
@@ -357,29 +348,3 @@ class LocalWorkers(Workers):
 def _describe_failure(store: WorkerStore, error: Exception) -> str:
     kind = type(store)
     return f"{kind.__module__}.{kind.__qualname__} failed with {type(error).__name__}: {error}"
-
-
-class _LocalStop:
-    """A stop of the context's.
-
-    Args:
-        stop: the context's.
-        at_end: called when it is over, also if something outlives SIGKILL; what this raises comes
-            in the place of that. A step that is interrupted is not the end: another one follows.
-    """
-
-    def __init__(self, stop: WorkersStop, at_end: Callable[[], None]) -> None:
-        self._stop = stop
-        self._at_end = at_end
-        self.escalate = stop.escalate
-
-    def step(self) -> float | None:
-        """Do what is due; see `WorkersStop`."""
-        try:
-            delay = self._stop.step()
-        except UnkillableWorkerError:
-            self._at_end()
-            raise
-        if delay is None:
-            self._at_end()
-        return delay

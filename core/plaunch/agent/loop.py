@@ -82,7 +82,7 @@ class Loop:
         self._poller = poller
         self._reporter = reporter
         self._rounds = Rounds(workers.group, peers, notifier, poller, reporter)
-        self._stopping = Stopping()
+        self._stopping = Stopping(workers.end_stop)
         self._exit_barrier_timeout = exit_barrier_timeout
         self._inbox: SignalInbox | None = None
         self._requests = requests

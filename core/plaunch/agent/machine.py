@@ -15,17 +15,17 @@ after a failure, here or elsewhere, the agent joins again and is told there what
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from plaunch.agent import states
-from plaunch.agent.states import Action, Again, Event, Outcome, Phase, State
+from plaunch.agent.states import Action, Again, Event, Outcome, Phase, RequestKind, State
 from plaunch.agent.worker import WorkerState
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 Transition = tuple[State, tuple[Action, ...]]
+# Each takes the type of event that the table lists it for.
+Decision = Callable[[State, Any], Transition]
 
 # Seconds within which SIGTERM, SIGHUP and the like are one request, however many come: Slurm sends
 # SIGTERM twice within milliseconds, systemd SIGTERM and SIGHUP.
@@ -39,25 +39,22 @@ def _begin(state: State, event: Event) -> Transition:
     return replace(state, phase=Phase.JOINING), (states.Join(),)
 
 
-def _round_formed(state: State, event: Event) -> Transition:
+def _round_formed(state: State, event: states.RoundFormed) -> Transition:
+    attempt, number = event.counted(state)
     formed = replace(
         state,
         phase=Phase.STARTING,
-        round=state.round + 1,
+        attempt=attempt,
+        round=number,
         has_succeeded=False,
         then=None,
         request=None,
     )
-    if isinstance(event, states.RoundFormed) and event.attempt is not None:
-        formed = replace(formed, attempt=event.attempt)
-    if isinstance(event, states.RoundFormed) and event.round is not None:
-        formed = replace(formed, round=event.round)
     return formed, (states.StartWorkers(),)
 
 
-def _round_failed(state: State, event: Event) -> Transition:
-    graceful = isinstance(event, states.RoundFailed) and event.graceful
-    return _finish(state, Outcome.LEFT if graceful else Outcome.ERROR)
+def _round_failed(state: State, event: states.RoundFailed) -> Transition:
+    return _finish(state, Outcome.LEFT if event.graceful else Outcome.ERROR)
 
 
 def _started(state: State, event: Event) -> Transition:
@@ -77,14 +74,13 @@ def _agent_failed(state: State, event: Event) -> Transition:
     return _stop(replace(state, workers=WorkerState.FAILED), Outcome.ERROR, *tell)
 
 
-def _failed(state: State, event: Event) -> Transition:
+def _failed(state: State, event: states.WorkFailed) -> Transition:
     stopped = replace(state, workers=WorkerState.STOPPED)
     if state.is_job_wide:
         # It is told as soon as it is complete, while the workers stop.
         told = (states.TellFailure(), states.Report(Again.DECISION))
         return _stop(stopped, Again.DECISION, *told)
-    is_final = isinstance(event, states.WorkFailed) and event.is_final
-    if state.restarts_left > 0 and not is_final:
+    if state.restarts_left > 0 and not event.is_final:
         return _stop(stopped, Again.RESTART, states.Report(Again.RESTART))
     # The result says what happened; nothing needs to be reported on the way.
     return _stop(replace(state, workers=WorkerState.FAILED), Outcome.FAILED)
@@ -115,7 +111,7 @@ def _closed_while_clearing(state: State, event: Event) -> Transition:
     return replace(state, then=Outcome.SUCCEEDED), ()
 
 
-def _stops_for(then: Again | Outcome) -> Callable[[State, Event], Transition]:
+def _stops_for(then: Again | Outcome) -> Decision:
     """Workers are stopped, and that is said."""
 
     def decide(state: State, event: Event) -> Transition:
@@ -134,7 +130,7 @@ def _unreachable(state: State, event: Event) -> Transition:
     return _stop(stopped, Outcome.ERROR, states.Report(Outcome.ERROR))
 
 
-def _before_stopped_for(end: Outcome) -> Callable[[State, Event], Transition]:
+def _before_stopped_for(end: Outcome) -> Decision:
     """A stop that was for another round, which can no longer form, is one for this end."""
 
     def decide(state: State, event: Event) -> Transition:
@@ -145,14 +141,14 @@ def _before_stopped_for(end: Outcome) -> Callable[[State, Event], Transition]:
     return decide
 
 
-def _job_ended(state: State, event: Event) -> Transition:
+def _job_ended(state: State, event: states.JobEnded) -> Transition:
     ended = _with_end_of_job(state, event)
     if ended.then is Outcome.SUCCEEDED:
         return _finish(ended, Outcome.SUCCEEDED)
     return replace(ended, phase=Phase.STOPPING), (states.Report(_end(ended)), states.StopWorkers())
 
 
-def _job_ended_while_clearing(state: State, event: Event) -> Transition:
+def _job_ended_while_clearing(state: State, event: states.JobEnded) -> Transition:
     if state.then is Outcome.SUCCEEDED and state.request is not None:
         return state, ()  # this node has ended it, or is about to go, and keeps its result
     ended = _with_end_of_job(state, event)
@@ -161,7 +157,7 @@ def _job_ended_while_clearing(state: State, event: Event) -> Transition:
     return replace(ended, phase=Phase.STOPPING), (states.Report(_end(ended)),)
 
 
-def _job_ended_before_stopped(state: State, event: Event) -> Transition:
+def _job_ended_before_stopped(state: State, event: states.JobEnded) -> Transition:
     # Only a stop for another round changes its aim.
     if isinstance(state.then, Again):
         ended = _with_end_of_job(state, event)
@@ -169,18 +165,17 @@ def _job_ended_before_stopped(state: State, event: Event) -> Transition:
     return state, ()
 
 
-def _job_ended_before_round(state: State, event: Event) -> Transition:
+def _job_ended_before_round(state: State, event: states.JobEnded) -> Transition:
     ended = _with_end_of_job(state, event)
     return _finish(ended, _end(ended), states.Report(_end(ended)))
 
 
-def _with_end_of_job(state: State, event: Event) -> State:
+def _with_end_of_job(state: State, event: states.JobEnded) -> State:
     """What the end of the job is for this node, in `then`, and the state of its workers."""
-    outcome = event.outcome if isinstance(event, states.JobEnded) else Outcome.CLOSED
-    if outcome is Outcome.FAILED:
-        return replace(state, workers=WorkerState.FAILED, then=outcome)
-    if outcome is Outcome.SUCCEEDED and state.has_succeeded:
-        return replace(state, workers=WorkerState.SUCCEEDED, then=outcome)
+    if event.outcome is Outcome.FAILED:
+        return replace(state, workers=WorkerState.FAILED, then=event.outcome)
+    if event.outcome is Outcome.SUCCEEDED and state.has_succeeded:
+        return replace(state, workers=WorkerState.SUCCEEDED, then=event.outcome)
     # Closed, or a success that this node has no part in.
     return replace(state, workers=_stopped_if_running(state), then=Outcome.CLOSED)
 
@@ -211,36 +206,11 @@ def _stop_requested_while_stopping(state: State, event: Event) -> Transition:
     return known, actions
 
 
-def _requested(state: State, event: Event) -> Transition:
-    if not _is_for_restart(event):
-        return _stop_requested(state, event)
+def _restart_requested(state: State, event: states.Requested) -> Transition:
+    if state.has_succeeded and not state.is_job_wide:
+        return state, ()  # nobody is at work any more
     known = replace(_asked(state, event), workers=WorkerState.STOPPED)
     return _stop(known, Again.REQUEST, states.Report(Again.REQUEST))
-
-
-def _unless_for_restart(
-    transition: Callable[[State, Event], Transition],
-) -> Callable[[State, Event], Transition]:
-    """The same decision, but not for a restart, which is under way already or comes too late."""
-
-    def decide(state: State, event: Event) -> Transition:
-        return (state, ()) if _is_for_restart(event) else transition(state, event)
-
-    return decide
-
-
-def _after_success(
-    transition: Callable[[State, Event], Transition],
-    restart: Callable[[State, Event], Transition],
-) -> Callable[[State, Event], Transition]:
-    """The same, but for a restart of a job whose other workers may still be at work."""
-
-    def decide(state: State, event: Event) -> Transition:
-        if not _is_for_restart(event):
-            return transition(state, event)
-        return restart(state, event) if state.is_job_wide else (state, ())
-
-    return decide
 
 
 def _stopped(state: State, event: Event) -> Transition:
@@ -266,9 +236,7 @@ def _stop_requested_while_waiting(state: State, event: Event) -> Transition:
     return _finish(_asked(state, event), Outcome.SUCCEEDED, states.Report(Outcome.SUCCEEDED))
 
 
-def _while_clearing(
-    transition: Callable[[State, Event], Transition],
-) -> Callable[[State, Event], Transition]:
+def _while_clearing(transition: Decision) -> Decision:
     """The same decision while the stop sequence is at work already, for what was left behind.
 
     Who was asked to stop meanwhile ends with its success, whatever becomes of the others.
@@ -284,11 +252,6 @@ def _while_clearing(
 
 
 # --- who asks, and how urgently -------------------------------------------------------------------
-
-
-def _is_for_restart(event: Event) -> bool:
-    """Whether a restart is requested."""
-    return isinstance(event, states.Requested) and event.kind is states.RequestKind.RESTART
 
 
 def _asked(state: State, event: Event) -> State:
@@ -326,20 +289,19 @@ def _finish(state: State, outcome: Outcome, *before: Action) -> Transition:
     return replace(state, phase=Phase.DONE, then=outcome), (*before, states.Finish(outcome))
 
 
-_TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
+# A request is listed by its kind; one for an end, as a signal that means so.
+_TABLE: dict[tuple[Phase, type | RequestKind], Decision] = {
     (Phase.IDLE, states.Begin): _begin,
     (Phase.IDLE, states.StopRequested): _stop_requested_before_start,
-    (Phase.IDLE, states.Requested): _unless_for_restart(_stop_requested_before_start),
     (Phase.JOINING, states.RoundFormed): _round_formed,
     (Phase.JOINING, states.RoundFailed): _round_failed,
     (Phase.JOINING, states.JobEnded): _job_ended_before_round,
     (Phase.JOINING, states.StopRequested): _stop_requested_before_start,
-    (Phase.JOINING, states.Requested): _unless_for_restart(_stop_requested_before_start),
     (Phase.STARTING, states.StartSucceeded): _started,
     (Phase.STARTING, states.StartFailed): _start_failed,
     (Phase.STARTING, states.AgentFailed): _agent_failed,
     (Phase.STARTING, states.StopRequested): _stop_requested,
-    (Phase.STARTING, states.Requested): _requested,
+    (Phase.STARTING, RequestKind.RESTART): _restart_requested,
     (Phase.RUNNING, states.WorkFailed): _failed,
     (Phase.RUNNING, states.WorkSucceeded): _succeeded,
     (Phase.RUNNING, states.NodesChanged): _membership_changed,
@@ -349,14 +311,13 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.RUNNING, states.JobEnded): _job_ended,
     (Phase.RUNNING, states.AgentFailed): _agent_failed,
     (Phase.RUNNING, states.StopRequested): _stop_requested,
-    (Phase.RUNNING, states.Requested): _requested,
+    (Phase.RUNNING, RequestKind.RESTART): _restart_requested,
     (Phase.STOPPING, states.StopSucceeded): _stopped,
     (Phase.STOPPING, states.StopFailed): _stop_failed,
     (Phase.STOPPING, states.PeersUnreachable): _before_stopped_for(Outcome.ERROR),
     (Phase.STOPPING, states.RendezvousClosed): _before_stopped_for(Outcome.CLOSED),
     (Phase.STOPPING, states.JobEnded): _job_ended_before_stopped,
     (Phase.STOPPING, states.StopRequested): _stop_requested_while_stopping,
-    (Phase.STOPPING, states.Requested): _unless_for_restart(_stop_requested_while_stopping),
     (Phase.CLEARING, states.StopSucceeded): _cleared,
     (Phase.CLEARING, states.StopFailed): _stop_failed,
     (Phase.CLEARING, states.NodesChanged): _while_clearing(_membership_changed),
@@ -365,9 +326,7 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.CLEARING, states.JobEnded): _job_ended_while_clearing,
     (Phase.CLEARING, states.RendezvousClosed): _closed_while_clearing,
     (Phase.CLEARING, states.StopRequested): _stop_requested_while_clearing,
-    (Phase.CLEARING, states.Requested): _after_success(
-        _stop_requested_while_clearing, _while_clearing(_requested)
-    ),
+    (Phase.CLEARING, RequestKind.RESTART): _while_clearing(_restart_requested),
     (Phase.WAITING, states.PeersFinished): _peers_finished,
     # The job is not done after all. Only a rendezvous that knows the whole job says so.
     (Phase.WAITING, states.NodesChanged): _membership_changed,
@@ -376,13 +335,15 @@ _TABLE: dict[tuple[Phase, type], Callable[[State, Event], Transition]] = {
     (Phase.WAITING, states.JobEnded): _job_ended,
     (Phase.WAITING, states.RendezvousClosed): _peers_finished,
     (Phase.WAITING, states.StopRequested): _stop_requested_while_waiting,
-    (Phase.WAITING, states.Requested): _after_success(_stop_requested_while_waiting, _requested),
+    (Phase.WAITING, RequestKind.RESTART): _restart_requested,
 }
 
 
 def step(state: State, event: Event) -> Transition:
     """Decide what `event` means in `state`: the next state, and what to do, in order."""
-    transition = _TABLE.get((state.phase, type(event)))
-    if transition is None:
-        return state, ()
-    return transition(state, event)
+    kind: type | RequestKind = type(event)
+    if isinstance(event, states.Requested):
+        is_end = event.kind is not RequestKind.RESTART
+        kind = states.StopRequested if is_end else event.kind
+    decide = _TABLE.get((state.phase, kind))
+    return (state, ()) if decide is None else decide(state, event)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
 
 from plaunch.agent.states import Value
 from plaunch.agent.worker import (
@@ -24,6 +24,7 @@ from plaunch.rendezvous.api import ChangeKind, MembershipChange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from plaunch.agent.states import Requested, RoundFormed, State
     from plaunch.agent.worker import WorkerGroup
@@ -164,17 +165,27 @@ WorkerEnv = Callable[[WorkerInfo, Mapping[str, str]], Mapping[str, str]]
 Facts = ParamSpec("Facts")
 
 
-class EventStream(Protocol):
-    """Makes the events of a launch, for those who listen to it."""
+class LaunchEvents(Protocol):
+    """Makes the events of a launch, and brings them to its event handlers and extensions."""
 
-    def begin(self) -> None:
-        """The launch begins."""
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """How many events were lost, by who should have had them."""
+
+    def of_launch(self) -> AbstractContextManager[None]:
+        """Run the launch in this; it makes the first and the last event, and waits for readers."""
 
     def __call__(self, notification: Notification) -> None:
-        """Tell what `notification` amounts to."""
+        """Make the events that `notification` amounts to; waits for nobody."""
 
-    def finish(self, error: BaseException | None) -> str:
-        """The launch raises `error`; where its time went, in a line that may be empty."""
+    def start(self, extension: Any) -> None:
+        """An extension has started, and may have its events."""
+
+    def rest(self) -> None:
+        """Have all of them end their threads until `release`, for the process to fork."""
+
+    def release(self) -> None:
+        """Let all of them work; they leave the processors to the start of workers until then."""
 
 
 class Notifier:
@@ -203,8 +214,7 @@ class Notifier:
         group, state = self._group, self._state()
         attempt, number = state.attempt, state.round
         if formed is not None:
-            attempt = state.attempt if formed.attempt is None else formed.attempt
-            number = state.round + 1 if formed.round is None else formed.round
+            attempt, number = formed.counted(state)
         return GroupInfo(
             run_id=self._group.spec.rdzv_handler.get_run_id(),
             role=group.spec.role,

@@ -55,7 +55,7 @@ class Peers:
         self._handler = handler
         self._notifier = notifier
         self._poller = poller
-        self._call: BackgroundCall | None = None
+        self._call: BackgroundCall[None] | None = None
 
     # --- what happens to them ---------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import select
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from plaunch.durations import milliseconds
 from plaunch.threads import start_thread
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from plaunch.agent.alive import Alive
+
+T = TypeVar("T")
 
 
 class WakeUp:
@@ -89,11 +91,12 @@ class Poller:
         self.alive.ends()
 
 
-class BackgroundCall:
+class BackgroundCall(Generic[T]):
     """A call that may block for long, in a daemon thread; wakes the loop when it is done."""
 
-    def __init__(self, name: str, function: Callable[[], object], wake_up: WakeUp) -> None:
-        self.result: object = None
+    result: T  # once it has returned
+
+    def __init__(self, name: str, function: Callable[[], T], wake_up: WakeUp) -> None:
         self.error: BaseException | None = None
         self.duration = 0.0
         self._function = function

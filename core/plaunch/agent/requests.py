@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.agent.states import Requested, RequestKind
-from plaunch.process.streams.traffic import OutputCounts
+from plaunch.process.streams.api import OutputCounts
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from plaunch.agent.poller import WakeUp
     from plaunch.agent.worker import WorkerState
@@ -47,7 +47,10 @@ class Snapshot:
 
 
 class SignalWorkers(NamedTuple):
-    """A signal for the workers that run, or for some global ranks of them; they go on."""
+    """A signal for the workers that run, or for some global ranks of them; they go on.
+
+    The reason is reported for a worker that ends by it.
+    """
 
     signum: signal.Signals
     ranks: frozenset[int] | None
@@ -65,17 +68,8 @@ class Requests:
         self._wake_up = wake_up
         self._asked: deque[Requested | SignalWorkers] = deque()
 
-    def ask(self, kind: RequestKind, reason: str, who: str) -> None:
+    def put(self, request: Requested | SignalWorkers) -> None:
         """Ask for something."""
-        self._put(Requested(kind, reason, who))
-
-    def signal(
-        self, signum: signal.Signals, ranks: Collection[int] | None, reason: str = ""
-    ) -> None:
-        """Have a signal sent; the reason is reported for a worker that ends by it."""
-        self._put(SignalWorkers(signum, None if ranks is None else frozenset(ranks), reason))
-
-    def _put(self, request: Requested | SignalWorkers) -> None:
         self._asked.append(request)
         self._wake_up.wake()
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from typing import TYPE_CHECKING
 
 from plaunch.agent.worker import RunResult, WorkerState
 from plaunch.errors import RendezvousError, SignalException, UnkillableWorkerError
+from plaunch.process.failures.failure import ProcessFailure
 
 if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier
@@ -19,6 +21,17 @@ logger = logging.getLogger("plaunch")
 # Seconds that a failure may take to be complete: that others of the same moment and cause are seen,
 # and what they last wrote. Then it is told, while the stop goes on.
 _SETTLE = 0.1
+
+LAUNCHER = -1  # the "rank" of a failure that is no worker's; its launcher's, in reports
+
+
+def launcher_failure(text: str, exitcode: int) -> ProcessFailure:
+    """A failure of the launcher itself, and not of one of its workers."""
+    failure = ProcessFailure(LAUNCHER, os.getpid(), exitcode, "")
+    failure.message = text
+    failure.error_file_data = {"message": text}
+    failure.global_rank = LAUNCHER
+    return failure
 
 
 class Results:

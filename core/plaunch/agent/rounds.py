@@ -15,8 +15,9 @@ from plaunch.agent.states import RoundFailed, RoundFormed
 from plaunch.agent.worker import Worker
 from plaunch.durations import bounded
 from plaunch.errors import PluginError
-from plaunch.rendezvous.api import NodeSettings, RendezvousHandler
+from plaunch.rendezvous.api import RendezvousHandler
 from plaunch.rendezvous.job import JobRendezvous, JobRound, WorldRanks
+from plaunch.rendezvous.parameters import NodeSettings
 
 if TYPE_CHECKING:
     from plaunch.agent.notifications import Notifier
@@ -167,7 +168,7 @@ class Rounds:
         self._notifier = notifier
         self._poller = poller
         self._reporter = reporter
-        self._call: BackgroundCall | None = None
+        self._call: BackgroundCall[Round] | None = None
         self._began = 0.0  # on the monotonic clock
         self.error: BaseException | None = None  # why the last one did not form
         self.turn = ""  # why there is another one, as far as this node knows
@@ -198,8 +199,6 @@ class Rounds:
             self._notify_failed(call.error)
             return [self._peers.event_of_failed_round(call.error)]
         formed = call.result
-        if not isinstance(formed, Round):
-            raise TypeError(f"join_round returned {formed!r}")
         enter_round(self._group, formed)
         text = describe_round(formed.info, state)
         if text:

@@ -10,8 +10,8 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.errors import PlaunchError, UsageError
+from plaunch.process.kernel.details import read_masks
 from plaunch.process.kernel.processes import PROC
-from plaunch.process.kernel.signal_masks import read_masks
 from plaunch.process.launcher_variables import owns_process
 from plaunch.process.stopping.signals import (
     DEFAULT_SIGNALS,

@@ -124,6 +124,13 @@ class RoundFormed(Event):
     attempt: int | None = None
     round: int | None = None
 
+    def counted(self, state: State) -> tuple[int, int]:
+        """The attempt and the number of the round, for an agent that was in `state`."""
+        return (
+            state.attempt if self.attempt is None else self.attempt,
+            state.round + 1 if self.round is None else self.round,
+        )
+
 
 @dataclass(eq=False, repr=False)
 class RoundFailed(Event):

@@ -7,11 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousTimeoutError
+from plaunch.rendezvous.api import RendezvousHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
 
@@ -101,6 +100,4 @@ def describe_wait(handler: RendezvousHandler) -> str:
     """What `next_rendezvous` of `handler` waits for, in a few words."""
     # A handler that was written for torchrun, or is only shaped like ours, has no such method.
     describe = getattr(handler, "describe_wait", None)
-    if describe is None:
-        return f"the rendezvous backend {handler.get_backend()!r}"
-    return str(describe())
+    return RendezvousHandler.describe_wait(handler) if describe is None else str(describe())

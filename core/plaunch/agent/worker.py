@@ -174,29 +174,17 @@ def name_entrypoint(entrypoint: Callable[..., Any] | str, args: Sequence[Any]) -
     return entrypoint
 
 
+@dataclass(eq=False)
 class Worker:
     """One worker as its agent knows it; names are torchrun's. Ranks are -1 until assigned."""
 
-    __slots__ = ("global_rank", "id", "local_rank", "role_rank", "role_world_size", "world_size")
-
-    def __init__(
-        self,
-        local_rank: int,
-        global_rank: int = -1,
-        role_rank: int = -1,
-        world_size: int = -1,
-        role_world_size: int = -1,
-    ) -> None:
-        self.id: Any = None  # what the agent's _start_workers returned for it: a pid, with ours
-        self.local_rank = local_rank
-        self.global_rank = global_rank
-        self.role_rank = role_rank
-        self.world_size = world_size
-        self.role_world_size = role_world_size
-
-    def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
-        return f"Worker({fields})"
+    local_rank: int
+    global_rank: int = -1
+    role_rank: int = -1
+    world_size: int = -1
+    role_world_size: int = -1
+    # What the agent's _start_workers returned for it: a pid, with ours.
+    id: Any = field(default=None, init=False)
 
 
 class WorkerGroup:

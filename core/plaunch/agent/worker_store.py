@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-from plaunch.errors import ExitCode
-from plaunch.process.failures.failure import ProcessFailure
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Collection, Mapping
 
     from plaunch.errors import WorkerStoreError
-
-LAUNCHER = -1  # the "rank" of a failure that is no worker's; its launcher's, in reports
 
 
 class StoreRound(NamedTuple):
@@ -93,12 +87,3 @@ def open_default_store(store_round: StoreRound) -> WorkerStore:
 
     store: WorkerStore = defaults.load_default(defaults.OPEN_WORKER_STORE)(store_round)
     return store
-
-
-def lost_store(error: WorkerStoreError) -> ProcessFailure:
-    """The failure of a round whose store was lost, or could not be hosted: the launcher's own."""
-    failure = ProcessFailure(LAUNCHER, os.getpid(), ExitCode.CONTROL_PLANE_LOST, "")
-    failure.message = str(error)
-    failure.error_file_data = {"message": str(error)}
-    failure.global_rank = LAUNCHER
-    return failure

@@ -14,33 +14,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from plaunch.agent.worker import RunResult, WorkerGroup
+    from plaunch.process.stopping.stop import Stop
 
 logger = logging.getLogger("plaunch")
 
 
-class WorkersStop(Protocol):
-    """A stop in progress; see `plaunch.process.stopping.stop.Stop`."""
-
-    def step(self) -> float | None:
-        """Do what is due and return the seconds until more is; None when all is over.
-
-        Raises:
-            UnkillableWorkerError: all is over, but something outlives even SIGKILL.
-        """
-
-    def escalate(self) -> None:
-        """Skip the grace."""
-
-
 class Stopping:
-    """The stop in progress, if there is one, as the loop drives it."""
+    """The stop in progress, if there is one, as the loop drives it.
 
-    def __init__(self) -> None:
-        self._stop: WorkersStop | None = None
+    Args:
+        at_end: called when one is over, also if something outlives SIGKILL; what this raises comes
+            in the place of that. A step that is interrupted is not the end: another one follows.
+    """
+
+    def __init__(self, at_end: Callable[[], None]) -> None:
+        self._at_end = at_end
+        self._stop: Stop | None = None
         self.delay = 0.0  # seconds until it has something to do
         self.error: BaseException | None = None  # why the last one failed
 
-    def begin(self, begin: Callable[[], WorkersStop | None]) -> Event | None:
+    def begin(self, begin: Callable[[], Stop | None]) -> Event | None:
         """Begin one; its end, if that was all."""
         try:
             self._stop = begin()
@@ -51,16 +44,25 @@ class Stopping:
 
     def step(self) -> Event | None:
         """Take the next step; an event if it was the last one."""
-        try:
-            delay = None if self._stop is None else self._stop.step()
-        except UnkillableWorkerError as error:
-            self._stop, self.error = None, error
-            return StopFailed()
-        if delay is None:
-            self._stop = None
+        if self._stop is None:
             return StopSucceeded()
-        self.delay = delay
-        return None
+        error: UnkillableWorkerError | None = None
+        try:
+            delay = self._stop.step()
+        except UnkillableWorkerError as found:
+            delay, error = None, found
+        if delay is not None:
+            self.delay = delay
+            return None
+        try:
+            self._at_end()
+        except UnkillableWorkerError as found:
+            error = found
+        self._stop = None
+        if error is None:
+            return StopSucceeded()
+        self.error = error
+        return StopFailed()
 
     def is_in_progress(self) -> bool:
         """Whether there is one."""
@@ -136,7 +138,7 @@ class Workers:
         """Whether `begin_stop` returns at once, and all that is known of a failure comes later."""
         return False
 
-    def begin_stop(self, signum: signal.Signals) -> WorkersStop | None:
+    def begin_stop(self, signum: signal.Signals) -> Stop | None:
         """Begin to stop them with `signum`; the loop takes the steps of what is returned.
 
         None if it is done: here, where all that is known is `_stop_workers`, which may block.
@@ -145,9 +147,16 @@ class Workers:
         self.agent._stop_workers(self.group)
         return None
 
-    def begin_clearing(self) -> WorkersStop | None:
+    def begin_clearing(self) -> Stop | None:
         """The same for what workers that have all succeeded left behind."""
         return None
+
+    def end_stop(self) -> None:
+        """Look at them once more, when all steps of a stop were taken.
+
+        Raises:
+            UnkillableWorkerError: some were given up.
+        """
 
     def stopped_result(self) -> RunResult | None:
         """How they failed, as far as it is known; None if no more than before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from plaunch import defaults
 from plaunch.cli.arguments import COMMAND_LINE
 from plaunch.cli.stdout import STDOUT
 from plaunch.cli.table import installed_table
@@ -111,11 +112,10 @@ class Invocation:
         Raises:
             PlaunchError: one of them cannot be loaded, or is not there.
         """
-        from plaunch.plugin.event_handlers import find_event_handlers  # noqa: PLC0415 - as above
         from plaunch.plugin.registry import RENDEZVOUS, SIGNAL_POLICIES  # noqa: PLC0415
 
         manager.get(RENDEZVOUS, config.rdzv_backend)
-        find_event_handlers(manager, config.event_log_handler, config.event_conf)
+        defaults.load_default(defaults.EVENTS)(config, manager)
         manager.get(SIGNAL_POLICIES, config.signal_policy)
         manager.use_options(config.options)
 

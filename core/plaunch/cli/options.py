@@ -251,12 +251,6 @@ LOGS = (
         metavar="NAME,...",
         plugins="event_handlers",
     ),
-    Option(
-        ("--event-conf",),
-        "options of event handlers, as in jsonl.path=FILE; may be given several times",
-        metavar="HANDLER.KEY=VALUE,...",
-        is_repeated=True,
-    ),
 )
 HELP = (
     Option(

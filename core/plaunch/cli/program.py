@@ -12,7 +12,13 @@ from plaunch.cli.invocation import Invocation, command_in_spite, given_command
 from plaunch.cli.parser import parse
 from plaunch.cli.stderr import STDERR
 from plaunch.cli.stdout import STDOUT
-from plaunch.errors import ExitCode, PlaunchError, SignalException, UsageError
+from plaunch.errors import (
+    ExitCode,
+    PlaunchError,
+    PluginLoadError,
+    SignalException,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     import logging
@@ -195,11 +201,14 @@ def _hand_up(error: PlaunchError) -> None:
     """Tell whoever launched us why workers failed, as torchrun does."""
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
-    from plaunch.process.failures.child_failed import ChildFailedError  # noqa: PLC0415
-    from plaunch.process.failures.error_handler import dump_root_cause  # noqa: PLC0415 - failures only
+    from plaunch.defaults import HAND_UP, load_default  # noqa: PLC0415 - failures only
+    from plaunch.process.failures.child_failed import ChildFailedError  # noqa: PLC0415 - as above
 
     if isinstance(error, ChildFailedError):
-        dump_root_cause(error)
+        try:
+            load_default(HAND_UP)(error)
+        except PluginLoadError as missing:
+            _say(f"the first failure is not handed up: {missing}")
 
 
 def _print_bug(error: Exception) -> None:

@@ -77,7 +77,6 @@ def config_from_args(args: Arguments, manager: PluginManager) -> LaunchConfig:
             "rdzv_endpoint": _endpoint(args, traits, max_nodes),
             "rdzv_configs": rdzv_configs,
             "worker_env": worker_env,
-            "event_conf": _event_conf(args),
             "options": _of_plugins(args),
         }
     )
@@ -211,17 +210,6 @@ def parse_ranks(text: str) -> set[int] | None:
             )
         ranks.update(range(low, high + 1))
     return ranks or None
-
-
-def _event_conf(args: Arguments) -> dict[str, str]:
-    """The values by `handler.key`; of a key that is given several times, the last one."""
-    conf: dict[str, str] = {}
-    if args.event_conf:
-        from plaunch.plugin.event_handlers import parse_event_conf  # noqa: PLC0415 - when given
-
-        for text in args.event_conf:
-            conf.update(parse_event_conf(text))
-    return conf
 
 
 @contextlib.contextmanager

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from plaunch.plugin.calls import one_line as one_line
     from plaunch.plugin.context import PluginContext as PluginContext
     from plaunch.plugin.entry_points import EntryPoint as EntryPoint
-    from plaunch.plugin.event_handlers import find_event_handlers as find_event_handlers
-    from plaunch.plugin.event_handlers import parse_event_conf as parse_event_conf
     from plaunch.plugin.factories import DeviceCounter as DeviceCounter
     from plaunch.plugin.factories import EventHandlerFactory as EventHandlerFactory
     from plaunch.plugin.factories import LogsSpecsFactory as LogsSpecsFactory
@@ -44,7 +42,6 @@ __getattr__, __dir__, __all__ = attach(
         ".calls": "one_line",
         ".context": "PluginContext",
         ".entry_points": "EntryPoint",
-        ".event_handlers": "find_event_handlers parse_event_conf",
         ".hookspecs": "hookimpl",
         ".installed": "Installed installed_plugins",
         ".loaded": "LoadedPlugin",

@@ -9,7 +9,6 @@ import operator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from plaunch.events import EventHandler
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.rendezvous.api import RendezvousHandler
 
@@ -29,11 +28,6 @@ def checked_count(answer: Any) -> int:
 def checked_policy(answer: SignalPolicy) -> SignalPolicy:
     """The signal policy that was made."""
     return _with_methods(answer, "signals", "action")
-
-
-def checked_event_handler(answer: EventHandler) -> EventHandler:
-    """The event handler that was made."""
-    return _with_methods(answer, "handle", "close")
 
 
 def checked_handler(answer: RendezvousHandler) -> RendezvousHandler:

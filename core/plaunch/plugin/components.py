@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from plaunch.errors import PluginError
-from plaunch.plugin.calls import bounded_call, keeping_signals, result_of
+from plaunch.plugin.calls import bounded_call, keeping_signals, one_line, result_of
 from plaunch.process.stopping.signals import SignalAction
+from plaunch.process.streams.logs import LogsSpecs, open_streams
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from plaunch.agent.worker_store import OpenStore, StoreRound, WorkerStore
     from plaunch.process.stopping.signals import SignalPolicy
+    from plaunch.process.streams.api import Streams
     from plaunch.process.streams.logs import LogsDest
 
 logger = logging.getLogger("plaunch")
@@ -133,6 +137,30 @@ class BoundedLogsSpecs(Bounded):
             raise PluginError(f"{self._who} returned {dest!r} from reify, which is not a LogsDest")
         return dest
 
+    def open_streams(self, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
+        """What the logs spec opens, bounded as well; plaunch's own if it opens none.
+
+        Raises:
+            PluginError: as for any method, or it returns something else.
+        """
+        open_them = partial(open_streams, self._component, dest, nprocs, **options)
+        its = getattr(self._component, "open_streams", None)
+        if its is None or getattr(its, "__func__", None) is LogsSpecs.open_streams:
+            return open_them()  # which nothing holds
+        streams = bounded_call(
+            self._who,
+            "open_streams",
+            open_them,
+            START_BOUND,
+            self._is_unwanted,
+            passing=Exception,
+        )
+        if not hasattr(streams, "child_fds"):
+            raise PluginError(
+                f"{self._who} returned {streams!r} from open_streams, which carries no streams"
+            )
+        return cast("Streams", BoundedStreams(streams, self._who, self._is_unwanted))
+
     def close(self, succeeded: bool) -> None:
         """What the logs spec does.
 
@@ -149,6 +177,43 @@ class BoundedLogsSpecs(Bounded):
                 f"{self._who} has not returned from close; plaunch does not wait for it any longer"
             )
         result_of(call, self._who, "close")
+
+
+class BoundedStreams(Bounded):
+    """Streams that a logs spec opens, bounded; once the workers run, they cannot harm the job."""
+
+    def __init__(self, streams: Any, who: str, is_unwanted: Callable[[], bool]) -> None:
+        super().__init__(streams, who, is_unwanted, {"child_fds", "start"})
+
+    def finish(self) -> None:
+        """Let them finish, which may take as long as something is shown now and then."""
+        begun = time.monotonic()
+
+        def is_stuck() -> bool:
+            bound = HURRIED_CLOSE if self._is_unwanted() else START_BOUND
+            shown: float = self._component.last_shown()
+            return time.monotonic() - max(begun, shown) >= bound
+
+        # Signals are not looked after: the agent's loop goes on meanwhile, and may change them.
+        call = BoundedCall("plugin-finish", self._component.finish)
+        if not call.wait(math.inf, is_stuck):
+            logger.warning(
+                "%s has not returned from finish; workers' output may be missing", self._who
+            )
+        elif call.error is not None:
+            logger.warning("%s failed in finish: %s", self._who, one_line(call.error))
+
+    def last_lines(self, local_rank: int) -> Sequence[str]:
+        """What they say, or nothing."""
+        say = partial(self._component.last_lines, local_rank)
+        try:
+            lines: Sequence[str] = bounded_call(
+                self._who, "last_lines", say, START_BOUND, self._is_unwanted
+            )
+        except PluginError as error:
+            logger.warning("%s", error)
+            return ()
+        return lines
 
 
 def bounded_store(open_store: OpenStore, who: str, is_unwanted: Callable[[], bool]) -> OpenStore:

@@ -20,8 +20,7 @@ class PluginContext:
         log_dir: the base log directory that the user gave, or None.
         settings: the fields of the launch's `LaunchConfig`, by name.
         options: options given for this component alone; empty where there are none. Event handlers
-            have texts by the keys of `--event-conf`; plugins with options of their own, their
-            values by attribute.
+            have texts by key; plugins with options of their own, their values by attribute.
         run_dir: the folder of this launch below `log_dir`, if there is one; only event handlers
             get it.
     """

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
-from plaunch.process.kernel.signal_masks import STATUS, read_masks
+from plaunch.process.kernel.details import STATUS, read_masks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

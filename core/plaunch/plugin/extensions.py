@@ -14,18 +14,18 @@ from plaunch.plugin.calls import keeping_signals, one_line
 from plaunch.threads import BoundedCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator
 
     from plaunch.agent.alive import Alive
     from plaunch.agent.extensions import Control, Extension
     from plaunch.agent.local import LocalElasticAgent
+    from plaunch.agent.notifications import LaunchEvents
     from plaunch.agent.requests import Snapshot
     from plaunch.agent.worker import RunResult
     from plaunch.events import Event
     from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.event_queue import EventQueue
-    from plaunch.process.streams.traffic import Traffic
+    from plaunch.process.streams.api import Traffic
     from plaunch.rendezvous.api import RendezvousHandler
 
 logger = logging.getLogger("plaunch")
@@ -100,51 +100,39 @@ class Extending:
             logger.warning("an extension of %s failed in %s: %s", self.who, method, why)
 
 
-class LaunchView:
-    """What a launch knows beside its agent, for snapshots.
+def snapshot_of_launch(
+    agent: LocalElasticAgent,
+    handler: RendezvousHandler,
+    alive: Alive,
+    traffic: Traffic,
+    events: LaunchEvents,
+) -> Snapshot:
+    """A snapshot of the agent, with what the launch knows beside it.
 
     Args:
+        agent: the agent.
         handler: of the rendezvous.
         alive: whether the agent's loop is.
         traffic: how much output of the workers passes through.
-        queues: of all event handlers and extensions.
+        events: the events of the launch, some of which may be lost.
     """
+    snapshot = agent.snapshot()
+    return replace(
+        snapshot,
+        waits_for="" if snapshot.pids else _waits_for(handler),
+        overdue=alive.overdue(),
+        patience=alive.patience(),
+        output=traffic.counts(),
+        dropped=events.dropped,
+    )
 
-    def __init__(
-        self,
-        handler: RendezvousHandler,
-        alive: Alive,
-        traffic: Traffic,
-        queues: Sequence[EventQueue],
-    ) -> None:
-        self._handler = handler
-        self._alive = alive
-        self._traffic = traffic
-        self._queues = queues
 
-    def complete(self, snapshot: Snapshot) -> Snapshot:
-        """A snapshot of the agent with what the launch knows."""
-        return replace(
-            snapshot,
-            waits_for="" if snapshot.pids else self._waits_for(),
-            overdue=self._alive.overdue(),
-            patience=self._alive.patience(),
-            output=self._traffic.counts(),
-            dropped=self._dropped(),
-        )
-
-    def _dropped(self) -> dict[str, int]:
-        dropped: dict[str, int] = {}
-        for queue in self._queues:  # a plugin may have several of one name
-            dropped[queue.name] = dropped.get(queue.name, 0) + queue.dropped
-        return dropped
-
-    def _waits_for(self) -> str:
-        try:
-            return describe_wait(self._handler) or ""
-        except Exception as error:  # noqa: BLE001 - a backend's; the rest is of use all the same
-            logger.debug("the rendezvous could not say what it waits for: %r", error)
-            return ""
+def _waits_for(handler: RendezvousHandler) -> str:
+    try:
+        return describe_wait(handler) or ""
+    except Exception as error:  # noqa: BLE001 - a backend's; the rest is of use all the same
+        logger.debug("the rendezvous could not say what it waits for: %r", error)
+        return ""
 
 
 class AgentControl:
@@ -153,19 +141,19 @@ class AgentControl:
     Args:
         agent: the agent.
         who: the plugin, for messages.
-        complete: adds to a snapshot what the agent does not know.
+        snapshot: says what the launch does now.
     """
 
     def __init__(
-        self, agent: LocalElasticAgent, who: str, complete: Callable[[Snapshot], Snapshot]
+        self, agent: LocalElasticAgent, who: str, snapshot: Callable[[], Snapshot]
     ) -> None:
         self._agent = agent
         self._who = who
-        self._complete = complete
+        self._snapshot = snapshot
 
     def snapshot(self) -> Snapshot:
-        """What the agent does now."""
-        return self._complete(self._agent.snapshot())
+        """What the launch does now."""
+        return self._snapshot()
 
     def request(self, kind: RequestKind | str, reason: str) -> None:
         """Ask the agent for something."""

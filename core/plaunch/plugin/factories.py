@@ -8,7 +8,8 @@ from plaunch.events import EventHandler
 from plaunch.plugin.context import PluginContext
 from plaunch.process.stopping.signals import SignalPolicy
 from plaunch.process.streams.logs import LogsSpecs
-from plaunch.rendezvous.api import RendezvousHandler, RendezvousParameters
+from plaunch.rendezvous.api import RendezvousHandler
+from plaunch.rendezvous.parameters import RendezvousParameters
 from plaunch.scheduling import Allocation
 
 RendezvousFactory = Callable[[RendezvousParameters], RendezvousHandler]

@@ -297,8 +297,8 @@ class PluginManager:
 
     def use_options(
         self, values: Mapping[str, object], environ: Mapping[str, str] | None = None
-    ) -> None:
-        """Load the plugins that have a given option, and keep its values for them.
+    ) -> list[str]:
+        """Load the plugins that have a given option, keep its values for them; return their names.
 
         Args:
             values: the options that are given, by attribute.
@@ -309,10 +309,12 @@ class PluginManager:
             PluginLoadError: a plugin cannot be loaded.
         """
         environ = os.environ if environ is None else environ
-        for name, resolved in resolve_options(self.plugin_options(), values, environ).items():
+        given = resolve_options(self.plugin_options(), values, environ)
+        for name, resolved in given.items():
             plugin = self.load_named(WITH_OPTIONS, name)
             if plugin is not None:
                 self._option_values.setdefault(plugin, {}).update(resolved)
+        return [*given]
 
     def plugin_options(self) -> list[PluginOptions]:
         """The options that installed plugins declare, but for those that cannot be used."""

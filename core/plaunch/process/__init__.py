@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from plaunch.process.contexts.context import PContext as PContext
     from plaunch.process.contexts.context import ProcessExit as ProcessExit
     from plaunch.process.contexts.context import RunProcsResult as RunProcsResult
+    from plaunch.process.contexts.forked import become_worker as become_worker
     from plaunch.process.contexts.programs import start_program as start_program
     from plaunch.process.contexts.returns import Returns as Returns
     from plaunch.process.contexts.start import start_processes as start_processes
     from plaunch.process.contexts.subprocess_context import SubprocessContext as SubprocessContext
     from plaunch.process.contexts.supervised import SupervisedContext as SupervisedContext
-    from plaunch.process.contexts.worker_setup import WorkerSetup as WorkerSetup
     from plaunch.process.failures.child_failed import ChildFailedError as ChildFailedError
-    from plaunch.process.failures.error_handler import ErrorHandler as ErrorHandler
-    from plaunch.process.failures.error_handler import get_error_handler as get_error_handler
-    from plaunch.process.failures.error_handler import record as record
+    from plaunch.process.failures.error_file import ErrorFileError as ErrorFileError
+    from plaunch.process.failures.error_file import read_error_file as read_error_file
+    from plaunch.process.failures.error_file import text_of_error as text_of_error
     from plaunch.process.failures.failure import ProcessFailure as ProcessFailure
     from plaunch.process.failures.failure import describe_exit as describe_exit
+    from plaunch.process.failures.record import record as record
     from plaunch.process.kernel.descriptor_limit import (
         raise_descriptor_limit as raise_descriptor_limit,
     )
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.signals import SignalException as SignalException
     from plaunch.process.stopping.signals import SignalPolicy as SignalPolicy
     from plaunch.process.stopping.signals import parse_signals as parse_signals
+    from plaunch.process.streams.api import OutputCounts as OutputCounts
+    from plaunch.process.streams.api import Streams as Streams
     from plaunch.process.streams.logs import LogsDest as LogsDest
     from plaunch.process.streams.logs import LogsSpecs as LogsSpecs
     from plaunch.process.streams.std import Std as Std
@@ -66,10 +69,13 @@ __getattr__, __dir__, __all__ = attach(
         ".kernel.details": "read_environ",
         ".launcher_variables": "LAUNCHER_VARIABLE inheritable",
         ".stopping.reaping.job_tag": "JOBS_VARIABLE",
-        ".failures.error_handler": "ErrorHandler get_error_handler record",
+        ".failures.error_file": "ErrorFileError read_error_file text_of_error",
+        ".failures.record": "record",
         ".failures.child_failed": "ChildFailedError",
         ".failures.failure": "ProcessFailure describe_exit",
+        ".contexts.forked": "become_worker",
         ".contexts.programs": "start_program",
+        ".streams.api": "OutputCounts Streams",
         ".streams.logs": "LogsDest LogsSpecs",
         ".stopping.signals": (
             "DEFAULT_SIGNALS SignalAction SignalException SignalPolicy parse_signals"
@@ -80,7 +86,6 @@ __getattr__, __dir__, __all__ = attach(
         ".streams.temporary": "remove_temporary",
         ".contexts.subprocess_context": "SubprocessContext",
         ".contexts.supervised": "SupervisedContext",
-        ".contexts.worker_setup": "WorkerSetup",
         ".kernel.handle": "ProcessHandle",
         ".kernel.watch": "ExitWatch",
     },

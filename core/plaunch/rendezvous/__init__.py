@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousInfo as RendezvousInfo
     from plaunch.rendezvous.api import RendezvousStoreInfo as RendezvousStoreInfo
     from plaunch.rendezvous.api import Store as Store
-    from plaunch.rendezvous.bounds import MAX_NAME as MAX_NAME
-    from plaunch.rendezvous.bounds import nearest_date as nearest_date
-    from plaunch.rendezvous.bounds import printable as printable
-    from plaunch.rendezvous.job import FailureGroup as FailureGroup
-    from plaunch.rendezvous.job import JobFailure as JobFailure
     from plaunch.rendezvous.job import JobRendezvous as JobRendezvous
     from plaunch.rendezvous.job import JobRound as JobRound
     from plaunch.rendezvous.job import Verdict as Verdict
@@ -54,8 +49,7 @@ __getattr__, __dir__, __all__ = attach(
             "ChangeKind MembershipChange ObservableRendezvous RendezvousHandler "
             "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store"
         ),
-        ".bounds": "MAX_NAME nearest_date printable",
-        ".job": "FailureGroup JobFailure JobRendezvous JobRound Verdict WorldRanks world_ranks",
+        ".job": "JobRendezvous JobRound Verdict WorldRanks world_ranks",
         ".parameters": "JobSettings NodeSettings RendezvousParameters",
         ".traits": "BackendTraits backend_traits traits_of",
         ".token": "TOKEN_OPTION TOKEN_VARIABLE",

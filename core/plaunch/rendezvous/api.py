@@ -12,25 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from plaunch.rendezvous.parameters import JobSettings, NodeSettings, RendezvousParameters
+from plaunch.rendezvous.parameters import RendezvousParameters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-__all__ = [
-    "ChangeKind",
-    "JobSettings",
-    "MembershipChange",
-    "NodeSettings",
-    "ObservableRendezvous",
-    "RendezvousHandler",
-    "RendezvousHandlerCreator",
-    "RendezvousInfo",
-    "RendezvousParameters",
-    "RendezvousStoreInfo",
-    "Store",
-]
+    from plaunch.rendezvous.parameters import NodeSettings
 
 
 class Store(Protocol):

@@ -8,47 +8,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from plaunch.rendezvous.api import ObservableRendezvous, RendezvousInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
+    from plaunch.process.failures.failure import ProcessFailure
     from plaunch.rendezvous.api import RendezvousStoreInfo, Store
-
-
-@dataclass(frozen=True)
-class JobFailure:
-    """One worker's failure, as the nodes of a job tell each other.
-
-    Args:
-        rank: the worker's global rank; -1 for a failure of the node itself.
-        began: when it began, in seconds since the epoch on the node's clock. The earliest is the
-            job's first failure.
-        summary: what happened, in one sentence.
-        detail: more, for the report: values that JSON can hold. Of a job's first
-            failure, up to 160 KiB of it reach the other nodes, of others 8 KiB; texts are cut.
-        how: how it ended, in a few words that others may share: "exit code 1". By them, failures
-            are counted that are too many to be told one by one.
-    """
-
-    rank: int
-    began: float
-    summary: str
-    detail: Mapping[str, object] = field(default_factory=dict)
-    how: str = ""
-
-
-@dataclass(frozen=True)
-class FailureGroup:
-    """Failures that are too many to be told one by one, and ended in the same way.
-
-    Args:
-        how: how they ended (`JobFailure.how`).
-        count: how many there are.
-        ranks: their global ranks, as the first and the last of each contiguous part; of very many
-            parts, the first ones. Failures of nodes themselves have none.
-    """
-
-    how: str
-    count: int
-    ranks: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,16 +23,20 @@ class Verdict:
         node: the node that found it.
         reason: why, in one sentence.
         time: when, in seconds since the epoch on that node's clock.
-        failures: the failures of the last round, the first one first.
-        others: those that are too many to be told one by one.
+        failures: the failures of the last round, of all nodes, by global rank, the first one
+            first. A launcher that failed has a negative number.
+        first: whose failure was the first one, as all nodes agree; None if there is none.
+        counted: how many there are beside `failures`, by words for them such as
+            "ranks 40-99 (exit code 1)": those that are too many to be told one by one.
     """
 
     outcome: str
     node: str
     reason: str
     time: float
-    failures: tuple[JobFailure, ...] = ()
-    others: tuple[FailureGroup, ...] = ()
+    failures: Mapping[int, ProcessFailure] = field(default_factory=dict)
+    first: int | None = None
+    counted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -144,11 +111,16 @@ class JobRendezvous(ObservableRendezvous, Protocol):
     def verdict(self) -> Verdict | None:
         """How the job ended, once this node knows."""
 
-    def report_failure(self, failures: Sequence[JobFailure], *, is_final: bool = False) -> None:
+    def report_failure(
+        self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
+    ) -> None:
         """Tell all nodes that workers of this node have failed in the current round.
 
-        `failures` are all of them, however many; a handler tells the others what it has room for:
-        the first one in detail, the others at least as numbers (`Verdict.others`).
+        `failures` are all of them by global rank, however many, and at least one; the one that
+        began earliest (`ProcessFailure.began`) is the first. A failure of the launcher itself has a
+        negative rank, which need not be its rank in the `Verdict`. A handler tells the others what
+        it has room for: the first one in detail, the others at least as numbers
+        (`Verdict.counted`).
 
         It counts once per round, from any node. `is_final` says that restarting cannot help.
         """

@@ -6,14 +6,16 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
+from plaunch.process.failures.failure import first_failure
 from plaunch.rendezvous.api import ChangeKind
-from plaunch.rendezvous.job import JobFailure, JobRound, Verdict, WorldRanks
+from plaunch.rendezvous.job import JobRound, Verdict, WorldRanks
 from plaunch.testing.rendezvous import FakeElasticRendezvous
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from plaunch.rendezvous.api import NodeSettings
+    from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.rendezvous.parameters import NodeSettings
 
 
 class FakeJobRendezvous(FakeElasticRendezvous):
@@ -53,14 +55,15 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         self.ends = ends
         self.attempt = 0
         self.ranks: WorldRanks | None = None  # of this node's workers, if nodes are not alike
-        self.reported: list[tuple[list[JobFailure], bool]] = []  # with `is_final`, call by call
+        # By global rank, with `is_final`, call by call.
+        self.reported: list[tuple[dict[int, ProcessFailure], bool]] = []
         self.successes = 0
         self.farewells: list[str] = []
         self.requested: list[str] = []  # rounds, with the reason
         self.ended: list[str] = []
         self.notices: list[int] = []
         self._verdict: Verdict | None = None
-        self._failures: list[JobFailure] = []  # of the round that ran last
+        self._failures: dict[int, ProcessFailure] = {}  # of the round that ran last
         self._is_final = False
         self._reason = ""
 
@@ -74,10 +77,12 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         """How the test, or the budget, has ended the job."""
         return self._verdict
 
-    def report_failure(self, failures: Sequence[JobFailure], *, is_final: bool = False) -> None:
+    def report_failure(
+        self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
+    ) -> None:
         """Note what failed; unless it is final, it is decided upon in `next_rendezvous`."""
-        self.reported.append((list(failures), is_final))
-        self._failures.extend(failures)
+        self.reported.append((dict(failures), is_final))
+        self._failures.update(failures)
         self._is_final = self._is_final or is_final
         if is_final:
             self._decide()
@@ -109,10 +114,12 @@ class FakeJobRendezvous(FakeElasticRendezvous):
         """Another node asks for another round."""
         self._change(ChangeKind.RESTART, node, reason)
 
-    def fail_elsewhere(self, failure: JobFailure, node: str = "neighbour") -> None:
+    def fail_elsewhere(
+        self, failures: Mapping[int, ProcessFailure], node: str = "neighbour"
+    ) -> None:
         """Workers of another node fail."""
-        self._failures.append(failure)
-        self._change(ChangeKind.FAILED, node, failure.summary)
+        self._failures.update(failures)
+        self._change(ChangeKind.FAILED, node, _describe_first(failures))
 
     def notice(self, signum: int, node: str = "neighbour") -> None:
         """Another node passes a signal on."""
@@ -125,13 +132,16 @@ class FakeJobRendezvous(FakeElasticRendezvous):
     def conclude(
         self,
         outcome: str,
-        *failures: JobFailure,
+        failures: Mapping[int, ProcessFailure] | None = None,
+        *,
         node: str = "neighbour",
         reason: str = "",
     ) -> None:
         """End the job for all nodes: `succeeded`, `failed` or `closed`."""
-        reason = reason or (failures[0].summary if failures else outcome)
-        self._verdict = Verdict(outcome, node, reason, time.time(), failures)
+        failures = failures or {}
+        first = first_failure(failures)[0] if failures else None
+        reason = reason or (_describe_first(failures) if failures else outcome)
+        self._verdict = Verdict(outcome, node, reason, time.time(), failures, first)
         self._change(ChangeKind.CLOSED, node, reason)
 
     def next_rendezvous(self) -> JobRound:
@@ -156,11 +166,19 @@ class FakeJobRendezvous(FakeElasticRendezvous):
     def _decide(self) -> None:
         if not self._failures:
             return
-        failures = sorted(self._failures, key=lambda failure: failure.began)
-        self._failures = []
+        ranks = sorted(self._failures, key=lambda rank: self._failures[rank].began)
+        failures, self._failures = {rank: self._failures[rank] for rank in ranks}, {}
         if self._is_final or self.attempt >= self.max_restarts:
-            self.conclude("failed", *failures)
+            self.conclude("failed", failures)
         else:
             self.attempt += 1
             restart = f"restart {self.attempt} of {self.max_restarts}"
-            self._reason = f"{failures[0].summary}; {restart}"
+            self._reason = f"{_describe_first(failures)}; {restart}"
+
+
+def _describe_first(failures: Mapping[int, ProcessFailure]) -> str:
+    rank, failure = first_failure(failures)
+    if rank < 0:
+        return f"the launcher on {failure.host} failed: {failure.text}"
+    how = failure.describe_exit()
+    return f"rank {rank} on {failure.host} (pid {failure.pid}) failed: {how}"

@@ -61,6 +61,10 @@ def run_doctor(invocation: Invocation) -> int:
         if resolved.manager is not None:
             for name, check in resolved.manager.doctor_checks().items():
                 checks[f"plugin {name}"] = check
+        logs_specs = None if resolved.config is None else resolved.config.logs_specs
+        check_logs = getattr(logs_specs, "doctor_findings", None)
+        if check_logs is not None:
+            checks["logs spec"] = check_logs
         context = NodeContext(
             settings={} if resolved.config is None else resolved.config.settings(),
             options=dict(invocation.options),

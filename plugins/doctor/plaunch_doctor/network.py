@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket
-import threading
+from typing import cast
 
 from plaunch.errors import RendezvousConnectionError
-from plaunch.threads import start_thread
+from plaunch.threads import BoundedCall
 from plaunch_network import SocketAddress, is_own_address, port_owner, resolve_host
 
 FREE, TAKEN, FORBIDDEN = "free", "taken", "forbidden"
@@ -31,25 +31,23 @@ class Network:
         Raises:
             RendezvousConnectionError: no answer came in `timeout` seconds.
         """
-        answers: list[list[str]] = []
 
-        def ask() -> None:
+        def ask() -> list[str]:
             try:
                 name, aliases, _ = socket.gethostbyaddr(address)
             except OSError:
-                answers.append([])
-            else:
-                answers.append([name, *aliases])
+                return []
+            return [name, *aliases]
 
         # The system's resolver cannot be interrupted.
-        thread = threading.Thread(target=ask, name="plaunch-names", daemon=True)
-        start_thread(thread)
-        thread.join(timeout)
-        if not answers:
+        call = BoundedCall("names", ask)
+        if not call.wait(timeout):
             raise RendezvousConnectionError(
                 f"the name server has not answered for {address} within {timeout:g} s"
             )
-        return answers[0]
+        if call.error is not None:
+            raise call.error
+        return cast("list[str]", call.result)
 
     def is_own(self, address: SocketAddress) -> bool:
         """Whether `address` belongs to this host."""

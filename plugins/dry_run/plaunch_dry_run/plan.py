@@ -76,7 +76,8 @@ def show_plan(invocation: Invocation) -> int:
     Raises:
         PlaunchError: the launch would not start.
     """
-    plan = make_plan(invocation)
+    with invocation.blaming():
+        plan = make_plan(invocation)
     is_json = invocation.options["dry_run"] == "json"
     text = json.dumps(plan, indent=2) + "\n" if is_json else format_plan(plan)
     # Some of it may have come as bytes that are no text.
@@ -171,7 +172,6 @@ def _workers(
     group = WorkerGroup(spec)
     traits = traits_of(manager.get(RENDEZVOUS, config.rdzv_backend))
     is_known = _place(group, config, is_given=traits.has_given_ranks)
-    logs = _logs(config)
     binder = manager.worker_binder(context)
     bindings = {} if binder is None else binder.plan(spec.local_world_size)
     found: list[dict[str, Any]] = []
@@ -185,7 +185,7 @@ def _workers(
             env.update(manager.worker_env(_described(worker), env))
         else:
             env.update(dict.fromkeys(_DECIDED_LATER, OPEN))
-        files = logs(worker)
+        files = _logs(config, worker)
         if "error_file" in files:
             env["TORCHELASTIC_ERROR_FILE"] = files["error_file"]
         args = macros.substitute(list(spec.args), str(worker.local_rank))
@@ -237,13 +237,8 @@ def _described(worker: Worker) -> WorkerInfo:
     )
 
 
-def _logs(config: LaunchConfig) -> Callable[[Worker], dict[str, str]]:
-    """What says where a worker's streams go; folders are made when workers start."""
+def _logs(config: LaunchConfig, worker: Worker) -> dict[str, str]:
+    """Where a worker's streams go; folders are made when workers start."""
     specs = config.logs_specs
-    planned = getattr(specs, "planned", None)  # torch's own specs have none
-
-    def logs(worker: Worker) -> dict[str, str]:
-        files = planned(config.run_id, worker.local_rank) if planned is not None else None
-        return {"decided_by": type(specs).__name__} if files is None else files
-
-    return logs
+    files = None if specs is None else specs.planned(config.run_id, worker.local_rank)
+    return {"decided_by": type(specs).__name__} if files is None else files

@@ -1,4 +1,4 @@
-"""The events of a launch: what makes them, their built-in handlers, and where the time went.
+"""The events of a launch: what makes them, who gets them, built-in handlers, and its times.
 
 The handler `null` drops events, `console` prints one line for each, `jsonl` writes a file for
 programs, and `otel` makes traces of them. A launch imports what it uses.
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
-    from plaunch_events.stream import EventStream as EventStream
+    from plaunch_events.handlers import find_event_handlers as find_event_handlers
+    from plaunch_events.handlers import parse_event_conf as parse_event_conf
+    from plaunch_events.launch_events import find_events as find_events
     from plaunch_events.time_accounting import LaunchPhase as LaunchPhase
     from plaunch_events.time_accounting import TimeAccount as TimeAccount
     from plaunch_events.time_accounting import describe_seconds as describe_seconds
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
-        ".stream": "EventStream",
+        ".handlers": "find_event_handlers parse_event_conf",
+        ".launch_events": "find_events",
         ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
     },
 )

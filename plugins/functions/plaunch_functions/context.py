@@ -9,11 +9,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
-from plaunch.process import ProcessHandle, SupervisedContext, WorkerSetup
+from plaunch.process import ProcessHandle, SupervisedContext
 
 from plaunch_functions.payload import Call, InheritedFd
 from plaunch_functions.return_values import ReturnValues
 from plaunch_functions.worker import Task, run
+from plaunch_functions.worker_setup import WorkerSetup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -92,14 +93,16 @@ class MultiprocessContext(SupervisedContext):
     def _setup(self, local_rank: int, stdout: int | None, stderr: int | None) -> WorkerSetup:
         if self.start_method == "spawn":
             return WorkerSetup(local_rank)
-        if self.start_method == "forkserver":
-            # The server is older than this start: it has other streams and another environment.
-            setup = self._fork_setup(local_rank, _stream(stdout, 1), _stream(stderr, 2))
-            setup.close_fds = ()  # nor has it these
-            return setup
-        setup = self._fork_setup(local_rank, stdout, stderr)
-        setup.close_fds += (*self._values.own_fds(), *self._stream_fds)
-        self._stream_fds += [fd for fd in (stdout, stderr) if fd is not None]
+        is_served = self.start_method == "forkserver"
+        if is_served:  # by a server that is older than this start, with other streams
+            stdout, stderr = _stream(stdout, 1), _stream(stderr, 2)
+        guard_fd, fds = self._fork_fds()
+        setup = WorkerSetup(
+            local_rank, self._environment(local_rank), stdout, stderr, guard_fd=guard_fd
+        )
+        if not is_served:
+            setup.close_fds = (*fds, *self._values.own_fds(), *self._stream_fds)
+            self._stream_fds += [fd for fd in (stdout, stderr) if fd is not None]
         return setup
 
     def _start_process(

@@ -14,9 +14,8 @@ from plaunch_functions.payload import InheritedFd
 from plaunch_functions.siblings import SiblingWait
 
 if TYPE_CHECKING:
-    from plaunch.process import WorkerSetup
-
     from plaunch_functions.payload import Call, PickledCall
+    from plaunch_functions.worker_setup import WorkerSetup
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plaunch.doctor import Finding, Status
-from plaunch.plugin import hookimpl
 
 from plaunch_logs_default.folders import BOOT_ID, find_stale_folders
 
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-@hookimpl
-def plaunch_doctor_checks(context: DoctorContext) -> list[Finding]:
+def find_leftovers(context: DoctorContext) -> list[Finding]:
     """Look for temporary folders of launchers that were killed."""
     given = (context.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
     base = next((folder for folder in given if folder), None) or context.path("/tmp")  # noqa: S108

@@ -21,6 +21,7 @@ from plaunch_logs_default.folders import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from plaunch.doctor import DoctorContext, Finding
 
 _MAX_PATH = 3000  # bytes; the system takes 4096, of which our folders need some
 
@@ -160,6 +161,12 @@ class DefaultLogsSpecs(LogsSpecs):
             if stream in self._to_files([local_rank])[local_rank]:
                 files[name] = os.path.join(folder, f"{name}.log")
         return files
+
+    def doctor_findings(self, context: DoctorContext) -> list[Finding]:
+        """What `--doctor` says of temporary folders that were left behind."""
+        from plaunch_logs_default.doctor import find_leftovers  # noqa: PLC0415 - the doctor's only
+
+        return find_leftovers(context)
 
     def close(self, succeeded: bool) -> None:
         """Remove the temporary folder, unless logs were asked for; called once, after the job.

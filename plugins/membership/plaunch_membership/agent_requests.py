@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.rendezvous import Verdict
-
 from plaunch_membership import transitions
+from plaunch_membership.state import RecordedVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from plaunch.rendezvous import JobFailure
-
+    from plaunch_membership.failures import JobFailure
     from plaunch_membership.membership import Membership
     from plaunch_membership.node import RoundPlace
     from plaunch_membership.operations import Routine
@@ -110,7 +108,7 @@ class AgentRequests:
     def close(self, reason: str) -> None:
         """Find the verdict that the job is over, because that is requested."""
         ours = self._ours
-        verdict = Verdict("closed", ours.identity.host, reason, ours.wall_clock())
+        verdict = RecordedVerdict("closed", ours.identity.host, reason, ours.wall_clock())
         ours.request(lambda: ours.change(lambda state: transitions.end(state, verdict, by=ours.me)))
 
     def announce_leave(self, reason: str) -> None:

@@ -82,7 +82,7 @@ class Arrivals:
         """Why no round came about in time, as far as this node can find out.
 
         Args:
-            endpoint: what messages call the store.
+            endpoint: what messages call the store; empty if it has no name.
         """
         identity, timing = self._membership.identity, self._membership.timing
         present = self.look()
@@ -98,9 +98,10 @@ class Arrivals:
             )
         # This node came itself, so nobody at all means that the store, and its host, have gone.
         who = f"{len(present)} came" if present else "it is not known any more how many came"
+        where = f" and --rdzv-endpoint ({endpoint})" if endpoint else ""
         return RendezvousTimeoutError(
             f"{job}, and {who} {within}. Check whether the others were started, with the same "
-            f"--rdzv-id and --rdzv-endpoint ({endpoint})"
+            f"--rdzv-id{where}"
         )
 
     def _look(self, looked: threading.Event) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from plaunch.rendezvous import FailureGroup, JobFailure, nearest_date, printable
-
+from plaunch_membership.bounds import nearest_date, printable
 from plaunch_membership.records import MAX_REASON
 
 if TYPE_CHECKING:
@@ -36,6 +35,44 @@ _CUTS = ((64 << 10, 40), (8192, 40), (2048, 20), (512, 5), (128, 2), (32, 1))
 _MOST = 1 << 53  # no number is as large, in whatever sign
 _ANY_OTHER = "in other ways"
 _ELLIPSIS = "... "
+
+
+@dataclass(frozen=True)
+class JobFailure:
+    """One worker's failure, as the nodes of a job tell each other.
+
+    Args:
+        rank: the worker's global rank; -1 for a failure of the node itself.
+        began: when it began, in seconds since the epoch on the node's clock. The earliest is the
+            job's first failure.
+        summary: what happened, in one sentence.
+        detail: more, for the report: values that JSON can hold. Of a job's first
+            failure, up to 160 KiB of it reach the other nodes, of others 8 KiB; texts are cut.
+        how: how it ended, in a few words that others may share: "exit code 1". By them, failures
+            are counted that are too many to be told one by one.
+    """
+
+    rank: int
+    began: float
+    summary: str
+    detail: Mapping[str, object] = field(default_factory=dict)
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """Failures that are too many to be told one by one, and ended in the same way.
+
+    Args:
+        how: how they ended (`JobFailure.how`).
+        count: how many there are.
+        ranks: their global ranks, as the first and the last of each contiguous part; of very many
+            parts, the first ones. Failures of nodes themselves have none.
+    """
+
+    how: str
+    count: int
+    ranks: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -37,15 +37,19 @@ from plaunch_membership.token import read_token
 from plaunch_membership.wake_pipe import WakePipe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from plaunch.rendezvous import JobFailure, NodeSettings, RendezvousParameters, Verdict
+    from plaunch.process import ProcessFailure
+    from plaunch.rendezvous import NodeSettings, RendezvousParameters, Verdict
 
     from plaunch_membership.store import Connect
 
 _log = logging.getLogger("plaunch")
 
 _GLANCE = 1.0  # seconds between two looks at what may be wrong
+# Seconds after a start time-out that is the join time-out, too: the launch ends by itself then, and
+# says what it has waited for.
+_AFTER_START = 10.0
 _FAREWELL = 5.0  # seconds for the last operations, however long the options allow
 # A pause must still look like one to those who count heartbeats, or they count it as silence.
 _PAUSE = 1.5  # times what makes an observation late
@@ -119,6 +123,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._lock = self._membership.lock
         self._is_over = False
         self._is_unreachable = False
+        self._reported: Mapping[int, ProcessFailure] = {}  # by this node, in the present round
         self._pipe = WakePipe()
         if outlives_job and params.run_id == "none":
             _log.warning(
@@ -181,6 +186,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         membership, part = self._membership, self._membership.part
         if self._news.verdict is not None:
             raise verdict_error(self._run_id, self._news.verdict)
+        patience = self._timing.join_timeout
+        if not self._has_joined and self._identity.job.start_timeout == patience:
+            patience += _AFTER_START
         self._has_joined = True
         self._agent.want_round()
         self._threads.start()
@@ -194,7 +202,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 is_formed, place = not part.wants_round, part.place
                 if membership.is_parked:
                     began = self._clock()
-                left = began + self._timing.join_timeout - self._clock()
+                left = began + patience - self._clock()
                 if is_formed or left <= 0:
                     break
                 self._lock.wait(min(left, _GLANCE))
@@ -203,6 +211,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if place.rank != 0 and self._held is not None:
             self._held.close()
             self._held = None
+        self._reported = {}
         return JobRound(
             None,
             place.rank,
@@ -286,11 +295,21 @@ class DynamicRendezvousHandler(RendezvousHandler):
     @property
     def verdict(self) -> Verdict | None:
         """How the job ended, once this node knows."""
-        return self._news.verdict
+        recorded = self._news.verdict
+        if recorded is None:
+            return None
+        from plaunch_membership.process_failures import to_verdict  # noqa: PLC0415 - at the end
 
-    def report_failure(self, failures: Sequence[JobFailure], *, is_final: bool = False) -> None:
+        return to_verdict(recorded, self._reported)
+
+    def report_failure(
+        self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False
+    ) -> None:
         """Tell all nodes that workers of this one have failed; see `JobRendezvous`."""
-        self._agent.report(failures, is_final=is_final)
+        from plaunch_membership.process_failures import to_job_failures  # noqa: PLC0415 - rare
+
+        self._reported = failures
+        self._agent.report(to_job_failures(failures), is_final=is_final)
 
     def report_success(self) -> None:
         """Tell that all workers of this node have succeeded; see `JobRendezvous`."""

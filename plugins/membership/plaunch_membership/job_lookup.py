@@ -17,10 +17,9 @@ from plaunch_membership.state import JobPhase, JobState, describe_verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plaunch.rendezvous import Verdict
-
     from plaunch_membership.membership import Membership
     from plaunch_membership.records import Record
+    from plaunch_membership.state import RecordedVerdict
 
 _log = logging.getLogger("plaunch")
 
@@ -77,7 +76,7 @@ class JobLookup:
             yield CompareSet(key, held, self._make_job_record())
         self._ours.begin_anew(keys, state, job_record=held, state_record=state_record)
 
-    def _ask_how_it_ended(self, verdict: Verdict) -> None:
+    def _ask_how_it_ended(self, verdict: RecordedVerdict) -> None:
         run_id = self._ours.identity.run_id
         age = self._ours.wall_clock() - verdict.time
         # A verdict from the future comes from another clock, and may be as young as any. To run a

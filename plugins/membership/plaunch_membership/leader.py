@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousStateError
-from plaunch.rendezvous import MAX_NAME, world_ranks
+from plaunch.rendezvous import world_ranks
 
 from plaunch_membership import transitions
+from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.failures import NO_FAILURES, FailureSummary, merge
 from plaunch_membership.keys import NODES_OF_A_PART
 from plaunch_membership.operations import MultiSet, Routine, Set, Sleep

@@ -19,16 +19,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
-from plaunch.rendezvous import MAX_NAME, ChangeKind, MembershipChange, Verdict
+from plaunch.rendezvous import ChangeKind, MembershipChange
 
 from plaunch_membership import transitions
+from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.keys import NODES_OF_A_PART, Keys
 from plaunch_membership.node import Member, NodeRecord
 from plaunch_membership.operations import Add, CompareSet, Routine, Wait
 from plaunch_membership.records import Doubts, RecordError
 from plaunch_membership.shared import KnownJob, News, Part, Peers, RequestQueue
 from plaunch_membership.shared_log import SharedLogReader
-from plaunch_membership.state import JobPhase, JobState
+from plaunch_membership.state import JobPhase, JobState, RecordedVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +170,7 @@ class Membership:
 
     def find_success(self, round_: int, incarnation: int | None = None) -> Routine[None]:
         """Find the verdict of a round that still runs, and in which all nodes are done."""
-        verdict = Verdict(
+        verdict = RecordedVerdict(
             "succeeded", self.identity.host, "all workers have succeeded", self.wall_clock()
         )
         yield from self.change(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plaunch.durations import bounded
-from plaunch.rendezvous import MAX_NAME
 
+from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.placement import Newcomer
 
 if TYPE_CHECKING:

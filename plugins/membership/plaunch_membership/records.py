@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from plaunch.errors import RendezvousStateError
-from plaunch.rendezvous import nearest_date, printable
+
+from plaunch_membership.bounds import nearest_date, printable
 
 PROTOCOL_VERSION = 1
 

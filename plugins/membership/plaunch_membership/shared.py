@@ -16,11 +16,11 @@ from plaunch_membership.operations import Routine
 if TYPE_CHECKING:
     import threading
 
-    from plaunch.rendezvous import MembershipChange, Verdict
+    from plaunch.rendezvous import MembershipChange
 
     from plaunch_membership.keys import Keys
     from plaunch_membership.node import RoundPlace
-    from plaunch_membership.state import JobState
+    from plaunch_membership.state import JobState, RecordedVerdict
 
 Request = Callable[[], Routine[object]]
 
@@ -124,7 +124,7 @@ class News:
     """
 
     def __init__(self, lock: threading.Condition) -> None:
-        self.verdict: Verdict | None = None
+        self.verdict: RecordedVerdict | None = None
         self.error: BaseException | None = None
         self.wake_agent: Callable[[], None] = _do_nothing  # set by whoever runs the routines
         self._lock = lock

@@ -17,9 +17,9 @@ from plaunch.errors import (
     RendezvousError,
     RendezvousGracefulExitError,
 )
-from plaunch.rendezvous import MAX_NAME, Verdict
 
-from plaunch_membership.failures import FailureSummary
+from plaunch_membership.bounds import MAX_NAME
+from plaunch_membership.failures import FailureGroup, FailureSummary, JobFailure
 from plaunch_membership.records import MAX_REASON
 from plaunch_membership.shared_log import MAX_TICKETS
 
@@ -80,6 +80,27 @@ KINDS = frozenset(
 
 
 @dataclass(frozen=True)
+class RecordedVerdict:
+    """A verdict as records have it; `process_failures.to_verdict` makes the agent's of it.
+
+    Args:
+        outcome: `"succeeded"`, `"failed"` or `"closed"`.
+        node: the node that found it.
+        reason: why, in one sentence.
+        time: when, in seconds since the epoch on that node's clock.
+        failures: the failures of the last round, the first one first.
+        others: those that are too many to be told one by one.
+    """
+
+    outcome: str
+    node: str
+    reason: str
+    time: float
+    failures: tuple[JobFailure, ...] = ()
+    others: tuple[FailureGroup, ...] = ()
+
+
+@dataclass(frozen=True)
 class World:
     """The last round that was formed.
 
@@ -126,7 +147,7 @@ class JobState:
     event: JobEvent
     world: World | None = None
     reason: str = ""
-    verdict: Verdict | None = None
+    verdict: RecordedVerdict | None = None
 
     @property
     def next_round(self) -> int:
@@ -202,7 +223,7 @@ class JobState:
         if "verdict" in record:
             found = record.record("verdict")
             told = FailureSummary.from_record(found)
-            verdict = Verdict(
+            verdict = RecordedVerdict(
                 outcome=found.text("outcome", max_len=_MAX_WORD),
                 node=found.text("node", max_len=MAX_NAME),
                 reason=found.text("reason", max_len=MAX_REASON),
@@ -249,14 +270,14 @@ def describe_departure(kind: str, node: str, reason: str) -> str:
     return f"node {host_of(node)} {words[kind]}{': ' if reason else ''}{reason}"
 
 
-def describe_verdict(verdict: Verdict) -> str:
+def describe_verdict(verdict: RecordedVerdict) -> str:
     """How a job ended: what, when, where, and why."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(verdict.time))
     what = "was closed" if verdict.outcome == "closed" else verdict.outcome
     return f"it {what} at {when}, says {verdict.node}: {verdict.reason}"
 
 
-def verdict_error(run_id: str, verdict: Verdict) -> RendezvousError:
+def verdict_error(run_id: str, verdict: RecordedVerdict) -> RendezvousError:
     """What a node is told that waits for a round when the job ends."""
     text = f"job {run_id!r} is over: {describe_verdict(verdict)}"
     if verdict.outcome == "succeeded":

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from plaunch.rendezvous import MAX_NAME
-
 from plaunch_membership import transitions
+from plaunch_membership.bounds import MAX_NAME
 from plaunch_membership.failures import cut, summarize
 from plaunch_membership.keys import entry, tickets
 from plaunch_membership.operations import Add, Routine, Set
@@ -17,8 +16,7 @@ from plaunch_membership.state import JobPhase, JobState, host_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from plaunch.rendezvous import JobFailure
-
+    from plaunch_membership.failures import JobFailure
     from plaunch_membership.heartbeat import Heartbeat
     from plaunch_membership.membership import Membership
     from plaunch_membership.shared import Request

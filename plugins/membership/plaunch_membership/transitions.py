@@ -9,11 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from plaunch.rendezvous import Verdict
-
 from plaunch_membership.failures import cut
 from plaunch_membership.records import MAX_REASON
-from plaunch_membership.state import JobEvent, JobPhase, JobState, describe_departure, host_of
+from plaunch_membership.state import (
+    JobEvent,
+    JobPhase,
+    JobState,
+    RecordedVerdict,
+    describe_departure,
+    host_of,
+)
 
 if TYPE_CHECKING:
     from plaunch_membership.failures import FailureSummary
@@ -97,7 +102,7 @@ def settle_failed(
         return None
     what = summary.failures[0].summary if summary.failures else state.event.reason
     if is_final or state.attempt >= max_restarts:
-        verdict = Verdict(
+        verdict = RecordedVerdict(
             "failed", host_of(state.event.node), what, now, summary.failures, summary.groups
         )
         return end(state, verdict, by=by)
@@ -145,7 +150,7 @@ def notify(state: JobState, node: str, signum: int) -> JobState | None:
     return _follow(state, JobEvent("notice", node=node, by=node, signum=signum))
 
 
-def end(state: JobState, verdict: Verdict, *, by: str) -> JobState | None:
+def end(state: JobState, verdict: RecordedVerdict, *, by: str) -> JobState | None:
     """Find the verdict; None if there is one, which stands."""
     if state.has_ended:
         return None

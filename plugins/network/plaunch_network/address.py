@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import threading
 from dataclasses import dataclass
+from typing import cast
 
 from plaunch.errors import RendezvousConnectionError
-from plaunch.threads import start_thread
+from plaunch.threads import BoundedCall
 
 RESOLVE_TIMEOUT = 5.0  # seconds; a name server that is away takes far longer by itself
 
@@ -62,27 +62,19 @@ def resolve_host(
     """
     with contextlib.suppress(socket.gaierror, UnicodeError):
         return _look_up(host, port, socket.AI_NUMERICHOST)
-    answers: list[tuple[SocketAddress, ...] | OSError] = []
-
-    def ask() -> None:
-        try:
-            answers.append(_look_up(host, port, 0))
-        except (OSError, UnicodeError) as error:  # a label that IDNA refuses is a UnicodeError
-            answers.append(error if isinstance(error, OSError) else OSError(str(error)))
-
-    thread = threading.Thread(target=ask, name="plaunch-resolve", daemon=True)
-    start_thread(thread)
-    thread.join(timeout)
-    if not answers:
+    call = BoundedCall("resolve", lambda: _look_up(host, port, 0))
+    if not call.wait(timeout):
         raise RendezvousConnectionError(
             f"the name server has not answered for {host!r} within {timeout:g} s"
         )
-    answer = answers[0]
-    if isinstance(answer, OSError):
+    error = call.error
+    if isinstance(error, (OSError, UnicodeError)):  # a label that IDNA refuses is a UnicodeError
         raise RendezvousConnectionError(
-            f"host {host!r} has no address here: {answer.strerror or answer}"
-        ) from answer
-    return answer
+            f"host {host!r} has no address here: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    if error is not None:
+        raise error
+    return cast("tuple[SocketAddress, ...]", call.result)
 
 
 def _look_up(host: str, port: int, flags: int) -> tuple[SocketAddress, ...]:

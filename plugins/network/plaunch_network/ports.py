@@ -109,8 +109,29 @@ def _bind_family(family: socket.AddressFamily, host: str, port: int) -> socket.s
         sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.bind((host, port))
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+            # An address may be one of an interface, as in fe80::1%eth0.
+            sock.bind(socket.getaddrinfo(host, port, family, flags=socket.AI_NUMERICHOST)[0][4])
+        else:
+            sock.bind((host, port))
+        stack.pop_all()
+        return sock
+
+
+def open_listener(
+    family: socket.AddressFamily, host: str, port: int, backlog: int = 128
+) -> socket.socket:
+    """Listen at a numeric address of this machine, also on a port that is held.
+
+    `"::"` means all addresses of both families; no other address of IPv6 takes IPv4 as well.
+
+    Raises:
+        OSError: another program listens there, this user may not, or the address is not here.
+    """
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(_bind_family(family, host, port))
+        # Two sockets that ask for reuse may both bind a port; only one of them may listen.
+        sock.listen(backlog)
         stack.pop_all()
         return sock
 

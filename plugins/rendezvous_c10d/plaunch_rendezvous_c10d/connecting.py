@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import RendezvousConnectionError
+from plaunch.threads import BoundedCall
 from plaunch_network import interface_addresses, is_loop_back, join_host_port, resolve_host
 
 from plaunch_rendezvous_c10d.resolver import forget_name_servers
@@ -252,24 +253,17 @@ def run_bounded(function: Callable[[], Any], timeout: float, name: str) -> Any:
     Raises:
         TimeoutError: it has not returned in time. Whatever it raises is raised as well.
     """
-    outcome: list[tuple[Any, BaseException | None]] = []
 
-    def run() -> None:
-        try:
-            forget_name_servers()
-            outcome.append((function(), None))
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            outcome.append((None, error))
+    def run() -> Any:
+        forget_name_servers()
+        return function()
 
-    thread = threading.Thread(target=run, name=f"plaunch-{name}", daemon=True)
-    thread.start()
-    thread.join(timeout)
-    if not outcome:
+    call = BoundedCall(name, run)
+    if not call.wait(timeout):
         raise TimeoutError(f"{name} has not returned within {timeout:g} s")
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result
+    if call.error is not None:
+        raise call.error
+    return call.result
 
 
 def _errno_of(error: OSError) -> str:

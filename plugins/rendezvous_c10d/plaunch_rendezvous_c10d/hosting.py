@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import secrets
@@ -16,6 +15,7 @@ from plaunch_network import (
     is_own_address,
     join_host_port,
     names_this_machine,
+    open_listener,
     port_owner,
     resolve_host,
 )
@@ -116,24 +116,11 @@ def listen(host: str, port: int, *, is_local: bool) -> socket.socket:
         places = [(socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")]  # noqa: S104 - other nodes
     first, second = places
     try:
-        return _listen(*first, port)
+        return open_listener(*first, port, _BACKLOG)
     except OSError as error:
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
             raise
-        return _listen(*second, port)  # a machine without the family
-
-
-def _listen(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
-    with contextlib.ExitStack() as stack:
-        sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address != "::"))
-        sock.bind((address, port))
-        # Two sockets that ask for reuse may both bind a port; only one of them may listen.
-        sock.listen(_BACKLOG)
-        stack.pop_all()
-        return sock
+        return open_listener(*second, port, _BACKLOG)  # a machine without the family
 
 
 def host_store(

@@ -23,7 +23,7 @@ PORTS = 8192
 _APART = 1021  # what lies between the ports of two steps of one job; a prime
 
 # Ids above this one are not steps that srun has started, but batch scripts, shells and the like.
-_LAST_STEP = 0xFFFFFFF0
+LAST_STEP = 0xFFFFFFF0
 
 _TASKS = re.compile(r"([0-9]{1,9})(?:\(x[0-9]+\))?")
 
@@ -48,7 +48,7 @@ def find_slurm_allocation(environ: Mapping[str, str]) -> Allocation:
     restarts = find_number(environ, "SLURM_RESTART_COUNT")
     again = f"-restart-{restarts.value}" if restarts is not None and restarts.value else ""
     step = find_number(environ, "SLURM_STEP_ID", "SLURM_STEPID")
-    if step is None or step.value > _LAST_STEP:
+    if step is None or step.value > LAST_STEP:
         return _outside_of_steps(environ, job, again)
 
     nnodes = _number(environ, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", at_least=1)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from plaunch.numbers import digits
 
+from plaunch_schedulers.slurm import LAST_STEP
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -25,9 +27,6 @@ _MEETING = (
 )
 
 _WORKER = "TORCHELASTIC_RUN_ID"  # workers of a launcher have it, and so their own launchers
-
-# Slurm gives batch scripts, shells and the like no id of a step, or one above this.
-_LAST_STEP = 0xFFFFFFF0
 
 # Open MPI's setting, in the environments of Open MPI up to 4 and from 5 on, and its default.
 _SIGKILL_TIMEOUT = "odls_base_sigkill_timeout"
@@ -52,7 +51,7 @@ def offer_scheduler(args: Arguments, environ: Mapping[str, str]) -> str:
     if "SLURM_JOB_ID" not in environ or "SLURM_PTY_PORT" in environ:  # somebody types
         return ""
     step = digits(environ.get("SLURM_STEP_ID", ""))
-    if step is not None and step <= _LAST_STEP:
+    if step is not None and step <= LAST_STEP:
         nodes = _count(environ, "SLURM_STEP_NUM_NODES")
         is_one_each = (
             _count(environ, "SLURM_STEP_NUM_TASKS") == nodes

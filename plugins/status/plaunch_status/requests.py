@@ -40,7 +40,7 @@ class _Request(http.server.BaseHTTPRequestHandler):
         make = self._pages.get(path)
         if make is None:
             known = " ".join(sorted(self._pages))
-            self._send(Page(f"no such page; pages:  {known}\n", status=404))
+            self._send(Page(f"no such page; pages: {known}\n", status=404))
             return
         try:
             page = make()

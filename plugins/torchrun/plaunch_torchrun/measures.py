@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from plaunch.plugin import hookimpl
 
+from plaunch_torchrun.elastic.events import CAME_TO_A_RESULT
 from plaunch_torchrun.elastic.metrics import put_metric
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class MetricRecorder:
             self._finish(str(told["outcome"]), told["seconds_total"], left)
 
     def _finish(self, outcome: str, seconds: object, left: int) -> None:
-        has_result = outcome in ("succeeded", "failed", "not_needed")
+        has_result = outcome in CAME_TO_A_RESULT
         _call("SimpleElasticAgent.run", "success" if has_result else "failure", seconds)
         if not has_result:  # torchrun counts no runs that ended otherwise
             return

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from plaunch.errors import PlaunchError, UsageError
+from plaunch.process.failures import child_failed
 from plaunch.process.failures.child_failed import ChildFailedError
 from plaunch.process.failures.error_file import MAX_READ_BYTES
 from plaunch.process.failures.failure import ProcessFailure, describe_exit, first_failure
@@ -265,6 +266,29 @@ def test_its_text_is_the_report():
     error = ChildFailedError("train.py", {0: failure_at(1.0)}, stopped={1: -15})
     assert str(error) == error.format_msg()
     assert "Stopped by plaunch: rank 1 (SIGTERM)" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("formatter", "why"),
+    [("missing.report:format_report", "PluginLoadError: missing, "), ("math:sqrt", "TypeError: ")],
+)
+def test_the_failure_is_told_also_without_the_plugin_that_reports_it(
+    monkeypatch, child_file, formatter, why
+):
+    monkeypatch.setattr(child_failed, "FAILURE_REPORT", formatter)
+    failures = {3: failure_at(4.0, exitcode=-9), -1: failure_at(9.0), 0: failure_at(1.0)}
+    failures[0].error_file = child_file("{}")
+    first, file, other, *lines = str(
+        ChildFailedError("train.py", failures, counted={"on host b": 7})
+    ).splitlines()[1:]
+    assert first.startswith("First failure: rank 0 on host ")
+    assert first.endswith(": exit code 1")
+    assert file == f"Error file: {failures[0].error_file!r}"
+    assert other.startswith("Other failure: rank 3 on host ")
+    assert other.endswith(": killed by SIGKILL (signal 9)")
+    assert lines[0].startswith("Other failure: the launcher on host ")
+    assert lines[1] == "and 7 more: on host b"
+    assert lines[2].startswith(f"No full report ({why}")
 
 
 def test_it_travels_between_processes():

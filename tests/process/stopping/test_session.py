@@ -69,7 +69,7 @@ class FoundJob:
     def orphans(self, rank):
         return self.tree.orphans().get(rank, [])
 
-    def signal(self, processes, signum):
+    def signal(self, rank, processes, signum):
         return self.tree.signal(processes, signum)
 
 
@@ -83,6 +83,20 @@ def test_a_signal_to_the_leader_reaches_nobody_else(start):
     assert not session_of(program).ask_to_end(signal.SIGTERM)
     wait_for_end(program.pid)
     assert not is_gone(child)
+
+
+def test_daemons_are_not_the_program_that_a_worker_ran(start):
+    program, [child, daemon] = start("plain", "own-session")
+    session = session_of(program)
+    session.survivors()  # which finds the daemon while its parent lives
+    program.kill()
+    wait_for_end(program.pid)
+    assert session.runs_program()
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: is_gone(child), "the end of the child")
+    assert not session.runs_program()
+    assert session.survivors() == [daemon]
+    os.kill(daemon, signal.SIGKILL)
 
 
 def test_a_worker_that_is_suspended_is_continued_to_end(start):

@@ -26,6 +26,7 @@ class FakeSession:
         leaves=(),
         orphans_die_of=(TERM, KILL),
         is_wrapper=False,
+        daemons=(),
         refuses=(),
     ):
         self.world = world
@@ -37,6 +38,7 @@ class FakeSession:
         self.orphans = list(leaves)
         self.orphans_die_of = set(orphans_die_of)
         self.is_wrapper = is_wrapper
+        self.daemons = set(daemons)
         self.asked_rest = is_wrapper
         self.refuses = set(refuses)  # the processes of another user's
 
@@ -51,6 +53,9 @@ class FakeSession:
         self.asked_rest = True
         self._note(signum, "rest")
         self._clear(signum)
+
+    def runs_program(self):
+        return not self.daemons.issuperset(self.orphans)
 
     def kill(self):
         self._note(KILL, "all")
@@ -378,6 +383,20 @@ def test_the_program_that_a_shell_ran_is_killed_after_the_grace(world, caplog):
     assert caplog.messages == [
         "trainer: waiting for what local ranks 0 have started to end after SIGTERM; SIGKILL in 29 s"
     ]
+
+
+def test_who_outlives_the_program_that_a_shell_ran_is_killed_soon_after_it(world):
+    leaves = {"leaves": [77, 78], "daemons": [78], "orphans_die_of": [KILL]}
+    shell = world.worker(is_wrapper=True, **leaves)
+    sequence = world.sequence(grace=30)
+    sequence.step(world.live())
+    world.now = 3.0
+    sequence.step(world.live())
+    assert ("SIGKILL", "all") not in world.signals()
+    shell.orphans.remove(77)
+    world.climb(sequence)
+    assert world.signals()[-1] == ("SIGKILL", "all")
+    assert world.now == pytest.approx(3.5, abs=0.2)
 
 
 # --- what is told of it ---------------------------------------------------------------------------

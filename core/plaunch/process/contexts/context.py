@@ -19,7 +19,7 @@ from plaunch.durations import PATIENCE, PERIOD
 from plaunch.errors import SignalException, UsageError
 from plaunch.process.binding import default_binder
 from plaunch.process.contexts.arguments import validate_ranks, worker_args, worker_envs
-from plaunch.process.streams.logs import paths_by_rank
+from plaunch.process.streams.logs import LogsDest, open_streams, read_dest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from plaunch.process.binding import Binder, Binding
     from plaunch.process.failures.failure import ProcessFailure
-    from plaunch.process.streams.logs import LogsDest, LogsSpecs
-    from plaunch.process.streams.worker_streams import Streams
+    from plaunch.process.streams.api import Streams
+    from plaunch.process.streams.logs import LogsSpecs
 
 SHUTDOWN_TIMEOUT = 30.0
 _FAILED_START_GRACE = 1.0  # seconds for workers that were started before one that could not be
@@ -133,13 +133,13 @@ class PContext(abc.ABC):
         self.args = worker_args(args)
         self.nprocs = len(self.args)
         self.envs = worker_envs(envs, self.nprocs)
-        dest = logs_specs.reify(self.envs)
+        dest = read_dest(logs_specs.reify(self.envs))
         validate_ranks("stdouts", dest.stdouts, self.nprocs)
         validate_ranks("stderrs", dest.stderrs, self.nprocs)
         self.envs = worker_envs(self.envs, self.nprocs)  # a logs spec may have added any value
-        self.stdouts = paths_by_rank(dest.stdouts)
-        self.stderrs = paths_by_rank(dest.stderrs)
-        self.error_files = paths_by_rank(dest.error_files)
+        self.stdouts = dest.stdouts
+        self.stderrs = dest.stderrs
+        self.error_files = dest.error_files
         self.shutdown_timeout = shutdown_timeout
         self._logs_dest = dest
         self._logs_specs = logs_specs
@@ -306,22 +306,19 @@ class PContext(abc.ABC):
         """
         dest = self._logs_dest
         if dest.tee_stdouts or dest.tee_stderrs:
-            from plaunch.process.streams.logs import LogsDest  # noqa: PLC0415 - torchrun's kind only
-
             shown = LogsDest(
                 tee_stdouts=dest.tee_stdouts,
                 tee_stderrs=dest.tee_stderrs,
                 filtered_stdout=dest.filtered_stdout,
                 filtered_stderr=dest.filtered_stderr,
             )
-            self._tails = self._open_streams(shown, capture_stderr=False)
+            self._tails = self._open_streams(shown, capture_stderr=False, keeps_daemons=False)
             self._tails.start()
 
     def _open_streams(self, dest: LogsDest, **options: Any) -> Streams:
-        """The streams of all workers; `options` are those of `Streams`."""
-        from plaunch.process.streams.worker_streams import Streams  # noqa: PLC0415 - when they start
-
-        return Streams(
+        """The streams of all workers; `options` are those of `LogsSpecs.open_streams`."""
+        return open_streams(
+            self._logs_specs,
             dest,
             self.nprocs,
             prefixes=self._log_line_prefixes,

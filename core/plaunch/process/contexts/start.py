@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from plaunch.defaults import FUNCTIONS, load_default
 from plaunch.errors import UsageError
 from plaunch.process.contexts.arguments import worker_args, worker_envs
-from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT, PContext
+from plaunch.process.contexts.context import SHUTDOWN_TIMEOUT
 from plaunch.process.contexts.subprocess_context import SubprocessContext
 from plaunch.process.streams.logs import default_logs_specs
 from plaunch.process.streams.std import Std
@@ -16,6 +16,7 @@ from plaunch.process.streams.std import Std
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from plaunch.process.contexts.supervised import SupervisedContext
     from plaunch.process.streams.logs import LogsSpecs
 
 
@@ -37,7 +38,7 @@ def start_processes(
     shutdown_timeout: float = SHUTDOWN_TIMEOUT,
     handle_signals: bool = True,
     **agents: Any,
-) -> PContext:
+) -> SupervisedContext:
     """Start one worker per local rank and return the context that they run under.
 
     The number of workers is the number of entries of `args`. Both generations of torchrun's call
@@ -92,7 +93,7 @@ def start_processes(
     }
     if logs_specs is None:
         common.update(logs_specs=default_logs_specs(log_dir, redirects, tee), close_logs=True)
-    context: PContext
+    context: SupervisedContext
     if isinstance(entrypoint, (str, os.PathLike)):
         context = SubprocessContext(entrypoint=os.fspath(entrypoint), **common)
     else:

@@ -32,14 +32,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from plaunch.process.contexts.context import ProcessExit
-    from plaunch.process.contexts.worker_setup import WorkerSetup
     from plaunch.process.failures.failure import ProcessFailure
     from plaunch.process.kernel.handle import ProcessHandle
     from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.stop_sequence import StopStep
+    from plaunch.process.streams.api import Streams, Traffic
     from plaunch.process.streams.logs import LogsSpecs
-    from plaunch.process.streams.traffic import Traffic
-    from plaunch.process.streams.worker_streams import Streams
 
 _log = logging.getLogger("plaunch")
 
@@ -155,31 +153,24 @@ class SupervisedContext(PContext):
 
     def _tags(self, local_rank: int) -> dict[str, str]:
         """The variable by which the processes of this worker are known."""
-        if self._job is None:
-            raise RuntimeError("a worker is started before its job has begun")
-        return {JOBS_VARIABLE: self._job.tags(local_rank)}
+        _, job = self._begun()
+        return {JOBS_VARIABLE: job.tags(local_rank)}
 
     def _bound(self, local_rank: int) -> AbstractContextManager[None]:
         """Binds what this thread starts to the processors and devices of this worker."""
         binding = self._bindings.get(local_rank)
         return contextlib.nullcontext() if binding is None else binding.applied()
 
-    def _fork_setup(self, local_rank: int, stdout: int | None, stderr: int | None) -> WorkerSetup:
-        """What makes a fork of this process the worker."""
-        from plaunch.process.contexts.worker_setup import WorkerSetup  # noqa: PLC0415 - forks only
+    def _fork_fds(self) -> tuple[int | None, list[int]]:
+        """What a fork of this process must know of its descriptors.
 
-        if self._watch is None or self._job is None:
-            raise self._not_started()
-        guard_fd = self._job.guard_fd()
-        fds = (*self._private_fds, *self._watch.own_fds(), *self._job.own_fds())
-        return WorkerSetup(
-            local_rank,
-            env=self._environment(local_rank),
-            stdout=stdout,
-            stderr=stderr,
-            guard_fd=guard_fd,
-            close_fds=tuple(fd for fd in fds if fd != guard_fd),
-        )
+        Returns:
+            The one for `become_worker`, if there is a guard, and those that it must close.
+        """
+        watch, job = self._begun()
+        guard_fd = job.guard_fd()
+        fds = (*self._private_fds, *watch.own_fds(), *job.own_fds())
+        return guard_fd, [fd for fd in fds if fd != guard_fd]
 
     # --- start, look, stop ------------------------------------------------------------------------
 
@@ -213,7 +204,6 @@ class SupervisedContext(PContext):
         self._streams = self._open_streams(
             self._logs_dest,
             capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
-            traffic=self._traffic,
             keeps_daemons=self._reaper.keep_daemons,
         )
         for rank in range(self.nprocs):
@@ -223,6 +213,8 @@ class SupervisedContext(PContext):
             self._job.started(rank, worker.pid)
             self._watch.add(rank, worker.pid, worker.has_ended, fd=worker.exit_fd())
         self._streams.start()
+        if self._traffic is not None:
+            self._traffic.follow(self._streams)
 
     def _start_tails(self) -> None:
         """Nothing to do: teed streams pass through the launcher."""
@@ -243,11 +235,10 @@ class SupervisedContext(PContext):
         Raises:
             UsageError: the workers were not started.
         """
-        if self._watch is None:
-            raise self._not_started()
+        watch, _ = self._begun()
         if not self._is_closed:
             with self._held_signals():
-                self._note_exits(self._watch)
+                self._note_exits(watch)
                 if self._exits.live() and not self._exits.failures:
                     self._reaper.tend()
                     return None
@@ -269,10 +260,9 @@ class SupervisedContext(PContext):
         """
         if self._stop is not None:
             return self._stop
-        if self._watch is None or self._job is None:
-            raise self._not_started()
-        job, exits = self._job, self._exits
-        self._note_exits(self._watch)
+        watch, job = self._begun()
+        exits = self._exits
+        self._note_exits(watch)
         exits.begin_stop()
         if exits.live():
             job.look_at_all()
@@ -290,7 +280,7 @@ class SupervisedContext(PContext):
         self._stop = Stop(
             sequence=sequence,
             job=job,
-            watch=self._watch,
+            watch=watch,
             streams=self._streams,
             look=self._look_at_ended,
             release=self._end_stop,
@@ -364,7 +354,6 @@ class SupervisedContext(PContext):
                 stack.callback(self._logs_to_close.close, self._exits.are_successes())
             if self._watch is not None:
                 stack.callback(self._watch.close)
-                stack.callback(self._reaper.forget_watch)
             stack.callback(self._returns.close)
             for worker in self._exits.workers.values():
                 stack.callback(worker.release)
@@ -377,7 +366,7 @@ class SupervisedContext(PContext):
         failures = self._exits.all_failures()
         if self._streams is not None:
             for rank, failure in failures.items():
-                failure.last_lines = self._streams.last_lines(rank)
+                failure.last_lines = list(self._streams.last_lines(rank))
         result = RunProcsResult(
             failures=failures,
             stdouts=dict(self.stdouts),
@@ -393,5 +382,8 @@ class SupervisedContext(PContext):
             return contextlib.nullcontext()
         return self._stop_signals.held()
 
-    def _not_started(self) -> UsageError:
-        return UsageError(f"the workers of {self.name!r} were not started; call start() first")
+    def _begun(self) -> tuple[ExitWatch, Job]:
+        """What there is from the start of the first worker on."""
+        if self._watch is None or self._job is None:
+            raise UsageError(f"the workers of {self.name!r} were not started; call start() first")
+        return self._watch, self._job

@@ -1,1 +1,1 @@
-"""Why workers failed: error files, out-of-memory kills, and the report."""
+"""Why workers failed: error files and out-of-memory kills."""

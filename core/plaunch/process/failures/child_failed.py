@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from plaunch.defaults import FAILURE_REPORT, load_default
 from plaunch.errors import ExitCode, PlaunchError, UsageError
-from plaunch.process.failures.failure import first_failure
+from plaunch.process.failures.error_file import text_of_error
+from plaunch.process.failures.failure import NOT_AVAILABLE, first_failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ChildFailedError(PlaunchError):
-    """Workers failed, and the job with them; the text is the whole failure report.
+    """Workers failed, and the job with them; the text is the failure report.
 
     Args:
         name: what was run.
@@ -54,7 +56,8 @@ class ChildFailedError(PlaunchError):
         code = self.get_first_failure()[1].exitcode
         # A class constant everywhere else; here every instance has the code of its own worker.
         self.exit_code = (128 - code if code < 0 else code) or ExitCode.INTERNAL  # type: ignore[misc]
-        super().__init__(self.format_msg())
+        super().__init__(name)
+        self._text = ""
 
     def __reduce__(self) -> tuple[object, ...]:
         rebuild = functools.partial(
@@ -68,20 +71,43 @@ class ChildFailedError(PlaunchError):
             return self._first, self.failures[self._first]
         return first_failure(self.failures)
 
+    def __str__(self) -> str:
+        self._text = self._text or self.format_msg()
+        return self._text
+
     def format_msg(self, boarder_delim: str = "", section_delim: str = "") -> str:
         """The failure report.
 
         torch's two keywords draw it with rules: lines of `boarder_delim` around the report, lines
         of `section_delim` between its parts. By default there are none.
         """
-        from plaunch.process.failures.report import format_report  # noqa: PLC0415 - failures only
+        try:
+            report: str = load_default(FAILURE_REPORT)(
+                self.name,
+                self.failures,
+                first=self.get_first_failure()[0],
+                stopped=self.stopped,
+                counted=self.counted,
+                border=boarder_delim,
+                section=section_delim,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the failure
+            return self._short_report(error)
+        return report
 
-        return format_report(
-            self.name,
-            self.failures,
-            first=self.get_first_failure()[0],
-            stopped=self.stopped,
-            counted=self.counted,
-            border=boarder_delim,
-            section=section_delim,
-        )
+    def _short_report(self, error: Exception) -> str:
+        """What is known of the failures, and why there is no more of a report."""
+        first, root = self.get_first_failure()
+        others = [(rank, failure) for rank, failure in self.failures.items() if rank != first]
+        lines = [f"{self.name} FAILED", f"First failure: {_line(first, root)}"]
+        if root.error_file != NOT_AVAILABLE:
+            lines.append(f"Error file: {root.error_file!r}")
+        lines += [f"Other failure: {_line(rank, failure)}" for rank, failure in others]
+        lines += [f"and {count} more: {words}" for words, count in self.counted.items()]
+        lines.append(f"No full report ({type(error).__name__}: {text_of_error(error)})")
+        return "\n".join(lines)
+
+
+def _line(rank: int, failure: ProcessFailure) -> str:
+    who = f"rank {rank}" if rank >= 0 else "the launcher"
+    return f"{who} on host {failure.host!r}, pid {failure.pid}: {failure.describe_exit()}"

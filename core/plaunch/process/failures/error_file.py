@@ -1,12 +1,11 @@
 """The JSON file in which a worker says why it failed.
 
-The format is torch's, in both directions. plaunch adds one field, `timestamp_ns` beside torch's
-`timestamp`: torch reads the latter with `int()` and would refuse a fraction.
+The format is torch's. plaunch adds one field, `timestamp_ns` beside torch's `timestamp`: torch
+reads the latter with `int()` and would refuse a fraction.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import stat
@@ -15,7 +14,6 @@ from typing import Any
 from plaunch.errors import PlaunchError
 
 MAX_READ_BYTES = 8 << 20
-MAX_TEXT_CHARS = 256 << 10  # of the message, and of the traceback, that is written
 
 
 class ErrorFileError(PlaunchError, ValueError):
@@ -50,52 +48,6 @@ def read_error_file(path: str) -> dict[str, Any]:
     if not isinstance(data, dict) or not isinstance(data.get("message"), (str, dict)):
         raise ErrorFileError(f"error file {path!r} has no 'message' field as torch's format has")
     return data
-
-
-def write_error_file(path: str, data: dict[str, Any]) -> None:
-    """Write an error file such that a reader sees all of it or nothing.
-
-    A target that cannot be replaced (a device, a pipe, a file that is mounted by itself such as
-    Kubernetes' `/dev/termination-log`) is written in place.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    import json  # noqa: PLC0415 - failures only
-
-    text = json.dumps(data, default=str)
-    target = os.path.realpath(path)
-    if os.path.exists(target) and not os.path.isfile(target):
-        _write(target, text)
-        return
-    scratch = f"{target}.{os.getpid()}.tmp"
-    try:
-        _write(scratch, text)
-        os.replace(scratch, target)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(scratch)
-        _write(target, text)
-
-
-def describe_exception(error: BaseException, now_ns: int) -> dict[str, Any]:
-    """What an error file says about `error`; `now_ns` is the time of the failure, as below."""
-    import traceback  # noqa: PLC0415 - failures only
-
-    summary = traceback.TracebackException(type(error), error, error.__traceback__)
-    text = f"{type(error).__name__}: {text_of_error(error)}"
-    return describe_failure(_cut(text), now_ns, _cut("".join(summary.format())))
-
-
-def describe_failure(text: str, now_ns: int, callstack: str = "") -> dict[str, Any]:
-    """What an error file says, in torch's nested form.
-
-    `now_ns` is the time of the failure, in nanoseconds since the epoch.
-    """
-    extra = {"timestamp": str(now_ns // 1_000_000_000), "timestamp_ns": now_ns}
-    if callstack:
-        extra["py_callstack"] = callstack
-    return {"message": {"message": text, "extraInfo": extra}}
 
 
 def text_of(message: str | dict[str, Any]) -> str:
@@ -145,26 +97,12 @@ def _read_bounded(path: str) -> bytes:
         return file.read(MAX_READ_BYTES + 1)
 
 
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
 def text_of_error(error: BaseException) -> str:
     """The text of an exception, also if its `__str__` fails."""
     try:
         return str(error)
     except Exception as failed:  # noqa: BLE001 - user code; the report must get through
         return f"<its text is not available: {type(failed).__name__}>"
-
-
-def _cut(text: str) -> str:
-    """Keep the two ends of a long text: how it started, and the last call and the error."""
-    if len(text) <= MAX_TEXT_CHARS:
-        return text
-    half = MAX_TEXT_CHARS // 2
-    left_out = len(text) - 2 * half
-    return f"{text[:half]}\n... {left_out} characters left out ...\n{text[-half:]}"
 
 
 def _number(value: object) -> float:

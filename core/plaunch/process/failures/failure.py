@@ -13,6 +13,7 @@ from plaunch.process.failures.error_file import (
     read_error_file,
     text_of,
     timestamp_of,
+    traceback_of,
 )
 
 if TYPE_CHECKING:
@@ -102,6 +103,11 @@ class ProcessFailure:
     def text(self) -> str:
         """The error itself, without the traceback: `"ValueError: bad shape"`."""
         return text_of(self.message)
+
+    @property
+    def traceback(self) -> str:
+        """The Python traceback that the worker recorded; empty if there is none."""
+        return traceback_of(self.message)
 
     @property
     def began(self) -> float:

@@ -6,6 +6,8 @@ import os
 
 from plaunch.process.kernel.processes import PROC, read_state
 
+STATUS = "/proc/self/status"
+
 _MAX_BYTES = 1 << 22  # of an environment, to be on the safe side of a process that changes its own
 _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"})
 
@@ -35,10 +37,27 @@ def read_title(pid: int, proc: str = PROC) -> bytes:
 
 def read_user(pid: int, proc: str = PROC) -> int:
     """The real user id of a process; -1 if it is gone."""
-    for line in _read(f"{proc}/{pid}/status").splitlines():
-        if line.startswith(b"Uid:"):
-            return int(line.split()[1])
-    return -1
+    user = _find_field(_read(f"{proc}/{pid}/status"), b"Uid:")
+    return int(user.split()[0]) if user else -1
+
+
+def read_masks(path: str = STATUS) -> tuple[int, int] | None:
+    """What this process does at signals; Python knows only what it has done itself.
+
+    Returns:
+        The masks of what is ignored and what is caught, with bit n-1 for signal n. None where the
+        kernel does not tell, or no descriptor is left to ask it.
+    """
+    status = _read(path)
+    try:
+        ignored, caught = (_find_field(status, name) for name in (b"SigIgn:", b"SigCgt:"))
+        return (int(ignored or b"0", 16), int(caught or b"0", 16)) if status else None
+    except ValueError:
+        return None
+
+
+def _find_field(status: bytes, name: bytes) -> bytes:
+    return status.partition(b"\n" + name)[2].partition(b"\n")[0].strip()
 
 
 def _read(path: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from plaunch.process.kernel.pidfd import open_pidfd
 
@@ -20,33 +20,20 @@ _ENDED = ("Z", "X", "x")
 _MOST_READS = 16  # of the lists of children, while threads end
 
 
-class Process:
+class Process(NamedTuple):
     """One process as it was when the table was read.
 
     A number is given to another process once its owner is gone; number and `start` together
     are not. `start` is in clock ticks since the system was booted, or -1 if unknown.
     """
 
-    __slots__ = ("is_alive", "pgrp", "pid", "ppid", "session", "start", "state")
-
-    def __init__(
-        self,
-        pid: int,
-        *,
-        ppid: int = -1,
-        pgrp: int = -1,
-        session: int = -1,
-        state: str = "",
-        start: int = -1,
-        is_alive: bool = True,
-    ) -> None:
-        self.pid = pid
-        self.ppid = ppid
-        self.pgrp = pgrp
-        self.session = session
-        self.state = state
-        self.start = start
-        self.is_alive = is_alive
+    pid: int
+    ppid: int = -1
+    pgrp: int = -1
+    session: int = -1
+    state: str = ""
+    start: int = -1
+    is_alive: bool = True
 
     @property
     def identity(self) -> Identity:
@@ -77,9 +64,6 @@ class Process:
             if pidfd >= 0:
                 os.close(pidfd)
         return True
-
-    def __repr__(self) -> str:
-        return f"Process({self.pid}, ppid={self.ppid}, state={self.state!r}, start={self.start})"
 
 
 def has_table(proc: str = PROC) -> bool:

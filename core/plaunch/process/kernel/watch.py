@@ -73,8 +73,9 @@ class ExitWatch:
         self._selector.register(fd, selectors.EVENT_READ, None)
 
     def remove_fd(self, fd: int) -> None:
-        """Take back `add_fd`; do it before `fd` is closed."""
-        self._selector.unregister(fd)
+        """Take back `add_fd`; do it before `fd` is closed. Nothing happens after `close`."""
+        if not self._is_closed:
+            self._selector.unregister(fd)
 
     def fileno(self) -> int | None:
         """A descriptor that is readable when `wait` would return at once; None if there is none."""

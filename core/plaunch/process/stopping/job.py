@@ -44,11 +44,13 @@ class Job:
         self._adopter = tree if isinstance(tree, ProcTree) and tree.is_adopter else None
         self._zombies = zombies
         self._spared = spared
-        self._lines = [
-            job_line(self._name, since=origin.since, has_forked=origin.has_forked, folder=folder)
-        ]
+        # What a guard must know: the job, and its processes, but for orphans that have ended.
+        self._lines: dict[Identity | None, bytes] = {
+            None: job_line(
+                self._name, since=origin.since, has_forked=origin.has_forked, folder=folder
+            )
+        }
         self._guard: Guard | None = None
-        self._orphan_lines: dict[Identity, bytes] = {}
         self._looked: dict[int, list[Process]] | None = None
         self._orphans: dict[int, list[Process]] | None = None
         self._killed: set[int] = set()  # local ranks of whom somebody got SIGKILL
@@ -73,20 +75,20 @@ class Job:
         self._guard = guard
         if guard is not None:
             self._spared.add(find_identity(guard.pid, self._proc))
-            for line in (*self._lines, *self._orphan_lines.values()):
+            for line in self._lines.values():
                 guard.tell(line)
 
     def started(self, rank: int, pid: int) -> None:
         """Know of a worker; call it as soon as it has a number."""
-        _, start = find_identity(pid, self._proc)
-        self._tree.add_leader(rank, pid, start)
-        self._note_line(process_line(rank, pid, start))
+        identity = find_identity(pid, self._proc)
+        self._tree.add_leader(rank, *identity)
+        self._tell_guard(rank, identity)
 
     def add_helper(self, pid: int) -> None:
         """Know of a process of the launcher's own; call it as soon as it has a number."""
         identity = find_identity(pid, self._proc)
         self._spared.add(identity)
-        self._note_line(process_line(ADOPTED, *identity))
+        self._tell_guard(ADOPTED, identity)
 
     def refresh(self) -> None:
         """Look again when asked again."""
@@ -120,13 +122,15 @@ class Job:
             return self._adopter.inherits_nobody
         return not any(self._tree.newcomers() or self._tree.has_missed for _ in range(QUIET))
 
-    def signal(self, processes: Collection[Process], signum: signal.Signals) -> list[Process]:
-        """Send a signal; returns those that this user may not signal.
+    def signal(
+        self, rank: int, processes: Collection[Process], signum: signal.Signals
+    ) -> list[Process]:
+        """Send a signal to processes of a local rank; returns those that this user may not signal.
 
         After SIGKILL, call `finish_kill` when all have got it.
         """
-        if signum == signal.SIGKILL:
-            self._killed |= self._tree.ranks_of(processes)
+        if processes and signum == signal.SIGKILL:
+            self._killed.add(rank)
         return self._tree.signal(processes, signum)
 
     def finish_kill(self) -> None:
@@ -188,26 +192,20 @@ class Job:
     def _tend(self, tree: ProcTree, inherited: Collection[Process]) -> bool:
         """Reap orphans, tell the guard of them; whether there were some that had ended."""
         has_reaped = False
-        for orphan in tree.adopted(inherited):
+        orphans = tree.adopted(inherited)
+        for orphan in orphans:
             if not orphan.is_alive:
                 has_reaped |= reap(orphan.pid)
-                self._orphan_lines.pop(orphan.identity, None)
-            elif orphan.identity not in self._orphan_lines:
-                line = process_line(ADOPTED, *orphan.identity)
-                self._orphan_lines[orphan.identity] = line
-                self._tell(line)
+                self._lines.pop(orphan.identity, None)
+            elif orphan.identity not in self._lines:
+                self._tell_guard(ADOPTED, orphan.identity)
         guard = -1 if self._guard is None else self._guard.pid
-        self._zombies.reap(
-            [process for process in inherited if process.pid != guard],
-            is_orphan=tree.is_orphan,
-            is_launchers=tree.is_launchers,
-        )
+        settled = {guard, *(orphan.pid for orphan in orphans)}
+        others = [process for process in inherited if process.pid not in settled]
+        self._zombies.reap(others, tree.is_launchers)
         return has_reaped
 
-    def _note_line(self, line: bytes) -> None:
-        self._lines.append(line)
-        self._tell(line)
-
-    def _tell(self, line: bytes) -> None:
+    def _tell_guard(self, rank: int, identity: Identity) -> None:
+        line = self._lines[identity] = process_line(rank, *identity)
         if self._guard is not None:
             self._guard.tell(line)

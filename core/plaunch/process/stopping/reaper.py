@@ -64,7 +64,6 @@ class Reaper:
         self._job: Job | None = None
         self._tended_at = -_TEND_PERIOD
         self._guarded_at: deque[float] = deque(maxlen=_GUARDS)
-        self._is_unguarded = False  # there ought to be a guard, and is none yet
         self._was_refused = False  # the system did not give one when it was last asked
         self._watch: ExitWatch | None = None
 
@@ -80,8 +79,7 @@ class Reaper:
         Args:
             has_forked: whether workers are forked, and not programs of their own.
             folder: a temporary folder for the guard to remove if the launcher is killed.
-            watch: is woken when the guard ends, so that `tend_guard` is called; until
-                `forget_watch`.
+            watch: is woken when the guard ends, so that `tend_guard` is called; until it is closed.
         """
         if not self._is_subreaper and owns_process():
             from plaunch.process.kernel.subreaper import (  # noqa: PLC0415 - the command line only
@@ -103,24 +101,15 @@ class Reaper:
             is_init=os.getpid() == 1,
             spared=spared,
         )
-        self._job = Job(origin, spared, folder=folder, zombies=self._zombies)
-        if self.guard is not None and not self.guard.is_alive():
-            self.guard.close()
-            self.guard = None
+        self._job = job = Job(origin, spared, folder=folder, zombies=self._zombies)
         self._watch = watch
-        self._is_unguarded = False
+        self._let_go_of_dead_guard()
         if self.guard is not None:
             self.guard.wake(watch)
+            job.set_guard(self.guard)
         elif self._use_guard:
-            self._start_guard()
-        self._job.set_guard(self.guard)
-        return self._job
-
-    def forget_watch(self) -> None:
-        """Let go of the watch of `begin`, before it is closed."""
-        if self.guard is not None:
-            self.guard.wake(None)
-        self._watch = None
+            self._start_guard(job)
+        return job
 
     def tend(self) -> None:
         """Look after orphans while workers run; call it often, it does so once a second."""
@@ -135,21 +124,16 @@ class Reaper:
         It happens at once, unless guards end as soon as they are started. If the system gives none,
         it is asked again every ten seconds.
         """
-        if self._job is None:
+        if self._job is None or not self._use_guard:
             return
-        now = self._clock()
-        if self.guard is not None and not self.guard.is_alive():
-            _log.warning("the guard (pid %d) was killed; another one takes over", self.guard.pid)
-            self.guard.close()
-            self.guard = None
+        if killed := self._let_go_of_dead_guard():
+            _log.warning("the guard (pid %d) was killed; another one takes over", killed.pid)
             self._job.set_guard(None)
-            self._is_unguarded = True
         starts = self._guarded_at
         since = starts[-1] if self._was_refused else starts[0] if len(starts) == _GUARDS else None
-        is_soon = since is not None and now - since < _GUARDS_PERIOD
-        if self._is_unguarded and not is_soon:
-            self._start_guard()
-            self._job.set_guard(self.guard)
+        is_soon = since is not None and self._clock() - since < _GUARDS_PERIOD
+        if self.guard is None and not is_soon:
+            self._start_guard(self._job)
 
     def start_helper(
         self, command: Sequence[str], environ: Mapping[str, str], **options: Any
@@ -182,7 +166,6 @@ class Reaper:
     def close(self) -> None:
         """Dismiss the guard; the workers are gone, or are to be left alone."""
         self._job = None
-        self._is_unguarded = False
         if self.guard is not None:
             self.guard.dismiss()
             self.guard = None
@@ -192,11 +175,19 @@ class Reaper:
             raise RuntimeError("a helper is started while there are no workers")
         return self._job
 
-    def _start_guard(self) -> None:
+    def _let_go_of_dead_guard(self) -> Guard | None:
+        if self.guard is None or self.guard.is_alive():
+            return None
+        dead, self.guard = self.guard, None
+        dead.close()
+        return dead
+
+    def _start_guard(self, job: Job) -> None:
         self._guarded_at.append(self._clock())
-        self.guard = start_guard(self._proc, is_repeated=self._was_refused)
-        if self._was_refused and self.guard is not None:
-            _log.info("the guard process (pid %d) has started now", self.guard.pid)
-        self._is_unguarded = self._was_refused = self.guard is None
-        if self.guard is not None:
-            self.guard.wake(self._watch)
+        self.guard = guard = start_guard(self._proc, is_repeated=self._was_refused)
+        if guard is not None:
+            if self._was_refused:
+                _log.info("the guard process (pid %d) has started now", guard.pid)
+            guard.wake(self._watch)
+            job.set_guard(guard)
+        self._was_refused = guard is None

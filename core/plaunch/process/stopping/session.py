@@ -65,6 +65,13 @@ class WorkerSession:
         for each in (signum, signal.SIGCONT):
             self._signal_found(found, each)
 
+    def runs_program(self) -> bool:
+        """Whether anything is alive of the session of a worker that has ended itself.
+
+        What such a worker waited for is in its session; daemons have left that.
+        """
+        return any(process.session == self.pid for process in self._job.orphans(self._rank))
+
     def kill(self) -> set[int]:
         """Send SIGKILL to the worker and to everything that it started.
 
@@ -97,7 +104,8 @@ class WorkerSession:
         return set()
 
     def _signal_found(self, processes: Collection[Process], signum: signal.Signals) -> set[int]:
-        return self._warn_of({p.pid for p in self._job.signal(processes, signum)}, signum)
+        refused = self._job.signal(self._rank, processes, signum)
+        return self._warn_of({process.pid for process in refused}, signum)
 
     def _warn_of(self, refused: set[int], signum: signal.Signals) -> set[int]:
         for pid in sorted(refused):

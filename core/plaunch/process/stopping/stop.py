@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.reaping.sweep import Sweep
     from plaunch.process.stopping.stop_sequence import StopSequence
-    from plaunch.process.streams.worker_streams import Streams
+    from plaunch.process.streams.api import Streams
 
 _LONGEST_LOOK = 0.02  # seconds between two looks at workers whose end nothing tells
 _WOKEN = 1.0  # seconds after which what wakes us is looked at all the same
@@ -97,7 +97,7 @@ class Stop:
         if self._sequence is not None:
             self._sequence.escalate()
         if self._streams is not None:
-            self._streams.hurry()
+            self._streams.escalate()
 
     def give_up(self) -> None:
         """Release everything at once, at any stage; nothing happens if it is over."""

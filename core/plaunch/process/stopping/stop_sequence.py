@@ -1,7 +1,8 @@
 """The one way in which workers are stopped, step by step.
 
 Soft signal to the leaders, grace, SIGKILL to everything. The orphans of a leader that has ended are
-ended soon after it, but have the whole grace if the leader did nothing but wait for them.
+ended soon after it, but have the whole grace while a program is among them for which the leader
+did nothing but wait.
 `StopSequence` decides and never waits; its caller waits.
 """
 
@@ -198,6 +199,10 @@ class StopSequence:
             self._cleared.add(rank)
             return
         left = self._orphans.get(rank)
+        if rank in self._wrappers and not session.runs_program():
+            self._wrappers.remove(rank)
+            if left is not None:
+                left.kill_at = min(left.kill_at, now + _ORPHAN_GRACE)
         if left is None:
             left = self._orphans[rank] = _Orphans(self._kill_orphans_at(rank, now))
             _log.info("%s %d: ending its orphans: pids %s", self._name, rank, _format(pids))
@@ -222,7 +227,7 @@ class StopSequence:
         """When the orphans of a worker get SIGKILL.
 
         A shell that dies of the soft signal leaves the program that it ran, which does the work
-        and has what is left of the grace.
+        and has what is left of the grace. What outlives that is an orphan like any other.
         """
         if rank in self._killed:
             return now

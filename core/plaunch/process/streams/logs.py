@@ -5,12 +5,14 @@ from __future__ import annotations
 import abc
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plaunch.process.streams.std import Std
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from plaunch.process.streams.api import Streams
 
     _AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -35,17 +37,33 @@ class LogsDest:
     filtered_stderr: str = ""
 
 
-def path_of(value: _AnyPath | None) -> str:
-    """A path of a third party's `LogsDest`, of any kind, as text.
+def read_dest(dest: Any) -> LogsDest:
+    """What a logs spec returns, which may be torch's, with all paths as text.
 
-    None is the empty string, for torch opens no file for either.
+    Paths of third parties are of any kind, and None for the empty string or no tee; the filtered
+    ones came to torch later than the rest.
     """
-    return os.fsdecode(value) if value else ""
+    read = LogsDest(
+        stdouts={rank: _text(path) for rank, path in dest.stdouts.items()},
+        stderrs={rank: _text(path) for rank, path in dest.stderrs.items()},
+        tee_stdouts={rank: _text(p) for rank, p in dest.tee_stdouts.items() if p is not None},
+        tee_stderrs={rank: _text(p) for rank, p in dest.tee_stderrs.items() if p is not None},
+        error_files={rank: _text(path) for rank, path in dest.error_files.items()},
+        filtered_stdout=_text(getattr(dest, "filtered_stdout", "")),
+        filtered_stderr=_text(getattr(dest, "filtered_stderr", "")),
+    )
+    if not isinstance(dest, LogsDest):
+        # Torch's own spec tees every stream to there when there are to be no files, and torchrun
+        # then leaves the stream alone.
+        for paths, tees in ((read.stdouts, read.tee_stdouts), (read.stderrs, read.tee_stderrs)):
+            for rank in [rank for rank, path in tees.items() if path == os.devnull]:
+                if not paths.get(rank):
+                    del tees[rank]
+    return read
 
 
-def paths_by_rank(paths: Mapping[int, _AnyPath | None]) -> dict[int, str]:
-    """The same for all ranks."""
-    return {rank: path_of(path) for rank, path in paths.items()}
+def _text(path: _AnyPath | None) -> str:
+    return os.fsdecode(path) if path else ""
 
 
 class LogsSpecs(abc.ABC):
@@ -112,6 +130,26 @@ class LogsSpecs(abc.ABC):
         del run_id
         return None
 
+    def open_streams(self, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
+        """Open what carries the workers' output to where `dest` says.
+
+        Called once for each start of the workers, just before it; a third party's on a thread,
+        which is waited for a minute. torchrun has no such step. The default opens plaunch's own.
+
+        Args:
+            dest: what `reify` has returned, with all paths as text; the maps may lack ranks.
+            nprocs: number of local ranks.
+            options: `prefixes`, the texts before a teed line on the console, by local rank;
+                `stdout_filters` and `stderr_filters`, substrings: teed lines that contain one are
+                also added to the file that `dest` names for that; `capture_stderr`, whether the
+                last lines of stderr are to be known; `keeps_daemons`, whether something may be left
+                that writes when the launcher is gone. There may be more in later versions.
+
+        Raises:
+            OSError: something cannot be opened.
+        """
+        return _open_own(dest, nprocs, **options)
+
     def close(self, succeeded: bool) -> None:
         """Drop what is not worth keeping after the job; called once, at its end.
 
@@ -120,6 +158,20 @@ class LogsSpecs(abc.ABC):
         has no such step. The default keeps everything.
         """
         del succeeded
+
+
+def open_streams(specs: LogsSpecs, dest: LogsDest, nprocs: int, **options: Any) -> Streams:
+    """The streams that a logs spec opens; plaunch's own if it was written for torchrun."""
+    open_its = getattr(specs, "open_streams", _open_own)
+    streams: Streams = open_its(dest, nprocs, **options)
+    return streams
+
+
+def _open_own(dest: LogsDest, nprocs: int, **options: Any) -> Streams:
+    from plaunch.defaults import STREAMS, load_default  # noqa: PLC0415 - when workers start
+
+    streams: Streams = load_default(STREAMS)(dest, nprocs, **options)
+    return streams
 
 
 def default_logs_specs(

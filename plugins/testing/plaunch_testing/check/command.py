@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from plaunch.cli import parse_min_max_nnodes, parse_rdzv_conf
 from plaunch.errors import PluginLoadError, UsageError
-from plaunch.plugin import parse_event_conf
+from plaunch_events import parse_event_conf
 
 from plaunch_testing.check.subjects import Given, find_subjects, silence
 
@@ -39,14 +39,11 @@ def run_check(invocation: Invocation) -> int:
             "python -m pip install 'plaunch[testing]'"
         )
     options = invocation.options
-    event_conf: dict[str, str] = {}
-    for text in options["event_conf"]:
-        event_conf.update(parse_event_conf(text))
     given = Given(
         options["rdzv_endpoint"],
         parse_rdzv_conf(options["rdzv_conf"]),
         parse_min_max_nnodes(options["nnodes"])[1],
-        event_conf,
+        parse_event_conf(options.get("event_conf", ())),
         options,
     )
     subjects = find_subjects(options["check_plugin"], invocation.create_manager(), given)

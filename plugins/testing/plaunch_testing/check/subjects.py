@@ -14,10 +14,10 @@ from plaunch.plugin import (
     LIFECYCLE,
     RENDEZVOUS,
     WITH_OPTIONS,
-    find_event_handlers,
     suggest,
 )
 from plaunch.rendezvous import JobRendezvous, RendezvousParameters
+from plaunch_events import find_event_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -136,14 +136,18 @@ def _is_offered(text: str, kind: Kind[Any], manager: PluginManager) -> bool:
     return True
 
 
-def _declared(text: str, manager: PluginManager) -> PluginOptions | None:
-    """The options that `NAME` or `DISTRIBUTION:NAME` declares."""
+def _is_owner(owner: str, distribution: str) -> bool:
     from packaging.utils import canonicalize_name  # noqa: PLC0415 - pytest has brought it
 
+    return canonicalize_name(owner) == canonicalize_name(distribution)
+
+
+def _declared(text: str, manager: PluginManager) -> PluginOptions | None:
+    """The options that `NAME` or `DISTRIBUTION:NAME` declares."""
     owner, _, bare = text.rpartition(":")
     for declared in manager.plugin_options():
         distribution = declared.owner.partition(" ")[0]
-        is_owner = not owner or canonicalize_name(owner) == canonicalize_name(distribution)
+        is_owner = not owner or _is_owner(owner, distribution)
         if declared.name == bare and is_owner:
             return declared
     return None
@@ -151,8 +155,6 @@ def _declared(text: str, manager: PluginManager) -> PluginOptions | None:
 
 def _called_in_each_launch(text: str, manager: PluginManager) -> str:
     """The name of the plugin that `text` means, if it has hooks beside those that offer names."""
-    from packaging.utils import canonicalize_name  # noqa: PLC0415 - pytest has brought it
-
     offers = {kind.hook for kind in KINDS}
     owner, _, bare = text.rpartition(":")
     owners = {
@@ -162,11 +164,7 @@ def _called_in_each_launch(text: str, manager: PluginManager) -> str:
     }
     for name, (_, hooks) in manager.always_on().items():
         is_meant = text == name or (
-            bare == name
-            and (
-                owner == LIFECYCLE.name
-                or canonicalize_name(owner) == canonicalize_name(owners.get(name, ""))
-            )
+            bare == name and (owner == LIFECYCLE.name or _is_owner(owner, owners.get(name, "")))
         )
         if is_meant and not offers.issuperset(hooks):
             return name

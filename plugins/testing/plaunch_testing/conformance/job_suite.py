@@ -6,16 +6,26 @@ import secrets
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
-from plaunch.rendezvous import JobFailure, JobSettings, RendezvousHandler, RendezvousParameters
+from plaunch.process import ProcessFailure
+from plaunch.rendezvous import JobSettings, RendezvousHandler, RendezvousParameters
 
 from plaunch_testing.conformance.nodes import Node, close_all, eventually, met
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-FAILURE = JobFailure(
-    rank=1, began=1000.0, summary="rank 1 exited with code 3", detail={"exit_code": 3}
-)
+
+def make_failure(began: float = 1000.0, message: str = "") -> ProcessFailure:
+    """The failure of a worker, which came `began` seconds after the epoch."""
+    failure = ProcessFailure(0, 4242, 3, "", host="somewhere", last_lines=["oh no"])
+    failure.timestamp = began
+    if message:
+        failure.message = message
+        failure.error_file_data = {"message": message}
+    return failure
+
+
+FAILURE = {1: make_failure()}
 
 
 class Suite:

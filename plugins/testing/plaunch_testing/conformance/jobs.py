@@ -11,9 +11,9 @@ from plaunch.errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from plaunch.rendezvous import ChangeKind, JobFailure, NodeSettings
+from plaunch.rendezvous import ChangeKind, NodeSettings
 
-from plaunch_testing.conformance.job_suite import FAILURE, Suite
+from plaunch_testing.conformance.job_suite import FAILURE, Suite, make_failure
 from plaunch_testing.conformance.nodes import eventually, meet, met
 
 if TYPE_CHECKING:
@@ -70,17 +70,16 @@ class Jobs(Suite):
                 node.wait_for(ChangeKind.FAILED)
             rounds = meet(*nodes)
             assert {one.attempt for one in rounds} == {attempt}
-            assert all(FAILURE.summary in one.reason for one in rounds)
+            assert all("rank 1" in one.reason for one in rounds)
 
     def test_failures_on_several_nodes_count_once(self) -> None:
         """And the first of them is the cause."""
         nodes = self.in_order(2, 2, 2)
-        later = JobFailure(rank=0, began=1001.0, summary="rank 0 was aborted", detail={})
-        nodes[0].report(later)
+        nodes[0].report({0: make_failure(began=1001.0)})
         nodes[1].report(FAILURE)
         rounds = meet(*nodes)
         assert {one.attempt for one in rounds} == {1}
-        assert all(FAILURE.summary in one.reason for one in rounds)
+        assert all("rank 1" in one.reason for one in rounds)
 
     @pytest.mark.parametrize(("max_restarts", "is_final"), [(0, False), (5, True)])
     def test_the_last_failure_ends_the_job(self, max_restarts: int, is_final: bool) -> None:
@@ -92,31 +91,34 @@ class Jobs(Suite):
         for node in nodes:
             node.join()
         for node in nodes:
-            with pytest.raises(RendezvousClosedError, match=FAILURE.summary):
+            with pytest.raises(RendezvousClosedError, match="rank 1"):
                 node.round()
             assert node.verdict is not None
             assert node.verdict.outcome == "failed"
-            assert node.verdict.failures == (FAILURE,)
+            assert (node.verdict.first, list(node.verdict.failures)) == (1, [1])
+            failure = node.verdict.failures[1]
+            assert (failure.host, failure.pid, failure.exitcode) == ("somewhere", 4242, 3)
+            assert (failure.last_lines, failure.timestamp) == (["oh no"], 1000.0)
 
     def test_many_failures_with_much_to_tell_end_the_job_all_the_same(self) -> None:
         """The first one is told in detail, and all others are at least counted, on all nodes."""
         nodes = self.in_order(2, 2, 2, max_restarts=0)
-        detail = {"message": "\u00e9" * 6000, "last_lines": ["\u00e9" * 1000] * 20}
+        message = "\u00e9" * 4000
         for first, node in enumerate(nodes):
             ranks = range(1000 * first, 1000 * (first + 1))
-            node.report(
-                *(JobFailure(n, 1000.0 + n, f"rank {n} failed", detail, "exit 1") for n in ranks)
-            )
+            node.report({rank: make_failure(1000.0 + rank, message) for rank in ranks})
         for node in nodes:
             node.join()
         for node in nodes:
-            with pytest.raises(RendezvousClosedError, match="rank 0 failed"):
+            with pytest.raises(RendezvousClosedError, match="rank 0"):
                 node.round()
             verdict = node.verdict
             assert verdict is not None
-            assert verdict.failures[0].detail["message"] == detail["message"]
-            counted = sum(group.count for group in verdict.others)
-            assert len(verdict.failures) + counted in (1000, 2000)  # the others may be too late
+            assert verdict.first == 0
+            assert verdict.failures[0].text == message
+            # Each knows its own one by one, and the other's may be too late.
+            assert len(verdict.failures) >= 1000
+            assert len(verdict.failures) + sum(verdict.counted.values()) in (1000, 2000)
 
     def test_the_job_succeeds_when_all_nodes_have(self) -> None:
         """And not before."""

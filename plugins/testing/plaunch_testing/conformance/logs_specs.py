@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from plaunch.errors import UsageError
-from plaunch.process import LogsDest, LogsSpecs, Std
+from plaunch.process import LogsDest, LogsSpecs, OutputCounts, Std
 
 from plaunch_testing.conformance.plugin_suite import PluginSuite
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from plaunch.plugin import LogsSpecsFactory
+    from plaunch.process import Streams
 
 _Streams = dict[str, Any]
 _SETTINGS: dict[str, _Streams] = {
@@ -219,6 +220,31 @@ class LogsSpecsConformance(PluginSuite):
                     assert type(rank) is int, f"{name} has the key {rank!r}"
                     assert isinstance(path, str), f"{name} has {path!r}"
 
+    @pytest.mark.parametrize("is_started", [True, False])
+    def test_its_streams_can_be_used(self, is_started: bool) -> None:
+        """From what workers write to, to the last lines; also if the workers do not start."""
+        specs = self.create(log_dir=self.log_dir, tee=Std.ALL)
+        dest = self.reify(specs, environments(2))
+        streams = self.call("open_streams()", open_streams, specs, dest)
+        for rank in range(2):
+            for fd in self.call("child_fds()", streams.child_fds, rank):
+                if fd is not None:
+                    assert not os.get_inheritable(fd), f"descriptor {fd} is not close-on-exec"
+                    os.write(fd, b"a line\n")
+        if is_started:
+            self.call("start()", streams.start)
+            self.call("is_reading()", streams.is_reading)
+            counts = self.call("counts()", streams.counts)
+            assert isinstance(counts, OutputCounts), f"counts() returned {counts!r}"
+            shown = self.call("last_shown()", streams.last_shown)
+            assert isinstance(shown, float), f"last_shown() returned {shown!r}"
+        self.call("escalate()", streams.escalate)
+        self.call("finish()", streams.finish)
+        self.call("the second finish()", streams.finish)
+        for rank in range(2):
+            lines = list(self.call("last_lines()", streams.last_lines, rank))
+            assert all(isinstance(line, str) for line in lines), f"last_lines() has {lines!r}"
+
     @pytest.mark.parametrize("where", ["a file", "below a file"])
     def test_a_folder_of_no_use_is_a_usage_error(self, where: str) -> None:
         """When it is created, or at the first start."""
@@ -267,6 +293,19 @@ class LogsSpecsConformance(PluginSuite):
         second = self.reify(other, environments(3))
         shared = set(self.files_of(first)) & set(self.files_of(second))
         assert not shared, f"both have {sorted(shared)}"
+
+
+def open_streams(specs: LogsSpecs, dest: LogsDest) -> Streams:
+    """What carries the output of two workers."""
+    return specs.open_streams(
+        dest,
+        2,
+        prefixes={0: "[0]:", 1: "[1]:"},
+        stdout_filters=(),
+        stderr_filters=(),
+        capture_stderr=True,
+        keeps_daemons=False,
+    )
 
 
 def environments(size: int, *, attempt: int = 0, node: int = 0) -> dict[int, dict[str, str]]:

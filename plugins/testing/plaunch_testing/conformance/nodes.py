@@ -16,9 +16,10 @@ from plaunch_membership.testing import lost_nodes, node_name, wrap_connections
 from plaunch_testing.conformance.wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from plaunch.rendezvous import JobFailure, MembershipChange, RendezvousHandler, Verdict
+    from plaunch.process import ProcessFailure
+    from plaunch.rendezvous import MembershipChange, RendezvousHandler, Verdict
     from plaunch_membership import Connect
 
 BOUND = 60.0  # seconds within which everything has long happened, however busy the machine
@@ -161,8 +162,8 @@ class Node:
         poller.poll(milliseconds(_LOOK))
         self.changes += self.job.changes()
 
-    def report(self, *failures: JobFailure, is_final: bool = False) -> None:
-        """Report failures of this node's workers."""
+    def report(self, failures: Mapping[int, ProcessFailure], *, is_final: bool = False) -> None:
+        """Report failures of this node's workers, by global rank."""
         self.job.report_failure(failures, is_final=is_final)
 
     def kill(self) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from plaunch.errors import RendezvousConnectionError
-from plaunch.rendezvous import JobFailure, JobSettings, RendezvousParameters
+from plaunch.process import ProcessFailure
+from plaunch.rendezvous import JobSettings, RendezvousParameters
 from plaunch_membership import DynamicRendezvousHandler
 
 from plaunch_testing.conformance.nodes import BOUND, eventually
@@ -287,7 +288,7 @@ class RendezvousStoreConformance:
         try:
             for _ in range(last):
                 handler.next_rendezvous()
-                handler.report_failure([JobFailure(0, 1.0, "it failed")])
+                handler.report_failure({0: ProcessFailure(0, 4242, 1, "")})
             assert handler.next_rendezvous().round == last
             for key in wire.keys:
                 if found := re.search(r"/round/(\d+)/", key):

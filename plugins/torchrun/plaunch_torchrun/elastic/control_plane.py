@@ -10,7 +10,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.process import get_error_handler
+from plaunch_torchrun.error_handler import get_error_handler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

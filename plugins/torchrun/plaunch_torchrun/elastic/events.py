@@ -174,7 +174,7 @@ def _logger(destination: str) -> logging.Logger:
 _PREFIX: Final = "torchelastic.worker.status."
 
 # torchrun's "agent succeeded" means that it came to a result, whatever the workers did.
-_CAME_TO_A_RESULT: Final = frozenset({"succeeded", "failed", "not_needed"})
+CAME_TO_A_RESULT: Final = frozenset({"succeeded", "failed", "not_needed"})
 
 
 def to_torchrun(event: Event) -> Event | None:
@@ -235,5 +235,5 @@ def _torchrun_state(event: Event) -> str:
             return "TERMINATED"
         return "SUCCEEDED" if told.get("exit_code") == 0 else "FAILED"
     if event.name == "plaunch.launcher.finished":
-        return "SUCCEEDED" if told.get("outcome") in _CAME_TO_A_RESULT else "FAILED"
+        return "SUCCEEDED" if told.get("outcome") in CAME_TO_A_RESULT else "FAILED"
     return ""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from plaunch.plugin import LOGS_SPECS, PluginManager
 from plaunch.process import ChildFailedError as ChildFailedError
-from plaunch.process import ErrorHandler as ErrorHandler
 from plaunch.process import LogsDest as LogsDest
 from plaunch.process import LogsSpecs as LogsSpecs  # noqa: TC002 - is exported
 from plaunch.process import PContext as PContext
@@ -15,12 +14,13 @@ from plaunch.process import RunProcsResult as RunProcsResult
 from plaunch.process import SignalException as SignalException
 from plaunch.process import Std as Std
 from plaunch.process import SubprocessContext as SubprocessContext
-from plaunch.process import get_error_handler as get_error_handler
-from plaunch.process import record as record
 from plaunch.process import start_processes as start_processes
 from plaunch.process import to_map as to_map
 from plaunch_functions import MultiprocessContext as MultiprocessContext
 
+from plaunch_torchrun.error_handler import ErrorHandler as ErrorHandler
+from plaunch_torchrun.error_handler import get_error_handler as get_error_handler
+from plaunch_torchrun.error_handler import record as record
 from plaunch_torchrun.redirects import get_libc as get_libc
 from plaunch_torchrun.redirects import get_std_cm as get_std_cm
 from plaunch_torchrun.redirects import redirect as redirect

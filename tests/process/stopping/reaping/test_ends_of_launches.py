@@ -166,7 +166,8 @@ def test_what_is_kept_can_still_write(run_program, tmp_path, options, shown):
 
 INNER = """\
 import subprocess, sys
-sys.exit(subprocess.call([sys.executable, "-m", "plaunch", "--nproc-per-node=2", *sys.argv[1:]]))
+options = ["--nproc-per-node=2", "--shutdown-timeout=2"]
+sys.exit(subprocess.call([sys.executable, "-m", "plaunch", *options, *sys.argv[1:]]))
 """
 
 

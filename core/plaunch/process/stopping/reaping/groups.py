@@ -10,7 +10,7 @@ from plaunch.process.kernel.processes import Process
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
 
 class GroupTree:
@@ -65,11 +65,6 @@ class GroupTree:
         None in groups: who is born into one gets its signals.
         """
         return {}
-
-    def ranks_of(self, processes: Collection[Process]) -> set[int]:
-        """The local ranks of what `look` has found."""
-        pids = {process.pid for process in processes}
-        return {rank for rank, pid in self._groups.items() if pid in pids}
 
 
 def _is_there(pgrp: int) -> bool:

@@ -55,18 +55,11 @@ class Zombies:
         self._own: set[Identity] = set()  # what the launcher itself has started
         self._suspects: dict[Identity, float] = {}
 
-    def reap(
-        self,
-        children: Iterable[Process],
-        *,
-        is_orphan: Callable[[Process], bool],
-        is_launchers: Callable[[Process], bool],
-    ) -> None:
+    def reap(self, children: Iterable[Process], is_launchers: Callable[[Process], bool]) -> None:
         """Reap those of the launcher's children that are orphans, and have ended.
 
         Args:
-            children: the launcher's children, without workers and the guard.
-            is_orphan: whether a child, also one that has ended, is known to be an orphan.
+            children: the launcher's children, without workers, their known orphans, and the guard.
             is_launchers: whether a child that is alive is the launcher's own, or may be.
         """
         session = os.getsid(0)
@@ -77,7 +70,7 @@ class Zombies:
                 continue
             if process.identity in self._own:
                 own.add(process.identity)
-            elif process.session != process.pid or is_orphan(process):
+            elif process.session != process.pid:
                 if not process.is_alive:
                     reap(process.pid)
             elif not process.is_alive:

@@ -25,7 +25,7 @@ from plaunch.process.stopping.reaping.job_tag import ADOPTED
 from plaunch.process.stopping.reaping.sessions import Sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     _FindRank = Callable[[Process], int | None]
 
@@ -187,15 +187,6 @@ class ProcTree(GroupTree):
                 self._sessions.confirm(process)
                 found.setdefault(rank, []).append(process)
         return found
-
-    def ranks_of(self, processes: Collection[Process]) -> set[int]:
-        """The local ranks of what `look` has found."""
-        ranks = (self._known.get(process.identity) for process in processes)
-        return {rank for rank in ranks if rank is not None}
-
-    def is_orphan(self, process: Process) -> bool:
-        """Whether a child of the adopter is known to be an orphan of the job."""
-        return process.identity in self._known
 
     def is_launchers(self, process: Process) -> bool:
         """Whether a living child of the adopter was started by itself, or may have been."""

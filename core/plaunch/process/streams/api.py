@@ -1,0 +1,113 @@
+"""The contract of what carries the workers' output, and how much of it has passed through."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class OutputCounts(NamedTuple):
+    """How much output of the workers has passed through the launcher.
+
+    Args:
+        read_bytes: bytes that were read from the workers.
+        lag_bytes: bytes that wait for the console.
+        dropped_lines: lines that neither the console nor the disk could take.
+    """
+
+    read_bytes: int = 0
+    lag_bytes: int = 0
+    dropped_lines: int = 0
+
+
+class Streams(Protocol):
+    """The output streams of one start of a worker group; what `LogsSpecs.open_streams` opens.
+
+    `child_fds` is called for each worker, then the workers start, `start` is called, and when they
+    have ended, `finish`. After an error in between, `finish` gives everything back. All but
+    `start` and `finish` are to return at once. A context that was written for torchrun starts its
+    workers without `child_fds`: only files that other programs write are to be shown then.
+    """
+
+    def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
+        """Descriptors that the worker gets as stdout and stderr; None means the launcher's own.
+
+        Called once for each rank. The descriptors are close-on-exec, and valid until `start`,
+        which closes them.
+
+        Raises:
+            LogDirectoryError: a log file cannot be opened.
+            OSError: too many descriptors are open, say.
+        """
+
+    def start(self) -> None:
+        """Begin to read; called once, after all workers have been started.
+
+        Raises:
+            OSError: too many descriptors are open, say.
+            RuntimeError: the system gives no more threads.
+        """
+
+    def is_reading(self) -> bool:
+        """Whether a stream passes through the launcher; `finish` then runs on its own thread."""
+
+    def escalate(self) -> None:
+        """Let `finish`, also one in progress, not wait for what is slow.
+
+        May be called in a signal handler.
+        """
+
+    def finish(self) -> None:
+        """Pass on all that the workers have written, then close everything; once all have ended.
+
+        May be called again, which does nothing, and without `start`.
+        """
+
+    def last_lines(self, local_rank: int) -> Sequence[str]:
+        """The last lines of that rank's stderr, oldest first; complete after `finish`.
+
+        Empty if they are not known. Called for the report of a rank that has failed, once that is
+        seen and again at the end.
+        """
+
+    def counts(self) -> OutputCounts:
+        """The numbers of this moment; called by any thread, at any time after `start`."""
+
+    def last_shown(self) -> float:
+        """When the console took something last, on the monotonic clock; `-math.inf` if never.
+
+        Called by any thread, at any time after `start`. A slow console may take long to show the
+        last of the output; meanwhile this shows that the launcher is alive.
+        """
+
+
+class Traffic:
+    """Counts over all starts of a worker group, which any thread may read."""
+
+    def __init__(self) -> None:
+        # In one attribute, so that no reader finds the one without the other.
+        self._before_and_now: tuple[OutputCounts, Streams | None] = (OutputCounts(), None)
+
+    def follow(self, streams: Streams) -> None:
+        """New workers have started, with these streams; what passed before stays counted."""
+        self._before_and_now = (self.counts()._replace(lag_bytes=0), streams)
+
+    def counts(self) -> OutputCounts:
+        """The numbers of this moment."""
+        before, streams = self._before_and_now
+        if streams is None:
+            return before
+        now = streams.counts()
+        return OutputCounts(
+            before.read_bytes + now.read_bytes,
+            now.lag_bytes,
+            before.dropped_lines + now.dropped_lines,
+        )
+
+    def last_shown(self) -> float:
+        """When a console took something last, on the monotonic clock."""
+        streams = self._before_and_now[1]
+        return -math.inf if streams is None else streams.last_shown()

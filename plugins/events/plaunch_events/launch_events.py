@@ -1,0 +1,153 @@
+"""The events of one launch, from the agent's notifications to those who are to have them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from plaunch_events.event_queue import EventQueue, close_queues
+from plaunch_events.handlers import create_event_queues, find_event_handlers, parse_event_conf
+from plaunch_events.stream import EventStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Protocol
+
+    from plaunch import LaunchConfig
+    from plaunch.agent import Notification
+    from plaunch.events import EventHandler
+    from plaunch.plugin import PluginContext, PluginManager
+
+    class ExtensionHandler(EventHandler, Protocol):
+        """What hands events on to an extension, which may have threads of its own."""
+
+        who: str
+
+        def rest(self) -> None:
+            """Have it end its threads until `release`."""
+
+        def release(self) -> None:
+            """Let it go on after `rest`."""
+
+
+logger = logging.getLogger("plaunch")
+
+_NOBODY = "null"
+
+
+def find_events(config: LaunchConfig, manager: PluginManager) -> Callable[..., LaunchEvents]:
+    """Look up the event handlers of a launch.
+
+    Args:
+        config: names the handlers, and has their options in `options["event_conf"]`.
+        manager: the plugins of the launch.
+
+    Returns:
+        A function that creates them.
+
+    Raises:
+        PluginError: a handler cannot be loaded.
+        UsageError: a name is unknown; an option is malformed, or of no handler that is named.
+    """
+    conf = parse_event_conf(config.options.get("event_conf", ()))
+    found = find_event_handlers(manager, config.event_log_handler, conf)
+
+    def create_events(
+        entry_point: str,
+        context: PluginContext,
+        create_run_dir: Callable[[], str | None],
+        extensions: Sequence[ExtensionHandler],
+    ) -> LaunchEvents:
+        """Create the event handlers, and what brings events to them and to `extensions`.
+
+        `entry_point` is what is run, as users call it. `create_run_dir` is called if a handler
+        may want it.
+
+        Raises:
+            PluginError: a handler failed.
+            UsageError: a handler cannot use its options.
+        """
+        if [*found] != [_NOBODY]:
+            context = replace(context, run_dir=create_run_dir())
+        queues = create_event_queues(manager, found, context)
+        return LaunchEvents(config, entry_point, queues, extensions)
+
+    return create_events
+
+
+class LaunchEvents:
+    """Makes the events of one launch, and brings them to its event handlers and extensions.
+
+    Each of them has a queue, so that none can keep the agent waiting.
+
+    Args:
+        config: the launch.
+        entry_point: what is run, as users call it.
+        handlers: the queues of the event handlers.
+        extensions: the extensions; an event waits until its extension is released.
+    """
+
+    def __init__(
+        self,
+        config: LaunchConfig,
+        entry_point: str,
+        handlers: Sequence[EventQueue],
+        extensions: Sequence[ExtensionHandler],
+    ) -> None:
+        self._extensions = {
+            item: EventQueue(item.who, item, who=f"an extension of {item.who}", head_start=None)
+            for item in extensions
+        }
+        self._queues = [*handlers, *self._extensions.values()]
+        self._stream = EventStream(config, entry_point, [queue.put for queue in self._queues])
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many events were lost, by the name of the handler or of the extension's plugin."""
+        dropped: dict[str, int] = {}
+        for queue in self._queues:  # a plugin may have several of one name
+            dropped[queue.name] = dropped.get(queue.name, 0) + queue.dropped
+        return dropped
+
+    @contextlib.contextmanager
+    def of_launch(self) -> Iterator[None]:
+        """Run the launch, to which notifications belong.
+
+        At its end all are told of it, and are waited for in bounds; where its time went is logged.
+        """
+        failure: BaseException | None = None
+        try:
+            self._stream.begin()
+            yield
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            took = self._stream.finish(failure)
+            close_queues(self._queues)
+            if took:
+                logger.info("this launch took %s", took)
+
+    def __call__(self, notification: Notification) -> None:
+        """Make the events that `notification` amounts to; waits for nobody."""
+        self._stream(notification)
+
+    def start(self, extension: ExtensionHandler) -> None:
+        """An extension has started: hand on to it what has come until now, and what comes."""
+        self._extensions[extension].release()
+
+    def rest(self) -> None:
+        """Have handlers and extensions end their threads until `release`, for a fork."""
+        for queue in self._queues:
+            queue.rest()
+        for extension in self._extensions:
+            extension.rest()
+
+    def release(self) -> None:
+        """Let handlers work from now on; let all work again after `rest`."""
+        for queue in self._queues:
+            queue.release()
+        for extension in self._extensions:
+            extension.release()

@@ -1,0 +1,14 @@
+"""The option of event handlers."""
+
+from __future__ import annotations
+
+from plaunch.options import Option
+
+OPTIONS = (
+    Option(
+        ("--event-conf",),
+        "options of event handlers, as in jsonl.path=FILE; may be given several times",
+        metavar="HANDLER.KEY=VALUE,...",
+        is_repeated=True,
+    ),
+)

@@ -1,0 +1,227 @@
+"""The failure report: what failed first and why, then what else failed, then what was stopped.
+
+The text of a `ChildFailedError`, in the launcher; nothing else here is loaded with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import TYPE_CHECKING
+
+from plaunch.numbers import format_ranks
+from plaunch.process import describe_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from plaunch.process import ProcessFailure
+
+MAX_STDERR_LINES = 20
+MAX_TRACEBACK_LINES = 200
+MAX_OTHER_FAILURES = 32
+MAX_SUMMARY_CHARS = 160
+
+_CRASHES = frozenset(
+    -signal.Signals[f"SIG{name}"] for name in ("SEGV", "BUS", "FPE", "ILL", "ABRT")
+)
+_DATE = "%Y-%m-%d %H:%M:%S.%f %z"
+_CLOCK = "%H:%M:%S.%f"
+_NO_FILE = "<N/A>"  # what `ProcessFailure.error_file` is then
+_FAULT_HANDLER = "Fatal Python error: "
+
+# Colours and other control sequences: a pseudo-terminal makes Python 3.13 colour its tracebacks.
+_TERMINAL_SEQUENCE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
+)
+# With those that take eight bits, which some terminals obey, and those that turn lines around.
+_CONTROL = re.compile(
+    "[\\x00-\\x08\\x0a-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]"
+)
+
+
+def format_report(
+    name: str,
+    failures: Mapping[int, ProcessFailure],
+    *,
+    first: int,
+    stopped: Mapping[int, int],
+    counted: Mapping[str, int] | None = None,
+    border: str = "",
+    section: str = "",
+) -> str:
+    """Write the report about `failures` (by global rank), of which rank `first` comes first.
+
+    A negative rank stands for the launcher of a node, which failed itself.
+    `stopped` has the exit codes of the ranks that plaunch ended, `counted` how many more failures
+    there are, by words for them. `border` and `section`, if given, are repeated into rules around
+    and between the parts.
+    """
+    root = failures[first]
+    host = _clean(root.host)
+    what = f"the launcher on {host} failed"
+    if first >= 0:
+        what = f"rank {first} on {host}: {root.describe_exit()}"
+    title = f"{name} FAILED: {what}"
+    parts = [_first_failure(first, root)]
+    others = [rank for rank in failures if rank != first]
+    if others or counted:
+        parts.append(_other_failures(others, failures, counted or {}))
+    if stopped:
+        parts.append([_stopped_line(stopped)])
+    width = min(len(title), 80)
+    lines = [title]
+    for part in parts:
+        lines.append((section * width)[:width])
+        lines.extend(part)
+    if border:
+        rule = (border * width)[:width]
+        lines = [rule, *lines, rule]
+    return "\n".join(lines)
+
+
+def _first_failure(rank: int, failure: ProcessFailure) -> list[str]:
+    if rank < 0:
+        return [
+            "First failure:",
+            f"  host:       {_clean(failure.host)}",
+            f"  pid:        {failure.pid} (the launcher)",
+            f"  time:       {_time(failure.timestamp, _DATE)}",
+            *_block("what it says:", failure.text.splitlines(), MAX_TRACEBACK_LINES),
+        ]
+    lines = [
+        "First failure:",
+        f"  host:       {_clean(failure.host)}",
+        f"  rank:       {rank} (local rank {failure.local_rank})",
+        f"  pid:        {failure.pid}",
+        f"  time:       {_time(failure.timestamp, _DATE)}",
+        f"  ended:      {failure.describe_exit()}",
+        *(f"  log file:   {_clean(path)}" for path in failure.log_files),
+    ]
+    if failure.error_file != _NO_FILE:
+        lines.append(f"  error file: {_clean(failure.error_file)}")
+    lines += [f"  hint:       {text}" for text in _hints(failure)]
+    if failure.has_reply:
+        callstack = failure.traceback
+        if callstack:
+            return lines + _block("Python traceback:", callstack.splitlines(), MAX_TRACEBACK_LINES)
+        text = failure.text
+        if text:
+            lines += _block("what it reported:", text.splitlines(), MAX_TRACEBACK_LINES)
+    elif failure.message != failure.exit_sentence():
+        # The error file was of no use, or the context knows more than the exit code.
+        lines.append(f"  message:    {_clean(failure.text)}")
+    if failure.last_lines:
+        kept = failure.last_lines[-MAX_STDERR_LINES:]
+        return lines + _block("last lines of its stderr:", kept, MAX_STDERR_LINES)
+    if os.environ.get("PLAUNCH_CAPTURE_STDERR") == "0" and not failure.log_files:
+        return [*lines, "  What it wrote to stderr was not kept (PLAUNCH_CAPTURE_STDERR=0)."]
+    return [*lines, "  It wrote nothing to stderr."]
+
+
+def _hints(failure: ProcessFailure) -> Iterator[str]:
+    """What helps to find a cause that the worker itself could not tell."""
+    if failure.has_reply:
+        return
+    if failure.exitcode == -signal.SIGKILL and not failure.oom_killed:
+        yield "SIGKILL comes from outside: a scheduler, a limit of the container, or a user"
+    is_dumped = any(_FAULT_HANDLER in line for line in failure.last_lines)
+    if failure.exitcode in _CRASHES and not is_dumped:
+        yield "with PYTHONFAULTHANDLER=1 in its environment, python shows where it crashed"
+    if not failure.last_lines and any(map(_is_on_full_disk, failure.log_files)):
+        yield "the disk of its log files is full"
+
+
+def _is_on_full_disk(path: str) -> bool:
+    try:
+        status = os.statvfs(path)
+    except OSError:  # a file of another host
+        return False
+    # Some file systems, of FUSE above all, do not count; they say 0 of 0 blocks.
+    return status.f_bavail == 0 and status.f_blocks > 0
+
+
+def _other_failures(
+    ranks: Sequence[int], failures: Mapping[int, ProcessFailure], counted: Mapping[str, int]
+) -> list[str]:
+    lines = [f"Other failures ({len(ranks) + sum(counted.values())}):"]
+    by_time = sorted(ranks, key=lambda rank: failures[rank].timestamp)
+    for rank in by_time[:MAX_OTHER_FAILURES]:
+        failure = failures[rank]
+        summary = _summary(failure)
+        if rank < 0:
+            lines.append(
+                f"  the launcher on {_clean(failure.host)}, pid {failure.pid},"
+                f" at {_time(failure.timestamp, _CLOCK)}: {summary}"
+            )
+            continue
+        lines.append(
+            f"  rank {rank} (local rank {failure.local_rank}) on {_clean(failure.host)},"
+            f" pid {failure.pid}, at {_time(failure.timestamp, _CLOCK)}: {failure.describe_exit()}"
+            + (f": {summary}" if summary else "")
+        )
+    rest = by_time[MAX_OTHER_FAILURES:]
+    if rest:
+        lines.append(f"  and {len(rest)} more: {_ranks(rest)}")
+    lines += [f"  and {count} more: {_clean(words)}" for words, count in counted.items()]
+    return lines
+
+
+def _stopped_line(stopped: Mapping[int, int]) -> str:
+    """One line for all ranks that plaunch ended, grouped by how they ended."""
+    groups: dict[int, list[int]] = {}
+    for rank, exitcode in sorted(stopped.items()):
+        groups.setdefault(exitcode, []).append(rank)
+    return "Stopped by plaunch: " + ", ".join(
+        f"{_ranks(ranks)} ({_short_exit(exitcode)})" for exitcode, ranks in groups.items()
+    )
+
+
+def _short_exit(exitcode: int) -> str:
+    words = describe_exit(exitcode)
+    return words.removeprefix("killed by ").partition(" (signal")[0] if exitcode < 0 else words
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(ranks)}"
+
+
+def _summary(failure: ProcessFailure) -> str:
+    """One line about the cause: the exception, else the last thing that was written to stderr."""
+    text = failure.text if failure.has_reply else ""
+    lines = [_clean(line).strip() for line in text.splitlines() or reversed(failure.last_lines)]
+    line = next(filter(None, lines), "")
+    return line if len(line) <= MAX_SUMMARY_CHARS else line[: MAX_SUMMARY_CHARS - 3] + "..."
+
+
+def _block(header: str, lines: Sequence[str], limit: int) -> list[str]:
+    """`lines`, indented below a header; of too many, the first few and the last ones."""
+    shown = [f"    {_clean(line)}".rstrip() for line in lines]
+    if len(shown) > limit:
+        head = limit // 4
+        tail = limit - head
+        left_out = f"    ... {len(shown) - limit} lines left out ..."
+        shown = [*shown[:head], left_out, *shown[-tail:]]
+    return [f"  {header}", *shown]
+
+
+def _clean(line: str) -> str:
+    """What a terminal would show of one line: no colours, and the last state of a progress bar."""
+    visible = _TERMINAL_SEQUENCE.sub("", line.rstrip("\r\n")).rpartition("\r")[2]
+    return _CONTROL.sub(lambda match: _escape(match.group()), visible)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+def _time(timestamp: float, form: str) -> str:
+    """A time on this host's clock; of a number that is none, that it is not known."""
+    from datetime import datetime  # noqa: PLC0415 - failures only
+
+    try:
+        # The first and the last day of all have no other zone.
+        return f"{datetime.fromtimestamp(timestamp).astimezone():{form}}"
+    except (ValueError, OverflowError, OSError):
+        return "an unknown time"

@@ -1,0 +1,296 @@
+"""The output streams of one start of a worker group: where they go, and who reads them."""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from plaunch.process import OutputCounts
+
+from plaunch_streams.console import Console, find_replaced, text_writer
+from plaunch_streams.descriptors import close_quietly, open_log, open_pipe, open_terminal
+from plaunch_streams.last_lines import Ring, read_last_lines
+from plaunch_streams.lines import (
+    TIME_MACRO,
+    LinesToConsole,
+    MatchesToFile,
+    Prefix,
+    encode,
+)
+from plaunch_streams.notices import Notices
+from plaunch_streams.reader import FollowedFile, Reader, Source
+from plaunch_streams.routes import Route, Way, choose_route, outliving
+from plaunch_streams.sinks import FileSink, RawToConsole, SizeKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TextIO
+
+    from plaunch.process import LogsDest
+
+FINISH_TIMEOUT = 5.0  # seconds without progress
+
+
+@dataclass
+class _Stream:
+    """What all ranks' stdout, or all ranks' stderr, have in common."""
+
+    name: str
+    fd: int
+    file: tuple[int, int] | None  # what is behind `fd`; None if it is closed: nothing is shown
+    replaced: TextIO | None  # for lines that are teed
+    filters: Sequence[bytes]
+    filtered_path: str
+    routes: Mapping[int, Route]
+
+
+def _choose(dest: LogsDest, stream: str, rank: int, *, capture: bool) -> Route:
+    paths: dict[int, str] = getattr(dest, f"{stream}s")
+    tee_paths: dict[int, str] = getattr(dest, f"tee_{stream}s")
+    return choose_route(paths.get(rank, ""), tee_paths.get(rank), capture=capture)
+
+
+def _file_behind(fd: int) -> tuple[int, int] | None:
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+class WorkerStreams:
+    """Connects the output streams of one start of a worker group, and reads those that it must.
+
+    Use: `child_fds` for each worker, start the workers, `start`, wait for their end, `finish`.
+    After an error in between, `finish` gives everything back. There is no thread before `start`,
+    and none at all if no stream comes to the launcher.
+
+    Args:
+        dest: where the streams go.
+        nprocs: number of local ranks.
+        prefixes: what precedes each line on the console, by local rank.
+        stdout_filters: substrings; lines of teed ranks that contain one are added, with their
+            prefix, to the file that `dest` names for that.
+        stderr_filters: the same for stderr.
+        capture_stderr: pass stderr that is neither redirected nor teed through the launcher, so
+            that its last lines are known.
+        stdout_fd: the console for stdout; teed lines go to what is in the place of `sys.stdout`
+            and `sys.stderr`, where that is something else.
+        stderr_fd: the console for stderr; a terminal gets each worker a pseudo-terminal.
+        keeps_daemons: whether something may be left that writes when the launcher is gone. No
+            stream passes through a pipe of the launcher then, so that `capture_stderr` is nothing.
+    """
+
+    def __init__(
+        self,
+        dest: LogsDest,
+        nprocs: int,
+        *,
+        prefixes: Mapping[int, str],
+        stdout_filters: Sequence[str] = (),
+        stderr_filters: Sequence[str] = (),
+        capture_stderr: bool = True,
+        stdout_fd: int = 1,
+        stderr_fd: int = 2,
+        keeps_daemons: bool = False,
+    ) -> None:
+        self._prefixes = prefixes
+        self._notices = Notices()
+        captures = capture_stderr and not keeps_daemons
+
+        def describe(name: str, fd: int, filters: Sequence[str], *, capture: bool) -> _Stream:
+            routes = {rank: _choose(dest, name, rank, capture=capture) for rank in range(nprocs)}
+            if keeps_daemons:
+                routes = {rank: outliving(route) for rank, route in routes.items()}
+            path: str = getattr(dest, f"filtered_{name}")
+            if path == os.devnull or path.startswith(os.devnull + os.sep):
+                path = ""  # torch's spec puts it "below" /dev/null when there are to be no files
+            # Asked now: while workers are started, a number that is closed may be given to a file.
+            file, replaced = _file_behind(fd), find_replaced(name, fd)
+            found = [encode(text) for text in filters]
+            return _Stream(name, fd, file, replaced, found, path, routes)
+
+        self._stdout = describe("stdout", stdout_fd, stdout_filters, capture=False)
+        self._stderr = describe("stderr", stderr_fd, stderr_filters, capture=captures)
+        self._child_ends: list[int] = []
+        self._sources: list[Source] = []
+        self._consoles: dict[object, Console] = {}  # those that something is shown on
+        self._matches: dict[str, FileSink] = {}  # for the filtered lines, by the stream's name
+        self._last_lines: dict[int, Callable[[], list[str]]] = {}  # of stderr, by local rank
+        self._reader: Reader | None = None
+        self._is_finished = False
+        self._is_escalated = False
+
+    def child_fds(self, local_rank: int) -> tuple[int | None, int | None]:
+        """Descriptors that the worker gets as stdout and stderr; None means the launcher's own.
+
+        Called once for each rank. The descriptors are close-on-exec, and valid until `start`.
+
+        Raises:
+            LogDirectoryError: a log file cannot be opened.
+            StreamsError: too many descriptors are open.
+        """
+        return self._connect(self._stdout, local_rank), self._connect(self._stderr, local_rank)
+
+    def _connect(self, stream: _Stream, rank: int) -> int | None:
+        route = stream.routes[rank]
+        label = f"{stream.name} of local rank {rank}"
+        if route.way is Way.INHERIT:
+            return None
+        if route.way is Way.FILE:
+            fd = open_log(route.file, label)
+            self._child_ends.append(fd)
+            if stream is self._stderr:
+                start = os.fstat(fd).st_size
+                self._last_lines[rank] = partial(read_last_lines, route.file, start)
+            return fd
+        source, child_end = self._open_source(stream, route, label)
+        self._sources.append(source)
+        self._child_ends.append(child_end)
+        if stream is self._stderr:
+            ring = Ring()
+            source.add(ring)
+            self._last_lines[rank] = ring.last_lines
+        if route.file:
+            source.add(FileSink(open_log(route.file, label), route.file, self._notices))
+        if route.way is Way.TEE:
+            self._tee(stream, source, self._prefixes[rank])
+        elif route.is_shown and (console := self._console(stream)):
+            source.add(RawToConsole(console))
+        return child_end
+
+    def _tee(self, stream: _Stream, source: Source, text: str) -> None:
+        prefix = Prefix(text)
+        if console := self._console(stream, teed=True):
+            source.add(LinesToConsole(prefix, console))
+        if stream.filters and stream.filtered_path:
+            if stream.name not in self._matches:
+                fd = open_log(stream.filtered_path, f"the filtered lines of {stream.name}")
+                file = FileSink(fd, stream.filtered_path, self._notices)
+                self._matches[stream.name] = file
+            source.add(MatchesToFile(prefix, stream.filters, self._matches[stream.name]))
+
+    def _console(self, stream: _Stream, *, teed: bool = False) -> Console | None:
+        """The console of a stream, for teed lines or others; None if nothing can be shown."""
+        replaced = stream.replaced if teed else None
+        # One console for `2>&1`: the order is kept, and lines of the two do not mix.
+        key = stream.file if replaced is None else id(replaced)
+        if key is None or key in self._consoles:
+            return self._consoles.get(key)
+        if replaced is None:
+            console = Console(stream.fd, stream.name, self._notices)
+        else:
+            name, write = f"sys.{stream.name}", text_writer(replaced)
+            console = Console(stream.fd, name, self._notices, write=write)
+        self._consoles[key] = console
+        return console
+
+    def _open_source(self, stream: _Stream, route: Route, label: str) -> tuple[Source, int]:
+        if route.way is Way.CAPTURE and route.is_shown and os.isatty(stream.fd):
+            try:
+                master, slave = open_terminal(stream.fd)
+            except OSError as error:
+                self._notices.warn(
+                    "no pseudo-terminal for %s (%s): the worker gets a pipe", label, error
+                )
+            else:
+                source = Source(master, label, self._notices)
+                source.add(SizeKeeper(stream.fd, master))
+                return source, slave
+        read_end, write_end = open_pipe(label, is_large=route.way is Way.TEE)
+        return Source(read_end, label, self._notices), write_end
+
+    def start(self) -> None:
+        """Begin to read; called once, after all workers have been started.
+
+        The descriptors of `child_fds` are closed: from now on only the workers hold them.
+
+        Raises:
+            OSError: a file for filtered lines cannot be opened, or too many descriptors are open.
+            RuntimeError: the system gives no more threads.
+        """
+        self._close_child_ends()
+        for stream in (self._stdout, self._stderr):
+            for rank, route in stream.routes.items():
+                if route.tail:
+                    file = FollowedFile(route.tail, self._notices)
+                    self._sources.append(file)
+                    # The lines are read long after they were written.
+                    self._tee(stream, file, self._prefixes[rank].replace(TIME_MACRO, ""))
+        if not self._sources:
+            return
+        for console in self._consoles.values():
+            console.start()
+        reader = Reader(self._sources, shared=self._matches.values())
+        reader.start()
+        self._reader = reader
+
+    def is_reading(self) -> bool:
+        """Whether any stream passes through the launcher, so that `finish` may take long."""
+        return self._reader is not None
+
+    def escalate(self) -> None:
+        """Let `finish`, also one in progress, not wait for a slow console.
+
+        May be called in a signal handler.
+        """
+        self._is_escalated = True
+
+    def finish(self, timeout: float = FINISH_TIMEOUT) -> None:
+        """Pass on all that the workers have written, then close everything; once all have ended.
+
+        Somebody else who still holds a pipe is listened to for a moment only. A slow console is
+        waited for as long as it takes something at least every `timeout` seconds; what it does not
+        take is reported. Lines that did not fit on a full disk are reported. May be called again,
+        which does nothing, and without `start`.
+        """
+        if self._is_finished:
+            return
+        self._is_finished = True
+        with ExitStack() as stack:  # last in, first out; and all of them, whatever interrupts one
+            stack.callback(self._notices.flush, timeout=1.0)
+            for console in self._consoles.values():
+                stack.callback(console.close, timeout, lambda: self._is_escalated)
+            if self._reader is not None:
+                stack.callback(self._finish_reader, self._reader, timeout)
+            else:  # never read: there was no start
+                for sink in self._matches.values():
+                    stack.callback(sink.close)
+                for source in self._sources:
+                    stack.callback(source.close)
+            stack.callback(self._close_child_ends)
+
+    def _finish_reader(self, reader: Reader, timeout: float) -> None:
+        if not reader.finish(timeout):
+            self._notices.warn(
+                "a log file system does not answer; the end of the workers' output may be missing"
+            )
+
+    def _close_child_ends(self) -> None:
+        while self._child_ends:
+            close_quietly(self._child_ends.pop())
+
+    def last_lines(self, local_rank: int) -> list[str]:
+        """The last lines of that rank's stderr, oldest first; complete after `finish`.
+
+        Empty if the launcher sees nothing of it and there is no file.
+        """
+        return self._last_lines.get(local_rank, list)()
+
+    def counts(self) -> OutputCounts:
+        """How much has passed until now."""
+        consoles = self._consoles.values()
+        return OutputCounts(
+            0 if self._reader is None else self._reader.read_bytes,
+            sum(console.waiting_bytes for console in consoles),
+            sum(console.missing_lines for console in consoles),
+        )
+
+    def last_shown(self) -> float:
+        """When a console took something last, on the monotonic clock."""
+        consoles = self._consoles.values()
+        return max((console.last_progress for console in consoles), default=-math.inf)

@@ -1,0 +1,185 @@
+"""The side that reports a failure: `record` and `ErrorHandler`, with torch's names.
+
+Imported inside the user's workers, and therefore small.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from plaunch.process import ChildFailedError, ErrorFileError, read_error_file
+
+from plaunch_torchrun.error_files import describe_exception, describe_failure, write_error_file
+
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Callable
+    from typing import ParamSpec, TypeVar
+
+    from plaunch.process import ProcessFailure
+
+    _P = ParamSpec("_P")
+    _R = TypeVar("_R")
+
+
+class ErrorHandler:
+    """Writes an exception into the error file that `TORCHELASTIC_ERROR_FILE` names.
+
+    Without that variable, or when it is empty, nothing is written. Subclasses override
+    `initialize` and `record_exception`, and may override `_get_error_file_path`. No method raises
+    because a file cannot be written: that would hide the failure that is being reported.
+    """
+
+    def initialize(self) -> None:
+        """Prepare this process; called once, before the user's code.
+
+        Turns faulthandler on, so that a fatal signal leaves the stacks of all threads on stderr.
+        """
+        import faulthandler  # noqa: PLC0415 - workers only
+
+        try:
+            faulthandler.enable(all_threads=True)
+        except (RuntimeError, OSError, ValueError, AttributeError) as error:
+            # stderr is closed, or is an object without a descriptor (a notebook, a test runner).
+            _logger().warning("faulthandler is off in this process: %s", error)
+
+    def record_exception(self, e: BaseException) -> None:
+        """Write `e`, its traceback and the time into the error file."""
+        path = self._get_error_file_path()
+        if path:
+            self._write(path, describe_exception(e, time.time_ns()))
+
+    def override_error_code_in_rootcause_data(
+        self, rootcause_error_file: str, rootcause_error: dict[str, Any], error_code: int = 0
+    ) -> None:
+        """Put the exit code that the launcher saw into what a worker wrote about itself.
+
+        It goes beside the message text, where torch puts it; in the flat form, whose message is a
+        string, to the top level.
+        """
+        message = rootcause_error.get("message")
+        if message is None:
+            _logger().warning(
+                "error file %r has no 'message' field; exit code %d is not added to it",
+                rootcause_error_file,
+                error_code,
+            )
+            return
+        (message if isinstance(message, dict) else rootcause_error)["errorCode"] = error_code
+
+    def dump_error_file(self, rootcause_error_file: str, error_code: int = 0) -> None:
+        """Copy a worker's error file to this process's own, with the worker's exit code.
+
+        This passes the root cause on to the program that started this process, such as a scheduler.
+        """
+        try:
+            data = read_error_file(rootcause_error_file)
+        except ErrorFileError as error:
+            _logger().error("the root cause is not passed on: %s", error)
+            return
+        if error_code:
+            self.override_error_code_in_rootcause_data(rootcause_error_file, data, error_code)
+        path = self._get_error_file_path()
+        if path:
+            self._replace(path, data)
+        else:
+            _logger().debug("no TORCHELASTIC_ERROR_FILE here to copy %r to", rootcause_error_file)
+
+    def _get_error_file_path(self) -> str | None:
+        return os.environ.get("TORCHELASTIC_ERROR_FILE")
+
+    def _replace(self, path: str, data: dict[str, Any]) -> None:
+        if os.path.isfile(path) and os.path.getsize(path):
+            # A worker that inherited this process's variable may have written here before.
+            try:
+                earlier = read_error_file(path)["message"]
+                earlier = earlier.get("message") if isinstance(earlier, dict) else earlier
+            except ErrorFileError as error:
+                earlier = str(error)
+            _logger().warning("error file %r exists and is replaced; it said: %s", path, earlier)
+        self._write(path, data)
+
+    def _write(self, path: str, data: dict[str, Any]) -> None:
+        try:
+            write_error_file(path, data)
+        except OSError as error:
+            _logger().warning("error file %r cannot be written: %s", path, error)
+
+
+def get_error_handler() -> ErrorHandler:
+    """The handler that `record` uses when it is given none."""
+    return ErrorHandler()
+
+
+def record(
+    fn: Callable[_P, _R], error_handler: ErrorHandler | None = None
+) -> Callable[_P, _R | None]:
+    """Decorate a worker's main function so that the launcher learns of its exception.
+
+    The exception is written to the error file and raised again. A `ChildFailedError`, from a
+    launcher that runs inside `fn`, hands its first failure up as it is. `sys.exit(0)` returns
+    None; any other `SystemExit` passes and is not recorded. Works without a launcher as well.
+
+    Args:
+        fn: called with its own arguments; decorate one function per process.
+        error_handler: what writes the error file; by default `get_error_handler()`.
+    """
+    handler = error_handler or get_error_handler()
+
+    @functools.wraps(fn)
+    def wrapper(*args: _P.args, **kwargs: _P.kwargs) -> _R | None:
+        handler.initialize()
+        try:
+            return fn(*args, **kwargs)
+        except SystemExit as exit_:
+            if exit_.code == 0:
+                return None
+            raise
+        except ChildFailedError as error:
+            dump_root_cause(error, handler)
+            raise
+        except Exception as error:
+            handler.record_exception(error)
+            raise
+
+    return wrapper
+
+
+def dump_root_cause(error: ChildFailedError, error_handler: ErrorHandler | None = None) -> None:
+    """Write the first failure of `error` into this process's own error file.
+
+    Called by the launcher at the end of a failed job, and by `record`. The worker's error file
+    need not exist any more, and may never have: then the exit and the last lines of stderr are
+    what is handed up. Nothing happens without `TORCHELASTIC_ERROR_FILE`.
+    """
+    handler = error_handler or get_error_handler()
+    failure = error.get_first_failure()[1]
+    if os.path.isfile(failure.error_file) and failure.has_reply:
+        handler.dump_error_file(failure.error_file, failure.exitcode)
+        return
+    path = handler._get_error_file_path()
+    if path:
+        data = _root_cause_data(failure)
+        handler.override_error_code_in_rootcause_data(path, data, failure.exitcode)
+        ErrorHandler()._replace(path, data)  # not `handler`, which may be torch's
+
+
+def _root_cause_data(failure: ProcessFailure) -> dict[str, Any]:
+    """What the error file says, or would have said if the worker had written one."""
+    if failure.has_reply:
+        import copy  # noqa: PLC0415 - failures only
+
+        return copy.deepcopy(failure.error_file_data)
+    nanoseconds = round(failure.timestamp * 1e6) * 1000  # a float has no more than that
+    sentence = failure.describe_exit() if failure.oom_killed else failure.text
+    data = describe_failure(sentence, nanoseconds, "\n".join(failure.last_lines))
+    return {**failure.error_file_data, **data}
+
+
+def _logger() -> logging.Logger:
+    import logging  # noqa: PLC0415 - rare paths only
+
+    return logging.getLogger("plaunch")

@@ -1,0 +1,287 @@
+"""What nodes tell each other of failures, and what comes out at the other end."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+
+import pytest
+from plaunch.process.failures.child_failed import ChildFailedError
+from plaunch.process.failures.failure import ProcessFailure
+from plaunch_membership.failures import FailureGroup, JobFailure
+from plaunch_membership.process_failures import (
+    MAX_BRIEF_BYTES,
+    MAX_DETAILED,
+    MAX_LINES,
+    MAX_TEXT_BYTES,
+    describe_groups,
+    from_job_failures,
+    to_job_failures,
+)
+
+STACK = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: bad\n'
+
+
+def make(rank, exitcode=1, at=100.0, *, text="", stack="", **more):
+    failure = ProcessFailure(rank % 2, 40 + rank, exitcode, "", host="b", **more)
+    failure.timestamp = at
+    failure.global_rank = rank
+    if text:
+        failure.message = {"message": text, "extraInfo": {"py_callstack": stack, "timestamp": "1"}}
+        failure.error_file_data = {"message": failure.message}
+        failure.error_file = "/logs/error.json"
+    return failure
+
+
+def over_the_wire(failures):
+    """The failures as JSON brings them to another node."""
+    return [
+        JobFailure(f.rank, f.began, f.summary, json.loads(json.dumps(f.detail))) for f in failures
+    ]
+
+
+def launcher(text, exitcode=1, host="b"):
+    failure = make(-1, exitcode)
+    failure.host, failure.message, failure.error_file_data = host, text, {"message": text}
+    return failure
+
+
+FAILURES = {
+    "exit code": make(3, exitcode=17),
+    "signal": make(3, exitcode=-11, last_lines=["loading", "oh no"]),
+    "out of memory": make(3, exitcode=-9, oom_killed=True),
+    "exception": make(3, text="ValueError: bad", stack=STACK),
+    "files": make(3, log_files=["/logs/stdout.log", "/logs/stderr.log"]),
+    "message without a traceback": make(3, text="no memory on card 3"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_another_node_prints_the_same_report(name):
+    failure = FAILURES[name]
+    there, first = from_job_failures(over_the_wire(to_job_failures({3: failure})), {})
+    assert first == 3
+    own = ChildFailedError("train.py", {3: failure})
+    other = ChildFailedError("train.py", there, first=first)
+    # A file on another host is named as such, for nobody to look for it here.
+    assert str(other) == str(own).replace(" /logs/", " b:/logs/")
+    assert other.exit_code == own.exit_code
+    assert there[3].global_rank == 3
+    assert there[3].has_reply == failure.has_reply
+
+
+def test_the_first_one_is_told_in_full_and_the_others_in_brief():
+    failures = {
+        0: make(0, at=101.0, text="RuntimeError: closed by peer " * 99, stack=STACK),
+        1: make(1, at=101.5, exitcode=-9, last_lines=["a", "b"]),
+    }
+    first, second = to_job_failures(failures)
+    assert (first.rank, first.began) == (1, 100.5)  # seen late
+    assert first.summary == "rank 1 on b (pid 41) failed: killed by SIGKILL (signal 9)"
+    assert first.detail["last_lines"] == ["a", "b"]
+    assert second.rank == 0
+    assert "traceback" not in second.detail
+    assert len(second.detail["message"]) <= MAX_BRIEF_BYTES + len("... ")
+
+
+def test_what_is_told_is_bounded():
+    long = "é" * MAX_TEXT_BYTES
+    failures = {
+        rank: make(rank, text=long, stack=long + "the end", last_lines=[long] * 99)
+        for rank in range(99)
+    }
+    told = to_job_failures(failures)
+    assert [failure.rank for failure in told] == list(range(99)), "all of them are counted"
+    assert [failure.detail for failure in told[MAX_DETAILED:]] == [{}] * (99 - MAX_DETAILED)
+    first = told[0].detail
+    assert first["traceback"].endswith("the end")
+    for text in (first["message"], first["traceback"], "\n".join(first["last_lines"])):
+        assert len(text.encode()) <= MAX_TEXT_BYTES + len("... ")
+    assert len(first["last_lines"]) <= MAX_LINES
+    assert sum(len(json.dumps(f.detail, ensure_ascii=False).encode()) for f in told[1:]) < 40 << 10
+
+
+def test_text_that_is_not_unicode_can_be_told():
+    (told,) = to_job_failures({0: make(0, last_lines=["a\udcff"])})
+    assert json.loads(json.dumps(told.detail))["last_lines"] == ["a\\udcff"]
+
+
+def test_what_was_cut_before_is_not_cut_once_more():
+    own = make(3, text="x" * 9000, stack="y" * 9000)
+    there, _ = from_job_failures(over_the_wire(to_job_failures({3: own})), {})
+    further, _ = from_job_failures(over_the_wire(to_job_failures(there)), {})
+    assert further[3].message == there[3].message
+    assert there[3].message["message"] == "... " + "x" * MAX_TEXT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("group", "known", "words"),
+    [
+        (FailureGroup("exit code 1", 3, ((5, 7),)), (), {"ranks 5-7 (exit code 1)": 3}),
+        (FailureGroup("exit code 1", 1, ((5, 5),)), (), {"rank 5 (exit code 1)": 1}),
+        (FailureGroup("", 3, ((5, 7),)), (), {"ranks 5-7": 3}),
+        (FailureGroup("launchers", 12), (), {"launchers": 12}),
+        (FailureGroup("e", 3, ((5, 7),)), (6,), {"ranks 5,7 (e)": 2}),
+        (FailureGroup("e", 3, ((5, 7),)), (5, 7, 8), {"rank 6 (e)": 1}),
+        (FailureGroup("e", 3, ((5, 7),)), (5, 6, 7), {}),
+        (FailureGroup("e", 99, ((5, 7),)), (5, 6, 7), {"e": 96}),  # there are more parts
+        (FailureGroup("a\x1b[2J", 2), (), {"a\\x1b[2J": 2}),
+        (
+            FailureGroup("e", 50, tuple((2 * i, 2 * i) for i in range(50))),
+            (),
+            {f"ranks {','.join(str(2 * i) for i in range(16))},... (e)": 50},
+        ),
+    ],
+)
+def test_those_that_are_only_counted_are_described(group, known, words):
+    assert describe_groups([group], dict.fromkeys(known)) == words
+
+
+def test_a_report_counts_what_is_not_told():
+    failures = {0: make(0), 1: make(1)}
+    counted = {"ranks 2-9 (exit code 1)": 8, "launchers": 2}
+    error = ChildFailedError("train.py", failures, first=0, counted=counted)
+    report = str(pickle.loads(pickle.dumps(error)))
+    assert "\nOther failures (11):\n  rank 1" in report
+    assert report.endswith("\n  and 8 more: ranks 2-9 (exit code 1)\n  and 2 more: launchers")
+    alone = str(ChildFailedError("train.py", {0: make(0)}, counted=counted))
+    assert "\nOther failures (10):\n  and 8 more" in alone
+
+
+HOSTILE = [
+    {},
+    {"host": 3, "pid": "x", "exit_code": "0", "timestamp": "soon", "last_lines": "abc"},
+    {"host": None, "local_rank": True, "exit_code": None, "timestamp": 1e999, "last_lines": [1]},
+    {"message": ["m"], "traceback": 5, "has_reply": "yes", "error_file": {"a": 1}},
+]
+
+
+@pytest.mark.parametrize("detail", HOSTILE)
+def test_details_of_a_wrong_kind_are_left_out(detail):
+    told = JobFailure(5, 100.0, "rank 5 on b failed", detail)
+    failures, first = from_job_failures([told], {})
+    error = ChildFailedError("train.py", failures, first=first)
+    assert error.exit_code == 1
+    assert "an unknown host" in str(error) or failures[5].host
+    assert failures[5].timestamp == 100.0
+    assert failures[5].last_lines == []
+
+
+def test_nothing_that_a_node_says_disturbs_a_terminal():
+    """Neither here nor in what is made of the failures elsewhere, such as events."""
+    evil = "\x1b]0;title\x07\x9b2J\rb\nc\u202e\x7f"
+    detail = {
+        "host": evil, "error_file": evil, "log_files": [evil], "message": evil,
+        "traceback": evil, "last_lines": [evil], "has_reply": True, "exit_code": 1,
+    }  # fmt: skip
+    for detail["has_reply"] in (True, False):
+        told = [JobFailure(5, 100.0, evil, detail), JobFailure(6, 101.0, evil, detail)]
+        failures, first = from_job_failures(told, {})
+        counted = describe_groups([FailureGroup(evil, 2)], failures)
+        report = str(ChildFailedError("train.py", failures, first=first, counted=counted))
+        assert report.replace("\n", "").isprintable(), report
+        assert failures[5].host.isprintable()
+        assert failures[5].error_file.isprintable()
+        assert failures[5].log_files[0].isprintable()
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400), 1e308, -1e308, 9e11, -1e12, 2**63, -1])
+def test_no_number_breaks_the_report(number):
+    names = ("local_rank", "pid", "exit_code", "timestamp")
+    told = JobFailure(5, number if abs(number) < 1e308 else 1e308, "", dict.fromkeys(names, number))
+    failures, first = from_job_failures([told], {})
+    error = ChildFailedError("train.py", failures, first=first)
+    assert error.exit_code in range(1, 256)
+    assert len(str(error)) < 1000
+    assert failures[5].timestamp_isoformat()
+
+
+@pytest.mark.parametrize("timestamp", [1e300, -1e300, 9e11, math.inf, math.nan])
+def test_a_time_that_is_no_date_is_said_to_be_unknown(timestamp):
+    failures = {0: make(0, at=timestamp), 1: make(1, at=timestamp)}
+    report = str(ChildFailedError("train.py", failures, first=0))
+    assert "  time:       an unknown time\n" in report
+    assert "at an unknown time: exit code 1" in report
+    assert failures[0].timestamp_isoformat() == "<N/A>"
+
+
+def test_what_a_node_says_is_cut():
+    detail = {"message": "x" * 99_999, "traceback": "y" * 99_999, "last_lines": ["z" * 99_999] * 99}
+    detail |= {"host": "h" * 99_999, "log_files": ["l"] * 999, "has_reply": True}
+    failures, _ = from_job_failures([JobFailure(5, 100.0, "", detail)], {})
+    assert len(failures[5].message["message"]) == MAX_TEXT_BYTES + len("... ")
+    assert len("".join(failures[5].last_lines)) <= MAX_TEXT_BYTES + len("... ")
+    assert len(failures[5].host) == 400
+    assert len(failures[5].log_files) == MAX_LINES
+
+
+def test_a_path_that_exists_here_too_is_not_read(tmp_path):
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": "mine"}))
+    told = JobFailure(5, 100.0, "", {"error_file": str(path), "host": "b"})
+    failures, _ = from_job_failures([told], {})
+    assert failures[5].error_file == f"b:{path}"
+    assert failures[5].message != "mine"
+
+
+def test_the_first_is_what_the_nodes_agreed_on_even_if_clocks_differ():
+    told = to_job_failures({3: make(3, at=200.0)})
+    own = {0: make(0, at=100.0)}  # this host's clock is late
+    failures, first = from_job_failures(told, own)
+    assert (first, list(failures)) == (3, [3, 0])
+    error = ChildFailedError("train.py", failures, first=first)
+    assert error.get_first_failure()[0] == 3
+    assert str(error).startswith("train.py FAILED: rank 3 on b: exit code 1")
+    assert "Other failures (1):\n  rank 0" in str(error)
+
+
+def test_own_failures_are_known_in_full():
+    own = make(3, text="ValueError: bad", stack=STACK)
+    failures, _ = from_job_failures(to_job_failures({3: own}), {3: own})
+    assert failures[3] is own
+
+
+def test_a_node_that_failed_itself():
+    broken = launcher("plugin 'x' is broken\nas you see", 110)
+    (told,) = to_job_failures({-2: broken})
+    assert told.rank == -1
+    assert told.summary == "the launcher on b failed: plugin 'x' is broken"
+    failures, first = from_job_failures(over_the_wire([told]), {})
+    report = ChildFailedError("train.py", failures, first=first)
+    assert report.exit_code == 110
+    assert str(report).startswith("train.py FAILED: the launcher on b failed\n")
+    assert "    plugin 'x' is broken\n    as you see" in str(report)
+
+
+def test_several_nodes_that_failed_themselves_and_a_worker():
+    told = [
+        *to_job_failures({-1: launcher("no more processes")}),
+        *to_job_failures({3: make(3)}),
+        *to_job_failures({-1: launcher("KeyError('oops')", host="c")}),
+    ]
+    failures, first = from_job_failures(told, {})
+    assert (first, list(failures)) == (-1, [-1, 3, -2])
+    report = str(ChildFailedError("train.py", failures, first=first))
+    assert "the launcher on c, pid" in report
+    assert "KeyError('oops')" in report
+    assert "rank -" not in report
+
+
+def test_an_own_launcher_that_failed_is_there_once_beside_another_ones():
+    """Whatever number it has here: the first one is the same on all nodes."""
+    theirs, mine = launcher("the disk is full", host="c"), launcher("the store is lost " * 99)
+    told = [failure for one in (theirs, mine) for failure in to_job_failures({-1: one})]
+    for known, texts in ((told, [theirs.text, mine.text]), (told[:1], [theirs.text, mine.text])):
+        failures, first = from_job_failures(known, {-1: mine, 3: make(3)})
+        assert (first, [failures[rank].text for rank in (-1, -2)]) == (-1, texts)
+        assert set(failures) == {-1, -2, 3}
+    # Where more have failed than are told one by one, it is among those that are counted.
+    many = [failure for n in range(33) for failure in to_job_failures({-1: launcher(f"no {n}")})]
+    assert set(from_job_failures(many, {-1: mine})[0]) == set(range(-33, 0))
+
+
+def test_what_a_launcher_says_is_told_in_full_whatever_came_before():
+    failures = {rank: make(rank, at=1.0) for rank in range(MAX_DETAILED)}
+    *_, last = to_job_failures({**failures, -1: launcher("x" * 1000)})
+    assert (last.rank, last.detail["message"]) == (-1, "x" * 1000)

@@ -1,0 +1,32 @@
+"""Counting the output of workers over all their starts."""
+
+from __future__ import annotations
+
+import math
+
+from plaunch.process import OutputCounts
+from plaunch.process.streams.api import Traffic
+
+
+class Counted:
+    """Streams that have counted."""
+
+    def __init__(self, *counts, shown=0.0):
+        self.counts = lambda: OutputCounts(*counts)
+        self.last_shown = lambda: shown
+
+
+def test_before_any_start():
+    traffic = Traffic()
+    assert traffic.counts() == (0, 0, 0)
+    assert traffic.last_shown() == -math.inf
+
+
+def test_what_was_read_and_dropped_stays_counted_over_starts():
+    traffic = Traffic()
+    traffic.follow(Counted(10, 5, 2, shown=7.0))
+    assert (*traffic.counts(), traffic.last_shown()) == (10, 5, 2, 7.0)
+    traffic.follow(Counted(1, 0, 1, shown=8.0))
+    assert (*traffic.counts(), traffic.last_shown()) == (11, 0, 3, 8.0)
+    traffic.follow(Counted(1, 4))
+    assert (*traffic.counts(), traffic.last_shown()) == (12, 4, 3, 0.0)
