@@ -85,6 +85,8 @@ class LocalElasticAgent(SimpleElasticAgent):
         binder: gives workers their devices and processors; by default what `spec` says of them.
         open_store: hosts the store of the workers, unless `spec` leaves that to one of them; by
             default plaunch's own.
+        starter: starts the processes of workers; by default they are executed. Whoever gives it
+            begins and closes it.
 
     Raises:
         UsageError: both `logs_specs` and the older arguments are given, or a time cannot be used,
@@ -111,10 +113,12 @@ class LocalElasticAgent(SimpleElasticAgent):
         traffic: Traffic | None = None,
         binder: Binder | None = None,
         open_store: OpenStore | None = None,
+        starter: Starter | None = None,
     ) -> None:
         self._keep_daemons = keep_daemons
         self._sleep_timeout = _sleep_timeout(uninterruptible_state_timeout)
         self._open_store = open_store or open_default_store
+        self._starter = starter
         super().__init__(
             spec,
             exit_barrier_timeout,
@@ -153,6 +157,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             has_own_monitor=type(self)._monitor_workers is LocalElasticAgent._monitor_workers,
             has_own_stop=type(self)._stop_workers is LocalElasticAgent._stop_workers,
             open_store=self._open_store,
+            starter=self._starter,
         )
         return self._local
 
@@ -219,6 +224,7 @@ class LocalElasticAgent(SimpleElasticAgent):
                 binder=self._binder,
                 traffic=self._traffic,
                 private_fds=private_fds,
+                starter=self._starter,
             ),
         )
 

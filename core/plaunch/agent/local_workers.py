@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from plaunch.agent.workers import TemplateMethods
     from plaunch.process.contexts.supervised import SupervisedContext
     from plaunch.process.failures.failure import ProcessFailure
+    from plaunch.process.starting import Starter
     from plaunch.process.stopping.stop import Stop
 
 logger = logging.getLogger("plaunch")
@@ -58,6 +59,7 @@ class LocalWorkers(Workers):
         has_own_monitor: bool,
         has_own_stop: bool,
         open_store: OpenStore,
+        starter: Starter | None,
     ) -> None:
         super().__init__(agent, group)
         self.context: SupervisedContext | None = None
@@ -72,6 +74,7 @@ class LocalWorkers(Workers):
         self._stop_closes_store = False  # whether the stop in progress does
         self._exits = Exits(group, notifier)
         self._open_store = open_store
+        self._starter = starter
         self._store: WorkerStore | None = None  # of this round, while this node hosts it
         self._lost_store: ProcessFailure | None = None  # what that does to this round
         self._unkillable: UnkillableWorkerError | None = None
@@ -99,6 +102,14 @@ class LocalWorkers(Workers):
         self.context.on_exit = self._exits.note
         self.context.on_stop_step = self._exits.note_step
         return dict(self.context.pids())
+
+    def preparation(self) -> Callable[[], Mapping[str, float]] | None:
+        """What gets ready to start them, if something does."""
+        return None if self._starter is None else self._starter.wait
+
+    def forked(self) -> Collection[int]:
+        """The local ranks of those that it has started."""
+        return () if self.context is None else self.context.started_by_starter
 
     def _find_store(self, env: Mapping[str, str]) -> WorkerStore | None:
         """The store of the round that begins, if this node hosts it; `env` is the first worker's.

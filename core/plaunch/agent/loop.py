@@ -81,7 +81,7 @@ class Loop:
         self._notices = notices
         self._poller = poller
         self._reporter = reporter
-        self._rounds = Rounds(workers.group, peers, notifier, poller, reporter)
+        self._rounds = Rounds(workers, peers, notifier, poller, reporter)
         self._stopping = Stopping(workers.end_stop)
         self._exit_barrier_timeout = exit_barrier_timeout
         self._inbox: SignalInbox | None = None
@@ -268,7 +268,7 @@ class Loop:
             return states.StartFailed()
         self.results.begin_work()
         self._reporter.workers_started()
-        self._notifier.notify(notifications.WorkersStarted)
+        self._notifier.notify(notifications.WorkersStarted, self._workers.forked())
         return states.StartSucceeded()
 
     def _report(self, then: states.Again | states.Outcome) -> None:

@@ -23,7 +23,7 @@ from plaunch.process.stopping.signals import SignalAction
 from plaunch.rendezvous.api import ChangeKind, MembershipChange
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from contextlib import AbstractContextManager
 
     from plaunch.agent.states import Requested, RoundFormed, State
@@ -66,12 +66,29 @@ class RendezvousFailed(Notification):
     reason: str
 
 
+@dataclass(eq=False, repr=False)
+class Preloaded(Notification):
+    """What starts the workers has got ready: `seconds` by name, of which `waited` after the round.
+
+    Only told when there was something to do.
+    """
+
+    seconds: Mapping[str, float]
+    waited: float
+
+
 class BeforeWorkers(Notification):
     """The workers are about to be started."""
 
 
+@dataclass(eq=False, repr=False)
 class WorkersStarted(Notification):
-    """All workers of this agent have been started; their pids are known."""
+    """All workers of this agent have been started; their pids are known.
+
+    `forked` are the local ranks that were not executed afresh (see `plaunch.process.Starter`).
+    """
+
+    forked: Collection[int] = ()
 
 
 @dataclass(eq=False, repr=False)

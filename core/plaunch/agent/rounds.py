@@ -148,7 +148,7 @@ class Rounds:
     """Joins rounds, one after the other, and says how they went.
 
     Args:
-        group: enters each round that has formed.
+        workers: their group enters each round that has formed; they may have to be prepared.
         peers: the other nodes.
         notifier: is told of it.
         poller: waits, and is woken.
@@ -157,13 +157,16 @@ class Rounds:
 
     def __init__(
         self,
-        group: WorkerGroup,
+        workers: Workers,
         peers: Peers,
         notifier: Notifier,
         poller: Poller,
         reporter: WaitReporter,
     ) -> None:
-        self._group = group
+        self._group = workers.group
+        self._prepare = workers.preparation()
+        self._preparing: BackgroundCall[Mapping[str, float]] | None = None
+        self._formed: RoundFormed | None = None  # while workers are prepared
         self._peers = peers
         self._notifier = notifier
         self._poller = poller
@@ -179,11 +182,14 @@ class Rounds:
         self._began = time.monotonic()
         self._reporter.begin()
         spec = self._group.spec
+        self._formed = self._preparing = None
         self._call = BackgroundCall("rendezvous", lambda: join_round(spec), self._poller.wake_up)
 
     def watch(self, state: State) -> list[Event]:
         """Wait until the round has formed, or something else happens."""
         self._poller.poll([], self._reporter.pause())
+        if self._formed is not None:
+            return self._watch_preparation(self._formed)
         call = self._call
         if call is None or not call.is_done():
             self.error = self._reporter.look(self._group.spec.rdzv_handler)
@@ -207,7 +213,24 @@ class Rounds:
         if isinstance(formed.info, JobRound):
             event, reason = RoundFormed(formed.info.attempt, formed.info.round), formed.info.reason
         self._notifier.notify_round(event, call.duration, reason or self.turn)
-        return [event]
+        if self._prepare is None:
+            return [event]
+        self._formed = event
+        self._preparing = BackgroundCall("preparation", self._prepare, self._poller.wake_up)
+        return []
+
+    def _watch_preparation(self, formed: RoundFormed) -> list[Event]:
+        """The same, once the round has formed, until workers can be started."""
+        call = self._preparing
+        if call is None or not call.is_done():
+            return []
+        self._formed = self._preparing = None
+        call.join()
+        if call.error is not None:  # workers are started all the same
+            logger.warning("the workers could not be prepared: %s", call.error)
+        elif call.result:
+            self._notifier.notify(notifications.Preloaded, call.result, call.duration)
+        return [formed]
 
     def _notify_failed(self, error: BaseException) -> None:
         waited = time.monotonic() - self._began

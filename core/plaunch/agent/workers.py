@@ -11,7 +11,7 @@ from plaunch.errors import UnkillableWorkerError
 
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from plaunch.agent.worker import RunResult, WorkerGroup
     from plaunch.process.stopping.stop import Stop
@@ -104,6 +104,14 @@ class Workers:
         ids = self.agent._start_workers(self.group)
         for worker in self.group.workers:
             worker.id = ids.get(worker.local_rank)
+
+    def preparation(self) -> Callable[[], Mapping[str, float]] | None:
+        """What must have returned before `start`; it may take time, and says what took how long."""
+        return None
+
+    def forked(self) -> Collection[int]:
+        """The local ranks of those that were not executed afresh."""
+        return ()
 
     def look(self) -> RunResult:
         """How they are, without waiting."""

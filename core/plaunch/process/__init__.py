@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from plaunch.process.kernel.watch import ExitWatch as ExitWatch
     from plaunch.process.launcher_variables import LAUNCHER_VARIABLE as LAUNCHER_VARIABLE
     from plaunch.process.launcher_variables import inheritable as inheritable
+    from plaunch.process.starting import Starter as Starter
     from plaunch.process.stopping.reaping.job_tag import JOBS_VARIABLE as JOBS_VARIABLE
     from plaunch.process.stopping.signals import DEFAULT_SIGNALS as DEFAULT_SIGNALS
     from plaunch.process.stopping.signals import SignalAction as SignalAction
@@ -67,6 +68,7 @@ __getattr__, __dir__, __all__ = attach(
         ".kernel.pidfd": "open_pidfd wait_for_end",
         ".kernel.processes": "Process read_process read_table",
         ".kernel.details": "read_environ",
+        ".starting": "Starter",
         ".launcher_variables": "LAUNCHER_VARIABLE inheritable",
         ".stopping.reaping.job_tag": "JOBS_VARIABLE",
         ".failures.error_file": "ErrorFileError read_error_file text_of_error",

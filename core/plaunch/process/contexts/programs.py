@@ -17,7 +17,9 @@ from plaunch.process.contexts.arguments import variable_value
 from plaunch.process.launcher_variables import inheritable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from plaunch.process.kernel.handle import Popen
 
 
 def start_program(
@@ -27,7 +29,8 @@ def start_program(
     stdout: int | None,
     stderr: int | None,
     local_rank: int,
-) -> subprocess.Popen[bytes]:
+    popen: Callable[..., Popen] | None = None,
+) -> Any:
     """Start a program as leader of a session of its own, with the launcher's environment.
 
     Args:
@@ -37,6 +40,10 @@ def start_program(
         stdout: an open descriptor, or None for the launcher's own.
         stderr: the same for stderr.
         local_rank: the worker's, for errors.
+        popen: starts it in the place of `subprocess.Popen`, from the same arguments.
+
+    Returns:
+        What `popen` gives.
 
     Raises:
         ProgramNotFoundError: there is no such program.
@@ -48,7 +55,7 @@ def start_program(
     own = {name: variable_value(local_rank, name, value) for name, value in env.items()}
     environment = inheritable({**os.environ, **own})
     try:
-        return subprocess.Popen(
+        return (popen or subprocess.Popen)(
             command, env=environment, stdout=stdout, stderr=stderr, start_new_session=True
         )
     except ValueError as error:

@@ -18,5 +18,5 @@ class SubprocessContext(SupervisedContext):
     ) -> ProcessHandle:
         program, args = str(self.entrypoint), self.args[local_rank]
         env = {**self.envs[local_rank], **self._tags(local_rank)}
-        with self._bound(local_rank):
-            return ProcessHandle(start_program(program, args, env, stdout, stderr, local_rank))
+        popen = self._popen(local_rank)
+        return ProcessHandle(start_program(program, args, env, stdout, stderr, local_rank, popen))

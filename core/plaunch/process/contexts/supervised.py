@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from plaunch.process.contexts.context import ProcessExit
     from plaunch.process.failures.failure import ProcessFailure
-    from plaunch.process.kernel.handle import ProcessHandle
+    from plaunch.process.kernel.handle import Popen, ProcessHandle
+    from plaunch.process.starting import Starter
     from plaunch.process.stopping.job import Job
     from plaunch.process.stopping.stop_sequence import StopStep
     from plaunch.process.streams.api import Streams, Traffic
@@ -51,6 +52,7 @@ class SupervisedContext(PContext):
         traffic: counts the output that passes through this process.
         private_fds: descriptors of this process that a forked worker must not keep.
         returns: what the workers send back.
+        starter: starts the processes of workers that are not forked from this one.
 
     All other arguments are those of `PContext`; by position, `numa_options` precedes the filters.
     """
@@ -71,6 +73,7 @@ class SupervisedContext(PContext):
         traffic: Traffic | None = None,
         private_fds: Sequence[int] = (),
         returns: Returns | None = None,
+        starter: Starter | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs["numa_options"] = numa_options
@@ -85,6 +88,8 @@ class SupervisedContext(PContext):
         self._exits = Exits(
             self.name, self.nprocs, self.error_files, self._log_files, self._returns
         )
+        self._starter = starter
+        self.started_by_starter: set[int] = set()  # local ranks
         self._abandoned: set[int] = set()
         self._job: Job | None = None
         self._watch: ExitWatch | None = None
@@ -161,6 +166,23 @@ class SupervisedContext(PContext):
         binding = self._bindings.get(local_rank)
         return contextlib.nullcontext() if binding is None else binding.applied()
 
+    def _popen(self, local_rank: int) -> Callable[..., Popen]:
+        """What starts the program of this worker, from the arguments of `subprocess.Popen`."""
+
+        def popen(command: Sequence[str], start_new_session: bool = True, **options: Any) -> Popen:
+            if self._starter is not None:
+                binding = self._bindings.get(local_rank)
+                started = self._starter.start(local_rank, command, binding=binding, **options)
+                if started is not None:
+                    self.started_by_starter.add(local_rank)
+                    return started
+            import subprocess  # noqa: PLC0415 - workers that are forked from here need none
+
+            with self._bound(local_rank):
+                return subprocess.Popen(command, start_new_session=start_new_session, **options)
+
+        return popen
+
     def _fork_fds(self) -> tuple[int | None, list[int]]:
         """What a fork of this process must know of its descriptors.
 
@@ -169,7 +191,8 @@ class SupervisedContext(PContext):
         """
         watch, job = self._begun()
         guard_fd = job.guard_fd()
-        fds = (*self._private_fds, *watch.own_fds(), *job.own_fds())
+        starter = () if self._starter is None else self._starter.fds()
+        fds = (*self._private_fds, *watch.own_fds(), *job.own_fds(), *starter)
         return guard_fd, [fd for fd in fds if fd != guard_fd]
 
     # --- start, look, stop ------------------------------------------------------------------------
@@ -206,6 +229,8 @@ class SupervisedContext(PContext):
             capture_stderr=os.environ.get("PLAUNCH_CAPTURE_STDERR", "1") != "0",
             keeps_daemons=self._reaper.keep_daemons,
         )
+        if self._starter is not None:
+            self._starter.prepare({rank: self._environment(rank) for rank in range(self.nprocs)})
         for rank in range(self.nprocs):
             worker = self._start_worker(rank, *self._streams.child_fds(rank))
             self._exits.workers[rank] = worker

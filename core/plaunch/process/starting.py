@@ -1,0 +1,72 @@
+"""The contract of what starts the processes of workers, where they are not executed afresh."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from plaunch.process.binding import Binding
+    from plaunch.process.kernel.handle import Popen
+
+
+class Starter(Protocol):
+    """Starts the processes of a launch's workers; `begin` is called first and `close` last.
+
+    For each round `wait` is called, then `prepare`, then `start` for each worker. Only `wait` may
+    take time.
+    """
+
+    def begin(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Get ready, in the background; the node has not joined the others yet.
+
+        Args:
+            command: what the first worker is started with, before macros are replaced; empty if
+                workers are forked from the launcher, and so never asked for.
+            environ: the variables of the workers, as far as they are known.
+        """
+
+    def wait(self) -> Mapping[str, float]:
+        """Wait until workers can be started, within a bound; what took time, in seconds by name.
+
+        Called on a thread of its own once a round has formed, maybe while `close` is.
+        """
+
+    def prepare(self, envs: Mapping[int, Mapping[str, str]]) -> None:
+        """Know the whole environments of a round's workers, by local rank."""
+
+    def start(
+        self,
+        local_rank: int,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdout: int | None,
+        stderr: int | None,
+        pass_fds: Sequence[int] = (),
+        binding: Binding | None = None,
+    ) -> Popen | None:
+        """Start a worker, as `subprocess.Popen` does in a session of its own.
+
+        Args:
+            local_rank: the worker's.
+            command: the program and its arguments.
+            env: its whole environment.
+            stdout: a descriptor, or None for the launcher's own.
+            stderr: the same for stderr.
+            pass_fds: more descriptors, which keep their numbers.
+            binding: what it is bound to before it does anything.
+
+        Returns:
+            A child of this process; None lets plaunch execute the command itself.
+
+        Raises:
+            WorkerStartError: the binding cannot be had.
+        """
+
+    def fds(self) -> Collection[int]:
+        """Descriptors that a fork of the launcher must not keep."""
+
+    def close(self) -> None:
+        """Release everything; workers go on."""
