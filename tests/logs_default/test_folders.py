@@ -13,6 +13,7 @@ import pytest
 from plaunch.doctor import DoctorContext, Status
 from plaunch.errors import LogDirectoryError
 from plaunch.testing import plugin_manager
+from plaunch_doctor.command import checks_of_plugins
 from plaunch_logs_default import DefaultLogsSpecs, folders
 from plaunch_logs_default.doctor import plaunch_doctor_checks
 from plaunch_logs_default.folders import (
@@ -217,7 +218,7 @@ def test_the_doctor_tells_of_folders_of_killed_launchers(tmp_path):
 
 
 def test_the_doctor_finds_the_check():
-    assert "options:logs_default" in plugin_manager().doctor_checks()
+    assert "options:logs_default" in checks_of_plugins(plugin_manager())
 
 
 def test_nothing_is_swept_while_workers_are_started(base):

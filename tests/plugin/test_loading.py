@@ -305,3 +305,28 @@ def test_plugins_that_are_equal_are_refused_in_words() -> None:
 
     with pytest.raises(PluginLoadError, match=r"'Equal'.*cannot be registered: ValueError"):
         plugin_manager(Equal(), Equal())
+
+
+def test_nothing_of_a_plugin_that_is_refused_is_called(site) -> None:
+    """Not the hooks either that came before the one that does not fit."""
+    site.install(
+        "acme",
+        {COUNTS: {"one": "mod"}},
+        mod="""
+            from plaunch.plugin import hookimpl
+
+            @hookimpl
+            def plaunch_device_counts():
+                return {"one": lambda: 1}
+
+            @hookimpl
+            def plaunch_worker_env(no_such_argument):
+                pass
+        """,
+    )
+    manager = site.manager()
+    with pytest.raises(PluginLoadError, match="no_such_argument"):
+        manager.get(DEVICE_COUNTS, "one")
+    assert "one" in manager.names(DEVICE_COUNTS)
+    assert manager.implementations("plaunch_device_counts") == []
+    assert manager.get(DEVICE_COUNTS, "cpu")

@@ -29,25 +29,23 @@ class SoleHook(NamedTuple):
 
     Args:
         name: of the hook.
-        is_right: whether an answer is what it should be.
+        methods: what an answer must have.
         answer: what that is called.
         deed: what two plugins that answer would both do.
     """
 
     name: str
-    is_right: Callable[[object], bool]
+    methods: tuple[str, ...]
     answer: str
     deed: str
 
 
-BINDER = SoleHook(
-    "plaunch_worker_binder",
-    lambda answer: all(callable(getattr(answer, name, None)) for name in ("plan", "environment")),
-    "Binder",
-    "bind the workers",
-)
+BINDER = SoleHook("plaunch_worker_binder", ("plan", "environment"), "Binder", "bind the workers")
 STORE = SoleHook(
-    "plaunch_worker_store", callable, "function that opens a store", "host the workers' store"
+    "plaunch_worker_store",
+    ("__call__",),
+    "function that opens a store",
+    "host the workers' store",
 )
 
 
@@ -114,10 +112,10 @@ def find_sole_answer(
     found, by = None, None
     for item in implementations:
         arguments = {"context": context_of(item.plugin)}
-        answer = _answer(item, arguments, is_unwanted, passing=UsageError)
+        answer = _answer(item, arguments, is_unwanted, passing=(UsageError,))
         if answer is None:
             continue
-        if not hook.is_right(answer):
+        if not all(callable(getattr(answer, name, None)) for name in hook.methods):
             raise PluginError(
                 f"{item.who} returned {answer!r} from {hook.name}, which is not a {hook.answer}"
             )
@@ -134,7 +132,7 @@ def _answer(
     item: Implementation,
     arguments: Mapping[str, object],
     is_unwanted: Callable[[], bool],
-    passing: type[Exception] | tuple[()] = (),
+    passing: tuple[type[Exception], ...] = (),
 ) -> Any:
     call = partial(item.call, arguments)
     return bounded_call(

@@ -12,6 +12,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plaunch.plugin.registry import FIRST_PARTY
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -42,6 +44,11 @@ class Distribution:
         """The version; empty if the distribution does not tell."""
         self._read_metadata()
         return self._version
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether what it brings comes with plaunch."""
+        return self.key == FIRST_PARTY
 
     def __repr__(self) -> str:
         return f"Distribution({self._name!r}, {self._version!r})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from plaunch.plugin.registry import ALL_KINDS, FIRST_PARTY, LIFECYCLE
+from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE
 
 if TYPE_CHECKING:
     from plaunch.plugin.entry_points import Distribution
@@ -67,9 +67,4 @@ class Registration:
     @property
     def is_ours(self) -> bool:
         """Whether it comes with plaunch."""
-        return is_ours(self.distribution)
-
-
-def is_ours(distribution: Distribution | None) -> bool:
-    """Whether what a distribution brings comes with plaunch."""
-    return distribution is not None and distribution.key == FIRST_PARTY
+        return self.distribution is not None and self.distribution.is_ours
