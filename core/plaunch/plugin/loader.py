@@ -7,6 +7,7 @@ import inspect
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -14,10 +15,9 @@ import pluggy
 from plaunch.errors import PluginError, PluginLoadError, UsageError
 from plaunch.plugin import hookspecs
 from plaunch.plugin.calls import Implementation, blaming, keeping_signals, one_line
-from plaunch.plugin.loaded import LoadedPlugin, Registration
 from plaunch.plugin.loading import function_at, has_hooks, load_entry, load_module
 from plaunch.plugin.options import load_options
-from plaunch.plugin.registry import LIFECYCLE, WITH_OPTIONS, Kind
+from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE, WITH_OPTIONS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +29,65 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
+_LABELS = {kind.name: kind.label for kind in ALL_KINDS}
 SLOW_IMPORT = 1.0  # seconds after which a plugin is named for what it adds to the start
+
+
+@dataclass(frozen=True)
+class LoadedPlugin:
+    """A plugin of this launch, and where it comes from.
+
+    `distribution` and `version` are empty for plugins that were passed in code or are modules
+    named with `-p`; `module` is the module that was imported, or that defines the object.
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    module: str
+
+    @property
+    def origin(self) -> str:
+        """Its distribution and version, if it was installed; its module."""
+        if not self.distribution:
+            return f"module {self.module}"
+        release = f"{self.distribution} {self.version}".rstrip()
+        return f"distribution {release}, module {self.module}"
+
+    @property
+    def who(self) -> str:
+        """How messages call it: its kind and name, and where it comes from."""
+        return f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r} ({self.origin})"
+
+
+@dataclass(eq=False)
+class Registration:
+    """A plugin that is registered with pluggy.
+
+    Args:
+        name: under which pluggy knows it.
+        plugin: the object that has its hooks.
+        source: where it comes from.
+        distribution: the distribution that it belongs to; None if it was not installed.
+        offers: what it offers, by kind, once it has been asked.
+    """
+
+    name: str
+    plugin: object
+    source: LoadedPlugin
+    distribution: Distribution | None
+    offers: dict[str, dict[str, object]] = field(default_factory=dict)
+
+    @property
+    def who(self) -> str:
+        """How messages call it."""
+        return self.source.who
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it comes with plaunch."""
+        return self.distribution is not None and self.distribution.is_ours
 
 
 class PluginLoader:

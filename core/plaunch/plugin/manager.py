@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.extensions import Extending
-    from plaunch.plugin.loaded import LoadedPlugin, Registration
+    from plaunch.plugin.loader import LoadedPlugin, Registration
     from plaunch.process.binding import Binder
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
