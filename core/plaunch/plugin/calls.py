@@ -82,9 +82,9 @@ def blaming(
     """
     try:
         yield
-    except (KeyboardInterrupt, SignalException, *passing):
-        raise
     except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, SignalException, *passing)):
+            raise
         raise error_type(f"{failure}: {one_line(error)}{advice(error)}") from error
 
 

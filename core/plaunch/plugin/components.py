@@ -114,6 +114,8 @@ class Bounded:
         self, component: Any, who: str, is_unwanted: Callable[[], bool], methods: Iterable[str]
     ) -> None:
         self._component = component
+        self._who = who
+        self._is_unwanted = is_unwanted
         for name in methods:
             method = getattr(component, name)
             setattr(self, name, bounded_method(who, name, method, is_unwanted))
@@ -127,8 +129,6 @@ class BoundedLogsSpecs(Bounded):
 
     def __init__(self, specs: Any, who: str, is_unwanted: Callable[[], bool]) -> None:
         super().__init__(specs, who, is_unwanted, ["create_run_dir"])
-        self._who = who
-        self._is_unwanted = is_unwanted
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """What the logs spec says.

@@ -7,7 +7,7 @@ import inspect
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -22,6 +22,7 @@ from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE, WITH_OPTIONS, Kind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.entry_points import Distribution, EntryPoint
     from plaunch.plugin.installed import Installed
@@ -71,6 +72,7 @@ class Registration:
         source: where it comes from.
         distribution: the distribution that it belongs to; None if it was not installed.
         offers: what it offers, by kind, once it has been asked.
+        options: the values of its own options, if one of them is given.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Registration:
     source: LoadedPlugin
     distribution: Distribution | None
     offers: dict[str, dict[str, object]] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
     @property
     def who(self) -> str:
@@ -88,6 +91,10 @@ class Registration:
     def is_ours(self) -> bool:
         """Whether it comes with plaunch."""
         return self.distribution is not None and self.distribution.is_ours
+
+    def context(self, launch: PluginContext) -> PluginContext:
+        """A launch as it is given it, with its own options."""
+        return replace(launch, options=self.options)
 
 
 class PluginLoader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from plaunch.agent.worker_store import open_default_store
@@ -55,8 +54,8 @@ class PluginManager:
     def __init__(self, installed: Installed, *, with_traceback: bool = False) -> None:
         self._installed = installed
         self._loader = PluginLoader(installed)
-        self._chosen: dict[tuple[str, str], Registration] = {}  # by kind and name
-        self._option_values: dict[Registration, dict[str, object]] = {}
+        # Who has given what was chosen, by kind and name; None for plaunch's own.
+        self._chosen: dict[tuple[str, str], Registration | None] = {}
         self._notifier = Notifier(self._loader.implementations, with_traceback=with_traceback)
 
     @classmethod
@@ -115,7 +114,7 @@ class PluginManager:
                 f"{plugin.who} does not offer a {kind.label} {bare!r}, as its entry point says; "
                 f"it offers {offered}"
             )
-        self._chosen[kind.name, name] = plugin
+        self._chosen[kind.name, name] = None if plugin.is_ours else plugin
         return checked(kind, plugin.who, offers[bare])
 
     @contextlib.contextmanager
@@ -129,7 +128,7 @@ class PluginManager:
             PluginError: it raised anything else, such as SystemExit, which must not end the launch
                 as if all were well.
         """
-        given = self._third_party(kind, name)
+        given = self._chosen.get((kind.name, name))
         failure = f"{kind.label} {name!r} ({kind.flag}) failed"
         keeping: AbstractContextManager[None] = contextlib.nullcontext()
         if given is not None:
@@ -140,7 +139,7 @@ class PluginManager:
 
     def origin(self, kind: Kind[Any], name: str) -> str:
         """The distribution, version and module of what `get` has given; empty for plaunch's own."""
-        given = self._third_party(kind, name)
+        given = self._chosen.get((kind.name, name))
         return "" if given is None else given.source.origin
 
     def names(self, kind: Kind[Any]) -> list[str]:
@@ -209,18 +208,14 @@ class PluginManager:
         is_asked = is_asked_for(*map(context.settings.get, names))
         if is_asked:
             self.load_named(WITH_OPTIONS, DEVICES)
-        binder: Binder | None
-        binder, plugin = self._sole_answer(contributions.BINDER, context, is_unwanted)
-        if plugin is None and is_asked:
+        binder: Binder | None = contributions.find_sole_answer(
+            contributions.BINDER, self.implementations, context, is_unwanted
+        )
+        if binder is None and is_asked:
             raise UsageError(
                 "devices, numa_options or virtual_local_rank is set, but no plugin assigns "
                 f"devices to workers; do not block {DEVICES!r}"
             )
-        if plugin is not None and not plugin.is_ours:
-            from plaunch.plugin.components import Bounded  # noqa: PLC0415 - third parties' only
-
-            bounded = Bounded(binder, plugin.who, is_unwanted, contributions.BINDER.methods)
-            binder = cast("Binder", bounded)
         return binder
 
     def worker_store(
@@ -235,18 +230,15 @@ class PluginManager:
         """
         if context.settings.get("worker_store", "agent") != "agent":
             return None
-        open_store: OpenStore
-        open_store, plugin = self._sole_answer(contributions.STORE, context, is_unwanted)
-        if plugin is None:
+        open_store: OpenStore | None = contributions.find_sole_answer(
+            contributions.STORE, self.implementations, context, is_unwanted
+        )
+        if open_store is None:
             # If ours is not loaded, its answer is known, and its code only wanted where rank 0 is.
             is_asked = f"{WITH_OPTIONS.name}:{WORKER_STORE}" in self._loader.registrations
             is_there = self._installed.find(WITH_OPTIONS, WORKER_STORE) is not None
             return open_default_store if is_there and not is_asked else None
-        if plugin.is_ours:
-            return open_store
-        from plaunch.plugin.components import bounded_method  # noqa: PLC0415 - third parties' only
-
-        return bounded_method(plugin.who, "opening a store", open_store, is_unwanted)
+        return open_store
 
     def create_extensions(self, context: PluginContext) -> list[Extending]:
         """What runs beside the agent, as plugins want it.
@@ -254,11 +246,10 @@ class PluginManager:
         Raises:
             PlaunchError: a plugin fails, or returns something else.
         """
-        own = self._context_of(context)
         return [
             extending
             for item in self.implementations(extensions.HOOK)
-            for extending in extensions.create(item, own(item.plugin))
+            for extending in extensions.create(item, item.plugin.context(context))
         ]
 
     def implementations(self, hook: str) -> list[Implementation]:
@@ -284,7 +275,7 @@ class PluginManager:
         for name, resolved in resolve_options(self.plugin_options(), values, environ).items():
             plugin = self.load_named(WITH_OPTIONS, name)
             if plugin is not None:
-                self._option_values.setdefault(plugin, {}).update(resolved)
+                plugin.options.update(resolved)
 
     def plugin_options(self) -> list[PluginOptions]:
         """The options that installed plugins declare, but for those that cannot be used."""
@@ -334,26 +325,7 @@ class PluginManager:
             return self._loader.registrations[entry.value], entry.name
         return self._loader.load(kind, entry), entry.name
 
-    def _third_party(self, kind: Kind[Any], name: str) -> Registration | None:
-        """Who gave what was chosen; None if nobody has, or the plugin comes with plaunch."""
-        given = self._chosen.get((kind.name, name))
-        return None if given is None or given.is_ours else given
-
     def _last_chosen(self, kind: Kind[Any]) -> Registration | None:
-        """As `_third_party`, of the last name of a kind that was chosen."""
-        names = [name for of, name in self._chosen if of == kind.name]
-        return self._third_party(kind, names[-1]) if names else None
-
-    def _sole_answer(
-        self,
-        hook: contributions.SoleHook,
-        context: PluginContext,
-        is_unwanted: Callable[[], bool],
-    ) -> tuple[Any, Registration | None]:
-        items = self.implementations(hook.name)
-        own = self._context_of(context)
-        return contributions.find_sole_answer(hook, items, own, is_unwanted)
-
-    def _context_of(self, context: PluginContext) -> Callable[[Registration], PluginContext]:
-        """The context as each plugin is given it, with the values of its own options."""
-        return lambda plugin: replace(context, options=self._option_values.get(plugin, {}))
+        """Who has given the last one of a kind that was chosen; None for plaunch's own."""
+        given = [plugin for (of, _), plugin in self._chosen.items() if of == kind.name]
+        return given[-1] if given else None
