@@ -15,7 +15,7 @@ import pluggy
 from plaunch.errors import PluginError, PluginLoadError, UsageError
 from plaunch.plugin import hookspecs
 from plaunch.plugin.calls import Implementation, blaming, keeping_signals, one_line
-from plaunch.plugin.loading import function_at, has_hooks, load_entry, load_module
+from plaunch.plugin.loading import Hooks, has_hooks, load_entry, load_module
 from plaunch.plugin.options import load_options
 from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE, WITH_OPTIONS, Kind
 
@@ -105,7 +105,7 @@ class PluginLoader:
     """
 
     def __init__(self, installed: Installed) -> None:
-        self.pluggy = _PluggyManager("plaunch")
+        self.pluggy = pluggy.PluginManager("plaunch")
         self.pluggy.add_hookspecs(hookspecs)
         self.registrations: dict[str, Registration] = {}  # by pluggy's name
         self.loaded: list[LoadedPlugin] = []  # in order
@@ -288,30 +288,20 @@ class PluginLoader:
             if registration.plugin is plugin:
                 self.loaded.append(source)
                 return registration
+        hooks = Hooks(plugin)
         try:
-            self.pluggy.register(plugin, name)
+            self.pluggy.register(hooks, name)
         except (pluggy.PluginValidationError, ValueError) as error:
             # pluggy keeps what came before a hook that does not fit, and spreads over several
             # lines what is wrong with that.
-            if self.pluggy.get_plugin(name) is plugin:
-                self.pluggy.unregister(plugin, name)
-            raise PluginLoadError(
-                f"{source.who} cannot be registered: {one_line(error)}"
-            ) from error
+            if self.pluggy.get_plugin(name) is hooks:
+                self.pluggy.unregister(hooks, name)
+            why = one_line(error)
+            raise PluginLoadError(f"{source.who} cannot be registered: {why}") from error
         registration = Registration(name, plugin, source, distribution)
         self.registrations[name] = registration
         self.loaded.append(source)
         return registration
-
-
-class _PluggyManager(pluggy.PluginManager):
-    """pluggy's manager, older versions of which run the properties of plugins."""
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        """What marks a function of a plugin as a hook; None if it is none."""
-        return (
-            None if function_at(plugin, name) is None else super().parse_hookimpl_opts(plugin, name)
-        )
 
 
 def _offers_of(item: Implementation) -> Mapping[str, object]:

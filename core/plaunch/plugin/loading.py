@@ -37,6 +37,15 @@ class BarePlugin:
         setattr(self, kind.hook, hookimpl(lambda: {name: thing}))
 
 
+class Hooks:
+    """What pluggy gets of a plugin: its hooks, and nothing else that it might run or compare."""
+
+    def __init__(self, plugin: object) -> None:
+        for name, function in _functions(plugin):
+            if hasattr(function, _MARKS):
+                setattr(self, name, getattr(plugin, name))
+
+
 def load_entry(kind: Kind[Any], entry: EntryPoint, who: str) -> object:
     """Import what `entry` refers to: a module, object or class with hooks.
 
@@ -125,30 +134,23 @@ def checked(kind: Kind[T], who: str, thing: object) -> T:
     return fit  # type: ignore[no-any-return]
 
 
-def function_at(value: object, name: str) -> object | None:
-    """The function or method `name` of `value`, as it was defined; None for anything else.
+def _functions(value: object) -> Iterator[tuple[str, object]]:
+    """The functions of `value` that may be hooks, by name, as they were defined.
 
     No property is run, because it might do or raise anything.
     """
-    member = inspect.getattr_static(value, name, None)
-    function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
-    if not (inspect.isfunction(function) or inspect.ismethod(function)):
-        return None
-    return member if hasattr(member, _MARKS) else function
-
-
-def _functions(value: object) -> Iterator[tuple[str, object]]:
-    """The functions of `value` that may be hooks, by name."""
     is_module = inspect.ismodule(value)
     home = getattr(value, "__name__", None)
     for name in dir(value):
-        function = function_at(value, name)
-        if function is None:
+        member = inspect.getattr_static(value, name, None)
+        function = member.__func__ if isinstance(member, (staticmethod, classmethod)) else member
+        if not (inspect.isfunction(function) or inspect.ismethod(function)):
             continue
+        if hasattr(member, _MARKS):
+            yield name, member
         # What a module has imported from another one under such a name is not meant as its hook.
-        if is_module and not hasattr(function, _MARKS) and function.__module__ != home:
-            continue
-        yield name, function
+        elif hasattr(function, _MARKS) or not is_module or function.__module__ == home:
+            yield name, function
 
 
 def _check_hook(who: str, name: str, function: object) -> None:
