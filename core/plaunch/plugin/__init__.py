@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.hookspecs import hookimpl as hookimpl
     from plaunch.plugin.installed import Installed as Installed
     from plaunch.plugin.installed import installed_plugins as installed_plugins
-    from plaunch.plugin.loader import LoadedPlugin as LoadedPlugin
+    from plaunch.plugin.loaded import LoadedPlugin as LoadedPlugin
     from plaunch.plugin.manager import PluginManager as PluginManager
     from plaunch.plugin.options import PluginOptions as PluginOptions
     from plaunch.plugin.registry import ALL_KINDS as ALL_KINDS
@@ -48,7 +48,7 @@ __getattr__, __dir__, __all__ = attach(
         ".event_handlers": "find_event_handlers parse_event_conf",
         ".hookspecs": "hookimpl",
         ".installed": "Installed installed_plugins",
-        ".loader": "LoadedPlugin",
+        ".loaded": "LoadedPlugin",
         ".manager": "PluginManager",
         ".options": "PluginOptions",
         ".factories": (

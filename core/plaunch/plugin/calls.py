@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from plaunch.plugin.loader import Registration
+    from plaunch.plugin.loaded import Registration
 
 logger = logging.getLogger("plaunch")
 

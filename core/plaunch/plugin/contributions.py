@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plaunch.agent.worker import WorkerInfo
     from plaunch.plugin.calls import Implementation
     from plaunch.plugin.context import PluginContext
-    from plaunch.plugin.loader import Registration
+    from plaunch.plugin.loaded import Registration
 
 ENVIRONMENT = "plaunch_worker_env"
 

@@ -7,7 +7,6 @@ import inspect
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -15,14 +14,14 @@ import pluggy
 from plaunch.errors import PluginError, PluginLoadError, UsageError
 from plaunch.plugin import hookspecs
 from plaunch.plugin.calls import Implementation, blaming, keeping_signals, one_line
+from plaunch.plugin.loaded import LoadedPlugin, Registration
 from plaunch.plugin.loading import Hooks, has_hooks, load_entry, load_module
 from plaunch.plugin.options import load_options
-from plaunch.plugin.registry import ALL_KINDS, LIFECYCLE, WITH_OPTIONS, Kind
+from plaunch.plugin.registry import LIFECYCLE, WITH_OPTIONS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.entry_points import Distribution, EntryPoint
     from plaunch.plugin.installed import Installed
@@ -30,71 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("plaunch")
 
-_LABELS = {kind.name: kind.label for kind in ALL_KINDS}
 SLOW_IMPORT = 1.0  # seconds after which a plugin is named for what it adds to the start
-
-
-@dataclass(frozen=True)
-class LoadedPlugin:
-    """A plugin of this launch, and where it comes from.
-
-    `distribution` and `version` are empty for plugins that were passed in code or are modules
-    named with `-p`; `module` is the module that was imported, or that defines the object.
-    """
-
-    kind: str
-    name: str
-    distribution: str
-    version: str
-    module: str
-
-    @property
-    def origin(self) -> str:
-        """Its distribution and version, if it was installed; its module."""
-        if not self.distribution:
-            return f"module {self.module}"
-        release = f"{self.distribution} {self.version}".rstrip()
-        return f"distribution {release}, module {self.module}"
-
-    @property
-    def who(self) -> str:
-        """How messages call it: its kind and name, and where it comes from."""
-        return f"{_LABELS.get(self.kind, LIFECYCLE.label)} {self.name!r} ({self.origin})"
-
-
-@dataclass(eq=False)
-class Registration:
-    """A plugin that is registered with pluggy.
-
-    Args:
-        name: under which pluggy knows it.
-        plugin: the object that has its hooks.
-        source: where it comes from.
-        distribution: the distribution that it belongs to; None if it was not installed.
-        offers: what it offers, by kind, once it has been asked.
-        options: the values of its own options, if one of them is given.
-    """
-
-    name: str
-    plugin: object
-    source: LoadedPlugin
-    distribution: Distribution | None
-    offers: dict[str, dict[str, object]] = field(default_factory=dict)
-    options: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def who(self) -> str:
-        """How messages call it."""
-        return self.source.who
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it comes with plaunch."""
-        return self.distribution is not None and self.distribution.is_ours
-
-    def context(self, launch: PluginContext) -> PluginContext:
-        """A launch as it is given it, with its own options."""
-        return replace(launch, options=self.options)
 
 
 class PluginLoader:
@@ -171,12 +106,17 @@ class PluginLoader:
         self._of_entry[entry] = registration
         return registration
 
-    def implementations(self, hook: str) -> list[Implementation]:
-        """What plugins have of a hook, in the order of their names, but for pluggy's marks."""
-        found = getattr(self.pluggy.hook, hook).get_hookimpls()
+    def implementations(self, hook: str = "") -> list[Implementation]:
+        """What plugins have of a hook, in the order of their names, but for pluggy's marks.
+
+        Without a name, of every hook.
+        """
+        callers = [c for c in vars(self.pluggy.hook).values() if hook in ("", c.name)]
+        found = [(caller.name, i) for caller in callers for i in caller.get_hookimpls()]
+        found.sort(key=lambda item: (item[1].trylast - item[1].tryfirst, item[1].plugin_name))
         return [
             Implementation(hook, self.registrations[i.plugin_name], i.function, i.argnames)
-            for i in sorted(found, key=lambda i: (i.trylast - i.tryfirst, i.plugin_name))
+            for hook, i in found
         ]
 
     def offered(self, kind: Kind[Any]) -> Iterator[tuple[Registration, str]]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from plaunch.plugin.context import PluginContext
     from plaunch.plugin.culprits import Culprits
     from plaunch.plugin.extensions import Extending
-    from plaunch.plugin.loader import LoadedPlugin, Registration
+    from plaunch.plugin.loaded import LoadedPlugin, Registration
     from plaunch.process.binding import Binder
     from plaunch.process.stopping.signals import SignalPolicy
     from plaunch.process.streams.logs import LogsSpecs
@@ -252,8 +252,8 @@ class PluginManager:
             for extending in extensions.create(item, item.plugin.context(context))
         ]
 
-    def implementations(self, hook: str) -> list[Implementation]:
-        """What the loaded plugins have of a hook, in the order in which they are called."""
+    def implementations(self, hook: str = "") -> list[Implementation]:
+        """What the loaded plugins have of a hook, or of all, in the order in which it is called."""
         return self._loader.implementations(hook)
 
     # --- what is loaded ---------------------------------------------------------------------------

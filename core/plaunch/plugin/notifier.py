@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from plaunch.agent.notifications import Notification
     from plaunch.plugin.calls import Implementation
-    from plaunch.plugin.loader import Registration
+    from plaunch.plugin.loaded import Registration
     from plaunch.threads import BoundedCall
 
 logger = logging.getLogger("plaunch")

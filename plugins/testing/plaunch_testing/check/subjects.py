@@ -15,7 +15,6 @@ from plaunch.plugin import (
     RENDEZVOUS,
     WITH_OPTIONS,
     find_event_handlers,
-    hookspecs,
     suggest,
 )
 from plaunch.rendezvous import JobRendezvous, RendezvousParameters
@@ -153,11 +152,10 @@ def _declared(text: str, manager: PluginManager) -> PluginOptions | None:
 def _always_on(manager: PluginManager) -> dict[str, tuple[object, list[str]]]:
     """The plugins that no option selects, by name: each one, and the hooks that it has."""
     found: dict[str, tuple[object, list[str]]] = {}
-    for hook in (name for name in vars(hookspecs) if name.startswith("plaunch_")):
-        for item in manager.implementations(hook):
-            kind, _, name = item.plugin.name.partition(":")
-            if kind == LIFECYCLE.name:
-                found.setdefault(name, (item.plugin.plugin, []))[1].append(hook)
+    for item in manager.implementations():
+        kind, _, name = item.plugin.name.partition(":")
+        if kind == LIFECYCLE.name:
+            found.setdefault(name, (item.plugin.plugin, []))[1].append(item.hook)
     return found
 
 
