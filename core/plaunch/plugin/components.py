@@ -62,11 +62,10 @@ class BoundedPolicy:
         """
         if self._is_off:
             return SignalAction.STOP
-        doing = f"action, for {signum.name}"
         ask = partial(self._policy.action, signum)
         try:
             action: SignalAction = bounded_call(
-                self.who, doing, ask, POLICY_BOUND, passing=(Exception,)
+                self.who, "action", ask, POLICY_BOUND, passing=(Exception,)
             )
         except NotReturnedError:
             self._is_off = True
