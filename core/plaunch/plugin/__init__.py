@@ -8,6 +8,7 @@ from plaunch.lazy import attach
 
 if TYPE_CHECKING:
     from plaunch._names import suggest as suggest
+    from plaunch.plugin.calls import Implementation as Implementation
     from plaunch.plugin.calls import one_line as one_line
     from plaunch.plugin.context import PluginContext as PluginContext
     from plaunch.plugin.entry_points import EntryPoint as EntryPoint
@@ -39,7 +40,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "plaunch._names": "suggest",
-        ".calls": "one_line",
+        ".calls": "Implementation one_line",
         ".context": "PluginContext",
         ".entry_points": "EntryPoint",
         ".hookspecs": "hookimpl",
