@@ -77,6 +77,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "plaunch.testing": ALL,
     "plaunch.threads": ("start_thread",),
     "plaunch_devices": ALL,
+    "plaunch_events": ("COMMON_KEYS", "EventType", "SCHEMA"),
     "plaunch_membership": ALL,
     "plaunch_network": ALL,
     "plaunch_membership.testing": ALL,

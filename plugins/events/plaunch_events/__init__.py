@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 from plaunch.lazy import attach
 
 if TYPE_CHECKING:
+    from plaunch_events.schema import COMMON_KEYS as COMMON_KEYS
+    from plaunch_events.schema import SCHEMA as SCHEMA
+    from plaunch_events.schema import EventType as EventType
     from plaunch_events.stream import EventStream as EventStream
     from plaunch_events.time_accounting import LaunchPhase as LaunchPhase
     from plaunch_events.time_accounting import TimeAccount as TimeAccount
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        ".schema": "COMMON_KEYS EventType SCHEMA",
         ".stream": "EventStream",
         ".time_accounting": "LaunchPhase TimeAccount describe_seconds describe_times",
     },
