@@ -47,6 +47,8 @@ DEFAULT_POLICY = "plaunch_signals.torchrun:policy_of_environment"
 # Make plaunch's of what packages list in torchrun's two groups for torch's own types.
 TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
+# Says which limit on processes and threads is reached, and what to do.
+DESCRIBE_SHORTAGE = "plaunch_doctor.capacity:describe_shortage"
 # Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 
