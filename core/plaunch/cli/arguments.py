@@ -29,7 +29,7 @@ class Arguments(SimpleNamespace):
         training_script_args: its arguments.
         is_divided: whether `--` stands in front of the script.
         unknown_variables: the names of `PET_*` variables that belong to no option.
-        settings_file: the file that was read; empty if there is none.
+        settings_files: the files that have filled in others.
     """
 
     def __init__(self, table: OptionTable, command: Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class Arguments(SimpleNamespace):
         self.training_script_args = list(command[1:])
         self.is_divided = False
         self.unknown_variables: list[str] = []
-        self.settings_file = ""
+        self.settings_files: list[str] = []
 
     if TYPE_CHECKING:
 
@@ -66,7 +66,7 @@ class Arguments(SimpleNamespace):
             source = self.sources.get(option.dest)
             if source and source in (option.variable, *option.variables):
                 given.update(dict.fromkeys(option.names, f"variable {source}"))
-            elif source and source == self.settings_file:
+            elif source in self.settings_files:
                 given.update(dict.fromkeys(option.names, f"{option.dest} in {source}"))
         if not given:
             return text

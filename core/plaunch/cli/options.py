@@ -260,14 +260,6 @@ LOGS = (
 )
 HELP = (
     Option(
-        ("--config",),
-        "settings file with options by name; the command line and variables override it; an empty "
-        "name means no file (default: plaunch.toml, or [tool.plaunch] in pyproject.toml)",
-        metavar="FILE",
-        path="file",
-        is_shared=True,
-    ),
-    Option(
         ("-p", "--plugins"),
         "load plugin NAME; no:NAME blocks it (also in PLAUNCH_PLUGINS)",
         metavar="NAME",

@@ -143,7 +143,7 @@ def _introduce(args: Arguments, config: LaunchConfig, taken: str) -> None:
         endpoint,
         config.run_id,
     )
-    for text in filter(None, (args.settings_file and f"settings from {args.settings_file}", taken)):
+    for text in filter(None, (*(f"settings from {file}" for file in args.settings_files), taken)):
         _log().info("%s", text)
 
 

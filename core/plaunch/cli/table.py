@@ -22,7 +22,7 @@ RESERVED = (
     "give",
     "is_divided",
     "is_given",
-    "settings_file",
+    "settings_files",
     "sources",
     "table",
     "training_script",

@@ -135,11 +135,12 @@ class OptionsConformance(PluginSuite):
                 option.value_of(text)
 
     def test_what_it_names_can_be_imported(self) -> None:
-        """The plugin, when an option is given, and the commands."""
+        """The plugin, when an option is given, and the functions of options."""
         _load(getattr(self.thing, "PLUGIN", ""))
         for option in self.options_declared():
-            command = _load(option.command)
-            assert command is None or callable(command), f"{option.command} cannot be called"
+            for path in (option.command, option.source, option.fill):
+                function = _load(path)
+                assert function is None or callable(function), f"{path} cannot be called"
 
 
 def _load(path: str) -> object:

@@ -1,4 +1,4 @@
-"""The settings file: options by name, which the command line and variables override."""
+"""What a settings file gives to options that have their default."""
 
 from __future__ import annotations
 
@@ -10,37 +10,22 @@ from typing import TYPE_CHECKING, Any
 from plaunch.errors import UsageError
 from plaunch.numbers import quote
 
+from plaunch_settings_file.options import PROJECT
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from plaunch.cli.arguments import Arguments
+    from plaunch.cli import Arguments
     from plaunch.options import Option
 
-FILE = "plaunch.toml"
-PROJECT = "pyproject.toml"
-_TABLE = b"[tool.plaunch"
 
-
-def apply_settings(args: Arguments) -> str:
-    """Fill in from the settings file the options that have their default; changes `args`.
-
-    It is what `--config` names, else `plaunch.toml` or the table `[tool.plaunch]` of
-    `pyproject.toml` in the working folder. With `--config=` there is none.
-
-    Returns:
-        The path of the file; empty if there is none.
+def apply_file(args: Arguments, path: str) -> None:
+    """Fill in from the file at `path` the options that have their default; changes `args`.
 
     Raises:
-        UsageError: the file that was named does not exist, the file cannot be read, it has an
-            option that there is not, or a value that is none.
+        UsageError: the file cannot be read, it has an option that there is not, or a value that is
+            none.
     """
-    path: str | None = args.config
-    if path == "":
-        return ""
-    if path is None:
-        path = _find()
-        if path is None:
-            return ""
     settable: dict[str, Option] = {}
     tables: dict[str, dict[str, Option]] = {}  # of plugins
     for option in filter(lambda option: option.has_variable, args.table):
@@ -50,17 +35,6 @@ def apply_settings(args: Arguments) -> str:
     for option, key, value in _given(_read(path), path, settable, tables):
         if not args.is_given(option.dest):
             args.give(option.dest, _value(option, value, f"{path}, {key}"), path)
-    return path
-
-
-def _find() -> str | None:
-    if os.path.exists(FILE):
-        return FILE
-    try:
-        with open(PROJECT, "rb") as file:
-            return PROJECT if _TABLE in file.read() else None
-    except OSError:
-        return None
 
 
 def _read(path: str) -> Mapping[str, Any]:
@@ -112,7 +86,7 @@ def _given(
         elif key in tables and isinstance(value, dict):
             yield from _given(value, path, tables[key], {}, f"{key}.")
         else:
-            from plaunch._names import did_you_mean  # noqa: PLC0415 - errors only
+            from plaunch.plugin import did_you_mean  # noqa: PLC0415 - errors only
 
             hint = did_you_mean(key, {name.replace("_", "-") for name in (*known, *tables)})
             raise UsageError(
