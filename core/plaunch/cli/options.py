@@ -187,11 +187,6 @@ SUPERVISION = (
         metavar="NAME",
         plugins="signal_policies",
     ),
-    Option(
-        ("--notify-signals",),
-        "signals that the policy notify passes on (default: SIGUSR1,SIGUSR2)",
-        metavar="SIG,...",
-    ),
 )
 LOGS = (
     Option(
