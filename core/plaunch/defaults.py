@@ -16,8 +16,6 @@ RENDEZVOUS = "static"
 LOGS_SPECS = "default"
 EVENT_HANDLER = "null"
 SIGNAL_POLICY = "torchrun"
-# What messages offer where the default one cannot do it: nodes that come and go.
-ELASTIC_RENDEZVOUS = "c10d"
 
 # The logs spec of a call that brings none, and comes without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
