@@ -113,15 +113,15 @@ def _launch(invocation: Invocation) -> dict[int, Any]:
         manager = invocation.create_manager()
         config, taken = invocation.configure(manager)
 
-        from plaunch.cli.live import live_line  # noqa: PLC0415 - after usage errors
-        from plaunch.launch import launch_agent  # noqa: PLC0415
+        from plaunch.launch import launch_agent  # noqa: PLC0415 - after usage errors
     finally:
         if collects:
             gc.enable()
     _introduce(invocation.parsed(), config, taken)
     STDOUT.hand_over()
+    show = STDERR.show if STDERR.can_show() else None
     with invocation.blaming():
-        return launch_agent(config, entrypoint, arguments, manager=manager, show=live_line(STDERR))
+        return launch_agent(config, entrypoint, arguments, manager=manager, show=show)
 
 
 def _introduce(args: Arguments, config: LaunchConfig, taken: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from plaunch.cli.arguments import Arguments
 from plaunch.cli.options import GROUPS
 from plaunch.errors import DuplicateNameError, PlaunchError, PluginError
 
@@ -16,19 +17,6 @@ if TYPE_CHECKING:
     from plaunch.plugin.options import PluginOptions
 
 OURS = "plaunch itself"
-# Attributes of `plaunch.cli.Arguments` beside those of options.
-RESERVED = (
-    "as_given",
-    "give",
-    "is_divided",
-    "is_given",
-    "settings_files",
-    "sources",
-    "table",
-    "training_script",
-    "training_script_args",
-    "unknown_variables",
-)
 
 
 class Group(NamedTuple):
@@ -62,7 +50,9 @@ class OptionTable:
         self._clashes: dict[str, str] = {}
         plugins = list(plugins)
         ours = (word for _, options in GROUPS for option in options for word in _words(option))
-        owners = {word: [OURS] for word in (*RESERVED, *ours)}
+        # What `Arguments` has beside options.
+        reserved = (name for name in dir(Arguments(self, ())) if not name.startswith("_"))
+        owners = {word: [OURS] for word in (*reserved, *ours)}
         for plugin in plugins:
             who = f"plugin {plugin.name!r} of {plugin.owner}"
             for word in dict.fromkeys(word for o in plugin.options for word in _words(o)):
