@@ -52,7 +52,7 @@ class Stderr:
             return
         try:
             width = os.get_terminal_size(sys.stderr.fileno()).columns
-        except (OSError, ValueError):
+        except (AttributeError, OSError, ValueError):
             width = 80
         line = f"plaunch: {text}"
         if len(line) >= width > 1:
