@@ -6,13 +6,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from plaunch import defaults
-from plaunch.cli.arguments import COMMAND_LINE
 from plaunch.cli.parser import PREFIX
+from plaunch.cli.table import COMMAND_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plaunch.cli.arguments import Arguments
+    from plaunch.cli.table import Arguments
     from plaunch.rendezvous.traits import BackendTraits
 
 logger = logging.getLogger("plaunch")

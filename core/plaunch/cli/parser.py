@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from plaunch.cli.arguments import COMMAND_LINE, DEFAULT, Arguments
-from plaunch.cli.table import installed_table
+from plaunch.cli.table import COMMAND_LINE, DEFAULT, Arguments, installed_table
 from plaunch.errors import UsageError
 from plaunch.numbers import quote
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable, Sequence
 
-    from plaunch.cli.arguments import Arguments
+    from plaunch.cli.table import Arguments
     from plaunch.config import LaunchConfig
     from plaunch.options import Option
 

@@ -44,7 +44,7 @@ def apply_settings(args: Arguments) -> str:
     if path:
         from plaunch_settings_file.reading import apply_file  # noqa: PLC0415 - most have none
 
-        apply_file(args, path)
+        apply_file(args, path, is_project=os.path.basename(path) == PROJECT)
     return path
 
 

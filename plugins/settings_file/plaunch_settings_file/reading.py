@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from plaunch.errors import UsageError
 from plaunch.numbers import quote
-
-from plaunch_settings_file.options import PROJECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,8 +16,13 @@ if TYPE_CHECKING:
     from plaunch.options import Option
 
 
-def apply_file(args: Arguments, path: str) -> None:
+def apply_file(args: Arguments, path: str, *, is_project: bool) -> None:
     """Fill in from the file at `path` the options that have their default; changes `args`.
+
+    Args:
+        args: the options.
+        path: of the file, also for messages.
+        is_project: whether the settings are the table `[tool.plaunch]` of it.
 
     Raises:
         UsageError: the file cannot be read, it has an option that there is not, or a value that is
@@ -32,12 +34,12 @@ def apply_file(args: Arguments, path: str) -> None:
         settable[option.dest] = option
         if args.table.is_plugins(option):
             tables.setdefault(args.table.plugin_of[option.dest], {})[option.dest] = option
-    for option, key, value in _given(_read(path), path, settable, tables):
+    for option, key, value in _given(_read(path, is_project=is_project), path, settable, tables):
         if not args.is_given(option.dest):
             args.give(option.dest, _value(option, value, f"{path}, {key}"), path)
 
 
-def _read(path: str) -> Mapping[str, Any]:
+def _read(path: str, *, is_project: bool) -> Mapping[str, Any]:
     """The settings in a file, by key."""
     try:
         toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -54,7 +56,7 @@ def _read(path: str) -> Mapping[str, Any]:
         if isinstance(error, (toml.TOMLDecodeError, UnicodeDecodeError)):
             raise UsageError(f"the settings file {path} is not TOML: {error}") from None
         raise UsageError(f"the settings file {path!r} (--config) cannot be read: {why}") from None
-    if os.path.basename(path) != PROJECT:
+    if not is_project:
         return content
     tool = content.get("tool", {})
     own: object = tool.get("plaunch", {}) if isinstance(tool, dict) else {}
