@@ -16,8 +16,6 @@ RENDEZVOUS = "static"
 LOGS_SPECS = "default"
 EVENT_HANDLER = "null"
 SIGNAL_POLICY = "torchrun"
-# What messages offer where the default one cannot do it: nodes that come and go.
-ELASTIC_RENDEZVOUS = "c10d"
 
 # The logs spec of a call that brings none, and comes without plugins.
 DIRECT_LOGS_SPECS = "plaunch_logs_default:DefaultLogsSpecs"
@@ -56,6 +54,8 @@ TORCHRUN_CREATORS = "plaunch_torchrun.bridges:bridge_creator"
 TORCHRUN_LOGS_SPECS = "plaunch_torchrun.bridges:bridge_logs_specs"
 # The text of a `ChildFailedError`; a shorter one takes its place if that cannot be had.
 FAILURE_REPORT = "plaunch_report.failure_report:format_report"
+# Says which limit on processes and threads is reached, and what to do.
+DESCRIBE_SHORTAGE = "plaunch_doctor.capacity:describe_shortage"
 # Counts the devices that a word of --nproc-per-node means which no plugin offers; None if none.
 UNKNOWN_DEVICES = "plaunch_devices.torch_child:count_private_use"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plaunch.capacity import find_rooms
 from plaunch.doctor import Finding, Status
 
+from plaunch_doctor.capacity import find_rooms
 from plaunch_doctor.machine import UNLIMITED
 from plaunch_doctor.units import say_bytes
 

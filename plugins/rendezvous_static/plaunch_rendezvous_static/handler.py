@@ -15,13 +15,14 @@ from plaunch.rendezvous import (
 )
 from plaunch_network import HeldPort, parse_rendezvous_endpoint
 
+from plaunch_rendezvous_static.options import DEFAULT_PORT, fill_in
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from plaunch.rendezvous import MembershipChange
 
 LOOP_BACK = "127.0.0.1"
-DEFAULT_PORT = 29500  # of the master, as under torchrun
 
 # Mean nothing where nobody is waited for; the launcher refuses a token, where it would be missed.
 _NOT_NEEDED = frozenset({"token_file", "arrival_delay"})
@@ -34,6 +35,7 @@ _NOT_NEEDED = frozenset({"token_file", "arrival_delay"})
         is_hosted_by_node=True,
         is_single_node=True,
         has_given_ranks=True,
+        fill=fill_in,
     )
 )
 def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:

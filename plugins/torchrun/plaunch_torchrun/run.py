@@ -101,7 +101,7 @@ def _read(
     own = own_arguments(args)
     manager = create_manager(own.rdzv_backend, words=own.plugins, entries=own.table.entries)
     taken = cli.fill_in(own, manager)
-    for text in filter(None, (own.settings_file and f"settings from {own.settings_file}", taken)):
+    for text in filter(None, (*(f"settings from {file}" for file in own.settings_files), taken)):
         logger.info("%s", text)
     take_defaults(own)
     entrypoint, arguments = cli.worker_command(own)
