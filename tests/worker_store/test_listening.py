@@ -93,6 +93,6 @@ def test_a_port_that_only_root_may_have_is_no_better_for_a_worker(monkeypatch):
     def refuse(*_):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("plaunch_worker_store.listening._listen", refuse)
+    monkeypatch.setattr("plaunch_worker_store.listening.open_listener", refuse)
     with pytest.raises(WorkerStoreError, match=r"Permission denied; choose another port$"):
         listen("127.0.0.1", 80, nodes=1)

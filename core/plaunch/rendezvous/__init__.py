@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.api import RendezvousInfo as RendezvousInfo
     from plaunch.rendezvous.api import RendezvousStoreInfo as RendezvousStoreInfo
     from plaunch.rendezvous.api import Store as Store
+    from plaunch.rendezvous.api import WorldRanks as WorldRanks
     from plaunch.rendezvous.bounds import MAX_NAME as MAX_NAME
     from plaunch.rendezvous.bounds import nearest_date as nearest_date
     from plaunch.rendezvous.bounds import printable as printable
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from plaunch.rendezvous.job import JobRendezvous as JobRendezvous
     from plaunch.rendezvous.job import JobRound as JobRound
     from plaunch.rendezvous.job import Verdict as Verdict
-    from plaunch.rendezvous.job import WorldRanks as WorldRanks
     from plaunch.rendezvous.job import world_ranks as world_ranks
     from plaunch.rendezvous.parameters import JobSettings as JobSettings
     from plaunch.rendezvous.parameters import NodeSettings as NodeSettings
@@ -52,10 +52,10 @@ __getattr__, __dir__, __all__ = attach(
         ),
         ".api": (
             "ChangeKind MembershipChange ObservableRendezvous RendezvousHandler "
-            "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store"
+            "RendezvousHandlerCreator RendezvousInfo RendezvousStoreInfo Store WorldRanks"
         ),
         ".bounds": "MAX_NAME nearest_date printable",
-        ".job": "FailureGroup JobFailure JobRendezvous JobRound Verdict WorldRanks world_ranks",
+        ".job": "FailureGroup JobFailure JobRendezvous JobRound Verdict world_ranks",
         ".parameters": "JobSettings NodeSettings RendezvousParameters",
         ".traits": "BackendTraits backend_traits traits_of",
         ".token": "TOKEN_OPTION TOKEN_VARIABLE",

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from plaunch.errors import RendezvousClosedError
-from plaunch.rendezvous.api import ChangeKind
-from plaunch.rendezvous.job import JobFailure, JobRound, Verdict, WorldRanks
+from plaunch.rendezvous.api import ChangeKind, WorldRanks
+from plaunch.rendezvous.job import JobFailure, JobRound, Verdict
 from plaunch.testing.rendezvous import FakeElasticRendezvous
 
 if TYPE_CHECKING:

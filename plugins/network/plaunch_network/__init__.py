@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from plaunch_network.endpoint import parse_rendezvous_endpoint as parse_rendezvous_endpoint
     from plaunch_network.ports import HeldPort as HeldPort
     from plaunch_network.ports import count_connections as count_connections
+    from plaunch_network.ports import open_listener as open_listener
     from plaunch_network.ports import port_owner as port_owner
 
 __getattr__, __dir__, __all__ = attach(
@@ -31,6 +32,6 @@ __getattr__, __dir__, __all__ = attach(
             "join_host_port names_this_machine resolve_host"
         ),
         ".endpoint": "parse_rendezvous_endpoint",
-        ".ports": "HeldPort count_connections port_owner",
+        ".ports": "HeldPort count_connections open_listener port_owner",
     },
 )

@@ -115,6 +115,30 @@ def _bind_family(family: socket.AddressFamily, host: str, port: int) -> socket.s
         return sock
 
 
+def open_listener(
+    family: socket.AddressFamily, host: str, port: int, backlog: int = 128
+) -> socket.socket:
+    """Listen at a numeric address of this machine, also on a port that is held.
+
+    `"::"` means all addresses of both families; no other address of IPv6 takes IPv4 as well.
+
+    Raises:
+        OSError: another program listens there, this user may not, or the address is not here.
+    """
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+            where = socket.getaddrinfo(host, port, family, flags=socket.AI_NUMERICHOST)[0][4]
+            sock.bind(where)
+        else:
+            sock.bind((host, port))
+        sock.listen(backlog)
+        stack.pop_all()
+        return sock
+
+
 def port_owner(port: int) -> str:
     """Who listens on TCP `port` of this host: "pid 12 (python)"; empty if it cannot be told."""
     inodes = {f"socket:[{inode}]" for inode in _find_sockets(port, _LISTENING)}

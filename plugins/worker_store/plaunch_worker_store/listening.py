@@ -7,6 +7,7 @@ import errno
 import socket
 
 from plaunch.errors import RendezvousConnectionError, WorkerStoreError
+from plaunch_network import open_listener
 
 _BACKLOG = 4096  # workers that may connect before anybody serves them
 
@@ -37,7 +38,7 @@ def listen(address: str, port: int, *, nodes: int) -> socket.socket:
         raise _refused(address, port, None)
     for place in (*_find_places(address, port, nodes), *_EVERYWHERE):
         try:
-            return _listen(*place, port)
+            return open_listener(*place, port, _BACKLOG)
         except OSError as error:
             problem = error
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
@@ -70,21 +71,6 @@ def _find_places(address: str, port: int, nodes: int) -> list[_Place]:
     # torch's clients try IPv6 first.
     by_family = sorted(found, key=lambda one: one.family != socket.AF_INET6)
     return [(one.family, one.host) for one in by_family]
-
-
-def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    with contextlib.ExitStack() as stack:
-        sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
-            where = socket.getaddrinfo(host, port, family, flags=socket.AI_NUMERICHOST)[0][4]
-            sock.bind(where)
-        else:
-            sock.bind((host, port))
-        sock.listen(_BACKLOG)
-        stack.pop_all()
-        return sock
 
 
 def _refused(address: str, port: int, problem: OSError | None) -> WorkerStoreError:
