@@ -48,9 +48,9 @@ class Topology:
         return int(text) if re.fullmatch(r"-?\d+", text) else None
 
     def nearest(self, node: int) -> int:
-        """This node, or the nearest one that has processors if it has none at all.
+        """This node, or the nearest one with processors if it has none.
 
-        Nodes of memory alone are such: the kernel says how far each node is from the others.
+        Nodes that have only memory have none. The kernel gives the distance between nodes.
         """
         if self._nodes.get(node):
             return node

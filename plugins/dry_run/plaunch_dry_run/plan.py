@@ -1,6 +1,6 @@
 """What a command line would do: settings and their sources, commands, environment, logs, plugins.
 
-Nothing is started and no socket is opened; what only the meeting of the nodes decides is left open.
+Making it starts nothing and opens no socket. What only a rendezvous decides is left open.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DECIDED_LATER = (
 
 
 class _NoRendezvous(RendezvousHandler):
-    """Stands for the handler that a launch would have; it meets nobody."""
+    """Takes the place of the handler that a launch would have; it meets no other nodes."""
 
     def __init__(self, backend: str, run_id: str) -> None:
         self._backend = backend
@@ -58,7 +58,7 @@ class _NoRendezvous(RendezvousHandler):
         return False
 
     def set_closed(self) -> None:
-        """Nobody can be told."""
+        """Do nothing: there are no other nodes."""
 
     def num_nodes_waiting(self) -> int:
         return 0
@@ -132,7 +132,7 @@ def make_plan(invocation: Invocation) -> dict[str, Any]:
 
 
 def _resolved(dest: str, options: Mapping[str, Any], config: LaunchConfig) -> Any:
-    """What an option has come to; those that name a component keep its name."""
+    """The value of an option; one that names a component keeps the name."""
     if dest == "rdzv_id":
         return config.run_id
     if dest == "job_id":
@@ -238,7 +238,7 @@ def _described(worker: Worker) -> WorkerInfo:
 
 
 def _logs(config: LaunchConfig) -> Callable[[Worker], dict[str, str]]:
-    """What says where a worker's streams go; folders are made when workers start."""
+    """Describe where a worker's streams go; folders are created when workers start."""
     specs = config.logs_specs
     planned = getattr(specs, "planned", None)  # torch's own specs have none
 

@@ -1,4 +1,4 @@
-"""Where the files of one launch go: torchrun's layout, in folders that are never used twice."""
+"""The files of one launch: torchrun's layout, in folders that are never used twice."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Membership:
 
     @property
     def keys(self) -> Keys:
-        """Where the records of the job are."""
+        """The keys of the job's records."""
         return self.job.keys
 
     @property

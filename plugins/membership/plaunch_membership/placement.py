@@ -94,7 +94,7 @@ def with_claims(nodes: Sequence[N], ranks: Mapping[str, int] | None) -> list[N]:
 
 
 def _claim(node: Newcomer) -> tuple[int, int, int, str]:
-    """What orders nodes by their claim to take part."""
+    """The sort key of nodes by their claim to take part."""
     if node.previous is not None:
         return 0, node.previous, node.ticket, node.node
     if node.index is not None:
@@ -141,7 +141,7 @@ def _in_ranks(members: list[N]) -> list[N]:
 
 
 def _order(node: Newcomer) -> tuple[int, int, int, str]:
-    """What orders the nodes that fill the holes."""
+    """The sort key of the nodes that fill the holes."""
     if node.previous is not None:
         return 0, node.previous, node.ticket, node.node
     if node.index is not None:

@@ -30,7 +30,7 @@ def forget_name_servers() -> None:
 
 @functools.cache
 def _find_functions() -> tuple[Callable[[], Any], Callable[[], int]] | None:
-    """What gives the resolver's state of a thread, and what initializes it."""
+    """The C functions that return a thread's resolver state and initialize it."""
     import ctypes  # noqa: PLC0415 - torch has loaded it before
 
     for library in (None, "libresolv.so.2"):

@@ -214,7 +214,7 @@ class Link:
 
 
 def call_error(error: Any) -> CallError:
-    """What grpc has raised, in our words; the stack and the request are left out."""
+    """Describe grpc's exception, without its stack and the request."""
     code = getattr(error.code(), "name", str(error.code()))
     return CallError(code, " ".join(str(error.details() or "").split()))
 

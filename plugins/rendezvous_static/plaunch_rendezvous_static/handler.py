@@ -86,7 +86,7 @@ def create_static_handler(params: RendezvousParameters) -> RendezvousHandler:
 
 
 class _NoMembership(RendezvousHandler):
-    """What the two kinds have in common: nobody arrives, leaves or closes."""
+    """The common part of both kinds: no node arrives, leaves or closes."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -97,14 +97,14 @@ class _NoMembership(RendezvousHandler):
         return "static"
 
     def is_closed(self) -> bool:
-        """Never: there is nothing that could be closed."""
+        """Return False: there is nothing that could be closed."""
         return False
 
     def set_closed(self) -> None:
         """Do nothing: other nodes cannot be told."""
 
     def num_nodes_waiting(self) -> int:
-        """None, ever: arrivals are not noticed."""
+        """Return 0: arrivals are not noticed."""
         return 0
 
     def fileno(self) -> int:
@@ -112,7 +112,7 @@ class _NoMembership(RendezvousHandler):
         return -1
 
     def changes(self) -> Sequence[MembershipChange]:
-        """Nothing, ever."""
+        """Return nothing: there are no changes."""
         return ()
 
     def get_run_id(self) -> str:

@@ -53,7 +53,7 @@ def own_address(listener: socket.socket) -> str:
 
 
 def _find_places(address: str, port: int, nodes: int) -> list[_Place]:
-    """Where to listen rather than everywhere; the first that this machine has is taken."""
+    """Addresses to listen at instead of all; the first one that this machine has is used."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with contextlib.suppress(OSError):
             socket.inet_pton(family, address.partition("%")[0])

@@ -37,7 +37,7 @@ _VARIABLES = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What became of one check.
+    """The result of one check.
 
     Args:
         label: what messages call the plugin, with the kind whose suite the check is of.
@@ -156,7 +156,7 @@ class _Listener:
 
 
 def _found(report: pytest.TestReport) -> str:
-    """What is wrong, in as few words as the failure allows."""
+    """Describe the failure as briefly as possible."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None:
         return report.longreprtext

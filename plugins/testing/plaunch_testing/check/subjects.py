@@ -30,7 +30,7 @@ _SEVERAL = (WITH_OPTIONS, *KINDS)  # the kinds of which a name may be more than 
 
 @dataclass(frozen=True)
 class Given:
-    """What plugins are given while they are checked, as the options of a launch say it.
+    """The settings for plugins that are checked, as the options of a launch.
 
     Args:
         endpoint: for a rendezvous backend, as `--rdzv-endpoint`.
@@ -178,7 +178,7 @@ def _label(kind: Kind[Any], name: str) -> str:
 
 
 def _module_of(manager: PluginManager, kind: Kind[Any], name: str) -> str:
-    """What was imported for a plugin; empty if it was passed in code."""
+    """The import path of a plugin; empty if it was passed in code."""
     loaded = ((one.module, one.kind, one.name) for one in manager.selected())
     return next((module for module, *found in loaded if found == [kind.name, name]), "")
 

@@ -1,4 +1,4 @@
-"""Numbers about a launch, and where they go.
+"""Metrics of a launch, and their handlers.
 
 A program that launches in code chooses their handler with `configure`; by default there is none.
 What a launch reports is in the group `torchelastic`: see `plaunch_torchrun.measures`.
@@ -70,7 +70,7 @@ class MetricStream:
 
 
 class _Handlers:
-    """Who takes the numbers of this process."""
+    """The handler for the metrics of this process."""
 
     def __init__(self) -> None:
         self.by_group: dict[str, MetricHandler] = {}
