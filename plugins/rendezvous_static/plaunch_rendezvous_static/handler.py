@@ -218,10 +218,8 @@ class StaticRendezvous(_NoMembership):
         return super().shutdown()
 
     def _meet(self, node: NodeSettings) -> WorldRanks | None:
-        from plaunch_rendezvous_static.meeting import (  # noqa: PLC0415 - several nodes only
-            Introduction,
-            Meeting,
-        )
+        from plaunch_rendezvous_static.meeting import Meeting  # noqa: PLC0415 - several nodes only
+        from plaunch_rendezvous_static.messages import Introduction  # noqa: PLC0415 - as above
 
         info, store = self._info, self._info.bootstrap_store_info
         introduction = Introduction(

@@ -9,33 +9,37 @@ JSON too, and lets the port go.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import selectors
 import socket
 import threading
 import time
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from plaunch.durations import LONGEST
 from plaunch.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
-    RendezvousError,
     RendezvousTimeoutError,
 )
-from plaunch.rendezvous import MAX_NAME, WorldRanks, printable, world_ranks
+from plaunch.rendezvous import world_ranks
 from plaunch_network import join_host_port, open_listener, resolve_host
 
+from plaunch_rendezvous_static.messages import (
+    MOST_LINE,
+    SEATED,
+    Introduction,
+    read_answer,
+    read_introduction,
+    to_line,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from plaunch.rendezvous import WorldRanks
 
 _log = logging.getLogger("plaunch")
 
-_SEATED = b"\n"
-_MOST_LINE = 8 << 10  # bytes that a node may say
-_MOST_WORKERS = 1 << 20  # on one node
 _MOST_STRANGERS = 64  # connections that have said nothing yet
 _MOST_NAMED = 8  # ranks in a message
 # What every client of torch's TCPStore sends first.
@@ -54,27 +58,6 @@ _ALIKE = (
     "where all nodes run the same number of workers, TORCH_ELASTIC_WORKER_IDENTICAL=1 on all of "
     "them starts the workers without waiting for the others"
 )
-
-
-@dataclass(frozen=True)
-class Introduction:
-    """What one node tells node 0.
-
-    Args:
-        run_id: of the job; the same on all nodes.
-        nodes: how many there are; the same on all nodes.
-        rank: this node's own.
-        role: of its workers.
-        local_world_size: how many workers it runs.
-        host: its name, for messages.
-    """
-
-    run_id: str
-    nodes: int
-    rank: int
-    role: str
-    local_world_size: int
-    host: str
 
 
 class Meeting:
@@ -145,12 +128,12 @@ class Meeting:
                 if self._has_been_running():
                     return None
                 self._check_time()
-                for key, _ in visitors.select(_LOOK):
-                    if key.data is None:
-                        _let_in(door, visitors)
-                    elif not self._hear(key.data):
-                        visitors.unregister(key.fileobj)
-                        key.data.connection.close()
+                ready = [key.data for key, _ in visitors.select(_LOOK)]
+                for guest in filter(None, ready):
+                    if not self._hear(guest):
+                        _send_away(guest, visitors)
+                if None in ready:  # the last one, since it may send others away
+                    _let_in(door, visitors)
             return self._answer_all()
 
     def _listen(self) -> socket.socket:
@@ -177,7 +160,7 @@ class Meeting:
     def _hear(self, guest: _Guest) -> bool:
         """Take what a guest says; whether it may stay."""
         try:
-            said = guest.connection.recv(_MOST_LINE)
+            said = guest.connection.recv(MOST_LINE)
         except BlockingIOError:
             return True
         except OSError:
@@ -185,22 +168,22 @@ class Meeting:
         guest.said += said
         if guest.said.startswith(_STORE_GREETING):
             self._note_running()
-        if not said or len(guest.said) > _MOST_LINE or guest.said[:1] not in (b"", b"{"):
+        if not said or len(guest.said) > MOST_LINE or guest.said[:1] not in (b"", b"{"):
             if guest.node is not None:
                 del self._seated[guest.node.rank]  # its launcher has gone, and may come again
             return False
         if guest.node is not None or not guest.said.endswith(b"\n"):
             return True
         try:
-            node = _read(guest.said)
-        except (ValueError, TypeError, KeyError):
+            node = read_introduction(guest.said)
+        except ValueError:
             return False
         problem = self._objection(node)
         if problem:
-            guest.tell(_line({"refused": problem}))
+            guest.tell(to_line({"refused": problem}))
             return False
         guest.node = node
-        guest.tell(_SEATED)
+        guest.tell(SEATED)
         self._seated[node.rank] = guest
         return True
 
@@ -223,7 +206,7 @@ class Meeting:
         nodes += [guest.node for _, guest in sorted(self._seated.items()) if guest.node is not None]
         first, *others = world_ranks((node.role, node.local_world_size) for node in nodes)
         for (_, guest), ranks in zip(sorted(self._seated.items()), others, strict=True):
-            guest.tell(_line({"ranks": asdict(ranks)}))
+            guest.tell(to_line({"ranks": asdict(ranks)}))
         # Whoever closes first keeps the port for a while. Some programs cannot bind it then.
         until = time.monotonic() + _FAREWELL
         for guest in self._seated.values():
@@ -249,7 +232,7 @@ class Meeting:
                 self._running_since = None
             else:
                 if answer:
-                    return _read_answer(answer)
+                    return read_answer(answer)
                 self._trouble = "no launcher answers there"
                 self._note_running()
             self._closed.wait(pause)
@@ -273,7 +256,7 @@ class Meeting:
 
     def _ask(self, connection: socket.socket) -> bytes:
         """The line that node 0 answers; empty if there is no launcher that answers."""
-        connection.sendall(_line(asdict(self._node)))
+        connection.sendall(to_line(asdict(self._node)))
         connection.settimeout(_LOOK)
         said = b""
         seated_until = time.monotonic() + _SEAT_WAIT
@@ -282,13 +265,13 @@ class Meeting:
             if not said and time.monotonic() > seated_until:
                 return b""
             try:
-                more = connection.recv(_MOST_LINE)
+                more = connection.recv(MOST_LINE)
             except TimeoutError:
                 continue
             except ConnectionError:
                 more = b""
             said += more
-            if not more or len(said) > _MOST_LINE:
+            if not more or len(said) > MOST_LINE:
                 return b""
             self._trouble = "it waits for other nodes"
         return said.strip()
@@ -313,7 +296,7 @@ class Meeting:
             text = f"not all of {self._node.nodes} nodes have come to node 0 at {self._where} "
             text += f"{within}; missing: index {self._missing()}"
             for guest in self._seated.values():
-                guest.tell(_line({"timeout": text}))
+                guest.tell(to_line({"timeout": text}))
         else:
             text = f"node 0 at {self._where} has not answered {within}: {self._trouble}"
         raise RendezvousTimeoutError(f"{text}. See whether their launchers run; {_ALIKE}")
@@ -340,58 +323,31 @@ class _Guest:
 
 
 def _let_in(door: socket.socket, visitors: selectors.BaseSelector) -> None:
-    with contextlib.suppress(BlockingIOError, ConnectionError):  # it has gone already
+    try:
         connection, _ = door.accept()
-        connection.setblocking(False)
-        visitors.register(connection, selectors.EVENT_READ, _Guest(connection))
-    strangers = [key for key in visitors.get_map().values() if key.data and not key.data.node]
-    for key in strangers[:-_MOST_STRANGERS]:
-        visitors.unregister(key.fileobj)
-        key.data.connection.close()
+    except (BlockingIOError, ConnectionError):
+        return  # it has gone already
+    except OSError as error:
+        raise RendezvousConnectionError(
+            f"node 0 cannot take the connection of another node: {error.strerror}; see `ulimit -n`"
+        ) from error
+    connection.setblocking(False)
+    visitors.register(connection, selectors.EVENT_READ, _Guest(connection))
+    strangers = [guest for guest in _guests(visitors) if guest.node is None]
+    for stranger in strangers[:-_MOST_STRANGERS]:
+        _send_away(stranger, visitors)
+
+
+def _guests(visitors: selectors.BaseSelector) -> list[_Guest]:
+    """All that are connected, in the order in which they came."""
+    return [key.data for key in visitors.get_map().values() if key.data is not None]
+
+
+def _send_away(guest: _Guest, visitors: selectors.BaseSelector) -> None:
+    visitors.unregister(guest.connection)
+    guest.connection.close()
 
 
 def _close_guests(visitors: selectors.BaseSelector) -> None:
-    for key in list(visitors.get_map().values()):
-        if key.data is not None:
-            key.data.connection.close()
-
-
-def _line(message: dict[str, Any]) -> bytes:
-    return json.dumps(message).encode() + b"\n"
-
-
-def _read(line: bytes) -> Introduction:
-    """What a node has said.
-
-    Raises:
-        ValueError, TypeError, KeyError: it is something else.
-    """
-    said = json.loads(line)
-    host = printable(str(said["host"])[:MAX_NAME])
-    numbers = {name: int(said[name]) for name in ("nodes", "rank", "local_world_size")}
-    if not 0 < numbers["local_world_size"] <= _MOST_WORKERS:
-        raise ValueError(f"{numbers['local_world_size']} workers")
-    return Introduction(str(said["run_id"]), role=str(said["role"]), host=host, **numbers)
-
-
-def _read_answer(line: bytes) -> WorldRanks:
-    """The ranks in what node 0 has answered.
-
-    Raises:
-        RendezvousError: it has none for this node.
-    """
-    errors: dict[str, Callable[[str], RendezvousError]] = {
-        "refused": RendezvousClosedError,
-        "timeout": RendezvousTimeoutError,
-    }
-    try:
-        answer = json.loads(line)
-        for word, error in errors.items():
-            if word in answer:
-                raise error(printable(str(answer[word])))
-        return WorldRanks(**{name: int(number) for name, number in answer["ranks"].items()})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RendezvousConnectionError(
-            f"node 0 has answered with something that is not its ranks: {line[:80]!r}; see what "
-            "listens on the master's port"
-        ) from error
+    for guest in _guests(visitors):
+        guest.connection.close()
