@@ -20,7 +20,7 @@ _OF_DATA = ("Unified", "Data")
 class Topology:
     """The processors that this process may use, by where they are.
 
-    What the kernel does not tell, as in some containers, has an answer that does no harm: a host
+    Where the kernel does not tell, as in some containers, a harmless value is used: a host
     without NUMA has one node, 0; a processor of an unknown core is a core by itself; processors of
     unknown caches share one.
 

@@ -86,7 +86,7 @@ def show_plan(invocation: Invocation) -> int:
 
 
 def make_plan(invocation: Invocation) -> dict[str, Any]:
-    """What the launch would do, as plain values that JSON can hold.
+    """The plan of the launch, as plain values that JSON can hold.
 
     Raises:
         PlaunchError: the launch would not start.

@@ -107,7 +107,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return self.place(envs, self._create_attempt_dir(next(iter(envs.values()))))
 
     def place(self, envs: dict[int, dict[str, str]], folder: str) -> LogsDest:
-        """What `reify` may return for a start whose files are all in `folder`; creates it.
+        """The result of `reify` for a start whose files are all in `folder`; creates the folder.
 
         A rank has a folder `<local_rank>` in it, with `stdout.log` and `stderr.log`, where asked
         for, and `error.json`, which is set as `TORCHELASTIC_ERROR_FILE`. If `folder` is empty there

@@ -71,7 +71,7 @@ class FailureSummary:
 
     @classmethod
     def from_record(cls, record: Record) -> FailureSummary:
-        """What a record holds, bounded.
+        """The failures of a record, bounded.
 
         Raises:
             RecordError: it holds something else.

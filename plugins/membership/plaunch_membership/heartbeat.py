@@ -167,7 +167,7 @@ class Heartbeat:
         return found
 
     def _find_loss(self, held: dict[str, bytes | None], must_hold: dict[str, bytes]) -> str:
-        """What the store has lost, in words; empty if nothing."""
+        """Describe what the store has lost; empty if nothing."""
         if held == must_hold:
             return ""
         job = job_key(self._ours.identity.run_id)

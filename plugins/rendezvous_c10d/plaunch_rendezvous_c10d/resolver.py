@@ -16,8 +16,8 @@ _SERVER_COUNT = 4  # `int retrans, retry; unsigned long options; int nscount` of
 def forget_name_servers() -> None:
     """Let this thread resolve from files only, from now on.
 
-    For its messages torch asks for the names of both ends of each connection that it opens, whether
-    it says anything or not. One lost datagram then costs five seconds, a dead name server as much
+    Torch asks for the names of both ends of each connection that it opens, for messages that it
+    may never print. One lost datagram then costs five seconds, a dead name server as much
     for each connection. The resolver's state belongs to the thread, and its layout to the ABI of
     the GNU C library; with another library nothing happens.
     """

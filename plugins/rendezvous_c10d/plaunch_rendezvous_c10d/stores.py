@@ -124,8 +124,8 @@ class _TorchStore(RendezvousStore):
 class TcpStore(_TorchStore):
     """A connection to torch's TCPStore.
 
-    An operation ends after `read_timeout` seconds at the latest, a wait so much after its own
-    time-out, also if the host has stopped to answer. Where the `repr` of torch's store does not
+    An operation ends after at most `read_timeout` seconds, a wait that much after its own
+    time-out, also if the host does not answer any more. Where the `repr` of torch's store does not
     tell its socket there is no such bound, and the caller must be ready to abandon the thread.
     """
 

@@ -243,7 +243,7 @@ def _read(path: str) -> bytes | None:
 def _system_authorities() -> bytes | None:
     """The certificates that this machine believes, as everything else in Python does.
 
-    Without them grpc would take a list of its own, which knows nobody's own authority.
+    Without them grpc would use its own list, which has no private authorities.
     """
     import ssl  # noqa: PLC0415 - heavy, and rarely needed
 

@@ -1,7 +1,7 @@
 """The store protocol on etcd: values, counters, and heartbeats.
 
 A counter is a key that is written again and again: its value is the key's version, so that taking a
-number is one transaction that never conflicts. What it was set to otherwise is kept as an offset.
+number is one transaction that never conflicts. A value that was set is kept as an offset.
 """
 
 from __future__ import annotations

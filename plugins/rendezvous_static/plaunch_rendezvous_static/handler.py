@@ -156,7 +156,7 @@ class StaticRendezvous(_NoMembership):
     """Several nodes, each told its rank and where rank 0 is; as torchrun's, less what agents share.
 
     Before the first round the nodes tell node 0 how many workers they run, and learn their ranks,
-    which stay. After that every agent restarts its own workers only. Nobody is waited for where
+    which stay. After that every agent restarts its own workers only. It waits for no node where
     `TORCH_ELASTIC_WORKER_IDENTICAL=1` says that all nodes are alike. The agent of node 0 holds the
     port, for that and for the store of the workers.
 

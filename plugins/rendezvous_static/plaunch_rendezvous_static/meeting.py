@@ -107,7 +107,7 @@ class Meeting:
         return ranks
 
     def describe(self) -> str:
-        """What is being waited for, in a few words."""
+        """Say in a few words what is being waited for."""
         if self._node.rank == 0:
             return f"{self._node.nodes} nodes; missing: index {self._missing()}"
         return f"node 0 at {self._where}" + (f": {self._trouble}" if self._trouble else "")

@@ -27,7 +27,7 @@ _NO_MESSAGE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, R
 
 @dataclass(frozen=True)
 class Introduction:
-    """What one node tells node 0.
+    """The introduction of one node to node 0.
 
     Args:
         run_id: of the job; the same on all nodes.
@@ -52,7 +52,7 @@ def to_line(message: dict[str, Any]) -> bytes:
 
 
 def read_introduction(line: bytes) -> Introduction:
-    """What a node has said, who may be anybody.
+    """Read the introduction of a node, which may be anybody's.
 
     Raises:
         ValueError: it is something else.

@@ -88,7 +88,7 @@ class Started:
 class EtcdServer(Started):
     """One etcd server; use it as a context manager, or call `start` and `close`.
 
-    What it stores survives `stop`, `kill` and another `start`, until `forget` or `close`.
+    Its data survives `stop`, `kill` and another `start`, until `forget` or `close`.
 
     Args:
         host: the loopback address that it listens on.

@@ -110,7 +110,7 @@ class _Listener:
 
     @pytest.fixture(scope="session")
     def subjects(self) -> dict[str, Subject]:
-        """What is checked, by the name of the kind."""
+        """The subjects of a check, by the name of the kind."""
         return self._subjects
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:

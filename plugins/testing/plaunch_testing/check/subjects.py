@@ -1,4 +1,4 @@
-"""What a name means for `--check-plugin`: the plugins to check, each with what it is given."""
+"""Finds the plugins that a name means for `--check-plugin`, each with its settings."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _subject_with_hooks(manager: PluginManager, text: str, given: Given) -> Subj
 def _subjects_with_options(
     manager: PluginManager, name: str, given: Given, *, has_hooks: bool
 ) -> list[Subject]:
-    """What declares options; its plugin's hooks, too, unless these are called in each launch."""
+    """The modules that declare options; also a plugin's hooks, unless each launch calls these."""
     plugin = manager.load_named(WITH_OPTIONS, name)
     bare = name.rpartition(":")[2]
     declared = _declared(name, manager)

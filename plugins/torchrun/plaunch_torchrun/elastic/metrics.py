@@ -1,7 +1,7 @@
 """Metrics of a launch, and their handlers.
 
 A program that launches in code chooses their handler with `configure`; by default there is none.
-What a launch reports is in the group `torchelastic`: see `plaunch_torchrun.measures`.
+The metrics of a launch are in the group `torchelastic`: see `plaunch_torchrun.measures`.
 """
 
 from __future__ import annotations
