@@ -29,7 +29,7 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 
 
 def check_endpoint(context: NodeContext) -> Iterator[Finding]:
-    """By backend: whether it resolves, whether it is here, who listens, and whether it answers."""
+    """Check the endpoint, by backend: its name, whose address it is, who listens, who answers."""
     endpoint = str(context.settings.get("rdzv_endpoint", ""))
     configs = context.settings.get("rdzv_configs")
     options = configs if isinstance(configs, dict) else {}

@@ -194,5 +194,5 @@ def _check_object(
 
 
 def _cause(error: BaseException) -> str:
-    """What is wrong, without the words about whose it is: the row says that."""
+    """What is wrong, without the plugin's name, which the row has."""
     return " ".join(str(error).split()) if error.__cause__ is None else one_line(error.__cause__)

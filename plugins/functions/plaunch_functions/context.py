@@ -144,7 +144,7 @@ def _multiprocessing() -> Any:
 
 
 def _stream(fd: int | None, own: int) -> int | None:
-    """What a worker gets as a stream; without one of its own, the launcher's, if that is open."""
+    """The stream of a worker: its own, or else the launcher's, if that is open."""
     if fd is None:
         try:
             os.fstat(own)

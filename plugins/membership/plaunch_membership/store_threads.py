@@ -85,7 +85,7 @@ class StoreThreads:
             runner.renew()
 
     def failing(self) -> object:
-        """Why the store cannot be reached now; None if it can, or was not tried."""
+        """The reason why the store cannot be reached now; None if it can, or was not tried."""
         return None if self._writing is None else self._writing.problem
 
     def problem(self) -> str | None:

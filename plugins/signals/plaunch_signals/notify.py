@@ -1,4 +1,4 @@
-"""The signal policy that tells some signals to the workers and lets the job go on."""
+"""The signal policy that passes some signals on to the workers and lets the job go on."""
 
 from __future__ import annotations
 

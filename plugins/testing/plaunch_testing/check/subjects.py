@@ -1,4 +1,4 @@
-"""What a name means for `--check-plugin`: the plugins to check, each with what it is given."""
+"""Finds the plugins that a name means for `--check-plugin`, each with its settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SEVERAL = (WITH_OPTIONS, *KINDS)  # the kinds of which a name may be more than 
 
 @dataclass(frozen=True)
 class Given:
-    """What plugins are given while they are checked, as the options of a launch say it.
+    """The settings for plugins that are checked, as the options of a launch.
 
     Args:
         endpoint: for a rendezvous backend, as `--rdzv-endpoint`.
@@ -186,7 +186,7 @@ def _label(kind: Kind[Any], name: str) -> str:
 
 
 def _module_of(manager: PluginManager, kind: Kind[Any], name: str) -> str:
-    """What was imported for a plugin; empty if it was passed in code."""
+    """The import path of a plugin; empty if it was passed in code."""
     loaded = ((one.module, one.kind, one.name) for one in manager.selected())
     return next((module for module, *found in loaded if found == [kind.name, name]), "")
 
@@ -201,7 +201,7 @@ def _subject_with_hooks(manager: PluginManager, text: str, given: Given) -> Subj
 def _subjects_with_options(
     manager: PluginManager, name: str, given: Given, *, has_hooks: bool
 ) -> list[Subject]:
-    """What declares options; its plugin's hooks, too, unless these are called in each launch."""
+    """The modules that declare options; also a plugin's hooks, unless each launch calls these."""
     plugin = manager.load_named(WITH_OPTIONS, name)
     bare = name.rpartition(":")[2]
     declared = _declared(name, manager)
