@@ -174,8 +174,8 @@ def _check_members(context: NodeContext, endpoint: str) -> Iterator[Finding]:
             yield Finding(Status.PROBLEM, _WHAT, str(error), "write host1:2379,host2:2379")
             continue
         if port == _NO_PORT:
-            found = f"not checked: {part!r} names no port, and the backend declares no default"
-            yield Finding(Status.OK, _WHAT, found)
+            said = f"not checked: {part!r} names no port, and the backend declares no default"
+            yield Finding(Status.OK, _WHAT, said)
             continue
         addresses, trouble = _resolve(context, host, port)
         found = trouble or _check_there(context, join_host_port(host, port), addresses)
